@@ -1,0 +1,1 @@
+"""Compressed collectives for PyTorch FSDP2."""

@@ -1,0 +1,1 @@
+"""Measurements: benchmarks, emulated links, sweeps. Run from a checkout, python -m experiments.NAME."""

@@ -1,0 +1,1 @@
+"""An FSDP2 trainer that measures what compressed communication saves and costs."""
