@@ -1,0 +1,26 @@
+"""What differs between torch 2.11 and 2.13, in one place. Also every private attribute of FSDP2 that we touch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+# torch 2.13 renamed the flat collectives and warns about the old names
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def param_groups(module: FSDPModule) -> list[Any]:
+    """FSDP2's parameter groups of one module: a list in 2.13, one or None in 2.11."""
+    state = module._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+
+
+def reduce_unused_as_zeros(module: FSDPModule) -> None:
+    """Keep a unit's gradient at one size although some parameters got no gradient (2.13 only; nothing in 2.11)."""
+    if hasattr(module, "set_reduce_scatter_unused_params"):
+        module.set_reduce_scatter_unused_params(True, recurse=False)

@@ -1,0 +1,115 @@
+"""Rows of bytes: what a compressor puts on the wire, field by field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Kind = Literal["values", "indices", "metadata"]
+
+
+class Field(NamedTuple):
+    """One array inside an encoded row: ``size`` items of ``dtype``, charged to ``kind`` in the ledger."""
+
+    name: str
+    dtype: torch.dtype
+    size: int
+    kind: Kind
+
+
+class ByteCount(NamedTuple):
+    """Bytes by what they are made of. Alignment padding counts as metadata."""
+
+    values: int = 0
+    indices: int = 0
+    metadata: int = 0
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.values + self.indices + self.metadata
+
+    def times(self, factor: int) -> ByteCount:
+        """The same bytes, ``factor`` times."""
+        return ByteCount(self.values * factor, self.indices * factor, self.metadata * factor)
+
+
+class Layout:
+    """Where each field of one encoded row lies.
+
+    Fields are placed in the order given, widest item first if the caller wants no gaps; each starts
+    at a multiple of its item size and a row's length is a multiple of the widest, so that every field
+    of every row of a contiguous buffer can be viewed in its own dtype without a copy.
+    """
+
+    def __init__(self, *fields: Field) -> None:
+        self.fields = {f.name: f for f in fields}
+        assert len(self.fields) == len(fields), "field names are distinct"
+        self.offsets: dict[str, int] = {}
+        end, widest = 0, 1
+        for f in fields:
+            start = math.ceil(end / f.dtype.itemsize) * f.dtype.itemsize
+            self.offsets[f.name] = start
+            end = start + f.size * f.dtype.itemsize
+            widest = max(widest, f.dtype.itemsize if f.size else 1)
+        self.row_bytes = math.ceil(end / widest) * widest
+
+    @property
+    def byte_count(self) -> ByteCount:
+        """The bytes of one row by kind."""
+        by_kind = {"values": 0, "indices": 0, "metadata": 0}
+        for f in self.fields.values():
+            by_kind[f.kind] += f.size * f.dtype.itemsize
+        by_kind["metadata"] += self.row_bytes - sum(by_kind.values())
+        return ByteCount(**by_kind)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """R encoded rows of equal length.
+
+    ``buffer``: uint8 ``[R, layout.row_bytes]``, contiguous: exactly what travels.
+    ``n``: how many elements each row decodes to.
+    ``agreed``: small tensors that all ranks already share (a scale from an all-reduce); they are needed
+    to decode but do not travel with the rows.
+    """
+
+    buffer: Tensor
+    layout: Layout
+    n: int
+    agreed: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.buffer.dtype == torch.uint8
+        assert self.buffer.dim() == 2
+        assert self.buffer.shape[1] == self.layout.row_bytes
+        assert self.buffer.is_contiguous()
+
+    @classmethod
+    def empty(cls, num_rows: int, n: int, layout: Layout, device: torch.device) -> Encoded:
+        """Rows to be filled through ``encoded["field"]`` views. Padding bytes are zero, so equal inputs give equal bytes."""
+        buffer = torch.empty(num_rows, layout.row_bytes, dtype=torch.uint8, device=device)
+        if layout.byte_count.total != sum(f.size * f.dtype.itemsize for f in layout.fields.values()):
+            buffer.zero_()
+        return cls(buffer, layout, n)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A ``[R, count]`` view of one field in its own dtype; writing to it writes the wire's bytes."""
+        f, start = self.layout.fields[name], self.layout.offsets[name]
+        if f.size == 0:
+            return self.buffer.new_empty((self.num_rows, 0), dtype=f.dtype)
+        return self.buffer[:, start : start + f.size * f.dtype.itemsize].view(f.dtype)
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return self.buffer.shape[0]
+
+    def replaced(self, buffer: Tensor) -> Encoded:
+        """The same layout around another buffer: the rows that came back from a collective."""
+        return Encoded(buffer, self.layout, self.n, self.agreed)
