@@ -58,14 +58,14 @@ class Layout:
             end = start + f.size * f.dtype.itemsize
             widest = max(widest, f.dtype.itemsize if f.size else 1)
         self.row_bytes = math.ceil(end / widest) * widest
+        self.padding = self.row_bytes - sum(f.size * f.dtype.itemsize for f in fields)
 
     @property
     def byte_count(self) -> ByteCount:
         """The bytes of one row by kind."""
-        by_kind = {"values": 0, "indices": 0, "metadata": 0}
+        by_kind = {"values": 0, "indices": 0, "metadata": self.padding}
         for f in self.fields.values():
             by_kind[f.kind] += f.size * f.dtype.itemsize
-        by_kind["metadata"] += self.row_bytes - sum(by_kind.values())
         return ByteCount(**by_kind)
 
 
@@ -92,9 +92,9 @@ class Encoded:
 
     @classmethod
     def empty(cls, num_rows: int, n: int, layout: Layout, device: torch.device) -> Encoded:
-        """Rows to be filled through ``encoded["field"]`` views. Padding bytes are zero, so equal inputs give equal bytes."""
+        """Rows to be filled through ``encoded["field"]`` views. Padding is zero: equal inputs give equal bytes."""
         buffer = torch.empty(num_rows, layout.row_bytes, dtype=torch.uint8, device=device)
-        if layout.byte_count.total != sum(f.size * f.dtype.itemsize for f in layout.fields.values()):
+        if layout.padding:
             buffer.zero_()
         return cls(buffer, layout, n)
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -59,10 +60,15 @@ def _rank(
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{Path(folder) / 'store'}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+            "gloo",
+            init_method=f"file://{Path(folder) / 'store'}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=60),
         )
         value = function(*args)
         dist.barrier()
