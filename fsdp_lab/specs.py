@@ -89,7 +89,7 @@ class Spec:
         if "pattern" in self.limits:
             return re.fullmatch(self.limits["pattern"][0], value) is not None
         if self.base is str:
-            return value != ""
+            return bool(value)
         return all(holds(value, self.limits[name]) for name, holds in _COMPARE.items() if name in self.limits)
 
 
