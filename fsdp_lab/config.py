@@ -1,0 +1,111 @@
+"""What a training run is told: every setting of ``fsdp_lab.train``, its default and what it means.
+
+A field here is the flag of the same name and the YAML key of the same name (``cli.py`` reads both).
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from fsdp_lab.settings import Config, Settings, setting
+
+_SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=,@- only (it names a folder)")
+
+
+@dataclass(frozen=True)
+class DataConfig(Settings):
+    """Where the tokens come from."""
+
+    data_path: str | None = setting(None, "text, JSON or JSONL file, or a folder of them; none: the embedded corpus")
+    max_length: int = setting(256, "tokens in a sequence", at_least=2)
+    val_fraction: float = setting(0.02, "share of the corpus held out for validation", above=0, below=1)
+    cache_dir: str | None = setting(
+        None, "folder for tokenised data; none: one in the user's cache", affects_training=False
+    )
+
+
+@dataclass(frozen=True)
+class ModelConfig(Settings):
+    """Which model, and the arithmetic it runs in."""
+
+    model: str | None = setting(None, "preset name; none: gpt2-nano without a GPU, gpt2-62m with one")
+    model_dir: str | None = setting(None, "folder of a saved model whose weights to start from")
+    mixed_precision: str = setting(
+        "auto",
+        "dtype of forward and backward; auto: bf16 on a GPU, no otherwise",
+        choices=("auto", "no", "bf16", "fp16"),
+    )
+    compile: bool = setting(False, "compile the model's blocks with torch.compile")
+
+
+@dataclass(frozen=True)
+class OptimConfig(Settings):
+    """AdamW, its schedule, and how much data one step sees."""
+
+    batch_size: int = setting(8, "sequences per rank and micro-batch", at_least=1)
+    gradient_accumulation_steps: int = setting(1, "micro-batches per optimiser step", at_least=1)
+    learning_rate: float = setting(1e-3, "peak learning rate", above=0)
+    min_learning_rate_ratio: float = setting(0.1, "final learning rate as a share of the peak", at_least=0, at_most=1)
+    weight_decay: float = setting(0.1, "AdamW's decoupled weight decay", at_least=0)
+    adam_beta1: float = setting(0.9, "decay of AdamW's first moment", at_least=0, below=1)
+    adam_beta2: float = setting(0.95, "decay of AdamW's second moment", at_least=0, below=1)
+    max_grad_norm: float = setting(1.0, "clip the global gradient norm to this; 0: no clipping", at_least=0)
+    warmup_steps: int = setting(20, "optimiser steps of linear warm-up", at_least=0)
+    num_epochs: int = setting(1, "passes over the training split", at_least=1)
+    max_steps: int | None = setting(None, "stop after this many optimiser steps; none: after num_epochs", at_least=1)
+
+
+@dataclass(frozen=True)
+class CommConfig(Settings):
+    """What is compressed on its way between ranks, and how."""
+
+    comm_compress: str = setting("int8", "gradient compression method (none: stock FSDP2, no hook at all)")
+    comm_config_json: dict[str, Any] = setting({}, "the method's own settings")  # noqa: RUF009 - a new dict each
+    param_compress: str = setting("none", "compression method of the parameter all-gather")
+    param_config_json: dict[str, Any] = setting({}, "the parameter method's own settings")  # noqa: RUF009
+    comm_dtype: str = setting("fp32", "dtype that FSDP2 reduces gradients in", choices=("fp32", "bf16", "fp16"))
+    fsdp_reshard: bool = setting(True, "free the full parameters after forward, gather them again for backward")
+
+
+@dataclass(frozen=True)
+class RunConfig(Settings):
+    """Where the run writes, how often it looks up, and when it gives up."""
+
+    output_dir: str = setting("fsdp_output", "folder for logs, checkpoints and models", affects_training=False)
+    results_path: str = setting("results/results.jsonl", "file that gets one row per run", affects_training=False)
+    run_name: str | None = setting(
+        None, "name of the run; none: made of method, model and time", affects_training=False, pattern=_SAFE_NAME
+    )
+    seed: int = setting(42, "seed of initialisation, data order and stochastic rounding", at_least=0, at_most=2**32 - 1)
+    log_interval: int = setting(10, "optimiser steps between log lines", at_least=1, affects_training=False)
+    eval_steps: int = setting(0, "optimiser steps between evaluations; 0: only at the end", at_least=0)
+    profile: bool = setting(False, "record a torch.profiler trace of some steps", affects_training=False)
+    profile_steps: int = setting(5, "steps in the profile", at_least=1, affects_training=False)
+    max_nonfinite_steps: int = setting(10, "give up after this many skipped steps (NaN or Inf) in a row", at_least=1)
+    timeout_s: int = setting(300, "seconds that a rank waits for the others", at_least=1, affects_training=False)
+    tensorboard: bool = setting(
+        True, "write TensorBoard events (and let the script serve them)", affects_training=False
+    )
+    save_model: bool = setting(True, "save the trained model in output_dir", affects_training=False)
+    threads: int = setting(0, "CPU threads per rank; 0: cores / ranks on the machine", at_least=0)
+
+
+@dataclass(frozen=True)
+class TrainConfig(Config):
+    """All settings of one training run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def default_run_name(method: str, model: str, now: datetime | None = None) -> str:
+    """A file-system-safe name such as ``topk-gpt2-nano-20250131-235959`` (UTC; ``now`` for a fixed time).
+
+    Ranks that ask a second apart get different names: let one rank choose and tell the others.
+    """
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    return re.sub(r"[^A-Za-z0-9._+=,@-]+", "-", f"{method}-{model}-{stamp}").lstrip("-._+=,@")[-128:]

@@ -1,0 +1,9 @@
+"""One row per training run in a JSONL file: ``append`` writes it safely, ``load`` reads what is sound.
+
+``schema`` says what a row holds; ``python -m fsdp_lab.results check|show|fields`` works on files.
+"""
+
+from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION
+from fsdp_lab.results.store import append, ensure_appendable, load
+
+__all__ = ["FIELDS", "SCHEMA_VERSION", "append", "ensure_appendable", "load"]

@@ -1,0 +1,87 @@
+"""Files of results on the command line.
+
+python -m fsdp_lab.results check FILE      # exit code 0, or 2 with the number of every bad line
+python -m fsdp_lab.results show FILE       # the main columns as a table
+python -m fsdp_lab.results fields          # the schema as a Markdown table
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from fsdp_lab.cli import user_errors
+from fsdp_lab.results.schema import FIELDS
+from fsdp_lab.results.store import load, scan
+
+_COLUMNS = {  # heading -> (field, format)
+    "run": ("run_name", "s"),
+    "status": ("status", "s"),
+    "method": ("compress_method", "s"),
+    "ranks": ("world_size", "d"),
+    "step ms": ("step_time_ms_p50", ".1f"),
+    "tokens/s": ("tokens_per_s", ".0f"),
+    "comm share": ("comm_ratio", ".2f"),
+    "sent MB": ("bytes_compressed_total", "MB"),
+    "raw/sent": ("compression_ratio", ".2f"),
+    "val loss": ("val_loss", ".4f"),
+    "val PPL": ("val_ppl", ".3f"),
+}
+
+
+def check(path: str) -> int:
+    """Prints every bad line of the file; returns 0 when there is none, else 2."""
+    lines = list(scan(path))
+    bad = [(number, complaint) for number, _, complaints in lines for complaint in complaints]
+    for number, complaint in bad:
+        print(f"{path}, line {number}: {complaint}", file=sys.stderr)
+    print(f"{path}: {sum(row is not None for _, row, _ in lines)} of {len(lines)} rows are sound")
+    return 2 if bad else 0
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The main columns of the rows as aligned text, one line a row; ``-`` for null."""
+    cells = [[_cell(row.get(field), form) for field, form in _COLUMNS.values()] for row in rows]
+    lines = [list(_COLUMNS), *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    left = [form == "s" for _, form in _COLUMNS.values()]
+    return "\n".join(_line(line, widths, left) for line in lines)
+
+
+def fields() -> str:
+    """The schema as a Markdown table."""
+    lines = ["| field | type | unit | meaning | required |", "|---|---|---|---|---|"]
+    for f in FIELDS:
+        kind = f.kind.replace("|", " or ")
+        lines.append(f"| `{f.name}` | {kind} | {f.unit} | {f.meaning} | {f.required}{', or null' * f.nullable} |")
+    return "\n".join(lines)
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value / 1e6:.2f}" if form == "MB" else format(value, form)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> str:
+    padded = [c.ljust(w) if ll else c.rjust(w) for c, w, ll in zip(cells, widths, left, strict=True)]
+    return "  ".join(padded).rstrip()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fsdp_lab.results", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="validate every line").add_argument("file")
+    commands.add_parser("show", help="print the main columns").add_argument("file")
+    commands.add_parser("fields", help="print the schema")
+    given = parser.parse_args(argv)
+    with user_errors("results"):
+        if given.command == "check":
+            return check(given.file)
+        print(table(load(given.file)) if given.command == "show" else fields())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

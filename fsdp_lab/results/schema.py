@@ -1,0 +1,168 @@
+"""What a row of results holds: every field's type, unit and meaning, in one table.
+
+A row is one JSON object. ``required`` is "always", "ok" (when status is ok: a failed run has measured less) or "no".
+A field that is not given is written as null, so that all rows have the same keys. A NaN or an infinity is written as
+null too, and its field (``name`` or ``name.key``) is listed in ``nonfinite_fields``.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field: ``kind`` is a type's name, an "object of" a type, a "list of" one, or the allowed texts with |."""
+
+    name: str
+    kind: str
+    unit: str
+    meaning: str
+    required: Literal["always", "ok", "no"] = "ok"
+    nullable: bool = False  # may be null although the run is ok
+
+
+FIELDS = (
+    # What ran
+    Field("schema_version", "int", "", "version of this table", "always"),
+    Field("status", "ok|failed|preempted", "", "how the run ended", "always"),
+    Field("error", "str", "", "one line on what went wrong; null when nothing did", "no"),
+    Field("run_name", "str", "", "name of the run", "always"),
+    Field("time_utc", "str", "ISO 8601", "when the row was written, UTC", "always"),
+    Field("world_size", "int", "ranks", "number of ranks", "always"),
+    Field("backend", "str", "", "torch.distributed backend: gloo, nccl"),
+    Field("model", "str", "", "model preset, or the folder it was loaded from"),
+    Field("num_parameters", "int", "", "parameters of the whole model, shared ones once"),
+    Field("dataset", "str", "", "name or path of the corpus"),
+    Field("dataset_tokens", "int", "tokens", "tokens of the whole corpus, both splits"),
+    Field("max_length", "int", "tokens", "length of a sequence"),
+    Field("batch_size", "int", "sequences", "sequences per rank and micro-batch"),
+    Field("gradient_accumulation_steps", "int", "", "micro-batches per optimiser step"),
+    Field("steps", "int", "", "optimiser steps, skipped ones included"),
+    Field("tokens_seen", "int", "tokens", "tokens trained on, over all ranks"),
+    Field("compress_method", "str", "", "gradient compression method", "always"),
+    Field("compress_config", "object", "", "its settings", "always"),
+    Field("param_compress_method", "str", "", "compression method of the parameter all-gather"),
+    Field("param_compress_config", "object", "", "its settings"),
+    Field("comm_dtype", "str", "", "dtype that FSDP2 reduces gradients in"),
+    Field("param_dtype", "str", "", "dtype of the gathered parameters"),
+    Field("seed", "int", "", "seed of the run", "always"),
+    Field("config", "object", "", "every setting, resolved", "always"),
+    Field("config_hash", "str", "sha256", "digest of the settings that affect the training", "always"),
+    # Speed: profiled steps and the first warmup_steps_excluded steps are left out
+    Field("step_time_ms_mean", "float", "ms", "optimiser step, mean"),
+    Field("step_time_ms_p50", "float", "ms", "optimiser step, median"),
+    Field("step_time_ms_p90", "float", "ms", "optimiser step, 90th percentile"),
+    Field("step_time_ms_p95", "float", "ms", "optimiser step, 95th percentile"),
+    Field("warmup_steps_excluded", "int", "steps", "first steps left out of the step times"),
+    Field("tokens_per_s", "float", "tokens/s", "all ranks' tokens of a step / mean step time"),
+    Field("comm_time_ms_total", "float", "ms", "time in collectives, mean over the ranks, whole training"),
+    Field("comm_ratio", "float", "0 to 1", "share of the step time spent in communication (not a compression ratio)"),
+    Field("comm_time_ms_by_op", "object of float", "ms", "comm_time_ms_total by collective"),
+    Field("comm_time_source", "ledger|profiler", "", "who measured the communication times"),
+    Field("compress_time_ms_total", "float", "ms", "time in encoding, mean over the ranks", nullable=True),
+    Field("decompress_time_ms_total", "float", "ms", "time in decoding, mean over the ranks", nullable=True),
+    # Bytes: sent by one rank to others, mean over the ranks, whole training
+    Field(
+        "bytes_raw_total", "int", "bytes", "what the same exchanges would send uncompressed, in comm_dtype/param_dtype"
+    ),
+    Field("bytes_compressed_total", "int", "bytes", "what was sent, both directions (gradients and parameters)"),
+    Field("bytes_raw_by_op", "object of int", "bytes", "bytes_raw_total by collective"),
+    Field("bytes_compressed_by_op", "object of int", "bytes", "bytes_compressed_total by collective"),
+    Field("value_bytes", "int", "bytes", "values among bytes_compressed_total", nullable=True),
+    Field("index_bytes", "int", "bytes", "indices among bytes_compressed_total", nullable=True),
+    Field("metadata_bytes", "int", "bytes", "scales, lengths, padding among bytes_compressed_total", nullable=True),
+    Field("bytes_source", "counted|computed", "", "counted where sent, or computed from shapes (stock collectives)"),
+    Field(
+        "compression_ratio",
+        "float",
+        "raw / compressed",
+        "over all exchanges; null when nothing was sent",
+        nullable=True,
+    ),
+    Field("compression_ratio_reduce_scatter", "float", "raw / compressed", "gradients alone", nullable=True),
+    Field(
+        "compression_ratio_vs_bf16", "float", "bf16 / compressed", "all exchanges, had they been bf16", nullable=True
+    ),
+    # Quality
+    Field("nonfinite_steps", "int", "steps", "steps skipped because a gradient or the loss was not finite"),
+    Field("train_loss", "float", "nats/token", "training loss, mean over the last steps"),
+    Field("val_loss", "float", "nats/token", "validation loss"),
+    Field("val_ppl", "float", "", "exp(val_loss)"),
+    Field("val_tokens", "int", "tokens", "tokens that val_loss is a mean of"),
+    Field("eval_weights", "str", "", "what was evaluated: the fp32 shards, or replicas as gathered (compressed)"),
+    # Cost
+    Field("wall_time_s", "float", "s", "from the start of the program to this row"),
+    Field("train_time_s", "float", "s", "in optimiser steps"),
+    Field("feedback_bytes", "int", "bytes", "memory of residuals and other compressor state per rank", nullable=True),
+    Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank"),
+    Field("peak_gpu_gb", "float", "GB (1e9)", "largest GPU memory allocated by a rank; null without a GPU", "no"),
+    # Where it ran
+    Field("git_commit", "str", "", "commit of the source checkout; null when installed", "no"),
+    Field("git_dirty", "bool", "", "whether the checkout had uncommitted changes", "no"),
+    Field("versions", "object", "", "python, torch, ... by name", "no"),
+    Field("hardware", "object", "", "cpu, cores, ram_gb, gpus, host (a hash, not the name)", "no"),
+    Field("torchrun", "object", "", "what the launcher said: run id, restarts, node layout; null without it", "no"),
+    Field("nonfinite_fields", "list of str", "", "fields that were NaN or infinite and are null here", "no"),
+)
+BY_NAME = {field.name: field for field in FIELDS}
+
+
+def problems(row: Mapping[str, Any]) -> list[str]:
+    """What keeps ``row`` from being a row of this schema, one line each, every one naming its field."""
+    unknown = [f"{name}: no such field" for name in row if name not in BY_NAME]
+    missing = [f"{field.name}: missing" for field in FIELDS if _must_have(field, row) and row.get(field.name) is None]
+    return unknown + missing + list(_mistyped(row)) + list(_inconsistent(row))
+
+
+def _must_have(field: Field, row: Mapping[str, Any]) -> bool:
+    if field.required == "always":
+        return True
+    lost = field.name in (row.get("nonfinite_fields") or ())
+    return field.required == "ok" and row.get("status") == "ok" and not field.nullable and not lost
+
+
+def _mistyped(row: Mapping[str, Any]) -> Iterator[str]:
+    lost = row.get("nonfinite_fields") or ()
+    for field in FIELDS:
+        value = row.get(field.name)
+        if isinstance(value, dict) and isinstance(lost, list):
+            value = {key: item for key, item in value.items() if f"{field.name}.{key}" not in lost}
+        if value is not None and not _fits(field.kind, value):
+            yield f"{field.name}: got {str(value)[:80]!r} ({type(value).__name__}), wants {field.kind}"
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if "|" in kind:
+        return value in kind.split("|")
+    if kind.startswith("object"):
+        item = kind.removeprefix("object").removeprefix(" of ") or "any"
+        return isinstance(value, dict) and all(isinstance(key, str) and _fits(item, value[key]) for key in value)
+    if kind.startswith("list of "):
+        return isinstance(value, list) and all(_fits(kind.removeprefix("list of "), item) for item in value)
+    if kind == "any":
+        return _is_json(value)
+    types: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool}
+    return isinstance(value, types[kind]) and (kind == "bool" or not isinstance(value, bool))
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _inconsistent(row: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers that contradict each other: a ratio the wrong way round, a row of another version."""
+    if row.get("schema_version") not in (None, SCHEMA_VERSION):
+        yield f"schema_version: got {row['schema_version']!r}, this program knows {SCHEMA_VERSION}"
+    raw, sent, ratio = (row.get(f) for f in ("bytes_raw_total", "bytes_compressed_total", "compression_ratio"))
+    if not (isinstance(ratio, float) and isinstance(raw, int) and isinstance(sent, int)) or sent <= 0:
+        return
+    if math.isfinite(ratio) and not math.isclose(ratio, raw / sent, rel_tol=1e-2):
+        yield f"compression_ratio: got {ratio}, but raw / compressed is {raw} / {sent} = {raw / sent:.4g}"

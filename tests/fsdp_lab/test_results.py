@@ -1,0 +1,252 @@
+"""Laws of the results file: a row is written whole or not at all, and no row costs another one its life."""
+
+import json
+import logging
+import math
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsdp_lab import results
+from fsdp_lab.environment import environment, git_revision
+from fsdp_lab.results.__main__ import fields, main
+from fsdp_lab.results.schema import BY_NAME, FIELDS, Field, problems
+
+SAMPLES: dict[str, Any] = {
+    "int": 3,
+    "float": 1.5,
+    "str": "gloo",
+    "bool": True,
+    "object": {"ratio": 0.01, "deep": [1, None]},
+    "object of int": {"all_gather": 3},
+    "object of float": {"all_gather": 1.5},
+    "list of str": [],
+}
+
+
+def example(**changes: Any) -> dict[str, Any]:
+    """A row with every field, sound unless ``changes`` spoil it."""
+    row = {field.name: field.kind.split("|")[0] if "|" in field.kind else SAMPLES[field.kind] for field in FIELDS}
+    ratio = {"bytes_raw_total": 400, "bytes_compressed_total": 100, "compression_ratio": 4.0}
+    return row | {"schema_version": 1, "time_utc": "2025-01-31T00:00:00+00:00", **ratio, **changes}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "results.jsonl"
+
+
+@pytest.fixture
+def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+def names(path: Path) -> list[str]:
+    return [row["run_name"] for row in results.load(path)]
+
+
+def strict_lines(path: Path) -> list[Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} in the file")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def test_what_is_appended_is_loaded_in_order_with_every_field(path: Path) -> None:
+    written = [results.append(path, example(run_name=name)) for name in "abc"]
+    assert results.load(path) == written
+    assert [list(row) for row in written] == [[field.name for field in FIELDS]] * 3
+
+
+def test_version_and_time_are_filled_in_and_optional_fields_become_null(path: Path) -> None:
+    row = {k: v for k, v in example().items() if k == "status" or (BY_NAME[k].required != "no" and k != "time_utc")}
+    del row["schema_version"]
+    written = results.append(path, row)
+    assert written["schema_version"] == results.SCHEMA_VERSION
+    assert written["time_utc"].endswith("+00:00")
+    assert written["git_commit"] is None
+
+
+def test_a_failed_run_may_lack_what_it_did_not_measure(path: Path) -> None:
+    row = {k: v for k, v in example(status="failed", error="lost rank 1").items() if BY_NAME[k].required == "always"}
+    assert results.append(path, row)["val_ppl"] is None
+    with pytest.raises(ValueError, match=r"step_time_ms_p50: missing.*val_ppl: missing"):
+        results.append(path, row | {"status": "ok"})
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_a_mistyped_field_is_refused_by_name_and_the_row_is_kept_aside(path: Path, field: Field) -> None:
+    bad = {"int": 1.5, "float": "1.5", "str": 5, "bool": 1, "list of str": [1]}.get(field.kind, [object()])
+    with pytest.raises(ValueError, match=rf"\b{field.name}: got"):
+        results.append(path, example(**{field.name: bad}))
+    assert not path.exists()
+    assert json.loads(path.with_name("results.jsonl.rejected").read_text())["world_size"] in (3, repr(bad), bad)
+    if field.kind in ("int", "float"):
+        assert problems(example(**{field.name: True}))
+
+
+def test_unknown_and_missing_fields_are_reported_together(path: Path) -> None:
+    row = example(tokens_per_sec=1.0, compress_config={1: 2})
+    del row["seed"]
+    with pytest.raises(ValueError, match=r"tokens_per_sec: no such field; seed: missing; compress_config: got"):
+        results.append(path, row)
+
+
+def test_an_inverted_ratio_is_refused() -> None:
+    assert problems(example(compression_ratio=0.25))[0].startswith("compression_ratio: got 0.25, but raw / compressed")
+    assert not problems(example(compression_ratio=None, bytes_compressed_total=0))
+
+
+def test_nan_and_infinity_become_null_and_are_listed(path: Path) -> None:
+    bad = {"train_loss": math.nan, "val_ppl": math.inf, "comm_time_ms_by_op": {"all_gather": -math.inf, "x": 1.0}}
+    written = results.append(path, example(**bad, versions={"list": [1.0, math.nan]}))
+    assert strict_lines(path) == [written]
+    assert results.load(path) == [written]
+    assert (written["train_loss"], written["comm_time_ms_by_op"]) == (None, {"all_gather": None, "x": 1.0})
+    expected = {"train_loss", "val_ppl", "comm_time_ms_by_op.all_gather", "versions.list.1"}
+    assert set(written["nonfinite_fields"]) == expected
+
+
+@pytest.mark.usefixtures("without_fsync")
+def test_killed_at_every_byte_of_the_last_line(path: Path) -> None:
+    for name in ("first", "second", "last"):
+        results.append(path, example(run_name=name, config={"text": 'quote " brace } newline \n é'}))
+    whole = path.read_bytes()
+    start = whole[:-1].rfind(b"\n") + 1
+    rejected = path.with_name("results.jsonl.rejected")
+    for end in range(start, len(whole) + 1):
+        path.write_bytes(whole[:end])
+        rejected.unlink(missing_ok=True)
+        results.append(path, example(run_name="new"))
+        complete = end >= len(whole) - 1  # all but the newline
+        assert [row["run_name"] for row in strict_lines(path)] == [
+            "first",
+            "second",
+            *(["last"] if complete else []),
+            "new",
+        ]
+        fragment = b"" if complete else whole[start:end]
+        assert (rejected.read_bytes().rstrip(b"\n") if rejected.exists() else b"") == fragment
+
+
+@pytest.mark.usefixtures("without_fsync")
+@settings(max_examples=50)
+@given(tail=st.binary(max_size=40))
+def test_whatever_another_program_left_at_the_end_earlier_and_new_rows_survive(
+    tmp_path_factory: pytest.TempPathFactory, tail: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("results") / "r.jsonl"
+    results.append(path, example(run_name="old"))
+    with path.open("ab") as file:
+        file.write(tail)
+    results.append(path, example(run_name="new"))
+    assert names(path) == ["old", "new"]
+
+
+def test_mending_is_announced(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    results.append(path, example())
+    path.write_bytes(path.read_bytes()[:-10])
+    with caplog.at_level(logging.WARNING):
+        results.append(path, example())
+    assert "truncated line" in caplog.text
+    assert "results.jsonl.rejected" in caplog.text
+
+
+def test_a_disk_that_takes_half_a_row_keeps_none_of_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results.append(path, example(run_name="old"))
+    write = os.write
+    monkeypatch.setattr(
+        os, "write", lambda file, data: write(file, data[:100]) if len(data) > 100 else write(file, data)
+    )
+    with pytest.raises(OSError, match="No space left"):
+        results.append(path, example(run_name="new"))
+    monkeypatch.undo()
+    assert names(path) == ["old"]
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def append_many(path: Path, writer: int) -> None:
+    for i in range(10):
+        results.append(path, example(run_name=f"{writer}-{i}"))
+
+
+def test_many_processes_append_without_losing_a_row(path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=append_many, args=(path, w)) for w in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    got = names(path)
+    assert sorted(got) == sorted(f"{w}-{i}" for w in range(4) for i in range(10))
+    assert [name for name in got if name.startswith("2-")] == [f"2-{i}" for i in range(10)]
+
+
+def test_load_leaves_bad_lines_out_and_says_which(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    results.append(path, example(run_name="a"))
+    newer = json.dumps(example(schema_version=2))
+    with path.open("a") as file:
+        file.write(f'\n{{"run_name": \n[1]\n{newer}\n{{"loss": NaN}}\n')
+    results.append(path, example(run_name="b"))
+    assert names(path) == ["a", "b"]
+    assert [line for line in (3, 4, 5, 6) if f"line {line} left out" in caplog.text] == [3, 4, 5, 6]
+    with pytest.raises(ValueError, match="cannot read results file"):
+        results.load(path.with_name("nothing.jsonl"))
+
+
+def test_an_unusable_path_is_found_before_the_run(tmp_path: Path) -> None:
+    results.ensure_appendable(tmp_path / "new" / "results.jsonl")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").touch()
+    for bad in (tmp_path, tmp_path / "file" / "results.jsonl"):
+        with pytest.raises(ValueError, match="results_path"):
+            results.ensure_appendable(bad)
+
+
+def test_check_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results.append(path, example())
+    assert main(["check", str(path)]) == 0
+    with path.open("a") as file:
+        file.write(json.dumps(example(steps="many", bogus=1)) + "\n")
+    assert main(["check", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "line 2: bogus: no such field" in error
+    assert "line 2: steps: got 'many' (str), wants int" in error
+    with pytest.raises(SystemExit) as stop:
+        main(["check", str(path.with_name("nothing"))])
+    assert stop.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_show_and_fields_commands(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results.append(path, example(run_name="long-name-of-a-run", val_ppl=math.nan))
+    assert main(["show", str(path)]) == 0
+    heading, row = capsys.readouterr().out.splitlines()
+    assert row.startswith("long-name-of-a-run  ok")
+    assert row.endswith(" -")
+    assert len(heading) == len(row)
+    assert main(["fields"]) == 0
+    assert all(f"`{field.name}`" in fields() and field.meaning for field in FIELDS)
+
+
+def test_environment_is_quick_and_fits_the_schema() -> None:
+    environment()
+    start = time.perf_counter()
+    found = environment()
+    assert time.perf_counter() - start < 0.1
+    assert not problems(example(**found))
+    assert found["versions"]["python"].startswith("3.")
+    assert found["hardware"]["cores"] >= 1
+
+
+def test_a_folder_that_is_no_checkout_has_no_revision(tmp_path: Path) -> None:
+    assert git_revision(tmp_path) == (None, None)
+    (tmp_path / ".git").touch()
+    assert git_revision(tmp_path) == (None, None)
