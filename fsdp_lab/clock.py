@@ -1,0 +1,66 @@
+"""Step times: what counts, and what is left out."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+
+class StepClock:
+    """Times of optimizer steps. Warm-up steps, profiled steps and everything between steps are left out.
+
+    On CUDA a step's time lies between two events on the current stream, read when the numbers are asked for.
+    """
+
+    def __init__(self, device: torch.device, warmup_steps: int) -> None:
+        self.warmup_steps = warmup_steps
+        self._cuda = device.type == "cuda"
+        self._started: float | torch.cuda.Event = 0.0
+        self._kept: list[float] = []
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.train_seconds = 0.0
+        self._wall = 0.0
+
+    def start(self) -> None:
+        """A step begins."""
+        self._wall = time.perf_counter()
+        self._started = self._event() if self._cuda else self._wall
+
+    def stop(self, keep: bool) -> None:
+        """The step has ended; ``keep`` it in the statistics?"""
+        now = time.perf_counter()
+        self.train_seconds += now - self._wall
+        if not keep:
+            return
+        if isinstance(self._started, torch.cuda.Event):
+            self._events.append((self._started, self._event()))
+        else:
+            self._kept.append((now - self._started) * 1e3)
+
+    def kept_ms(self) -> list[float]:
+        """Milliseconds of the steps that count."""
+        for start, end in self._events:
+            end.synchronize()
+            self._kept.append(float(start.elapsed_time(end)))
+        self._events.clear()
+        return self._kept
+
+    def row(self, tokens_per_step: int) -> dict[str, float | int]:
+        """The step-time fields of a results row."""
+        times = np.array(self.kept_ms() or [self.train_seconds * 1e3])
+        mean = float(times.mean())
+        return {
+            "step_time_ms_mean": mean,
+            "step_time_ms_p50": float(np.percentile(times, 50)),
+            "step_time_ms_p90": float(np.percentile(times, 90)),
+            "step_time_ms_p95": float(np.percentile(times, 95)),
+            "warmup_steps_excluded": self.warmup_steps,
+            "tokens_per_s": tokens_per_step / mean * 1e3,
+        }
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event

@@ -1,0 +1,95 @@
+"""Compression as the trainer sees it: attached per configuration, read out as the fields of a results row."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import nn
+
+import comm_compress as cc
+from fsdp_lab.config import CommConfig
+from fsdp_lab.profiling import OPS, StockTraffic
+
+
+def check_compression(config: CommConfig) -> None:
+    """ValueError when a method or its settings make no sense; cheap, before anything is built."""
+    _make("comm_compress", config.comm_compress, config.comm_config_json)
+    _make("param_compress", config.param_compress, config.param_config_json)
+
+
+def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | None:
+    try:
+        return cc.make(name, settings)
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None
+
+
+class Communication:
+    """The two directions of FSDP2's traffic, each compressed and counted by our hooks, or left to FSDP2 and observed."""
+
+    def __init__(self, model: nn.Module, config: CommConfig) -> None:
+        gradients = _make("comm_compress", config.comm_compress, config.comm_config_json)
+        parameters = _make("param_compress", config.param_compress, config.param_config_json)
+        self._handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters)
+        self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
+        self.settings = {op: dict(c.settings) if c else {} for op, c in self._hooked.items()}
+        self.stock = StockTraffic()
+
+    @property
+    def has_stock_direction(self) -> bool:
+        """Is there a direction that only a profile can see?"""
+        return None in self._hooked.values()
+
+    def totals(self) -> cc.Totals:
+        """Everything our hooks sent so far, on this rank."""
+        return self._handle.ledger.totals()
+
+    def rollback(self) -> None:
+        """The last step was void: forget what it did to the compressors' states."""
+        self._handle.rollback()
+
+    def exact(self) -> AbstractContextManager[None]:
+        """Evaluate with the float32 shards, gathered uncompressed and uncounted."""
+        return self._handle.exact()
+
+    def row(self, steps: int, step_ms_total: float) -> dict[str, Any]:
+        """The communication fields of a results row, this rank's own, over ``steps`` optimizer steps."""
+        ledger = {op: self._handle.ledger.totals(op) for op in OPS}
+        stock = {op: self.stock.per_step(op) for op in OPS}
+        raw, sent, elements, milliseconds = {}, {}, {}, {}
+        for op in OPS:
+            if self._hooked[op] is not None:
+                counted = ledger[op]
+                raw[op], sent[op] = counted.raw_bytes, counted.sent_bytes
+                elements[op], milliseconds[op] = counted.elements, counted.wire_ms
+            else:
+                seen = stock[op]
+                raw[op], sent[op] = round(seen.raw_bytes * steps), round(seen.sent_bytes * steps)
+                elements[op], milliseconds[op] = round(seen.elements * steps), seen.milliseconds * steps
+        whole = self._handle.ledger.totals()
+        hooked = any(self._hooked.values())
+        return {
+            "comm_time_ms_total": sum(milliseconds.values()),
+            "comm_ratio": sum(milliseconds.values()) / step_ms_total if step_ms_total else 0.0,
+            "comm_time_ms_by_op": milliseconds,
+            "comm_time_source": "ledger" if hooked else "profiler",
+            "compress_time_ms_total": whole.encode_ms if hooked else None,
+            "decompress_time_ms_total": whole.decode_ms if hooked else None,
+            "bytes_raw_total": sum(raw.values()),
+            "bytes_compressed_total": sum(sent.values()),
+            "bytes_raw_by_op": raw,
+            "bytes_compressed_by_op": sent,
+            "value_bytes": whole.value_bytes if hooked else None,
+            "index_bytes": whole.index_bytes if hooked else None,
+            "metadata_bytes": whole.metadata_bytes if hooked else None,
+            "bytes_source": "counted" if not self.has_stock_direction else "computed",
+            "compression_ratio": _ratio(sum(raw.values()), sum(sent.values())),
+            "compression_ratio_reduce_scatter": _ratio(raw["reduce_scatter"], sent["reduce_scatter"]),
+            "compression_ratio_vs_bf16": _ratio(2 * sum(elements.values()), sum(sent.values())),
+            "feedback_bytes": self._handle.state_bytes if hooked else None,
+        }
+
+
+def _ratio(raw: int, sent: int) -> float | None:
+    return raw / sent if sent else None

@@ -1,0 +1,98 @@
+"""Joining the other ranks, and agreeing with them before anything else happens."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from fsdp_lab.config import TrainConfig
+from fsdp_lab.settings import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who this process is among the ranks."""
+
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+    backend: str
+    mesh: DeviceMesh
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 speaks and writes for all."""
+        return self.rank == 0
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's (small, picklable) ``value`` on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of ``values`` over the ranks."""
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's (small, picklable) ``value``, by rank."""
+        found: list[T | None] = [None] * self.world
+        dist.all_gather_object(found, value)
+        return found  # type: ignore[return-value]
+
+
+@contextmanager
+def join(config: TrainConfig) -> Iterator[Ranks]:
+    """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank."""
+    if "RANK" not in os.environ:
+        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
+    local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(config.run.threads or max(1, (os.cpu_count() or 1) // local_world))
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timedelta(seconds=config.run.timeout_s)
+    )
+    rank, world = dist.get_rank(), dist.get_world_size()
+    try:
+        yield Ranks(rank, world, local_rank, device, backend, init_device_mesh(device.type, (world,)))
+    finally:
+        dist.destroy_process_group()
+
+
+def agree(config: TrainConfig, ranks: Ranks) -> None:
+    """ConfigError on every rank when the ranks were not told the same: collectives of unequal sizes are garbage."""
+    said = ranks.gather((config.digest(), config.resolved(), torch.__version__))
+    digest, settings, version = said[0]
+    for rank, (other_digest, other_settings, other_version) in enumerate(said):
+        if other_version != version:
+            raise ConfigError([f"torch: rank 0 runs {version}, rank {rank} runs {other_version}"])
+        if other_digest != digest:
+            differing = [key for key in settings if settings[key] != other_settings.get(key)]
+            raise ConfigError(
+                [f"{key}: rank 0 has {settings[key]!r}, rank {rank} has {other_settings.get(key)!r}" for key in differing]
+            )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,69 @@
+"""AdamW, its schedule, and one optimizer step."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from fsdp_lab.config import OptimConfig
+
+
+def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> tuple[AdamW, LambdaLR]:
+    """Fused AdamW (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = AdamW(
+        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        fused=True,
+    )
+
+    def factor(step: int) -> float:
+        if step < config.warmup_steps:
+            return (step + 1) / config.warmup_steps
+        progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+        floor = config.min_learning_rate_ratio
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+    return optimizer, LambdaLR(optimizer, factor)
+
+
+class StepOutcome(NamedTuple):
+    """``grad_norm`` before clipping (float, world-wide, the same on all ranks); ``taken``: was the update applied?"""
+
+    grad_norm: float
+    taken: bool
+
+
+def take_step(model: nn.Module, optimizer: AdamW, schedule: LambdaLR, max_grad_norm: float) -> StepOutcome:
+    """Clip to the world-wide norm and update, unless a gradient anywhere is not finite: then only forget it.
+
+    The norm is a sum over all ranks' shards, so all ranks decide alike.
+    """
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    finite = math.isfinite(norm)
+    if finite:
+        _clip(gradients, norm, max_grad_norm)
+        optimizer.step()
+    optimizer.zero_grad()
+    schedule.step()
+    return StepOutcome(float(norm), finite)
+
+
+def _clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    if 0 < max_norm < float(norm):
+        torch._foreach_mul_([_local(g) for g in gradients], max_norm / (float(norm) + 1e-6))
+
+
+def _local(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
