@@ -1,0 +1,102 @@
+"""Fetch Wikipedia articles from the Hugging Face hub into one JSON array.
+
+    python -m fsdp_lab.data.download_wikipedia --out wiki.json --num_documents 100000
+
+Needs the internet and `pip install "fsdp-comm-compress[datasets]"`. Articles are streamed: neither memory nor disk
+holds more than what is asked for.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fsdp_lab.data.embedded_corpus import WIKI_LEADS
+from fsdp_lab.data.errors import DataError
+from fsdp_lab.data.files import atomic_file
+
+DATASET, SNAPSHOT = "wikimedia/wikipedia", "20231101"
+_OTHERWISE = (
+    f"Without it: train on the embedded corpus ({WIKI_LEADS}), or run this where there is internet and copy the file."
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Download what the command line asks for; 0, or 2 with one message when that is not possible."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.num_documents < 1:
+            raise DataError(f"--num_documents must be positive, not {options.num_documents}")
+        count = download(options.out, options.num_documents, options.language)
+    except DataError as error:
+        print(f"download_wikipedia: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.out}: {count:,} documents")
+    return 0
+
+
+def download(out: Path, num_documents: int, language: str = "en") -> int:
+    """Write the first `num_documents` articles to `out`, a JSON array of {"id", "title", "text"}, atomically.
+
+    Returns how many there were. Raises DataError without `datasets`, without internet, and if the hub fails.
+    """
+    load = _load_dataset()
+    try:
+        articles = load(DATASET, f"{SNAPSHOT}.{language}", split="train", streaming=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return write_array(out, islice(articles, num_documents))
+    except Exception as error:  # whatever datasets, its hub client or their network stack raise
+        raise DataError(f"{DATASET} ({language}) cannot be downloaded: {_first_line(error)}. {_OTHERWISE}") from error
+
+
+def write_array(out: Path, articles: Iterable[dict[str, Any]]) -> int:
+    """Write articles as a JSON array, one element a line; returns their number."""
+    count = 0
+    with atomic_file(out) as file:
+        for line in _lines(articles):
+            file.write(("[\n" if count == 0 else ",\n").encode() + line)
+            count += 1
+        if not count:
+            raise DataError("the dataset gave no documents")
+        file.write(b"\n]\n")
+    return count
+
+
+def _lines(articles: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    for article in articles:
+        fields = {key: article[key] for key in ("id", "title", "text")}
+        yield json.dumps(fields, ensure_ascii=False).encode()
+
+
+def _load_dataset() -> Callable[..., Iterable[dict[str, Any]]]:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        message = 'the package `datasets` is not installed: pip install "fsdp-comm-compress[datasets]".'
+        raise DataError(f"{message} {_OTHERWISE}") from None
+    loader: Callable[..., Iterable[dict[str, Any]]] = load_dataset
+    return loader
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fsdp_lab.data.download_wikipedia",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--num_documents", type=int, required=True, help="how many articles, in the dataset's order")
+    parser.add_argument("--language", default="en", help="language code of the Wikipedia (default: en)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
