@@ -26,7 +26,7 @@ def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | Non
 
 
 class Communication:
-    """The two directions of FSDP2's traffic, each compressed and counted by our hooks, or left to FSDP2 and observed."""
+    """FSDP2's traffic, each direction either compressed and counted by our hooks, or left to FSDP2 and observed."""
 
     def __init__(self, model: nn.Module, config: CommConfig) -> None:
         gradients = _make("comm_compress", config.comm_compress, config.comm_config_json)

@@ -88,7 +88,10 @@ def agree(config: TrainConfig, ranks: Ranks) -> None:
         if other_digest != digest:
             differing = [key for key in settings if settings[key] != other_settings.get(key)]
             raise ConfigError(
-                [f"{key}: rank 0 has {settings[key]!r}, rank {rank} has {other_settings.get(key)!r}" for key in differing]
+                [
+                    f"{key}: rank 0 has {settings[key]!r}, rank {rank} has {other_settings.get(key)!r}"
+                    for key in differing
+                ]
             )
 
 

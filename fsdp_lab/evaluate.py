@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -25,13 +25,28 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[Tensor], ranks: Ranks) -> Evaluation:
-    """Every rank brings equally many ``batches`` (int64 ``[B, T]``; padding rows begin with -100); collective."""
+def summed_loss(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    device: torch.device,
+    after_batch: Callable[[], None] | None = None,
+) -> Tensor:
+    """float64 [2]: summed loss and number of predicted tokens of (tokens int64 ``[B, T]``, weight float ``[B]``)."""
     model.eval()
     total = torch.zeros(2, dtype=torch.float64)
-    for tokens in batches:
-        total[0] += model(tokens.to(ranks.device)).double().cpu()
-        total[1] += int((tokens[:, 0] >= 0).sum()) * (tokens.shape[1] - 1)
+    for tokens, weight in batches:
+        total[0] += model(tokens.to(device), weight.to(device)).double().cpu()
+        total[1] += weight.sum() * (tokens.shape[1] - 1)
+        if after_batch is not None:
+            after_batch()
     model.train()
-    loss, count = (ranks.sum(total.to(ranks.device)) if ranks.world > 1 else total).tolist()
+    return total
+
+
+def evaluate(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], ranks: Ranks, after_batch: Callable[[], None]
+) -> Evaluation:
+    """The loss over all ranks' batches, equally many a rank; ``after_batch`` may be collective; collective."""
+    total = summed_loss(model, batches, ranks.device, after_batch)
+    loss, count = ranks.sum(total.to(ranks.device)).tolist()
     return Evaluation(loss / count, int(count))

@@ -36,9 +36,10 @@ def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> 
 
 
 class StepOutcome(NamedTuple):
-    """``grad_norm`` before clipping (float, world-wide, the same on all ranks); ``taken``: was the update applied?"""
+    """``grad_norm`` is world-wide and before clipping, the same on all ranks; ``taken``: was the update applied?"""
 
     grad_norm: float
+    learning_rate: float
     taken: bool
 
 
@@ -52,12 +53,13 @@ def take_step(model: nn.Module, optimizer: AdamW, schedule: LambdaLR, max_grad_n
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
     finite = math.isfinite(norm)
+    learning_rate = schedule.get_last_lr()[0]
     if finite:
         _clip(gradients, norm, max_grad_norm)
         optimizer.step()
     optimizer.zero_grad()
     schedule.step()
-    return StepOutcome(float(norm), finite)
+    return StepOutcome(float(norm), float(learning_rate), finite)
 
 
 def _clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:

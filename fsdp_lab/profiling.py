@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
-OPS = ("reduce_scatter", "all_gather")
-_CALLS = {"c10d::_reduce_scatter_base_": "reduce_scatter", "c10d::_allgather_base_": "all_gather"}
+Op = Literal["reduce_scatter", "all_gather"]
+OPS: tuple[Op, ...] = ("reduce_scatter", "all_gather")
+_CALLS: dict[str, Op] = {"c10d::_reduce_scatter_base_": "reduce_scatter", "c10d::_allgather_base_": "all_gather"}
 # who did the work: gloo's threads (its reduce-scatter is an all-reduce), or NCCL's kernels
-_WORK = {"gloo:all_reduce": "reduce_scatter", "gloo:reduce_scatter": "reduce_scatter", "gloo:all_gather": "all_gather"}
-_KERNELS = {"ncclDevKernel_ReduceScatter": "reduce_scatter", "ncclDevKernel_AllGather": "all_gather"}
+_WORK: dict[str, Op] = {
+    "gloo:all_reduce": "reduce_scatter",
+    "gloo:reduce_scatter": "reduce_scatter",
+    "gloo:all_gather": "all_gather",
+}
+_KERNELS: dict[str, Op] = {"ncclDevKernel_ReduceScatter": "reduce_scatter", "ncclDevKernel_AllGather": "all_gather"}
 
 
 @dataclass
@@ -36,17 +41,18 @@ class StockTraffic:
     """Traffic of stock collectives over a window of ``steps`` optimizer steps."""
 
     steps: int = 0
-    ops: dict[str, OpTraffic] = field(default_factory=lambda: {op: OpTraffic() for op in OPS})
+    ops: dict[Op, OpTraffic] = field(default_factory=lambda: {op: OpTraffic() for op in OPS})
 
-    def per_step(self, op: str) -> OpTraffic:
+    def per_step(self, op: Op) -> OpTraffic:
         """The mean over the window's steps (zeros when nothing was seen)."""
         seen, steps = self.ops[op], max(1, self.steps)
         return OpTraffic(
             seen.elements / steps, seen.raw_bytes / steps, seen.sent_bytes / steps, seen.milliseconds / steps
         )
 
-    def add(self, events: Iterable[Any], world: int, itemsize: dict[str, int], backend: str) -> None:
-        """Enter the profiler's function events of one window; ``itemsize`` gives each operation's bytes an element."""
+    def add(self, events: Iterable[Any], steps: int, world: int, itemsize: dict[Op, int], backend: str) -> None:
+        """Enter the function events of a window of ``steps``; ``itemsize`` is each operation's bytes an element."""
+        self.steps += steps
         for event in events:
             op = _CALLS.get(event.name)
             if op is not None:
@@ -60,7 +66,7 @@ class StockTraffic:
                 self.ops[op].milliseconds += (event.time_range.end - event.time_range.start) / 1e3
 
 
-def _gloo_factor(op: str, backend: str) -> int:
+def _gloo_factor(op: Op, backend: str) -> int:
     """gloo's reduce_scatter is an all_reduce: twice the necessary bytes (checked against the interface's counter)."""
     return 2 if op == "reduce_scatter" and backend == "gloo" else 1
 
@@ -70,41 +76,34 @@ def _numel(shape: list[int]) -> int:
 
 
 class Window:
-    """The profiled steps ``first`` to ``last``; call `at` when a step begins."""
+    """The profiled steps ``first`` to ``last``."""
 
     def __init__(self, first: int, steps: int, traces: Path | None, rank: int) -> None:
-        self.first, self.last = first, first + steps - 1
+        self.first, self.last, self.steps = first, first + steps - 1, steps
         self._traces, self._rank = traces, rank
         self._profiler: profile | None = None
 
     def __contains__(self, step: int) -> bool:
         return self.first <= step <= self.last
 
-    def at(self, step: int) -> Iterable[Any] | None:
-        """Start or end the window when it is time; the events, once, when it has ended."""
-        if step == self.first:
-            self._profiler = self._start()
-        if step == self.last + 1 and self._profiler is not None:
-            return self.close()
-        return None
-
-    def close(self) -> Iterable[Any]:
-        """End the window early (or in time) and give its events."""
-        assert self._profiler is not None
-        self._profiler.stop()
-        events = self._profiler.events()
-        if self._traces is not None:
-            tensorboard_trace_handler(str(self._traces), worker_name=f"rank{self._rank}")(self._profiler)
-        self._profiler = None
-        return events or []
-
     @property
     def is_open(self) -> bool:
         """Started and not yet ended?"""
         return self._profiler is not None
 
-    def _start(self) -> profile:
-        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
-        profiler = profile(activities=activities, record_shapes=True)
-        profiler.start()
-        return profiler
+    def begin_step(self, step: int) -> None:
+        """Start profiling when ``step`` is the first of the window."""
+        if step == self.first:
+            activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
+            self._profiler = profile(activities=activities, record_shapes=True)
+            self._profiler.start()
+
+    def close(self) -> Iterable[Any]:
+        """End the window; its function events. Writes the trace when one was asked for."""
+        assert self._profiler is not None
+        self._profiler.stop()
+        events = self._profiler.events()  # type: ignore[no-untyped-call]
+        if self._traces is not None:
+            tensorboard_trace_handler(str(self._traces), worker_name=f"rank{self._rank}")(self._profiler)
+        self._profiler = None
+        return events or []

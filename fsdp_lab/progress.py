@@ -32,7 +32,10 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix(shown)
         elif self._speaks:
-            print(f"step {step:>{len(str(self._total))}}/{self._total}  " + "  ".join(f"{k} {v}" for k, v in shown.items()))
+            print(
+                f"step {step:>{len(str(self._total))}}/{self._total}  "
+                + "  ".join(f"{k} {v}" for k, v in shown.items())
+            )
             sys.stdout.flush()
 
     def say(self, text: str) -> None:

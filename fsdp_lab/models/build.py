@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.utils import logging as transformers_logging
 
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.models.presets import preset
+
+transformers_logging.disable_progress_bar()
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,6 +29,15 @@ class Model(NamedTuple):
     name: str
     num_parameters: int
     param_dtype: str
+
+    def sync_gradients(self, on: bool) -> None:
+        """Exchange gradients in the next backward, or only accumulate them on each rank."""
+        assert isinstance(self.module, FSDPModule)
+        self.module.set_requires_gradient_sync(on)
+
+    def row(self) -> dict[str, Any]:
+        """The model fields of a results row."""
+        return {"model": self.name, "num_parameters": self.num_parameters, "param_dtype": self.param_dtype}
 
 
 def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> Model:
@@ -71,9 +83,7 @@ def _load(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> tu
         return config.model.model_dir, hf.float()
     name, shape = preset(config.model.model, ranks.device.type == "cuda")
     torch.manual_seed(config.run.seed)
-    return name, GPT2LMHeadModel(
-        GPT2Config(vocab_size=vocab_size, bos_token_id=eot_id, eos_token_id=eot_id, **shape)
-    )
+    return name, GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, bos_token_id=eot_id, eos_token_id=eot_id, **shape))
 
 
 def load_pretrained(folder: Path) -> GPT2LMHeadModel:

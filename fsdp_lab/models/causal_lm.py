@@ -16,14 +16,15 @@ class CausalLM(nn.Module):
         super().__init__()
         self.hf = hf
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Summed float32 negative log-likelihood (nats) of tokens 2..T of each row of ``tokens``, int64 ``[B, T]``.
+    def forward(self, tokens: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Summed negative log-likelihood (nats, float32 scalar) of tokens 2 to T of each row.
 
+        ``tokens`` int64 ``[B, T]``; rows with ``weight`` 0 (float ``[B]``) are padding and count nothing.
         Targets are shifted instead of logits: slicing would copy the ``[B, T, vocabulary]`` logits.
-        A row that begins with `IGNORED` (padding of a ragged last batch) contributes nothing.
         """
         targets = F.pad(tokens[:, 1:], (0, 1), value=IGNORED)
-        targets = targets.masked_fill(tokens[:, :1] == IGNORED, IGNORED)
-        hidden = self.hf.transformer(tokens.clamp_min(0), use_cache=False).last_hidden_state
+        if weight is not None:
+            targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
+        hidden = self.hf.transformer(tokens, use_cache=False).last_hidden_state
         logits = self.hf.lm_head(hidden).flatten(0, 1).float()
         return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")

@@ -1,0 +1,49 @@
+"""How a training program starts and, above all, how it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from fsdp_lab.cli import parse
+from fsdp_lab.config import TrainConfig
+from fsdp_lab.preempt import Preempted
+
+OK, FAILED, USER_ERROR, PREEMPTED = 0, 1, 2, 143
+
+
+def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
+    """Parse the command line, train, and leave with 0, 1 (failed), 2 (the user's mistake) or 143 (told to stop).
+
+    A user's mistake is one message from rank 0 and no traceback.
+    """
+    _quiet()
+    first = os.environ.get("RANK", "0") == "0"
+    code = OK
+    try:
+        train(parse(sys.argv[1:]))
+    except ValueError as error:
+        code = USER_ERROR
+        if first:
+            print(f"fsdp_lab.train: {error}", file=sys.stderr)
+    except Preempted as error:
+        code = PREEMPTED
+        if first:
+            print(f"fsdp_lab.train: stopped by {error}", file=sys.stderr)
+    except Exception:
+        code = FAILED
+        print(f"rank {os.environ.get('RANK', '0')} failed:\n{traceback.format_exc()}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # after FSDP2 on gloo a plain exit aborts now and then
+
+
+def _quiet() -> None:
+    """Silence what a user cannot act on."""
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)

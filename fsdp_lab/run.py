@@ -1,0 +1,304 @@
+"""One training run around its loop: ranks, folders, clocks, the voice of rank 0, and the row it leaves behind.
+
+fsdp_output/runs/<run_name>/config.yaml      every setting, resolved
+                            final_model/     Hugging Face folder with tokenizer
+fsdp_output/logs/<run_name>/                 TensorBoard events; profiler/ with --profile
+results/results.jsonl                        one row a run, also of a run that failed
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fsdp_lab import results
+from fsdp_lab.clock import StepClock
+from fsdp_lab.comm import Communication, check_compression
+from fsdp_lab.config import TrainConfig, default_run_name
+from fsdp_lab.distributed import Ranks, agree, join
+from fsdp_lab.environment import environment
+from fsdp_lab.evaluate import Evaluation
+from fsdp_lab.optim import StepOutcome
+from fsdp_lab.preempt import Preempted, Stop
+from fsdp_lab.profiling import Op, Window
+from fsdp_lab.progress import Progress
+from fsdp_lab.settings import ConfigError
+
+_STOCK_WINDOW_STEPS = 3
+_LOSSES_AVERAGED = 20
+
+
+class Run:
+    """Everything about a run that is neither model nor data."""
+
+    def __init__(self, config: TrainConfig, ranks: Ranks, name: str) -> None:
+        self.config, self.ranks, self.name = config, ranks, name
+        self.folder = Path(config.run.output_dir) / "runs" / name
+        self.logs = Path(config.run.output_dir) / "logs" / name
+        self.stop = Stop(ranks)
+        self.is_training = False
+        self.nonfinite_steps = 0
+        self._nonfinite_in_a_row = 0
+        self._losses: list[torch.Tensor] = []
+        self._row: dict[str, Any] = {}
+        self._reported_at = (0, 0.0, 0)
+
+    @classmethod
+    @contextmanager
+    def start(cls, config: TrainConfig) -> Iterator[Run]:
+        """Join the ranks, agree with them, and make sure that every way out leaves a row."""
+        check_compression(config.comm)
+        with join(config) as ranks:
+            agree(config, ranks)
+            name = ranks.broadcast(config.run.run_name or default_run_name(config.comm.comm_compress, _model(config)))
+            run = cls(config, ranks, name)
+            run._open_folders()
+            try:
+                yield run
+            except ValueError as error:
+                if run.is_training:  # by now it is our mistake, not the user's
+                    run._fail(error)
+                    raise RuntimeError(f"training failed: {error}") from error
+                run._forget()
+                raise
+            except BaseException as error:
+                run._fail(error)
+                raise
+
+    # ---- the loop -------------------------------------------------------------------------------------------
+
+    def steps(self, total: int, comm: Communication) -> Iterator[int]:
+        """Steps 1 to ``total``, each timed until `after_step`."""
+        self.comm, self.total_steps, self.is_training = comm, total, True
+        warmup = min(5, total // 4)
+        self.clock = StepClock(self.ranks.device, warmup)
+        self.window = self._window(warmup, total)
+        self.progress = Progress(total, self.ranks.is_first, self.logs if self.config.run.tensorboard else None)
+        for step in range(1, total + 1):
+            if self.window is not None:
+                self.window.begin_step(step)
+            self.clock.start()
+            yield step
+        if self.window is not None:
+            self._observe()
+        self.progress.close()
+
+    def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
+        """Stop the clock; then log, and take back what a void step did to the compressors."""
+        in_window = self.window is not None and step in self.window
+        self.clock.stop(keep=step > self.clock.warmup_steps and not in_window)
+        if self.window is not None and step == self.window.last:
+            self._observe()
+        self._losses.append(loss)
+        del self._losses[: -max(_LOSSES_AVERAGED, self.config.run.log_interval)]
+        self._count_nonfinite(outcome)
+        self.progress.step()
+        if step % self.config.run.log_interval == 0 or step == self.total_steps:
+            self._report(step, outcome)
+        self.stop.agree()
+
+    def due(self, every: int, step: int) -> bool:
+        """Is something that happens every ``every`` steps (0: never) due, and this not the last step?"""
+        return every > 0 and step % every == 0 and step != self.total_steps
+
+    def tokens_per_step(self) -> int:
+        """Tokens of all ranks in one optimizer step."""
+        optim = self.config.optim
+        per_rank = optim.batch_size * optim.gradient_accumulation_steps * self.config.data.max_length
+        return per_rank * self.ranks.world
+
+    def show_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """An evaluation in the middle of training."""
+        self.progress.report(step, {"val/loss": evaluation.loss, "val/ppl": evaluation.ppl})
+
+    def written(self) -> dict[str, Path]:
+        """Where everything went, for the summary."""
+        places = {"results row": Path(self.config.run.results_path), "settings": self.folder / "config.yaml"}
+        if self.config.run.save_model:
+            places["model"] = self.folder / "final_model"
+        if self.config.run.tensorboard:
+            places["TensorBoard"] = self.logs
+        if self.config.run.profile:
+            places["profile"] = self.logs / "profiler"
+        return places
+
+    def say(self, text: str) -> None:
+        """A line from rank 0."""
+        if self.ranks.is_first:
+            print(text, flush=True)
+
+    # ---- the row --------------------------------------------------------------------------------------------
+
+    def note(self, **fields: Any) -> None:
+        """Fields of the results row that are known already; a failed run's row has them too."""
+        self._row |= fields
+
+    def finish(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Append the row of a run that went well and return it; collective."""
+        steps = self.total_steps
+        comm = _mean(self.ranks.gather(self.comm.row(steps, self.clock.train_seconds * 1e3)))
+        self.note(
+            **comm,
+            **self.clock.row(self.tokens_per_step()),
+            steps=steps,
+            tokens_seen=steps * self.tokens_per_step(),
+            nonfinite_steps=self.nonfinite_steps,
+            train_loss=self._mean_loss(_LOSSES_AVERAGED),
+            val_loss=evaluation.loss,
+            val_ppl=evaluation.ppl,
+            val_tokens=evaluation.tokens,
+            eval_weights="fp32 shards, gathered uncompressed",
+            train_time_s=self.clock.train_seconds,
+            **self._memory(),
+        )
+        return self._append("ok")
+
+    def _forget(self) -> None:
+        """The settings were refused before training began: leave the name free and no row."""
+        if self.ranks.is_first:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _fail(self, error: BaseException) -> None:
+        text = " ".join(str(error).split())
+        if isinstance(error, Preempted):
+            self._append("preempted", error=f"stopped by {text}")
+            return
+        time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
+        dead = "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
+        self._append("failed", error=f"{dead}{type(error).__name__}: {text}"[:500])
+
+    def _append(self, status: str, error: str | None = None) -> dict[str, Any]:
+        config = self.config
+        row = {
+            "schema_version": results.SCHEMA_VERSION,
+            "status": status,
+            "error": error,
+            "run_name": self.name,
+            "time_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "world_size": self.ranks.world,
+            "backend": self.ranks.backend,
+            "max_length": config.data.max_length,
+            "batch_size": config.optim.batch_size,
+            "gradient_accumulation_steps": config.optim.gradient_accumulation_steps,
+            "compress_method": config.comm.comm_compress,
+            "compress_config": config.comm.comm_config_json,
+            "param_compress_method": config.comm.param_compress,
+            "param_compress_config": config.comm.param_config_json,
+            "comm_dtype": config.comm.comm_dtype,
+            "seed": config.run.seed,
+            "config": config.resolved(),
+            "config_hash": config.digest(),
+            "wall_time_s": _seconds_since_process_start(),
+            **environment(),
+            **self._row,
+        }
+        if self.ranks.is_first:
+            results.append(Path(config.run.results_path), row)
+        return row
+
+    def _memory(self) -> dict[str, float | None]:
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+        gpu = torch.cuda.max_memory_allocated() / 1e9 if self.ranks.device.type == "cuda" else None
+        peaks = self.ranks.gather((rss, gpu))
+        return {
+            "peak_rss_gb": max(p[0] for p in peaks),
+            "peak_gpu_gb": max(p[1] or 0.0 for p in peaks) if gpu is not None else None,
+        }
+
+    # ---- details --------------------------------------------------------------------------------------------
+
+    def _open_folders(self) -> None:
+        if self.ranks.broadcast(self.folder.exists()):
+            raise ConfigError([f"run_name: {self.folder} exists already; choose another name (or none)"])
+        if self.ranks.is_first:
+            results.ensure_appendable(Path(self.config.run.results_path))
+            self.folder.mkdir(parents=True)
+            (self.folder / "config.yaml").write_text(self.config.to_yaml())
+        self.say(f"run {self.name}: {self.ranks.world} ranks, {self.ranks.backend}, {self.ranks.device.type}")
+        self.say("".join(f"  {line}\n" for line in self.config.to_yaml().splitlines()))
+
+    def _window(self, warmup: int, total: int) -> Window | None:
+        config = self.config.run
+        wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS
+        needed = config.profile or (self.comm.has_stock_direction and self.ranks.world > 1)
+        steps = min(wanted, total - warmup)
+        if not needed or steps < 1:
+            return None
+        traces = self.logs / "profiler" if config.profile else None
+        return Window(warmup + 1, steps, traces, self.ranks.rank)
+
+    def _observe(self) -> None:
+        """Hand the profiled window's events to whoever counts stock collectives."""
+        if self.window is None or not self.window.is_open:
+            return
+        events = self.window.close()
+        comm = self.config.comm
+        bytes_of = {"fp32": 4, "bf16": 2, "fp16": 2}
+        itemsize: dict[Op, int] = {
+            "reduce_scatter": bytes_of[comm.comm_dtype],
+            "all_gather": bytes_of[self._row["param_dtype"]],
+        }
+        self.comm.stock.add(events, self.window.steps, self.ranks.world, itemsize, self.ranks.backend)
+
+    def _count_nonfinite(self, outcome: StepOutcome) -> None:
+        if outcome.taken:
+            self._nonfinite_in_a_row = 0
+            return
+        self.comm.rollback()
+        self.nonfinite_steps += 1
+        self._nonfinite_in_a_row += 1
+        self.progress.say(f"step skipped: a gradient is not finite ({self.nonfinite_steps} so far)")
+        if self._nonfinite_in_a_row >= self.config.run.max_nonfinite_steps:
+            raise FloatingPointError(f"{self._nonfinite_in_a_row} steps in a row with gradients that are not finite")
+
+    def _report(self, step: int, outcome: StepOutcome) -> None:
+        before, seconds_before, bytes_before = self._reported_at
+        sent = self.comm.totals().sent_bytes
+        seconds = self.clock.train_seconds
+        scalars = {
+            "train/loss": self._mean_loss(self.config.run.log_interval),
+            "train/grad_norm": outcome.grad_norm,
+            "train/learning_rate": outcome.learning_rate,
+            "speed/tokens_per_s": self.tokens_per_step() * (step - before) / (seconds - seconds_before),
+            "comm/sent_bytes_per_step": (sent - bytes_before) / (step - before),
+        }
+        self._reported_at = (step, seconds, sent)
+        self.progress.report(step, scalars)
+
+    def _mean_loss(self, last: int) -> float:
+        """Mean over ranks of the last steps' losses; collective."""
+        return float(self.ranks.sum(torch.stack(self._losses[-last:]).mean())) / self.ranks.world
+
+
+def _model(config: TrainConfig) -> str:
+    if config.model.model_dir is not None:
+        return Path(config.model.model_dir).name
+    return config.model.model or ("gpt2-62m" if torch.cuda.is_available() else "gpt2-nano")
+
+
+def _mean(rows: list[Any]) -> Any:
+    """Ranks' equal-shaped rows as one: numbers are averaged, everything else must be alike."""
+    first = rows[0]
+    if isinstance(first, dict):
+        return {key: _mean([row[key] for row in rows]) for key in first}
+    if isinstance(first, bool) or not isinstance(first, int | float):
+        return first
+    mean = sum(rows) / len(rows)
+    return round(mean) if isinstance(first, int) else mean
+
+
+def _seconds_since_process_start() -> float:
+    try:
+        with open("/proc/self/stat") as f:
+            started = int(f.read().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started / 100  # in USER_HZ, 100 on every Linux we know
+    except OSError:
+        return time.process_time()

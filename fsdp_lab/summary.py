@@ -1,0 +1,60 @@
+"""The last thing a run prints: what it cost and what it saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def summary(row: Mapping[str, Any], written: Mapping[str, Path]) -> str:
+    """A table of one results row, and where everything went."""
+    lines = [
+        "",
+        f"run          {row['run_name']}",
+        f"trained      {row['model']}, {row['num_parameters'] / 1e6:.1f}M parameters, {row['steps']} steps, "
+        f"{row['tokens_seen']:,} tokens of {row['dataset']}",
+        f"step time    {row['step_time_ms_p50']:.0f} ms median, {row['step_time_ms_mean']:.0f} mean, "
+        f"{row['step_time_ms_p90']:.0f} p90 (first {row['warmup_steps_excluded']} steps left out)",
+        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {row['world_size']} ranks",
+        f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over {row['val_tokens']:,} "
+        f"tokens); training loss {row['train_loss']:.4f}",
+    ]
+    if row["nonfinite_steps"]:
+        lines.append(f"skipped      {row['nonfinite_steps']} steps with gradients that were not finite")
+    lines += ["", *_traffic(row), ""]
+    lines += [f"{name:12s} {path}" for name, path in written.items()]
+    return "\n".join(lines)
+
+
+def _traffic(row: Mapping[str, Any]) -> list[str]:
+    if not row["bytes_raw_total"]:
+        return ["communication: none, there is one rank"]
+    methods = {"reduce_scatter": row["compress_method"], "all_gather": row["param_compress_method"]}
+    heads = f"{'each rank, each step':28s}{'uncompressed':>14s}{'sent':>14s}{'ratio':>9s}{'time':>11s}"
+    lines = [heads]
+    raw, sent, steps = row["bytes_raw_by_op"], row["bytes_compressed_by_op"], row["steps"]
+    for op, method in methods.items():
+        time = f"{row['comm_time_ms_by_op'][op] / steps:8.1f} ms"
+        lines.append(_line(f"{op} ({method})", raw[op] / steps, sent[op] / steps, time))
+    total_time = f"{row['comm_time_ms_total'] / steps:8.1f} ms"
+    lines.append(_line("total", row["bytes_raw_total"] / steps, row["bytes_compressed_total"] / steps, total_time))
+    if row["compress_time_ms_total"] is not None:
+        encode, decode = row["compress_time_ms_total"] / steps, row["decompress_time_ms_total"] / steps
+        lines.append(f"encoding {encode:.1f} ms and decoding {decode:.1f} ms a step")
+    lines.append(f"communication takes {100 * row['comm_ratio']:.1f} % of the step")
+    if row["bytes_source"] == "computed":
+        lines.append("stock collectives: bytes and times from a profile of a few steps")
+    return lines
+
+
+def _line(name: str, raw: float, sent: float, time: str) -> str:
+    return f"{name:28s}{_bytes(raw):>14s}{_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.2f} GB"

@@ -1,0 +1,79 @@
+"""Train a language model under FSDP2 with compressed collectives, measure it, and record the run.
+
+    torchrun --nproc-per-node=2 -m fsdp_lab.train --comm_compress topk --comm_config_json '{"ratio": 0.01}'
+
+`./run_safe_training.sh` does this with the environment it needs; `--help` lists every flag.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fsdp_lab.comm import Communication
+from fsdp_lab.config import TrainConfig
+from fsdp_lab.corpus import Corpus, open_corpus
+from fsdp_lab.entry import run_as_program
+from fsdp_lab.evaluate import Evaluation, evaluate
+from fsdp_lab.models import Model, build_model, save_pretrained
+from fsdp_lab.optim import build_optimizer, take_step
+from fsdp_lab.run import Run
+from fsdp_lab.summary import summary
+
+
+def train(config: TrainConfig) -> dict[str, Any]:
+    """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
+    with Run.start(config) as run:  # ranks agree, folders, signals, the results row
+        data = open_corpus(config, run.ranks, run.name, run.stop.check)
+        model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
+        run.note(**data.row(), **model.row())
+        comm = Communication(model.module, config.comm)  # nothing at all for `none`
+        total_steps = data.total_steps(config.optim)
+        optimizer, schedule = build_optimizer(model.module, config.optim, total_steps)
+        for step in run.steps(total_steps, comm):  # timing, profiler and progress live in here
+            loss = forward_backward(model, data, config, run)
+            outcome = take_step(model.module, optimizer, schedule, config.optim.max_grad_norm)
+            run.after_step(step, loss, outcome)
+            if run.due(config.run.eval_steps, step):
+                run.show_evaluation(step, validate(model, data, comm, run))
+        row = run.finish(validate(model, data, comm, run))
+        if config.run.save_model:
+            save_model(model, data, run)
+        run.say(summary(row, run.written()))
+        return row
+
+
+def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) -> Tensor:
+    """The micro-batches of one step; returns their mean loss on this rank, nats a token.
+
+    Gradients are exchanged with the last micro-batch only: one compression an optimizer step.
+    """
+    micro_batches = config.optim.gradient_accumulation_steps
+    total = torch.zeros((), device=run.ranks.device)
+    for micro in range(micro_batches):
+        tokens = data.next_batch().to(run.ranks.device, non_blocking=True)
+        model.sync_gradients(micro == micro_batches - 1)
+        loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evaluation:
+    """Loss on the validation split with exact weights, whatever carries parameters in training."""
+    with comm.exact():
+        return evaluate(model.module, data.validation_batches(), run.ranks, run.stop.agree)
+
+
+def save_model(model: Model, data: Corpus, run: Run) -> None:
+    """``final_model/``: weights, configuration and tokenizer, as Hugging Face's `from_pretrained` reads them."""
+    folder = run.folder / "final_model"
+    save_pretrained(model, folder, run.ranks)
+    if run.ranks.is_first:
+        data.tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    run_as_program(train)

@@ -1,0 +1,82 @@
+"""Perplexity of a saved model, on one process.
+
+    python -m fsdp_lab.validate --model_dir fsdp_output/runs/NAME/final_model
+
+Without other flags it reads the settings of the run beside the model, so that it reproduces that run's PPL.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from fsdp_lab.cli import parse_as, user_errors
+from fsdp_lab.config import DataConfig
+from fsdp_lab.corpus import cache_dir
+from fsdp_lab.data import WIKI_LEADS, TokenDataset, load_tokenizer, tokenize, validation_batches
+from fsdp_lab.evaluate import Evaluation, summed_loss
+from fsdp_lab.models.build import load_pretrained
+from fsdp_lab.models.causal_lm import CausalLM
+from fsdp_lab.settings import Config, Settings, setting
+from fsdp_lab.strict import load_yaml
+
+
+@dataclass(frozen=True)
+class ValidateSettings(Settings):
+    """What to evaluate."""
+
+    model_dir: str | None = setting(None, "folder of a saved model")
+    eval_batch_size: int = setting(8, "sequences evaluated at once", at_least=1)
+
+
+@dataclass(frozen=True)
+class ValidateConfig(Config):
+    """All settings of one evaluation."""
+
+    validate: ValidateSettings = field(default_factory=ValidateSettings)
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+def validate(config: ValidateConfig) -> Evaluation:
+    """Loss of the model on the validation split of the data. Raises ValueError for unusable paths."""
+    if config.validate.model_dir is None:
+        raise ValueError("model_dir: missing; give the folder of a saved model")
+    folder = Path(config.validate.model_dir)
+    model = CausalLM(load_pretrained(folder).float()).eval()
+    path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
+    tokens = tokenize(
+        path, load_tokenizer(folder), cache_dir(config.data.cache_dir), val_fraction=config.data.val_fraction
+    )
+    dataset = TokenDataset(tokens, "val", config.data.max_length)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batches = validation_batches(dataset, config.validate.eval_batch_size, rank=0, world_size=1)
+    loss, count = summed_loss(model.to(device), batches, device).tolist()
+    return Evaluation(loss / count, int(count))
+
+
+def of_the_run(config: ValidateConfig, argv: list[str]) -> ValidateConfig:
+    """``config`` with the data settings of the run that saved the model, where the command line gave none."""
+    folder = Path(config.validate.model_dir or "")
+    settings = folder.parent / "config.yaml"
+    if not settings.is_file():
+        return config
+    saved = load_yaml(settings.read_text(encoding="utf-8"))
+    given = {word.lstrip("-").partition("=")[0] for word in argv if word.startswith("--")}
+    from_run = {name: saved[name] for name in ("data_path", "max_length", "val_fraction") if name not in given}
+    return replace(config, data=replace(config.data, **from_run))
+
+
+def main(argv: list[str]) -> int:
+    """Print loss and PPL; returns the exit code."""
+    with user_errors("fsdp_lab.validate"):
+        config = of_the_run(parse_as(ValidateConfig, argv, "fsdp_lab.validate"), argv)
+        result = validate(config)
+        print(f"validation loss {result.loss:.4f}, PPL {result.ppl:.2f} over {result.tokens:,} tokens")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
