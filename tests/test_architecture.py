@@ -1,0 +1,82 @@
+"""Imports go one way: the arrows of the design, held."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# what each package may import of ours
+ALLOWED = {
+    "comm_compress": {"comm_compress"},
+    "fsdp_lab": {"fsdp_lab", "comm_compress"},
+    "experiments": {"experiments", "fsdp_lab", "comm_compress"},
+    "analysis": {"analysis"},
+}
+# inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
+LAYERS = [
+    {"encoded", "_compat"},
+    {"rounds", "state"},
+    {"compressor"},
+    {"kernels", "feedback", "ledger"},
+    {"registry"},
+    {"methods"},
+    {"transport", "simulate"},
+    {"fsdp"},
+    {"__init__"},
+]
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names that a file imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def test_packages_import_downwards_only() -> None:
+    for package, allowed in ALLOWED.items():
+        for path in files(package):
+            ours = {name.split(".")[0] for name in imports(path)} & ALLOWED.keys()
+            assert ours <= allowed, f"{path.relative_to(ROOT)} imports {sorted(ours - allowed)}"
+
+
+def test_the_trainer_uses_the_librarys_public_face_only() -> None:
+    for path in [*files("fsdp_lab")]:
+        inner = {name for name in imports(path) if name.startswith("comm_compress.")}
+        assert not inner, f"{path.relative_to(ROOT)} imports {sorted(inner)}"
+
+
+def test_analysis_needs_no_torch() -> None:
+    for path in files("analysis"):
+        assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
+
+
+def layer(module: str) -> int:
+    return next(i for i, names in enumerate(LAYERS) if module in names)
+
+
+def test_the_librarys_layers() -> None:
+    for path in files("comm_compress"):
+        own = path.relative_to(ROOT / "comm_compress").parts[0].removesuffix(".py")
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "comm_compress" and len(parts) > 1 and own != "__init__":
+                other = parts[1]
+                assert other == own or layer(other) < layer(own), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_only_the_transport_calls_collectives() -> None:
+    calls = ("all_to_all", "all_reduce(", "isend(", "irecv(", "all_gather", "reduce_scatter_single(", "broadcast(")
+    for path in files("comm_compress"):
+        if path.name not in ("transport.py", "_compat.py"):
+            text = path.read_text()
+            assert not any(f"dist.{call}" in text for call in calls), path
