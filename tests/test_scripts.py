@@ -32,7 +32,7 @@ case "$*" in
         for name in TERM INT USR1; do trap "echo got $name; exit 143" $name; done
         if [ -n "${WAIT-}" ]; then touch "$CALLS.ready"; for i in {1..100}; do sleep 0.1; done; fi
         exit "${TRAINING_EXIT:-0}" ;;
-    *"-m tensorboard.main"*) [[ "$*" == *"${TAKEN_PORT:-none}"* ]] && exit 255; exec sleep 30 ;;
+    *"-m tensorboard.main"*) [[ "$*" == *"${TAKEN_PORT:-none}"* ]] && exit 255; sleep 30 ;;
     *"-m ruff check"*) echo ruff; exit 1 ;;
     *"-m ruff"* | *"-m mypy"* | *"-m pytest"*) ;;
     *) exec "$REAL_PYTHON" "$@" ;;
