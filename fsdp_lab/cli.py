@@ -8,10 +8,9 @@ Takes a tenth of a second (no torch), so that launch scripts refuse a bad flag b
 """
 
 import argparse
-import contextlib
 import difflib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -19,6 +18,7 @@ from fsdp_lab.config import TrainConfig
 from fsdp_lab.settings import Config, ConfigError
 from fsdp_lab.specs import Spec, specs_of
 from fsdp_lab.strict import load_yaml
+from fsdp_lab.user_errors import user_errors
 
 C = TypeVar("C", bound=Config)
 _NO_VALUE = object()  # a flag at the end of the line or before another flag
@@ -42,16 +42,6 @@ def parse_as(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train")
     if complaints:
         raise ConfigError(complaints)
     return config.of(**values)
-
-
-@contextlib.contextmanager
-def user_errors(prog: str = "error") -> Iterator[None]:
-    """Turns a ValueError (a user's mistake) into its message on stderr and exit code 2, without a traceback."""
-    try:
-        yield
-    except ValueError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
 
 
 class _Parser(argparse.ArgumentParser):

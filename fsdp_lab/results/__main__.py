@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fsdp_lab.cli import user_errors
 from fsdp_lab.results.schema import FIELDS
 from fsdp_lab.results.store import load, scan
+from fsdp_lab.user_errors import user_errors
 
 _COLUMNS = {  # heading -> (field, format)
     "run": ("run_name", "s"),

@@ -1,0 +1,64 @@
+"""Processes that belong together end together, whoever fails and whatever signal comes."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Process = subprocess.Popen[Any]
+_SAVE_S = 30  # after SIGTERM, to save and leave; torchrun gives its workers as long
+_POLL_S = 0.02
+
+
+def wait_together(starting: Iterable[Process], grace_s: float) -> int:
+    """Takes processes (group leaders) as they start and waits for all.
+
+    Returns 0, or the exit code of the first that failed (128 + n when signal n ended it); after a failure the others
+    have ``grace_s`` seconds to end by themselves. Any exception, Ctrl-C among them, ends them all and goes on up.
+    """
+    processes: list[Process] = []
+    try:
+        processes.extend(starting)
+        return _wait(processes, grace_s)
+    except BaseException:
+        end(processes, _SAVE_S)
+        raise
+
+
+def end(processes: Sequence[Process], seconds: float) -> None:
+    """SIGTERM to the groups of those still running, SIGKILL to who is left after ``seconds``."""
+    _signal(processes, signal.SIGTERM)
+    deadline = time.monotonic() + seconds
+    while _running(processes) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    _signal(processes, signal.SIGKILL)
+    for process in processes:
+        process.wait()
+
+
+def _wait(processes: Sequence[Process], grace_s: float) -> int:
+    failure, deadline = 0, float("inf")
+    while running := _running(processes):
+        failure = failure or _first_failure(processes)
+        if failure:
+            deadline = min(deadline, time.monotonic() + grace_s)
+        if time.monotonic() > deadline:
+            end(running, grace_s)
+        time.sleep(_POLL_S)
+    return failure or _first_failure(processes)
+
+
+def _running(processes: Sequence[Process]) -> list[Process]:
+    return [process for process in processes if process.poll() is None]
+
+
+def _first_failure(processes: Sequence[Process]) -> int:
+    code = next((process.returncode for process in processes if process.poll()), 0)
+    return code if code >= 0 else 128 - code
+
+
+def _signal(processes: Sequence[Process], number: signal.Signals) -> None:
+    for process in _running(processes):
+        os.killpg(process.pid, number)

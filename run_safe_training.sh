@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Trains, measures and records: makes the environment when needed, checks the flags, starts one rank per GPU (two
+# without a GPU) under torchrun, shows TensorBoard, keeps a log, and returns the training's exit code (2: a bad flag).
+#
+#   ./run_safe_training.sh                                  # the defaults
+#   ./run_safe_training.sh --comm_compress topk --comm_config_json '{"ratio": 0.01}'
+#   ./run_safe_training.sh --help                           # every flag
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$root/scripts/environment.sh"
+source "$root/scripts/tensorboard.sh"
+
+usage() {
+    cat <<'TEXT'
+usage: ./run_safe_training.sh [--nproc_per_node N] [--keep_tensorboard] [--config FILE.yaml] [--FLAG VALUE]...
+
+This script's own flags:
+  --nproc_per_node N    ranks on this machine (default: the number of GPUs; 2 without one)
+  --keep_tensorboard    let TensorBoard run on after the training
+
+Every other flag goes to fsdp_lab.train:
+
+TEXT
+}
+
+count_gpus() { # those that the training will see
+    if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+        tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[^ ]'
+    else
+        { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU '
+    fi
+}
+
+# Flags: ours are taken out, the rest is passed on word for word.
+ranks="" keep_tensorboard="" flags=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --nproc_per_node | --nproc-per-node) ranks=${2:-nothing} && shift ;;
+        --nproc_per_node=* | --nproc-per-node=*) ranks=${1#*=} ranks=${ranks:-nothing} ;;
+        --keep_tensorboard) keep_tensorboard=yes ;;
+        -h | --help) help=yes ;;
+        *) flags+=("$1") ;;
+    esac
+    [ $# -gt 0 ] && shift
+done
+if [ -n "$ranks" ] && ! [[ $ranks =~ ^[1-9][0-9]*$ ]]; then
+    echo "--nproc_per_node: got $ranks on the command line, wants a whole number, at least 1" >&2
+    exit 2
+fi
+
+ensure_environment "$root" || exit
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+if [ -n "${help-}" ]; then
+    usage
+    exec "$venv_python" -m fsdp_lab.cli check -- --help
+fi
+
+# A bad flag ends here, with one message, before any rank is started (torchrun would turn exit code 2 into 1).
+settings=$("$venv_python" -m fsdp_lab.cli get output_dir tensorboard -- ${flags[@]+"${flags[@]}"}) || exit
+{ read -r output_dir && read -r tensorboard; } <<<"$settings"
+mkdir -p "$output_dir" || exit 2
+
+if [ -z "$ranks" ]; then
+    ranks=$(count_gpus)
+    [ "$ranks" -gt 0 ] || ranks=2
+fi
+threads=$(($(nproc) / ranks))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
+
+log=$output_dir/training_log_safe_$(date +%Y%m%d_%H%M%S).txt
+[ ! -e "$log" ] || log=${log%.txt}_$$.txt # two starts within one second
+exec {to_log}> >(trap '' INT TERM HUP QUIT USR1 USR2; exec tee -a "$log") # a signal must not cost the last lines
+tee_pid=$!
+
+# Mistakes that only the ranks can find (no such data, a method's settings) end in one message and exit code 2 as well.
+refusals=$(mktemp -d) || exit
+export FSDP_LAB_REFUSAL_FILE=$refusals/message
+
+# torchrun gets its own process group (set -m), so that Ctrl-C reaches it once: through us, like every other signal.
+# `--` ends its own flags: it would take --log or --max, abbreviations of its own, out of the training's. SIGUSR1 and
+# SIGUSR2 have to be named, or they end torchrun and leave its workers running.
+set -m
+"$venv_python" -m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node="$ranks" \
+    --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2 \
+    -m -- fsdp_lab.train ${flags[@]+"${flags[@]}"} </dev/null >&"$to_log" 2>&1 &
+torchrun=$!
+set +m
+interrupted=""
+for signal in TERM INT HUP QUIT USR1 USR2; do
+    # shellcheck disable=SC2064
+    trap "interrupted=yes; kill -s $signal $torchrun 2>/dev/null" "$signal"
+done
+
+echo "$ranks ranks, $OMP_NUM_THREADS threads each; log: $log" >&"$to_log"
+board=""
+if [ "$tensorboard" = true ] && port=$(free_port 6006); then
+    set -m
+    serve_tensorboard "$venv_python" "$output_dir" "$port" {to_log}>&- </dev/null >>"$log" 2>&1 &
+    board=$!
+    set +m
+    echo "TensorBoard: http://127.0.0.1:$port in a few seconds" \
+        "(by hand: $venv_python -m tensorboard.main --logdir $output_dir --port $port)" >&"$to_log"
+fi
+
+while :; do # a trapped signal ends wait early: wait again until torchrun has ended
+    wait "$torchrun"
+    status=$?
+    [ -n "$interrupted" ] && [ "$status" -gt 128 ] || break
+    interrupted=""
+done
+
+if [ -n "$board" ] && [ -z "$keep_tensorboard" ]; then
+    kill -- "-$board" 2>/dev/null
+elif [ -n "$board" ]; then
+    echo "TensorBoard runs on; stop it with: kill -- -$board" >&"$to_log"
+    disown "$board"
+fi
+[ ! -e "$FSDP_LAB_REFUSAL_FILE" ] || status=2
+rm -rf -- "$refusals"
+exec {to_log}>&-
+for _ in {1..50}; do # tee has the last lines soon; a stray process that holds the pipe must not hold us
+    kill -0 "$tee_pid" 2>/dev/null || break
+    sleep 0.1
+done
+exit "$status"

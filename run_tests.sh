@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Everything that must be green: lint, format, types, tests, scripts. All of it runs even when a part fails.
+#
+#   ./run_tests.sh                  # all
+#   ./run_tests.sh -k config        # any flags: pytest alone, with these flags
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$root/scripts/environment.sh"
+ensure_environment "$root" dev || exit
+cd "$root" || exit
+
+if [ $# -gt 0 ]; then exec "$venv_python" -m pytest "$@"; fi
+
+syntax() {
+    local script failed=0
+    for script in ./*.sh scripts/*.sh .ci/run; do bash -n "$script" || failed=1; done
+    return "$failed"
+}
+
+summary=() failed=0
+check() { # NAME COMMAND...
+    local name=$1 outcome=ok
+    shift
+    echo "== $name"
+    "$@" || outcome=FAILED failed=1
+    summary+=("$(printf '%-16s %s' "$name" "$outcome")")
+}
+
+check "ruff check" "$venv_python" -m ruff check .
+check "ruff format" "$venv_python" -m ruff format --check .
+check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments
+check "scripts" syntax
+check "pytest" "$venv_python" -m pytest
+
+echo "== summary"
+printf '%s\n' "${summary[@]}"
+exit "$failed"
