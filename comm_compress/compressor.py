@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,13 +27,13 @@ class Compressor(ABC):
     - an all-zero row decodes to zeros, and an empty row (n = 0) to an empty one.
     """
 
-    linear: ClassVar[bool] = False
+    linear: bool = False
     """May encoded rows be summed before decoding?"""
-    unbiased: ClassVar[bool] = False
+    unbiased: bool = False
     """E[decode(encode(x))] = x?"""
-    dense: ClassVar[bool] = True
+    dense: bool = True
     """Does every element come back close to itself? Only such methods may carry parameters."""
-    lossless: ClassVar[bool] = False
+    lossless: bool = False
     """decode(encode(x)) = x bit for bit?"""
     max_ranks: int | None = None
     """The largest world size the method is defined for; None: any."""

@@ -47,7 +47,7 @@ class ErrorFeedback(Compressor):
         self.inner = inner
         self.decay, self.dtype = config.decay, DTYPES[config.dtype]
         self.name = inner.name
-        self.max_ranks = inner.max_ranks
+        self.linear, self.dense, self.max_ranks = inner.linear, inner.dense, inner.max_ranks
         self.settings = {**inner.settings, "error_feedback": vars(config)}
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:

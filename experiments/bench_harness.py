@@ -1,0 +1,107 @@
+"""What the trainer costs: its tokens/s against the same model in a bare PyTorch loop.
+
+    python -m experiments.bench_harness [--steps 40] [--repeats 3]
+
+Both run two ranks on this machine, the same preset, batch, optimizer and stock FSDP2 (`none`); the bare loop
+has no logging, checks, clocks or rows. They alternate (A B A B), and each repeat gives one ratio; quote the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fsdp_lab.rank_environment import rank_environment
+
+RANKS = 2
+
+
+def bare(steps: int, warmup: int = 5) -> float:
+    """Tokens/s of all ranks in a plain loop (one rank of it; run under torchrun)."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.distributed.fsdp import fully_shard
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
+
+    from fsdp_lab.config import TrainConfig
+    from fsdp_lab.models.presets import preset
+
+    config = TrainConfig()
+    dist.init_process_group("gloo")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    model = GPT2LMHeadModel(GPT2Config(**preset(None, has_gpu=False)[1]))
+    for block in model.transformer.h:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    shape = (config.optim.batch_size, config.data.max_length)
+    batches = [torch.randint(50257, shape) for _ in range(steps)]
+    started = 0.0
+    for step, tokens in enumerate(batches):
+        if step == warmup:
+            dist.barrier()
+            started = time.perf_counter()
+        logits = model(tokens, use_cache=False).logits.flatten(0, 1)
+        loss = F.cross_entropy(logits, F.pad(tokens[:, 1:], (0, 1), value=-100).flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.barrier()
+    return (steps - warmup) * shape[0] * shape[1] * dist.get_world_size() / (time.perf_counter() - started)
+
+
+def harness(steps: int) -> float:
+    """Tokens/s that the trainer's results row states for `none`."""
+    with tempfile.TemporaryDirectory() as folder:
+        row = Path(folder) / "row.jsonl"
+        flags = ["--comm_compress", "none", "--max_steps", str(steps), "--no_save_model"]
+        flags += ["--output_dir", folder, "--results_path", str(row)]
+        torchrun("fsdp_lab.train", flags)
+        return float(json.loads(row.read_text())["tokens_per_s"])
+
+
+def torchrun(module: str, flags: list[str]) -> str:
+    """Run a module on RANKS ranks; its standard output."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command += [f"--nproc-per-node={RANKS}", "-m", "--", module, *flags]
+    done = subprocess.run(command, env=rank_environment(RANKS), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{module} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main() -> None:
+    """Alternate, then print every ratio and the median."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--as-bare-rank", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.as_bare_rank:
+        speed = bare(arguments.steps)
+        if os.environ["RANK"] == "0":
+            print(f"BARE {speed}", flush=True)
+        os._exit(0)
+    ratios = []
+    for repeat in range(arguments.repeats):
+        output = torchrun("experiments.bench_harness", ["--as-bare-rank", "--steps", str(arguments.steps)])
+        plain = float(next(line for line in output.splitlines() if line.startswith("BARE")).split()[1])
+        ours = harness(arguments.steps)
+        ratios.append(ours / plain)
+        print(
+            f"repeat {repeat + 1}: bare {plain:,.0f} tokens/s, trainer {ours:,.0f}, ratio {ratios[-1]:.3f}", flush=True
+        )
+    print(f"median ratio {statistics.median(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()
