@@ -65,23 +65,18 @@ if [ -z "$ranks" ]; then
     ranks=$(count_gpus)
     [ "$ranks" -gt 0 ] || ranks=2
 fi
-threads=$(($(nproc) / ranks))
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
-
 log=$output_dir/training_log_safe_$(date +%Y%m%d_%H%M%S).txt
 [ ! -e "$log" ] || log=${log%.txt}_$$.txt # two starts within one second
 exec {to_log}> >(trap '' INT TERM HUP QUIT USR1 USR2; exec tee -a "$log") # a signal must not cost the last lines
 tee_pid=$!
 
-# Mistakes that only the ranks can find (no such data, a method's settings) end in one message and exit code 2 as well.
-refusals=$(mktemp -d) || exit
-export FSDP_LAB_REFUSAL_FILE=$refusals/message
-
 # torchrun gets its own process group (set -m), so that Ctrl-C reaches it once: through us, like every other signal.
 # `--` ends its own flags: it would take --log or --max, abbreviations of its own, out of the training's. SIGUSR1 and
-# SIGUSR2 have to be named, or they end torchrun and leave its workers running.
+# SIGUSR2 have to be named, or they end torchrun and leave its workers running. fsdp_lab.launch is torchrun that keeps
+# the exit code of the rank that failed.
+if [ -t 1 ]; then export FSDP_LAB_LOG=$log; fi # rank 0 draws its progress bar on the terminal and logs plain lines
 set -m
-"$venv_python" -m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node="$ranks" \
+"$venv_python" -m fsdp_lab.launch --standalone --local-addr=127.0.0.1 --nproc-per-node="$ranks" \
     --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2 \
     -m -- fsdp_lab.train ${flags[@]+"${flags[@]}"} </dev/null >&"$to_log" 2>&1 &
 torchrun=$!
@@ -92,7 +87,7 @@ for signal in TERM INT HUP QUIT USR1 USR2; do
     trap "interrupted=yes; kill -s $signal $torchrun 2>/dev/null" "$signal"
 done
 
-echo "$ranks ranks, $OMP_NUM_THREADS threads each; log: $log" >&"$to_log"
+echo "$ranks ranks; log: $log" >&"$to_log"
 board=""
 if [ "$tensorboard" = true ] && port=$(free_port 6006); then
     set -m
@@ -116,8 +111,6 @@ elif [ -n "$board" ]; then
     echo "TensorBoard runs on; stop it with: kill -- -$board" >&"$to_log"
     disown "$board"
 fi
-[ ! -e "$FSDP_LAB_REFUSAL_FILE" ] || status=2
-rm -rf -- "$refusals"
 exec {to_log}>&-
 for _ in {1..50}; do # tee has the last lines soon; a stray process that holds the pipe must not hold us
     kill -0 "$tee_pid" 2>/dev/null || break

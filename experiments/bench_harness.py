@@ -18,8 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from fsdp_lab.rank_environment import rank_environment
-
 RANKS = 2
 
 
@@ -51,12 +49,13 @@ def bare(steps: int, warmup: int = 5) -> float:
             started = time.perf_counter()
         logits = model(tokens, use_cache=False).logits.flatten(0, 1)
         loss = F.cross_entropy(logits, F.pad(tokens[:, 1:], (0, 1), value=-100).flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     dist.barrier()
-    return (steps - warmup) * shape[0] * shape[1] * dist.get_world_size() / (time.perf_counter() - started)
+    tokens_seen = (steps - warmup) * shape[0] * shape[1] * dist.get_world_size()
+    return float(tokens_seen / (time.perf_counter() - started))
 
 
 def harness(steps: int) -> float:
@@ -71,9 +70,9 @@ def harness(steps: int) -> float:
 
 def torchrun(module: str, flags: list[str]) -> str:
     """Run a module on RANKS ranks; its standard output."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
     command += [f"--nproc-per-node={RANKS}", "-m", "--", module, *flags]
-    done = subprocess.run(command, env=rank_environment(RANKS), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{module} failed:\n{done.stdout}{done.stderr}")
     return done.stdout

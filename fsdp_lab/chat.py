@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
-from fsdp_lab.cli import parse_as, user_errors
+from fsdp_lab.cli import parse_as
 from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.settings import Config, Settings, setting
+from fsdp_lab.user_errors import user_errors
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,18 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import get_args_parser, run
 
+from fsdp_lab.rank_environment import rank_environment
+
 
 def main(argv: list[str]) -> int:
     """Run torchrun on its command line; returns the exit code."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler's own chatter on stderr
+    arguments = get_args_parser().parse_args(argv)
+    if arguments.nproc_per_node.isdecimal():
+        os.environ.update(rank_environment(int(arguments.nproc_per_node)))
     for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     try:
-        run(get_args_parser().parse_args(argv))
+        run(arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode > 0:

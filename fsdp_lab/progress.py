@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
 
 class Progress:
-    """Rank 0's voice; the other ranks have a silent one."""
+    """Rank 0's voice; the other ranks have a silent one.
+
+    run_safe_training.sh pipes everything through tee, so no rank sees a terminal. It names its log in
+    FSDP_LAB_LOG when it has one itself: then the bar goes to /dev/tty and the plain lines to the log alone.
+    """
 
     def __init__(self, total_steps: int, speaks: bool, events: Path | None) -> None:
-        self._speaks, self._total = speaks, total_steps
-        self._bar = tqdm(total=total_steps, unit="step", dynamic_ncols=True) if speaks and sys.stderr.isatty() else None
+        self._total = total_steps
+        self._terminal = _terminal() if speaks else None
+        self._bar = _bar(total_steps, self._terminal) if self._terminal is not None else None
+        self._lines = _lines(self._terminal) if speaks else None
         self._writer = _summary_writer(events) if speaks and events is not None else None
 
     def step(self) -> None:
@@ -31,19 +39,19 @@ class Progress:
         shown = {name.rpartition("/")[2]: _short(value) for name, value in scalars.items()}
         if self._bar is not None:
             self._bar.set_postfix(shown)
-        elif self._speaks:
-            print(
-                f"step {step:>{len(str(self._total))}}/{self._total}  "
-                + "  ".join(f"{k} {v}" for k, v in shown.items())
-            )
-            sys.stdout.flush()
+        self._print(
+            f"step {step:>{len(str(self._total))}}/{self._total}  " + "  ".join(f"{k} {v}" for k, v in shown.items())
+        )
 
     def say(self, text: str) -> None:
         """A line of its own (without breaking a bar)."""
         if self._bar is not None:
-            self._bar.write(text)
-        elif self._speaks:
-            print(text, flush=True)
+            self._bar.write(text, file=self._terminal)
+        self._print(text)
+
+    def _print(self, line: str) -> None:
+        if self._lines is not None:
+            print(line, file=self._lines, flush=True)
 
     def close(self) -> None:
         """The last word."""
@@ -51,6 +59,24 @@ class Progress:
             self._bar.close()
         if self._writer is not None:
             self._writer.close()
+
+
+def _bar(total: int, terminal: TextIO) -> tqdm[NoReturn]:
+    return tqdm(total=total, unit="step", dynamic_ncols=True, file=terminal)
+
+
+def _terminal() -> TextIO | None:
+    if "FSDP_LAB_LOG" in os.environ:
+        with contextlib.suppress(OSError):
+            return open("/dev/tty", "w")
+    return sys.stderr if sys.stderr.isatty() else None
+
+
+def _lines(terminal: TextIO | None) -> TextIO | None:
+    """Where plain lines go: not where a bar is drawn."""
+    if terminal is None:
+        return sys.stdout
+    return open(os.environ["FSDP_LAB_LOG"], "a") if "FSDP_LAB_LOG" in os.environ else None
 
 
 def _summary_writer(folder: Path) -> Any:

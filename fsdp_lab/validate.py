@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from fsdp_lab.cli import parse_as, user_errors
+from fsdp_lab.cli import parse_as
 from fsdp_lab.config import DataConfig
 from fsdp_lab.corpus import cache_dir
 from fsdp_lab.data import WIKI_LEADS, TokenDataset, load_tokenizer, tokenize, validation_batches
@@ -22,6 +22,7 @@ from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.strict import load_yaml
+from fsdp_lab.user_errors import user_errors
 
 
 @dataclass(frozen=True)

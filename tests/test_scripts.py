@@ -27,8 +27,7 @@ case "$*" in
     *"version_info <"*) exit "${TOO_OLD:-0}" ;;
     *"version_info[:2]"*) echo 3.11 ;;
     --version) echo "Python 3.9.2" ;;
-    *"-m torch.distributed.run"*)
-        echo "threads=$OMP_NUM_THREADS"
+    *"-m fsdp_lab.launch"*)
         for name in TERM INT USR1; do trap "echo got $name; exit 143" $name; done
         if [ -n "${WAIT-}" ]; then touch "$CALLS.ready"; for i in {1..100}; do sleep 0.1; done; fi
         exit "${TRAINING_EXIT:-0}" ;;
@@ -73,7 +72,7 @@ class Checkout:
         return [words for words in map(shlex.split, lines) if words[:2] == ["-m", module]]
 
     def torchrun(self) -> list[str]:
-        (call,) = self.calls("torch.distributed.run")
+        (call,) = self.calls("fsdp_lab.launch")
         return call
 
 
@@ -115,9 +114,8 @@ def test_flags_reach_the_training_word_for_word(checkout: Checkout) -> None:
 
 
 def test_torchrun_itself_takes_none_of_our_flags(checkout: Checkout) -> None:
-    from torch.distributed.run import get_args_parser
-
     from fsdp_lab.config import TrainConfig
+    from fsdp_lab.launch import get_args_parser
 
     checkout.train("--nproc_per_node=2", "--no_tensorboard")
     call = checkout.torchrun()[2:]
@@ -134,7 +132,7 @@ def test_the_exit_code_is_returned_and_everything_is_logged(checkout: Checkout, 
     assert done.returncode == code
     (log,) = (checkout.cwd / "my runs" / "a").glob("training_log_safe_*.txt")
     assert log.read_text() == done.stdout
-    assert "threads=" in done.stdout
+    assert "2 ranks" in done.stdout
     assert str(log.relative_to(checkout.cwd)) in done.stdout
 
 
@@ -154,7 +152,7 @@ def test_a_bad_flag_ends_before_torchrun_with_one_message(checkout: Checkout, fl
     assert done.returncode == 2
     assert word in done.stderr
     assert "Traceback" not in done.stderr
-    assert not checkout.calls("torch.distributed.run")
+    assert not checkout.calls("fsdp_lab.launch")
     assert not (checkout.cwd / "fsdp_output").exists()
 
 
@@ -162,7 +160,7 @@ def test_help_lists_the_flags_of_script_and_training(checkout: Checkout) -> None
     done = checkout.train("--batch_size", "2", "--help")
     assert done.returncode == 0
     assert all(flag in done.stdout for flag in ("--nproc_per_node", "--keep_tensorboard", "--comm_compress"))
-    assert not checkout.calls("torch.distributed.run")
+    assert not checkout.calls("fsdp_lab.launch")
 
 
 @pytest.mark.parametrize(("visible", "ranks"), [("0,1,2", 3), ("", 2)])
@@ -178,7 +176,7 @@ def test_ranks_follow_nvidia_smi(checkout: Checkout, tmp_path: Path) -> None:
     (tools / "nvidia-smi").chmod(0o755)
     done = checkout.train("--no_tensorboard", PATH=f"{tools}:{os.environ['PATH']}")
     assert "--nproc-per-node=4" in checkout.torchrun()
-    assert f"threads={max(1, len(os.sched_getaffinity(0)) // 4)}" in done.stdout
+    assert "4 ranks" in done.stdout
 
 
 def test_the_output_folder_may_come_from_a_file(checkout: Checkout) -> None:
@@ -273,13 +271,14 @@ def test_mistakes_that_only_the_ranks_can_find_are_one_message_and_exit_code_2(c
     (checkout.root / "fsdp_lab").unlink()
     shutil.copytree(ROOT / "fsdp_lab", checkout.root / "fsdp_lab", ignore=shutil.ignore_patterns("__pycache__"))
     (checkout.root / "fsdp_lab" / "train.py").write_text(
-        "from fsdp_lab.user_errors import user_errors\n"
-        "with user_errors('train'):\n    raise ValueError('no such corpus')\n"
+        "from fsdp_lab.entry import run_as_program\n"
+        "def refuse(config):\n    raise ValueError('no such corpus')\n"
+        "run_as_program(refuse)\n"
     )
     (checkout.root / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     done = checkout.train("--no_tensorboard", "--nproc_per_node", "2")  # the real torchrun, two ranks
     assert done.returncode == 2
-    assert done.stdout.count("train: no such corpus") == 1
+    assert done.stdout.count("fsdp_lab.train: no such corpus") == 1
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -315,7 +314,7 @@ def test_an_interrupted_install_is_done_again(fresh: Checkout) -> None:
     done = fresh.train("--no_tensorboard", PIP_EXIT="1")
     assert done.returncode == 1
     assert "installation failed" in done.stderr
-    assert not fresh.calls("torch.distributed.run")
+    assert not fresh.calls("fsdp_lab.launch")
     assert fresh.train("--no_tensorboard").returncode == 0
     assert len(pip_installs(fresh)) == 2
 

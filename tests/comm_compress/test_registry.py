@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -29,9 +30,9 @@ from comm_compress.registry import register
     ],
 )
 def test_mistakes_are_named(name: str, config: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
         cc.make(name, config)
-    for word in words:
+    for word in words[1:]:
         assert word in str(caught.value)
 
 
