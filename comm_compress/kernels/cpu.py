@@ -1,0 +1,113 @@
+"""The primitives as numba kernels for CPU tensors: the reference's bytes, in one pass over memory.
+
+Compiled once and cached on disk; the loop over blocks runs on as many threads as torch uses. No fast-math:
+every operation rounds as the reference's does.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+INFINITY = np.int32(0x7F800000)  # bits of +inf as int32: magnitudes order like their bits, and NaN lies above
+MAGNITUDE = np.int32(0x7FFFFFFF)
+TINY = np.float32(torch.finfo(torch.float32).tiny)
+ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
+
+Array = npt.NDArray[np.generic]
+_parallel = numba.njit(parallel=True, cache=True, nogil=True)
+_inner = numba.njit(cache=True, error_model="numpy")
+
+
+def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor) -> None:
+    """As `reference.absmax_quantize`, for float32 CPU rows."""
+    _use_torchs_threads()
+    rows = rows.contiguous()
+    for row in range(rows.shape[0]):
+        bits = rows[row].view(torch.int32)
+        _quantize(rows[row].numpy(), bits.numpy(), block_size, codes[row].numpy(), scales[row].numpy())
+
+
+def absmax_dequantize(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
+    """As `reference.absmax_dequantize`, for CPU codes."""
+    values = torch.empty(codes.shape, dtype=torch.float32)
+    for row in range(codes.shape[0]):
+        _sum_rows(codes[row : row + 1], scales[row : row + 1], block_size, values[row])
+    return values
+
+
+def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
+    """As `reference.absmax_dequantize_sum`, for CPU codes."""
+    total = torch.empty(codes.shape[1])
+    _sum_rows(codes, scales, block_size, total)
+    return total
+
+
+def _sum_rows(codes: Tensor, scales: Tensor, block_size: int, out: Tensor) -> None:
+    _use_torchs_threads()
+    num_rows, n = codes.shape
+    if num_rows == 0 or n == 0:
+        out.zero_()
+        return
+    assert codes.stride(1) == 1
+    stride = codes.stride(0)
+    # One array over all rows and the gaps between them: numba vectorises contiguous slices, not strided ones.
+    flat = codes.as_strided(((num_rows - 1) * stride + n,), (1,))
+    _dequantize(flat.numpy(), stride, num_rows, scales.contiguous().numpy(), block_size, out.numpy())
+
+
+def _use_torchs_threads() -> None:
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+
+
+@_parallel
+def _quantize(values: Array, bits: Array, block_size: int, codes: Array, scales: Array) -> None:
+    for block in numba.prange(scales.size):
+        start, end = block * block_size, min((block + 1) * block_size, values.size)
+        peak = _peak_bits(bits[start:end])
+        scale = np.int32(peak).view(np.float32) / np.float32(127)
+        if peak >= INFINITY:
+            scales[block] = np.float32(np.nan)
+            codes[start:end] = 0
+        elif scale < TINY:
+            scales[block] = np.float32(0)
+            codes[start:end] = 0
+        else:
+            scales[block] = scale
+            _round(values[start:end], np.float32(1) / scale, codes[start:end])
+
+
+@_parallel
+def _dequantize(codes: Array, stride: int, num_rows: int, scales: Array, block_size: int, out: Array) -> None:
+    for block in numba.prange((out.size + block_size - 1) // block_size):
+        start, end = block * block_size, min((block + 1) * block_size, out.size)
+        out[start:end] = 0
+        for row in range(num_rows):
+            first = row * stride
+            _multiply_add(codes[first + start : first + end], scales[row, block], out[start:end])
+
+
+# The inner loops, over contiguous slices so that LLVM sees plain vectors.
+
+
+@_inner
+def _peak_bits(bits: Array) -> np.int32:
+    peak = np.int32(0)
+    for i in range(bits.size):
+        peak = max(peak, np.int32(bits[i] & MAGNITUDE))
+    return np.int32(peak)
+
+
+@_inner
+def _round(values: Array, inverse: np.float32, codes: Array) -> None:
+    for i in range(values.size):
+        codes[i] = np.int8(np.int32((values[i] * inverse + ROUND) - ROUND))
+
+
+@_inner
+def _multiply_add(codes: Array, scale: np.float32, out: Array) -> None:
+    for i in range(codes.size):
+        out[i] += np.float32(codes[i]) * scale
