@@ -29,18 +29,18 @@ def bare(steps: int, warmup: int = 5) -> float:
     from torch.distributed.fsdp import fully_shard
     from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
 
-    from fsdp_lab.config import TrainConfig
-    from fsdp_lab.models.presets import preset
+    from fsdp_lab.presets import PRESETS
 
-    config = TrainConfig()
+    preset = PRESETS["gpt2-nano"]
     dist.init_process_group("gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    model = GPT2LMHeadModel(GPT2Config(**preset(None, has_gpu=False)[1]))
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    model = GPT2LMHeadModel(GPT2Config(**preset.shape, **dropout))
     for block in model.transformer.h:
         fully_shard(block)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    shape = (config.optim.batch_size, config.data.max_length)
+    shape = (preset.batch_size, preset.max_length)
     batches = [torch.randint(50257, shape) for _ in range(steps)]
     started = 0.0
     for step, tokens in enumerate(batches):
@@ -62,7 +62,7 @@ def harness(steps: int) -> float:
     """Tokens/s that the trainer's results row states for `none`."""
     with tempfile.TemporaryDirectory() as folder:
         row = Path(folder) / "row.jsonl"
-        flags = ["--comm_compress", "none", "--max_steps", str(steps), "--no_save_model"]
+        flags = ["--model", "gpt2-nano", "--comm_compress", "none", "--max_steps", str(steps), "--no_save_model"]
         flags += ["--output_dir", folder, "--results_path", str(row)]
         torchrun("fsdp_lab.train", flags)
         return float(json.loads(row.read_text())["tokens_per_s"])

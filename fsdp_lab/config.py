@@ -17,8 +17,10 @@ _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=
 class DataConfig(Settings):
     """Where the tokens come from."""
 
-    data_path: str | None = setting(None, "text, JSON or JSONL file, or a folder of them; none: the embedded corpus")
-    max_length: int = setting(256, "tokens in a sequence", at_least=2)
+    data_path: str | None = setting(
+        None, "JSON array or JSON lines of {id, title, text}, also .gz; none: the embedded Wikipedia corpus"
+    )
+    max_length: int | None = setting(None, "tokens in a sequence; none: the preset's", at_least=2)
     val_fraction: float = setting(0.02, "share of the corpus held out for validation", above=0, below=1)
     cache_dir: str | None = setting(
         None, "folder for tokenised data; none: one in the user's cache", affects_training=False
@@ -29,12 +31,14 @@ class DataConfig(Settings):
 class ModelConfig(Settings):
     """Which model, and the arithmetic it runs in."""
 
-    model: str | None = setting(None, "preset name; none: gpt2-nano without a GPU, gpt2-62m with one")
+    model: str | None = setting(
+        None, "preset (gpt2-nano, gpt2-62m, gpt2); none: gpt2-nano without a GPU, gpt2-62m with one"
+    )
     model_dir: str | None = setting(None, "folder of a saved model whose weights to start from")
     mixed_precision: str = setting(
         "auto",
         "dtype of forward and backward; auto: bf16 on a GPU, no otherwise",
-        choices=("auto", "no", "bf16", "fp16"),
+        choices=("auto", "no", "bf16"),
     )
     compile: bool = setting(False, "compile the model's blocks with torch.compile")
 
@@ -43,17 +47,19 @@ class ModelConfig(Settings):
 class OptimConfig(Settings):
     """AdamW, its schedule, and how much data one step sees."""
 
-    batch_size: int = setting(8, "sequences per rank and micro-batch", at_least=1)
+    batch_size: int | None = setting(None, "sequences per rank and micro-batch; none: the preset's", at_least=1)
     gradient_accumulation_steps: int = setting(1, "micro-batches per optimiser step", at_least=1)
-    learning_rate: float = setting(1e-3, "peak learning rate", above=0)
+    learning_rate: float | None = setting(None, "peak learning rate; none: the preset's", above=0)
     min_learning_rate_ratio: float = setting(0.1, "final learning rate as a share of the peak", at_least=0, at_most=1)
     weight_decay: float = setting(0.1, "AdamW's decoupled weight decay", at_least=0)
     adam_beta1: float = setting(0.9, "decay of AdamW's first moment", at_least=0, below=1)
     adam_beta2: float = setting(0.95, "decay of AdamW's second moment", at_least=0, below=1)
     max_grad_norm: float = setting(1.0, "clip the global gradient norm to this; 0: no clipping", at_least=0)
     warmup_steps: int = setting(20, "optimiser steps of linear warm-up", at_least=0)
-    num_epochs: int = setting(1, "passes over the training split", at_least=1)
-    max_steps: int | None = setting(None, "stop after this many optimiser steps; none: after num_epochs", at_least=1)
+    num_epochs: int | None = setting(None, "passes over the training split; none: 1", at_least=1)
+    max_steps: int | None = setting(
+        None, "stop after this many optimiser steps; none: the preset's, or after num_epochs if given", at_least=1
+    )
 
 
 @dataclass(frozen=True)

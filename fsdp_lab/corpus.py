@@ -44,7 +44,8 @@ class Corpus:
 
     def total_steps(self, config: OptimConfig) -> int:
         """Optimizer steps of the run: num_epochs over the data, or max_steps. ValueError when there is not one."""
-        available = self.batches.steps_per_epoch * config.num_epochs // config.gradient_accumulation_steps
+        epochs = config.num_epochs or 1
+        available = self.batches.steps_per_epoch * epochs // config.gradient_accumulation_steps
         if config.max_steps is not None:
             return config.max_steps
         if available == 0:
@@ -82,13 +83,16 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
         progress=ranks.is_first,
         check=check,
     )
-    training = TokenDataset(tokens, "train", config.data.max_length)
+    batch_size, max_length = config.optim.batch_size, config.data.max_length
+    assert batch_size is not None, "resolved"
+    assert max_length is not None, "resolved"
+    training = TokenDataset(tokens, "train", max_length)
     return Corpus(
         name=str(path) if config.data.data_path else "wiki-leads (embedded)",
         tokenizer=tokenizer,
         tokens=tokens,
-        batches=Batches(training, config.optim.batch_size, ranks.rank, ranks.world, config.run.seed),
-        validation=TokenDataset(tokens, "val", config.data.max_length),
+        batches=Batches(training, batch_size, ranks.rank, ranks.world, config.run.seed),
+        validation=TokenDataset(tokens, "val", max_length),
     )
 
 

@@ -16,11 +16,13 @@ from fsdp_lab.config import OptimConfig
 
 def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> tuple[AdamW, LambdaLR]:
     """Fused AdamW (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate."""
+    learning_rate = config.learning_rate
+    assert learning_rate is not None, "resolved"
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     optimizer = AdamW(
         [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=config.learning_rate,
+        lr=learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         fused=True,
     )

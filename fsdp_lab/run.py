@@ -54,7 +54,10 @@ class Run:
     @classmethod
     @contextmanager
     def start(cls, config: TrainConfig) -> Iterator[Run]:
-        """Join the ranks, agree with them, and make sure that every way out leaves a row."""
+        """Join the ranks, agree with them, and make sure that every way out leaves a row.
+
+        ``config`` must be resolved (`fsdp_lab.presets.resolve`).
+        """
         check_compression(config.comm)
         with join(config) as ranks:
             agree(config, ranks)
@@ -111,9 +114,10 @@ class Run:
 
     def tokens_per_step(self) -> int:
         """Tokens of all ranks in one optimizer step."""
-        optim = self.config.optim
-        per_rank = optim.batch_size * optim.gradient_accumulation_steps * self.config.data.max_length
-        return per_rank * self.ranks.world
+        optim, max_length = self.config.optim, self.config.data.max_length
+        assert optim.batch_size is not None, "resolved"
+        assert max_length is not None, "resolved"
+        return optim.batch_size * optim.gradient_accumulation_steps * max_length * self.ranks.world
 
     def show_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """An evaluation in the middle of training."""
@@ -279,9 +283,7 @@ class Run:
 
 
 def _model(config: TrainConfig) -> str:
-    if config.model.model_dir is not None:
-        return Path(config.model.model_dir).name
-    return config.model.model or ("gpt2-62m" if torch.cuda.is_available() else "gpt2-nano")
+    return Path(config.model.model_dir).name if config.model.model_dir else str(config.model.model)
 
 
 def _mean(rows: list[Any]) -> Any:

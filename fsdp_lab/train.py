@@ -19,12 +19,14 @@ from fsdp_lab.entry import run_as_program
 from fsdp_lab.evaluate import Evaluation, evaluate
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.optim import build_optimizer, take_step
+from fsdp_lab.presets import resolve
 from fsdp_lab.run import Run
 from fsdp_lab.summary import summary
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
+    config = resolve(config, has_gpu=torch.cuda.is_available())
     with Run.start(config) as run:  # ranks agree, folders, signals, the results row
         data = open_corpus(config, run.ranks, run.name, run.stop.check)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)

@@ -51,7 +51,8 @@ def validate(config: ValidateConfig) -> Evaluation:
     tokens = tokenize(
         path, load_tokenizer(folder), cache_dir(config.data.cache_dir), val_fraction=config.data.val_fraction
     )
-    dataset = TokenDataset(tokens, "val", config.data.max_length)
+    context = int(model.hf.config.n_positions)
+    dataset = TokenDataset(tokens, "val", config.data.max_length or min(512, context))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = validation_batches(dataset, config.validate.eval_batch_size, rank=0, world_size=1)
     loss, count = summed_loss(model.to(device), batches, device).tolist()

@@ -1,10 +1,15 @@
 """The primitives as numba kernels for CPU tensors: the reference's bytes, in one pass over memory.
 
-Compiled once and cached on disk; the loop over blocks runs on as many threads as torch uses. No fast-math:
-every operation rounds as the reference's does.
+Compiled once and cached on disk. No fast-math: every operation rounds as the reference's does. Ranges of blocks
+run on a plain thread pool of torch's size (the kernels release the GIL), because numba's own pools spin while
+they wait and take the cores from torch and from other ranks.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
@@ -16,19 +21,19 @@ INFINITY = np.int32(0x7F800000)  # bits of +inf as int32: magnitudes order like 
 MAGNITUDE = np.int32(0x7FFFFFFF)
 TINY = np.float32(torch.finfo(torch.float32).tiny)
 ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
+WORTH_A_THREAD = 1 << 18  # elements: below, handing work over costs more than it saves
 
 Array = npt.NDArray[np.generic]
-_parallel = numba.njit(parallel=True, cache=True, nogil=True)
-_inner = numba.njit(cache=True, error_model="numpy")
+_kernel = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor) -> None:
     """As `reference.absmax_quantize`, for float32 CPU rows."""
-    _use_torchs_threads()
     rows = rows.contiguous()
     for row in range(rows.shape[0]):
-        bits = rows[row].view(torch.int32)
-        _quantize(rows[row].numpy(), bits.numpy(), block_size, codes[row].numpy(), scales[row].numpy())
+        values, bits = rows[row].numpy(), rows[row].view(torch.int32).numpy()
+        arrays = (values, bits, block_size, codes[row].numpy(), scales[row].numpy())
+        _over_blocks(_quantize, scales.shape[1], block_size, *arrays)
 
 
 def absmax_dequantize(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
@@ -47,7 +52,6 @@ def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Ten
 
 
 def _sum_rows(codes: Tensor, scales: Tensor, block_size: int, out: Tensor) -> None:
-    _use_torchs_threads()
     num_rows, n = codes.shape
     if num_rows == 0 or n == 0:
         out.zero_()
@@ -56,16 +60,30 @@ def _sum_rows(codes: Tensor, scales: Tensor, block_size: int, out: Tensor) -> No
     stride = codes.stride(0)
     # One array over all rows and the gaps between them: numba vectorises contiguous slices, not strided ones.
     flat = codes.as_strided(((num_rows - 1) * stride + n,), (1,))
-    _dequantize(flat.numpy(), stride, num_rows, scales.contiguous().numpy(), block_size, out.numpy())
+    arrays = (flat.numpy(), stride, num_rows, scales.contiguous().numpy(), block_size, out.numpy())
+    _over_blocks(_dequantize, scales.shape[1], block_size, *arrays)
 
 
-def _use_torchs_threads() -> None:
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+def _over_blocks(kernel: Callable[..., None], num_blocks: int, block_size: int, *arguments: object) -> None:
+    """``kernel(first, last, *arguments)`` over all blocks, shared out among torch's threads."""
+    parts = min(torch.get_num_threads(), num_blocks * block_size // WORTH_A_THREAD)
+    if parts <= 1:
+        kernel(0, num_blocks, *arguments)
+        return
+    bounds = [num_blocks * part // parts for part in range(parts + 1)]
+    pool = _pool(torch.get_num_threads())
+    for done in [pool.submit(kernel, a, b, *arguments) for a, b in zip(bounds, bounds[1:], strict=False)]:
+        done.result()
 
 
-@_parallel
-def _quantize(values: Array, bits: Array, block_size: int, codes: Array, scales: Array) -> None:
-    for block in numba.prange(scales.size):
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="comm_compress")
+
+
+@_kernel
+def _quantize(first: int, last: int, values: Array, bits: Array, block_size: int, codes: Array, scales: Array) -> None:
+    for block in range(first, last):
         start, end = block * block_size, min((block + 1) * block_size, values.size)
         peak = _peak_bits(bits[start:end])
         scale = np.int32(peak).view(np.float32) / np.float32(127)
@@ -80,20 +98,22 @@ def _quantize(values: Array, bits: Array, block_size: int, codes: Array, scales:
             _round(values[start:end], np.float32(1) / scale, codes[start:end])
 
 
-@_parallel
-def _dequantize(codes: Array, stride: int, num_rows: int, scales: Array, block_size: int, out: Array) -> None:
-    for block in numba.prange((out.size + block_size - 1) // block_size):
+@_kernel
+def _dequantize(
+    first: int, last: int, codes: Array, stride: int, num_rows: int, scales: Array, block_size: int, out: Array
+) -> None:
+    for block in range(first, last):
         start, end = block * block_size, min((block + 1) * block_size, out.size)
         out[start:end] = 0
         for row in range(num_rows):
-            first = row * stride
-            _multiply_add(codes[first + start : first + end], scales[row, block], out[start:end])
+            begin = row * stride
+            _multiply_add(codes[begin + start : begin + end], scales[row, block], out[start:end])
 
 
 # The inner loops, over contiguous slices so that LLVM sees plain vectors.
 
 
-@_inner
+@_kernel
 def _peak_bits(bits: Array) -> np.int32:
     peak = np.int32(0)
     for i in range(bits.size):
@@ -101,13 +121,13 @@ def _peak_bits(bits: Array) -> np.int32:
     return np.int32(peak)
 
 
-@_inner
+@_kernel
 def _round(values: Array, inverse: np.float32, codes: Array) -> None:
     for i in range(values.size):
         codes[i] = np.int8(np.int32((values[i] * inverse + ROUND) - ROUND))
 
 
-@_inner
+@_kernel
 def _multiply_add(codes: Array, scale: np.float32, out: Array) -> None:
     for i in range(codes.size):
         out[i] += np.float32(codes[i]) * scale

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.models.causal_lm import CausalLM
-from fsdp_lab.models.presets import preset
+from fsdp_lab.presets import PRESETS
 
 transformers_logging.disable_progress_bar()
 
@@ -47,8 +47,10 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int)
     Raises ValueError for an unknown preset, an unusable folder, or a context shorter than max_length.
     """
     name, hf = _load(config, ranks, vocab_size, eot_id)
-    if config.data.max_length > hf.config.n_positions:
-        raise ValueError(f"max_length: {config.data.max_length} is beyond {name}'s context of {hf.config.n_positions}")
+    max_length = config.data.max_length
+    assert max_length is not None, "resolved"
+    if max_length > hf.config.n_positions:
+        raise ValueError(f"max_length: {max_length} is beyond {name}'s context of {hf.config.n_positions}")
     num_parameters = sum(p.numel() for p in hf.parameters())
     module = CausalLM(hf).to(ranks.device)
     blocks = list(hf.transformer.h)
@@ -81,9 +83,13 @@ def _load(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> tu
     if config.model.model_dir is not None:
         hf = load_pretrained(Path(config.model.model_dir))
         return config.model.model_dir, hf.float()
-    name, shape = preset(config.model.model, ranks.device.type == "cuda")
+    name = config.model.model
+    assert name is not None, "resolved"
     torch.manual_seed(config.run.seed)
-    return name, GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, bos_token_id=eot_id, eos_token_id=eot_id, **shape))
+    # Dropout off: these runs see each token about once.
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    special = {"bos_token_id": eot_id, "eos_token_id": eot_id}
+    return name, GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, **special, **dropout, **PRESETS[name].shape))
 
 
 def load_pretrained(folder: Path) -> GPT2LMHeadModel:
