@@ -96,8 +96,8 @@ class Run:
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
         """Stop the clock; then log, and take back what a void step did to the compressors."""
-        in_window = self.window is not None and step in self.window
-        self.clock.stop(keep=step > self.clock.warmup_steps and not in_window)
+        disturbed = self.window is not None and self.window.disturbs(step)
+        self.clock.stop(keep=step > self.clock.warmup_steps and not disturbed)
         if self.window is not None and step == self.window.last:
             self._observe()
         self._losses.append(loss)
