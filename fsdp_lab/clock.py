@@ -19,6 +19,7 @@ class StepClock:
         self._cuda = device.type == "cuda"
         self._started: float | torch.cuda.Event = 0.0
         self._kept: list[float] = []
+        self._all: list[float] = []  # wall time, for runs too short to leave any step out
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.train_seconds = 0.0
         self._wall = 0.0
@@ -32,6 +33,7 @@ class StepClock:
         """The step has ended; ``keep`` it in the statistics?"""
         now = time.perf_counter()
         self.train_seconds += now - self._wall
+        self._all.append((now - self._wall) * 1e3)
         if not keep:
             return
         if isinstance(self._started, torch.cuda.Event):
@@ -49,14 +51,14 @@ class StepClock:
 
     def row(self, tokens_per_step: int) -> dict[str, float | int]:
         """The step-time fields of a results row."""
-        times = np.array(self.kept_ms() or [self.train_seconds * 1e3])
+        times = np.array(self.kept_ms() or self._all)
         mean = float(times.mean())
         return {
             "step_time_ms_mean": mean,
             "step_time_ms_p50": float(np.percentile(times, 50)),
             "step_time_ms_p90": float(np.percentile(times, 90)),
             "step_time_ms_p95": float(np.percentile(times, 95)),
-            "warmup_steps_excluded": self.warmup_steps,
+            "warmup_steps_excluded": self.warmup_steps if self._kept else 0,
             "tokens_per_s": tokens_per_step / mean * 1e3,
         }
 

@@ -34,7 +34,7 @@ class Communication:
         self._handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters)
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
         self.settings = {op: dict(c.settings) if c else {} for op, c in self._hooked.items()}
-        self.stock = StockTraffic()
+        self.stock = StockTraffic([], {}, "")  # nothing seen yet
 
     @property
     def has_stock_direction(self) -> bool:
@@ -56,7 +56,6 @@ class Communication:
     def row(self, steps: int, step_ms_total: float) -> dict[str, Any]:
         """The communication fields of a results row, this rank's own, over ``steps`` optimizer steps."""
         ledger = {op: self._handle.ledger.totals(op) for op in OPS}
-        stock = {op: self.stock.per_step(op) for op in OPS}
         raw, sent, elements, milliseconds = {}, {}, {}, {}
         for op in OPS:
             if self._hooked[op] is not None:
@@ -64,9 +63,9 @@ class Communication:
                 raw[op], sent[op] = counted.raw_bytes, counted.sent_bytes
                 elements[op], milliseconds[op] = counted.elements, counted.wire_ms
             else:
-                seen = stock[op]
-                raw[op], sent[op] = round(seen.raw_bytes * steps), round(seen.sent_bytes * steps)
-                elements[op], milliseconds[op] = round(seen.elements * steps), seen.milliseconds * steps
+                seen = self.stock.ops[op]
+                raw[op], sent[op] = seen.raw_bytes * steps, seen.sent_bytes * steps
+                elements[op], milliseconds[op] = seen.elements * steps, seen.milliseconds * steps
         whole = self._handle.ledger.totals()
         hooked = any(self._hooked.values())
         return {

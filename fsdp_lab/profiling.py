@@ -1,69 +1,96 @@
 """A torch.profiler window over a few steps: traces on request, and the traffic of stock FSDP2 collectives.
 
-A stock collective passes no hook of ours, so its bytes and times come from the profiler: it records every
-c10d call with its shapes, and how long the backend worked on it.
+A stock collective passes no hook of ours, so its bytes and times come from the profiler, which records every
+c10d call with its shapes and how long the backend worked on it.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
 Op = Literal["reduce_scatter", "all_gather"]
 OPS: tuple[Op, ...] = ("reduce_scatter", "all_gather")
-_CALLS: dict[str, Op] = {"c10d::_reduce_scatter_base_": "reduce_scatter", "c10d::_allgather_base_": "all_gather"}
+STEP = "fsdp_lab::step"  # the profiler's span around an optimizer step
+_CALLS: dict[Op, str] = {"reduce_scatter": "c10d::_reduce_scatter_base_", "all_gather": "c10d::_allgather_base_"}
 # who did the work: gloo's threads (its reduce-scatter is an all-reduce), or NCCL's kernels
-_WORK: dict[str, Op] = {
-    "gloo:all_reduce": "reduce_scatter",
-    "gloo:reduce_scatter": "reduce_scatter",
-    "gloo:all_gather": "all_gather",
+_WORK: dict[Op, tuple[str, ...]] = {
+    "reduce_scatter": ("gloo:all_reduce", "ncclDevKernel_ReduceScatter"),
+    "all_gather": ("gloo:all_gather", "ncclDevKernel_AllGather"),
 }
-_KERNELS: dict[str, Op] = {"ncclDevKernel_ReduceScatter": "reduce_scatter", "ncclDevKernel_AllGather": "all_gather"}
+
+
+class StepCalls(NamedTuple):
+    """One rank's calls of one stock collective in one step, in order: whole sizes in elements, and milliseconds."""
+
+    sizes: list[int]
+    milliseconds: list[float]
+
+
+StockCalls = list[dict[Op, StepCalls]]  # step by step
+
+
+def stock_calls(events: Iterable[Any]) -> StockCalls:
+    """This rank's stock collectives, from a profiler's function events with a `STEP` span around every step."""
+    ordered = sorted(events, key=lambda e: e.time_range.start)
+    spans = [e.time_range for e in ordered if e.name == STEP]
+    steps = [[e for e in ordered if span.start <= e.time_range.start < span.end] for span in spans]
+    return [{op: _calls(step, op) for op in OPS} for step in steps]
+
+
+def _calls(events: list[Any], op: Op) -> StepCalls:
+    sizes = [max(math.prod(shape) for shape in e.input_shapes[:2]) for e in events if e.name == _CALLS[op]]
+    # gloo names the algorithm, not the caller: the optimizer's own all-reduces are told by their sizes
+    work = [e for e in events if e.name.startswith(_WORK[op]) and not (_is_all_reduce(e) and _numel(e) not in sizes)]
+    return StepCalls(sizes, [(e.time_range.end - e.time_range.start) / 1e3 for e in work])
+
+
+def _is_all_reduce(event: Any) -> bool:
+    return bool(event.name == "gloo:all_reduce")
+
+
+def _numel(event: Any) -> int:
+    return math.prod(event.input_shapes[0]) if event.input_shapes else 0
 
 
 @dataclass
 class OpTraffic:
-    """One collective's traffic, one rank: elements and bytes that go to other ranks, and milliseconds."""
+    """One collective's traffic in one optimizer step: elements and bytes a rank sends to others, and milliseconds."""
 
-    elements: float = 0.0
-    raw_bytes: float = 0.0
-    sent_bytes: float = 0.0
+    elements: int = 0
+    raw_bytes: int = 0
+    sent_bytes: int = 0
     milliseconds: float = 0.0
 
 
-@dataclass
 class StockTraffic:
-    """Traffic of stock collectives over a window of ``steps`` optimizer steps."""
+    """Traffic of stock collectives in one optimizer step, from all ranks' calls in a window of several.
 
-    steps: int = 0
-    ops: dict[Op, OpTraffic] = field(default_factory=lambda: {op: OpTraffic() for op in OPS})
+    A call's time is the shortest of any rank's: who arrives last waits for nobody. Of the steps the median
+    counts, the first left out. So neither ranks that the profiler slows unevenly nor one odd step are taken
+    for communication.
+    """
 
-    def per_step(self, op: Op) -> OpTraffic:
-        """The mean over the window's steps (zeros when nothing was seen)."""
-        seen, steps = self.ops[op], max(1, self.steps)
-        return OpTraffic(
-            seen.elements / steps, seen.raw_bytes / steps, seen.sent_bytes / steps, seen.milliseconds / steps
-        )
+    def __init__(self, by_rank: list[StockCalls], itemsize: dict[Op, int], backend: str) -> None:
+        self.ops = {op: OpTraffic() for op in OPS}
+        steps = list(zip(*by_rank, strict=True))
+        for op in OPS if steps else ():
+            elements = sum(steps[-1][0][op].sizes) * (len(by_rank) - 1) // len(by_rank)
+            raw = elements * itemsize[op]
+            milliseconds = [_fastest([rank[op].milliseconds for rank in ranks]) for ranks in steps[1:] or steps]
+            self.ops[op] = OpTraffic(elements, raw, raw * _gloo_factor(op, backend), statistics.median(milliseconds))
 
-    def add(self, events: Iterable[Any], steps: int, world: int, itemsize: dict[Op, int], backend: str) -> None:
-        """Enter the function events of a window of ``steps``; ``itemsize`` is each operation's bytes an element."""
-        self.steps += steps
-        for event in events:
-            op = _CALLS.get(event.name)
-            if op is not None:
-                whole = max((_numel(shape) for shape in event.input_shapes[:2]), default=0)
-                elements = whole * (world - 1) / world
-                self.ops[op].elements += elements
-                self.ops[op].raw_bytes += elements * itemsize[op]
-                self.ops[op].sent_bytes += elements * itemsize[op] * _gloo_factor(op, backend)
-            op = _WORK.get(event.name) or next((o for k, o in _KERNELS.items() if event.name.startswith(k)), None)
-            if op is not None:
-                self.ops[op].milliseconds += (event.time_range.end - event.time_range.start) / 1e3
+
+def _fastest(by_rank: list[list[float]]) -> float:
+    """The sum over calls of the shortest rank's time."""
+    return math.fsum(min(call) for call in zip(*by_rank, strict=False))
 
 
 def _gloo_factor(op: Op, backend: str) -> int:
@@ -71,26 +98,17 @@ def _gloo_factor(op: Op, backend: str) -> int:
     return 2 if op == "reduce_scatter" and backend == "gloo" else 1
 
 
-def _numel(shape: list[int]) -> int:
-    return int(torch.Size(shape).numel()) if shape else 0
-
-
 class Window:
     """The profiled steps ``first`` to ``last``."""
 
     def __init__(self, first: int, steps: int, traces: Path | None, rank: int) -> None:
-        self.first, self.last, self.steps = first, first + steps - 1, steps
+        self.first, self.last = first, first + steps - 1
         self._traces, self._rank = traces, rank
         self._profiler: profile | None = None
 
     def disturbs(self, step: int) -> bool:
         """Does profiling slow this step down? The two after the window too: ranks close their profilers unevenly."""
         return self.first <= step <= self.last + 2
-
-    @property
-    def is_open(self) -> bool:
-        """Started and not yet ended?"""
-        return self._profiler is not None
 
     def begin_step(self, step: int) -> None:
         """Start profiling when ``step`` is the first of the window."""
@@ -99,9 +117,10 @@ class Window:
             self._profiler = profile(activities=activities, record_shapes=True)
             self._profiler.start()
 
-    def close(self) -> Iterable[Any]:
-        """End the window; its function events. Writes the trace when one was asked for."""
-        assert self._profiler is not None
+    def end_step(self, step: int) -> Iterable[Any] | None:
+        """After the window's last step its function events (and the trace written, if asked for); else None."""
+        if step != self.last or self._profiler is None:
+            return None
         self._profiler.stop()
         events = self._profiler.events()  # type: ignore[no-untyped-call]
         if self._traces is not None:

@@ -12,7 +12,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from fsdp_lab.environment import environment
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.optim import StepOutcome
 from fsdp_lab.preempt import Preempted, Stop
-from fsdp_lab.profiling import Op, Window
+from fsdp_lab.profiling import STEP, Op, StockTraffic, Window, stock_calls
 from fsdp_lab.progress import Progress
 from fsdp_lab.settings import ConfigError
 
-_STOCK_WINDOW_STEPS = 3
+_STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
 
 
@@ -86,20 +86,17 @@ class Run:
         self.window = self._window(warmup, total)
         self.progress = Progress(total, self.ranks.is_first, self.logs if self.config.run.tensorboard else None)
         for step in range(1, total + 1):
-            if self.window is not None:
-                self.window.begin_step(step)
+            self.window.begin_step(step)
             self.clock.start()
-            yield step
-        if self.window is not None:
-            self._observe()
+            with torch.profiler.record_function(STEP):
+                yield step
+            if (events := self.window.end_step(step)) is not None:
+                self._observe(events)
         self.progress.close()
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
         """Stop the clock; then log, and take back what a void step did to the compressors."""
-        disturbed = self.window is not None and self.window.disturbs(step)
-        self.clock.stop(keep=step > self.clock.warmup_steps and not disturbed)
-        if self.window is not None and step == self.window.last:
-            self._observe()
+        self.clock.stop(keep=step > self.clock.warmup_steps and not self.window.disturbs(step))
         self._losses.append(loss)
         del self._losses[: -max(_LOSSES_AVERAGED, self.config.run.log_interval)]
         self._count_nonfinite(outcome)
@@ -229,28 +226,22 @@ class Run:
         self.say(f"run {self.name}: {self.ranks.world} ranks, {self.ranks.backend}, {self.ranks.device.type}")
         self.say("".join(f"  {line}\n" for line in self.config.to_yaml().splitlines()))
 
-    def _window(self, warmup: int, total: int) -> Window | None:
+    def _window(self, warmup: int, total: int) -> Window:
+        """The profiled steps: those asked for, or a few to see stock collectives by, or none."""
         config = self.config.run
-        wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS
-        needed = config.profile or (self.comm.has_stock_direction and self.ranks.world > 1)
-        steps = min(wanted, total - warmup)
-        if not needed or steps < 1:
-            return None
+        watched = self.comm.has_stock_direction and self.ranks.world > 1
+        wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS * watched
         traces = self.logs / "profiler" if config.profile else None
-        return Window(warmup + 1, steps, traces, self.ranks.rank)
+        return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank)
 
-    def _observe(self) -> None:
-        """Hand the profiled window's events to whoever counts stock collectives."""
-        if self.window is None or not self.window.is_open:
-            return
-        events = self.window.close()
-        comm = self.config.comm
-        bytes_of = {"fp32": 4, "bf16": 2, "fp16": 2}
+    def _observe(self, events: Iterable[Any]) -> None:
+        """Hand the profiled window's stock collectives, all ranks', to whoever accounts for them; collective."""
+        size = {"fp32": 4, "bf16": 2, "fp16": 2}
         itemsize: dict[Op, int] = {
-            "reduce_scatter": bytes_of[comm.comm_dtype],
-            "all_gather": bytes_of[self._row["param_dtype"]],
+            "reduce_scatter": size[self.config.comm.comm_dtype],
+            "all_gather": size[self._row["param_dtype"]],
         }
-        self.comm.stock.add(events, self.window.steps, self.ranks.world, itemsize, self.ranks.backend)
+        self.comm.stock = StockTraffic(self.ranks.gather(stock_calls(events)), itemsize, self.ranks.backend)
 
     def _count_nonfinite(self, outcome: StepOutcome) -> None:
         if outcome.taken:

@@ -16,7 +16,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path]) -> str:
         f"{row['tokens_seen']:,} tokens of {row['dataset']}",
         f"step time    {row['step_time_ms_p50']:.0f} ms median, {row['step_time_ms_mean']:.0f} mean, "
         f"{row['step_time_ms_p90']:.0f} p90 (first {row['warmup_steps_excluded']} steps left out)",
-        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {row['world_size']} ranks",
+        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {_count(row['world_size'], 'rank')}",
         f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over {row['val_tokens']:,} "
         f"tokens); training loss {row['train_loss']:.4f}",
     ]
@@ -50,6 +50,10 @@ def _traffic(row: Mapping[str, Any]) -> list[str]:
 
 def _line(name: str, raw: float, sent: float, time: str) -> str:
     return f"{name:28s}{_bytes(raw):>14s}{_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("s" if number != 1 else "")
 
 
 def _bytes(count: float) -> str:

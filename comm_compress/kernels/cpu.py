@@ -8,6 +8,7 @@ they wait and take the cores from torch and from other ranks.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -72,7 +73,7 @@ def _over_blocks(kernel: Callable[..., None], num_blocks: int, block_size: int, 
         return
     bounds = [num_blocks * part // parts for part in range(parts + 1)]
     pool = _pool(torch.get_num_threads())
-    for done in [pool.submit(kernel, a, b, *arguments) for a, b in zip(bounds, bounds[1:], strict=False)]:
+    for done in [pool.submit(kernel, a, b, *arguments) for a, b in itertools.pairwise(bounds)]:
         done.result()
 
 
