@@ -11,6 +11,9 @@ from torch.distributed.fsdp import FSDPModule
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
+# 2.13 only: reduce a parameter without a gradient as zeros, so that a unit's gradient keeps its size
+UNUSED_AS_ZEROS = "reduce_scatter_unused_params"
+
 
 def param_groups(module: FSDPModule) -> list[Any]:
     """FSDP2's parameter groups of one module: a list in 2.13, one or None in 2.11."""
@@ -18,9 +21,3 @@ def param_groups(module: FSDPModule) -> list[Any]:
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
-
-
-def reduce_unused_as_zeros(module: FSDPModule) -> None:
-    """Keep a unit's gradient at one size although some parameters got no gradient (2.13 only; nothing in 2.11)."""
-    if hasattr(module, "set_reduce_scatter_unused_params"):
-        module.set_reduce_scatter_unused_params(True, recurse=False)

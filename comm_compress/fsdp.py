@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from comm_compress import transport
-from comm_compress._compat import param_groups, reduce_unused_as_zeros
+from comm_compress._compat import UNUSED_AS_ZEROS, param_groups
 from comm_compress.compressor import Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.ledger import Collective, Ledger
@@ -178,8 +178,9 @@ def attach(
             handle._install(group, "_reduce_scatter_comm", hook, f"reduce_scatter/{name}")
             handle._undo.append((group, "force_sum_reduction_for_comms", group.force_sum_reduction_for_comms))
             module.set_force_sum_reduction_for_comms(True)
-            if isinstance(reduce_scatter, ErrorFeedback):
-                reduce_unused_as_zeros(module)
+            if isinstance(reduce_scatter, ErrorFeedback) and hasattr(group, UNUSED_AS_ZEROS):  # torch >= 2.13
+                handle._undo.append((group, UNUSED_AS_ZEROS, getattr(group, UNUSED_AS_ZEROS)))
+                setattr(group, UNUSED_AS_ZEROS, True)  # keeps the residual's size when parameters get no gradient
         if all_gather is not None:
             gather = CompressedAllGather(name, all_gather, handle.ledger)
             handle._install(group, "_all_gather_comm", gather, f"all_gather/{name}")

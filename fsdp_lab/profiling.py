@@ -87,6 +87,11 @@ class StockTraffic:
             milliseconds = [_fastest([rank[op].milliseconds for rank in ranks]) for ranks in steps[1:] or steps]
             self.ops[op] = OpTraffic(elements, raw, raw * _gloo_factor(op, backend), statistics.median(milliseconds))
 
+    @property
+    def sent_bytes(self) -> int:
+        """What a rank sends in one step by stock collectives, both kinds."""
+        return sum(op.sent_bytes for op in self.ops.values())
+
 
 def _fastest(by_rank: list[list[float]]) -> float:
     """The sum over calls of the shortest rank's time."""

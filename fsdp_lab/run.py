@@ -217,14 +217,25 @@ class Run:
     # ---- details --------------------------------------------------------------------------------------------
 
     def _open_folders(self) -> None:
-        if self.ranks.broadcast(self.folder.exists()):
-            raise ConfigError([f"run_name: {self.folder} exists already; choose another name (or none)"])
-        if self.ranks.is_first:
+        complaint = self.ranks.broadcast(self._make_folders() if self.ranks.is_first else None)
+        if complaint is not None:
+            raise ConfigError([complaint])
+        self.say(f"run {self.name}: world size {self.ranks.world}, {self.ranks.backend}, {self.ranks.device.type}")
+        self.say("".join(f"  {line}\n" for line in self.config.to_yaml().splitlines()))
+
+    def _make_folders(self) -> str | None:
+        """Rank 0's part; what went wrong, for all ranks to say."""
+        if self.folder.exists():
+            return f"run_name: {self.folder} exists already; choose another name (or none)"
+        try:
             results.ensure_appendable(Path(self.config.run.results_path))
             self.folder.mkdir(parents=True)
             (self.folder / "config.yaml").write_text(self.config.to_yaml())
-        self.say(f"run {self.name}: {self.ranks.world} ranks, {self.ranks.backend}, {self.ranks.device.type}")
-        self.say("".join(f"  {line}\n" for line in self.config.to_yaml().splitlines()))
+        except ValueError as error:
+            return str(error)  # names results_path
+        except OSError as error:
+            return f"output_dir: cannot write {error.filename}: {error.strerror}"
+        return None
 
     def _window(self, warmup: int, total: int) -> Window:
         """The profiled steps: those asked for, or a few to see stock collectives by, or none."""
@@ -263,7 +274,7 @@ class Run:
             "train/grad_norm": outcome.grad_norm,
             "train/learning_rate": outcome.learning_rate,
             "speed/tokens_per_s": self.tokens_per_step() * (step - before) / (seconds - seconds_before),
-            "comm/sent_bytes_per_step": (sent - bytes_before) / (step - before),
+            "comm/sent_bytes_per_step": (sent - bytes_before) / (step - before) + self.comm.stock.sent_bytes,
         }
         self._reported_at = (step, seconds, sent)
         self.progress.report(step, scalars)

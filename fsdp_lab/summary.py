@@ -45,6 +45,8 @@ def _traffic(row: Mapping[str, Any]) -> list[str]:
     lines.append(f"communication takes {100 * row['comm_ratio']:.1f} % of the step")
     if row["bytes_source"] == "computed":
         lines.append("stock collectives: bytes and times from a profile of a few steps")
+    if sent["reduce_scatter"] > 1.5 * raw["reduce_scatter"]:
+        lines.append("gloo's own reduce-scatter is an all-reduce: it sends twice the bytes that identity needs")
     return lines
 
 

@@ -36,10 +36,10 @@ class TextTokenizer:
     vocab_size: number of ids, added tokens included: the size an embedding needs.
     eot_id: the id that ends a document.
     dtype: uint16 if every id fits, else uint32.
-    fingerprint: SHA-256 (hexadecimal) of the file that defines the tokenizer and of eot_id.
+    fingerprint: SHA-256 (hexadecimal) of the tokenizer's whole definition and of eot_id; saving keeps it.
     """
 
-    def __init__(self, core: Tokenizer, eot_id: int, definition: bytes, folder: Path | None = None) -> None:
+    def __init__(self, core: Tokenizer, eot_id: int, folder: Path | None = None) -> None:
         core.no_padding()
         core.no_truncation()
         self.core = core
@@ -47,7 +47,7 @@ class TextTokenizer:
         # Ids may have gaps, and an embedding row must exist for the highest one.
         self.vocab_size: int = 1 + max(core.get_vocab(with_added_tokens=True).values())
         self.dtype: type[np.uint16] | type[np.uint32] = np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
-        self.fingerprint = hashlib.sha256(definition + f"\0{eot_id}".encode()).hexdigest()
+        self.fingerprint = hashlib.sha256(f"{core.to_str()}\0{eot_id}".encode()).hexdigest()
         self._folder = folder
 
     def __len__(self) -> int:
@@ -85,16 +85,15 @@ def load_tokenizer(model_dir: Path | None = None) -> TextTokenizer:
     Raises DataError if the folder has no readable tokenizer.json or no token that ends a document.
     """
     if model_dir is None:
-        return TextTokenizer(gpt2.gpt2_tokenizer(), 50256, gpt2.merges_text().encode())
+        return TextTokenizer(gpt2.gpt2_tokenizer(), 50256)
     path = model_dir / "tokenizer.json"
     try:
-        definition = path.read_bytes()
-        core = Tokenizer.from_buffer(definition)
+        core = Tokenizer.from_buffer(path.read_bytes())
     except OSError:
         raise DataError(f"{model_dir} has no readable tokenizer.json; give a Hugging Face model folder") from None
     except Exception as error:  # the Rust side raises bare Exception
         raise DataError(f"{path} is not a tokenizer of the tokenizers library: {error}") from None
-    return TextTokenizer(core, _end_of_text(core, model_dir), definition, model_dir)
+    return TextTokenizer(core, _end_of_text(core, model_dir), model_dir)
 
 
 def _end_of_text(core: Tokenizer, folder: Path) -> int:

@@ -53,6 +53,11 @@ def test_fingerprint_depends_on_the_definition(tokenizer: TextTokenizer, tmp_pat
     assert _small(tmp_path).fingerprint != tokenizer.fingerprint
 
 
+def test_a_saved_tokenizer_finds_the_same_token_cache(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").fingerprint == tokenizer.fingerprint
+
+
 def test_transformers_load_the_saved_folder_offline(tokenizer: TextTokenizer, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "gpt2")
     program = (

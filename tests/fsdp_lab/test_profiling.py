@@ -1,0 +1,66 @@
+"""Stock traffic from hand-made profiles with known answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from fsdp_lab.profiling import STEP, StockTraffic, stock_calls
+
+
+@dataclass
+class Range:
+    start: float
+    end: float
+
+
+@dataclass
+class Event:
+    name: str
+    start: float
+    end: float
+    input_shapes: list[list[int]] = field(default_factory=list)
+
+    @property
+    def time_range(self) -> Range:
+        return Range(self.start, self.end)
+
+
+def step(start: float, gather_us: float) -> list[Event]:
+    """One step of 1000 us: an all-gather of 12 elements, a reduce-scatter of 20, and an optimizer's all-reduce."""
+    return [
+        Event(STEP, start, start + 1000),
+        Event("c10d::_allgather_base_", start + 10, start + 12, [[12], [6], []]),
+        Event("gloo:all_gather", start + 11, start + 11 + gather_us, [[6]]),
+        Event("c10d::_reduce_scatter_base_", start + 700, start + 702, [[10], [20], []]),
+        Event("gloo:all_reduce", start + 701, start + 751, [[20]]),
+        Event("gloo:all_reduce", start + 900, start + 990, [[1]]),
+    ]
+
+
+def window(*gather_us: float) -> list[Event]:
+    return [event for i, us in enumerate(gather_us) for event in step(2000.0 * i, us)]
+
+
+def traffic(*ranks: list[Event], backend: str = "gloo") -> StockTraffic:
+    return StockTraffic([stock_calls(events) for events in ranks], {"reduce_scatter": 4, "all_gather": 2}, backend)
+
+
+def test_bytes_are_those_that_leave_a_rank() -> None:
+    ops = traffic(window(100, 100), window(100, 100)).ops
+    assert (ops["all_gather"].elements, ops["all_gather"].raw_bytes, ops["all_gather"].sent_bytes) == (6, 12, 12)
+    assert (ops["reduce_scatter"].elements, ops["reduce_scatter"].raw_bytes) == (10, 40)
+    assert ops["reduce_scatter"].sent_bytes == 80, "gloo's reduce-scatter is an all-reduce"
+    assert traffic(window(1), window(1), backend="nccl").ops["reduce_scatter"].sent_bytes == 40
+
+
+def test_waiting_for_a_slow_rank_is_not_communication() -> None:
+    ops = traffic(window(9, 100, 30, 500), window(9, 20, 400, 50)).ops
+    assert ops["all_gather"].milliseconds == pytest.approx(0.030)  # the median of 20, 30 and 50 us; the first step out
+    assert ops["reduce_scatter"].milliseconds == pytest.approx(0.050), "and the optimizer's all-reduce is not counted"
+
+
+def test_no_window_no_traffic() -> None:
+    for nothing in (traffic(), traffic([], [])):
+        assert all(op.sent_bytes == 0 and op.milliseconds == 0 for op in nothing.ops.values())

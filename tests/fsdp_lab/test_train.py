@@ -1,0 +1,280 @@
+"""The trainer as a user starts it: real ranks under torchrun, tiny settings."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp_lab import results
+from fsdp_lab.data import WIKI_LEADS
+from fsdp_lab.rank_environment import rank_environment
+from fsdp_lab.results.schema import problems
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Lab:
+    """A folder with a small corpus, and runs in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rows_file = folder, folder / "results.jsonl"
+        documents = json.loads(gzip.decompress(WIKI_LEADS.read_bytes()))[:400]
+        (folder / "corpus.json").write_text(json.dumps(documents))
+
+    def flags(self, **settings: Any) -> list[str]:
+        defaults: dict[str, Any] = {
+            "data_path": self.folder / "corpus.json",
+            "cache_dir": self.folder / "cache",
+            "output_dir": self.folder / "out",
+            "results_path": self.rows_file,
+            "val_fraction": 0.05,
+            "max_length": 16,
+            "batch_size": 2,
+            "max_steps": 12,
+            "log_interval": 4,
+            "timeout_s": 60,
+            "tensorboard": "false",
+        }
+        return [word for k, v in {**defaults, **settings}.items() for word in (f"--{k}", str(v))]
+
+    def start(self, ranks: int = 2, **settings: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
+        command += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"]
+        command += [f"--nproc-per-node={ranks}", "-m", "--", "fsdp_lab.train", *self.flags(**settings)]
+        pipe = subprocess.PIPE
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, ranks: int = 2, **settings: Any) -> tuple[int, str, str]:
+        process = self.start(ranks, **settings)
+        out, err = process.communicate(timeout=120)
+        return int(process.returncode), out, err
+
+    def rows(self) -> list[dict[str, Any]]:
+        return results.load(self.rows_file) if self.rows_file.exists() else []
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, str]:
+    """One ordinary run with everything on, for several tests to look at."""
+    lab = Lab(tmp_path_factory.mktemp("finished"))
+    code, out, err = lab.run(
+        run_name="ordinary",
+        comm_compress="topk",
+        comm_config_json='{"ratio": 0.05}',
+        param_compress="int8",
+        gradient_accumulation_steps=2,
+        eval_steps=6,
+        tensorboard="true",
+        profile="true",
+        profile_steps=2,
+    )
+    assert code == 0, err
+    return lab, out
+
+
+def test_a_run_leaves_a_valid_row(finished: tuple[Lab, str]) -> None:
+    (row,) = finished[0].rows()
+    assert problems(row) == []
+    assert row["status"] == "ok"
+    assert row["world_size"] == 2
+    assert row["steps"] == 12
+    assert row["tokens_seen"] == 12 * 2 * 2 * 2 * 16
+    assert row["bytes_source"] == "counted"
+    assert row["compression_ratio_reduce_scatter"] == pytest.approx(10, rel=0.01)  # 5 % of 32 bits, 64 bits each
+    assert row["value_bytes"] + row["index_bytes"] + row["metadata_bytes"] == row["bytes_compressed_total"]
+    assert row["feedback_bytes"] > 0
+    assert row["val_ppl"] == pytest.approx(2.718281828 ** row["val_loss"], rel=1e-6)
+
+
+def test_it_says_what_it_did_and_where_everything_is(finished: tuple[Lab, str]) -> None:
+    lab, out = finished
+    for word in ("comm_compress: topk", "validation PPL", "reduce_scatter (topk)", "all_gather (int8)", "10.00x"):
+        assert word in out
+    run = lab.folder / "out" / "runs" / "ordinary"
+    assert (run / "config.yaml").is_file()
+    assert list((lab.folder / "out" / "logs" / "ordinary").glob("events.*"))
+    assert len(list((lab.folder / "out" / "logs" / "ordinary" / "profiler").glob("rank*.json"))) == 2
+
+
+def test_the_saved_model_has_the_runs_perplexity(finished: tuple[Lab, str]) -> None:
+    lab, _ = finished
+    model = lab.folder / "out" / "runs" / "ordinary" / "final_model"
+    command = [sys.executable, "-m", "fsdp_lab.validate", "--model_dir", str(model), "--cache_dir"]
+    done = subprocess.run([*command, str(lab.folder / "c")], cwd=ROOT, capture_output=True, text=True, check=True)
+    (row,) = lab.rows()
+    assert f"loss {row['val_loss']:.4f}" in done.stdout
+    assert f"over {row['val_tokens']:,} tokens" in done.stdout
+
+
+def test_the_saved_model_continues_a_prompt(finished: tuple[Lab, str]) -> None:
+    model = finished[0].folder / "out" / "runs" / "ordinary" / "final_model"
+    command = [sys.executable, "-m", "fsdp_lab.chat", "--model_dir", str(model), "--max_new_tokens", "5"]
+    said = [
+        subprocess.run(
+            [*command, "--temperature", "0"],
+            cwd=ROOT,
+            input="Hello world\n",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    ]
+    assert said[0].startswith("Hello world")
+    assert said[0] == said[1]
+
+
+def test_a_used_run_name_is_refused_and_nothing_is_lost(finished: tuple[Lab, str]) -> None:
+    lab, _ = finished
+    code, out, err = lab.run(run_name="ordinary")
+    assert code == 2
+    assert "run_name" in err
+    assert "Traceback" not in out + err
+    assert (lab.folder / "out" / "runs" / "ordinary" / "final_model" / "config.json").is_file()
+    assert len(lab.rows()) == 1
+
+
+def test_identity_is_none_and_runs_repeat(lab: Lab) -> None:
+    for method in ("none", "identity", "identity"):
+        assert lab.run(comm_compress=method, param_compress=method, save_model="false")[0] == 0
+    stock, first, second = lab.rows()
+    assert stock["train_loss"] == first["train_loss"] == second["train_loss"]
+    assert stock["val_loss"] == first["val_loss"] == second["val_loss"]
+    assert first["bytes_compressed_by_op"] == second["bytes_compressed_by_op"]
+    assert first["compression_ratio"] == 1
+    # what the profiler saw of stock FSDP2 is what our own transport was asked to carry
+    assert stock["bytes_raw_by_op"] == first["bytes_raw_by_op"]
+    assert stock["bytes_compressed_by_op"]["reduce_scatter"] == 2 * first["bytes_raw_by_op"]["reduce_scatter"]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_other_world_sizes(lab: Lab, ranks: int) -> None:
+    code, out, err = lab.run(ranks, comm_compress="int8", param_compress="bf16", save_model="false")
+    assert code == 0, err
+    (row,) = lab.rows()
+    assert row["world_size"] == ranks
+    assert (row["compression_ratio"] is None) == (ranks == 1)
+    assert ("there is one rank" in out) == (ranks == 1)
+
+
+def test_steps_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(lab: Lab) -> None:
+    code, out, _ = lab.run(learning_rate=1e30, max_nonfinite_steps=3, warmup_steps=0, max_grad_norm=0)
+    assert code == 1
+    assert out.count("step skipped") == 3
+    (row,) = lab.rows()
+    assert row["status"] == "failed"
+    assert "3 steps in a row" in row["error"]
+    assert not (lab.folder / "out" / "runs" / row["run_name"] / "final_model").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"comm_compress": "topq"}, ["comm_compress", "did you mean 'topk'"]),
+        ({"comm_compress": "topk", "comm_config_json": '{"ratio": 2}'}, ["ratio = 2", "at most 1"]),
+        ({"param_compress": "topk"}, ["all_gather", "topk"]),
+        ({"model": "gpt5"}, ["model", "gpt5"]),
+        ({"max_length": 2000}, ["max_length", "2000"]),
+        ({"data_path": "/no/such/file.json"}, ["/no/such/file.json", "data_path"]),
+        ({"model_dir": "/no/such/model"}, ["/no/such/model"]),
+        ({"batch_size": 100_000}, ["batch_size", "tokens"]),
+    ],
+)
+def test_a_users_mistake_is_one_message_and_leaves_nothing(
+    lab: Lab, settings: dict[str, Any], words: list[str]
+) -> None:
+    code, out, err = lab.run(**settings)
+    assert code == 2
+    assert "Traceback" not in out + err
+    message = [line for line in err.splitlines() if line.startswith("fsdp_lab.train:")]
+    assert len(message) == 1
+    for word in words:
+        assert word in err
+    assert lab.rows() == []
+    assert not list((lab.folder / "out" / "runs").glob("*"))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.05)
+
+
+def rank_pid(launcher: int, rank: int) -> int | None:
+    """The process of one rank under a launcher."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == launcher and f"\0RANK={rank}\0".encode() in (stat.parent / "environ").read_bytes():
+                return int(stat.parent.name)
+        except OSError:
+            continue
+    return None
+
+
+def start_endless(lab: Lab) -> subprocess.Popen[str]:
+    """A run that has begun to train and would not end by itself."""
+    process = lab.start(run_name="endless", max_steps=100_000, tensorboard="true", log_interval=1)
+    logs = lab.folder / "out" / "logs" / "endless"
+    wait_until(lambda: any(f.stat().st_size > 500 for f in logs.glob("events.*")) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def test_a_killed_rank_ends_the_run_and_is_named(lab: Lab) -> None:
+    process = start_endless(lab)
+    pid = rank_pid(process.pid, 1)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "rank 1 was killed by SIGKILL" in err
+    (row,) = lab.rows()
+    assert row["status"] == "failed"
+    assert "rank 1 died" in row["error"]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_stop_signal_is_a_preempted_row(lab: Lab, name: str) -> None:
+    process = start_endless(lab)
+    process.send_signal(signal.Signals[name])
+    process.communicate(timeout=60)
+    assert process.returncode == 143 or process.returncode == 128 + signal.Signals[name]
+    (row,) = lab.rows()
+    assert row["status"] == "preempted"
+    assert name in row["error"]
+
+
+def test_ranks_that_were_told_different_things_stop_at_once(lab: Lab) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank in (0, 1):
+        where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+        environment = rank_environment(2) | {k: str(v) for k, v in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
+        command = [sys.executable, "-m", "fsdp_lab.train", *lab.flags(comm_compress=["int8", "bf16"][rank])]
+        pipe = subprocess.PIPE
+        ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True))
+    said = [process.communicate(timeout=30)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [2, 2]
+    assert "comm_compress: rank 0 has 'int8', rank 1 has 'bf16'" in said[0]
+    assert lab.rows() == []
