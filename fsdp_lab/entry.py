@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -31,6 +32,8 @@ def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
         code = USER_ERROR
         if first:
             print(f"fsdp_lab.train: {error}", file=sys.stderr)
+        else:
+            time.sleep(2)  # the first rank to leave has torchrun end the others: let rank 0 speak before
     except Preempted as error:
         code = PREEMPTED
         if first:

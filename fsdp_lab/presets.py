@@ -20,7 +20,7 @@ class Preset:
 
 PRESETS = {
     # 5.4 million parameters, 4.8 of them GPT-2's vocabulary: minutes on a laptop's CPU
-    "gpt2-nano": Preset(128, 4, 6e-3, 400, {"n_embd": 96, "n_layer": 4, "n_head": 4, "n_positions": 1024}),
+    "gpt2-nano": Preset(128, 4, 6e-3, 320, {"n_embd": 96, "n_layer": 4, "n_head": 4, "n_positions": 1024}),
     # 62.3 million parameters
     "gpt2-62m": Preset(512, 16, 1e-3, None, {"n_embd": 640, "n_layer": 6, "n_head": 10, "n_positions": 1024}),
     # the published shape of GPT-2 small, 124 million parameters

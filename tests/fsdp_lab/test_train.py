@@ -191,7 +191,7 @@ def test_steps_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(lab:
         ({"comm_compress": "topk", "comm_config_json": '{"ratio": 2}'}, ["ratio = 2", "at most 1"]),
         ({"param_compress": "topk"}, ["all_gather", "topk"]),
         ({"model": "gpt5"}, ["model", "gpt5"]),
-        ({"max_length": 2000}, ["max_length", "2000"]),
+        ({"max_length": 1100}, ["max_length", "1024"]),
         ({"data_path": "/no/such/file.json"}, ["/no/such/file.json", "data_path"]),
         ({"model_dir": "/no/such/model"}, ["/no/such/model"]),
         ({"batch_size": 100_000}, ["batch_size", "tokens"]),

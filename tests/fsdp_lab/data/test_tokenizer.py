@@ -98,7 +98,7 @@ def test_added_tokens_enlarge_the_vocabulary_and_eos_token_ends_documents(tmp_pa
 def test_large_vocabularies_need_uint32() -> None:
     core = Tokenizer(models.WordLevel({f"w{i}": i for i in range(65_537)}, unk_token="w0"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
-    wide = TextTokenizer(core, 0, b"")
+    wide = TextTokenizer(core, 0)
     assert wide.encode("w65536").dtype == np.uint32
     assert wide.encode("w65536").tolist() == [65_536]
 
