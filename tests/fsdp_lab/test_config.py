@@ -91,7 +91,7 @@ def test_resolved_lists_every_setting_in_the_order_written_and_the_groups_hold_t
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
     file = file_with(tmp_path, "seed: 7\nbatch_size: 2\n")
     config = parse(["--batch_size", "5", "--config", file])
-    assert (config.run.seed, config.optim.batch_size, config.optim.num_epochs) == (7, 5, 1)
+    assert (config.run.seed, config.optim.batch_size, config.optim.num_epochs) == (7, 5, None)
 
 
 @pytest.mark.parametrize(
