@@ -42,20 +42,11 @@ class Totals:
         """All bytes sent to other ranks."""
         return self.value_bytes + self.index_bytes + self.metadata_bytes
 
-    @property
-    def total_ms(self) -> float:
-        """Codec and wire together."""
-        return self.encode_ms + self.wire_ms + self.decode_ms
-
     def __add__(self, other: Totals) -> Totals:
         return Totals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def __sub__(self, other: Totals) -> Totals:
         return Totals(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
-
-    def copy(self) -> Totals:
-        """An independent copy."""
-        return self + Totals()
 
 
 @dataclass
@@ -116,10 +107,6 @@ class Ledger:
         self._read()
         chosen = (t for (o, u), t in self._totals.items() if op in (None, o) and unit in (None, u))
         return sum(chosen, Totals())
-
-    def units(self) -> list[str]:
-        """Names of the units seen, in order of first use."""
-        return list(dict.fromkeys(unit for _, unit in self._totals))
 
     def _read(self) -> None:
         for totals, spans in self._unread:

@@ -33,7 +33,6 @@ class Communication:
         parameters = _make("param_compress", config.param_compress, config.param_config_json)
         self._handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters)
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
-        self.settings = {op: dict(c.settings) if c else {} for op, c in self._hooked.items()}
         self.stock = StockTraffic([], {}, "")  # nothing seen yet
 
     @property
