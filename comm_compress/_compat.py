@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
+
+from comm_compress.segments import Segment, segments_of
 
 # torch 2.13 renamed the flat collectives and warns about the old names
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -21,3 +24,12 @@ def param_groups(module: FSDPModule) -> list[Any]:
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+
+
+def segments(model: nn.Module, group: Any, world: int) -> tuple[Segment, ...]:
+    """Which parameter of ``model`` lies where in a row of this group; empty when one is not sharded over dim 0."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    if any(p.fsdp_placement.dim != 0 for p in group.fsdp_params):
+        return ()
+    shapes = [(names[id(p.sharded_param)], tuple(p._orig_size)) for p in group.fsdp_params]
+    return segments_of(shapes, world)

@@ -14,27 +14,35 @@ from comm_compress.state import State
 
 
 class Compressor(ABC):
-    """Turns rows of floats into rows of bytes and back. Knows no ranks and no devices.
+    """A way to run compressed collectives. Knows no process group and no devices.
 
-    A method states its mathematics in four flags, says how many bytes a row takes (`layout`), and
-    implements `encode` and `decode`. Methods that need more than one exchange override
-    `reduce_scatter`; see `comm_compress.rounds`.
+    A collective is a generator of requests (`comm_compress.rounds`), so a method may take as many rounds as
+    its paper needs. Most methods need one exchange of encoded rows: they derive from `Codec` and implement
+    `encode` and `decode`.
 
-    Three laws hold for every method and are tested over one table of all of them:
+    Laws that hold for every method, tested over one table of all of them (`comm_compress.conformance`):
 
-    - the bytes of a row are ``wire_bytes(n)``, and a receiver needs nothing else;
-    - a row that holds a NaN or an infinity decodes to a row that is not finite;
-    - an all-zero row decodes to zeros, and an empty row (n = 0) to an empty one.
+    - the bytes counted are the bytes sent;
+    - a NaN or an infinity in a row makes its destination's total not finite;
+    - zeros give zeros, and empty rows (n = 0) empty results;
+    - ``total`` is the sum over ranks of their `contribution`.
     """
 
     linear: bool = False
     """May encoded rows be summed before decoding?"""
     unbiased: bool = False
-    """E[decode(encode(x))] = x?"""
-    dense: bool = True
-    """Does every element come back close to itself? Only such methods may carry parameters."""
+    """E[contribution] = input?"""
     lossless: bool = False
-    """decode(encode(x)) = x bit for bit?"""
+    """Does the contribution equal the input bit for bit?"""
+    for_gradients: bool = True
+    """May it run a reduce-scatter?"""
+    for_parameters: bool = False
+    """May it run an all-gather? Only methods that bring every element back close to itself, the same at every
+    call between two optimizer steps."""
+    needs_segments: bool = False
+    """Does it need to know where each parameter lies (`State.segments`)?"""
+    no_feedback: str = ""
+    """Why error feedback makes no sense around it; empty when it does."""
     max_ranks: int | None = None
     """The largest world size the method is defined for; None: any."""
 
@@ -44,8 +52,38 @@ class Compressor(ABC):
     """The configuration with every default filled in, set by `comm_compress.make`."""
 
     @abstractmethod
-    def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """The fields of one encoded row of ``n`` elements of ``dtype``."""
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """The rounds of one reduce-scatter of ``rows`` ``[W, n]`` (fp32, bf16 or fp16), row d for rank d.
+
+        ``rows`` is not written to.
+        """
+
+    @abstractmethod
+    def contribution(self, sent: Any) -> Tensor:
+        """What this rank added to every rank's total, ``[W, n]``: row d went to rank d."""
+
+    def subtract_contribution(self, target: Tensor, sent: Any) -> Tensor:
+        """``target - contribution(sent)``, in ``target``'s memory (float32 ``[W, n]``): the new residual."""
+        return target.sub_(self.contribution(sent))
+
+    def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
+        """The rounds of one all-gather of ``row`` ``[n]``; returns all ranks' rows, ``[W, n]``."""
+        raise ValueError(f"{self.name}: not for all-gather")
+
+    def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """Bytes that one rank sends to others in a reduce-scatter of ``[world, n]``; None when the data decide."""
+        return None
+
+
+class Codec(Compressor):
+    """Turns rows of floats into rows of bytes and back: one exchange makes a reduce-scatter, one gather an all-gather.
+
+    A method of fixed size says what a row consists of (`layout`), and fills an `Encoded` with it. One whose
+    rows differ in length sets ``fixed_size = False`` and returns `Encoded.ragged`.
+    """
+
+    fixed_size: bool = True
+    """Is the byte count a function of n alone?"""
 
     @abstractmethod
     def encode(self, rows: Tensor, state: State) -> Encoded:
@@ -59,21 +97,30 @@ class Compressor(ABC):
         """The float32 sum of the decoded rows, ``[n]``, accumulated in rank order."""
         return torch.sum(self.decode(encoded), 0, dtype=torch.float32)
 
-    def subtract_decoded(self, target: Tensor, sent: Encoded) -> Tensor:
-        """``target - decode(sent)`` for what ``target`` was encoded to, in ``target``'s memory (float32 ``[R, n]``)."""
-        return target.sub_(self.decode(sent))
+    def layout(self, n: int, dtype: torch.dtype) -> Layout:
+        """The fields of one encoded row of ``n`` elements of ``dtype`` (methods of fixed size)."""
+        raise NotImplementedError(f"{self.name or type(self).__name__} has rows of variable size")
 
-    def wire_bytes(self, n: int, dtype: torch.dtype = torch.float32) -> int:
-        """Bytes of one encoded row of ``n`` elements."""
-        return self.layout(n, dtype).row_bytes
+    def wire_bytes(self, n: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """Bytes of one encoded row of ``n`` elements; None when the data decide."""
+        return self.layout(n, dtype).row_bytes if self.fixed_size else None
+
+    def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """A row to every other rank."""
+        row = self.wire_bytes(n, dtype)
+        return None if row is None else (world - 1) * row
+
+    def contribution(self, sent: Encoded) -> Tensor:
+        """Receivers decode what was sent."""
+        return self.decode(sent)
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """The rounds of one reduce-scatter of ``rows`` ``[W, n]``, row d for rank d."""
+        """Encode, exchange, decode and sum."""
         message = self.encode(rows, state)
         received = yield Exchange(message)
         return Reduced(self.decode_sum(received), message)
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """The rounds of one all-gather of ``row`` ``[n]``; returns all ranks' rows, ``[W, n]``."""
+        """Encode, gather, decode."""
         received = yield Gather(self.encode(row.unsqueeze(0), state))
         return self.decode(received)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -33,6 +33,10 @@ class ByteCount(NamedTuple):
     def total(self) -> int:
         """All bytes."""
         return self.values + self.indices + self.metadata
+
+    def __add__(self, other: object) -> ByteCount:  # a sum, not a longer tuple
+        assert isinstance(other, ByteCount)
+        return ByteCount(*(a + b for a, b in zip(self, other, strict=True)))
 
     def times(self, factor: int) -> ByteCount:
         """The same bytes, ``factor`` times."""
@@ -71,24 +75,31 @@ class Layout:
 
 @dataclass(frozen=True)
 class Encoded:
-    """R encoded rows of equal length.
+    """R encoded rows: exactly what travels.
 
-    ``buffer``: uint8 ``[R, layout.row_bytes]``, contiguous: exactly what travels.
+    ``buffer``: uint8 ``[R, m]``, contiguous. Rows of equal length are described by ``layout``. A method
+    whose rows differ in length (see `ragged`) gives ``lengths`` instead: row r is the first
+    ``lengths[r]`` bytes of ``buffer[r]``, describes itself, and ``counts[r]`` says what it is made of
+    (on the sending side; a receiver has no counts).
     ``n``: how many elements each row decodes to.
     ``agreed``: small tensors that all ranks already share (a scale from an all-reduce); they are needed
     to decode but do not travel with the rows.
     """
 
     buffer: Tensor
-    layout: Layout
+    layout: Layout | None
     n: int
     agreed: Mapping[str, Tensor] = field(default_factory=dict)
+    lengths: tuple[int, ...] | None = None
+    counts: tuple[ByteCount, ...] | None = None
 
     def __post_init__(self) -> None:
         assert self.buffer.dtype == torch.uint8
         assert self.buffer.dim() == 2
-        assert self.buffer.shape[1] == self.layout.row_bytes
         assert self.buffer.is_contiguous()
+        assert (self.layout is None) == (self.lengths is not None), "a layout or lengths"
+        assert self.layout is None or self.buffer.shape[1] == self.layout.row_bytes
+        assert self.lengths is None or len(self.lengths) == self.buffer.shape[0]
 
     @classmethod
     def empty(cls, num_rows: int, n: int, layout: Layout, device: torch.device) -> Encoded:
@@ -98,8 +109,19 @@ class Encoded:
             buffer.zero_()
         return cls(buffer, layout, n)
 
+    @classmethod
+    def ragged(cls, rows: Sequence[Tensor], n: int, counts: Sequence[ByteCount] | None = None) -> Encoded:
+        """Rows of different lengths, each a uint8 vector that needs nothing else to be decoded."""
+        assert counts is None or [c.total for c in counts] == [row.numel() for row in rows]
+        lengths = tuple(row.numel() for row in rows)
+        buffer = rows[0].new_zeros(len(rows), max(lengths))
+        for target, row in zip(buffer, rows, strict=True):
+            target[: row.numel()] = row
+        return cls(buffer, None, n, lengths=lengths, counts=None if counts is None else tuple(counts))
+
     def __getitem__(self, name: str) -> Tensor:
         """A ``[R, count]`` view of one field in its own dtype; writing to it writes the wire's bytes."""
+        assert self.layout is not None, "ragged rows have no common fields"
         f, start = self.layout.fields[name], self.layout.offsets[name]
         if f.size == 0:
             return self.buffer.new_empty((self.num_rows, 0), dtype=f.dtype)
@@ -110,6 +132,18 @@ class Encoded:
         """R."""
         return self.buffer.shape[0]
 
+    def row(self, index: int) -> Tensor:
+        """The bytes of one row as they travel."""
+        return self.buffer[index] if self.lengths is None else self.buffer[index, : self.lengths[index]]
+
+    def byte_count(self, index: int) -> ByteCount:
+        """The bytes of one row by kind."""
+        if self.layout is not None:
+            return self.layout.byte_count
+        assert self.counts is not None, "only a sender knows what its ragged rows are made of"
+        return self.counts[index]
+
     def replaced(self, buffer: Tensor) -> Encoded:
         """The same layout around another buffer: the rows that came back from a collective."""
+        assert self.layout is not None
         return Encoded(buffer, self.layout, self.n, self.agreed)

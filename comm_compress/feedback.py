@@ -2,92 +2,97 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from comm_compress import kernels
 from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded, Layout
-from comm_compress.rounds import AllGatherRounds, Reduced, ReduceScatterRounds
+from comm_compress.rounds import Reduced, ReduceScatterRounds
 from comm_compress.state import State
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+INT8_BLOCK = 256  # elements that share a scale in an int8 residual
 
 
 @dataclass(frozen=True)
 class FeedbackConfig:
     """Settings of error feedback.
 
-    ``dtype`` of the residual in memory; ``decay`` in [0, 1] multiplies the residual before it is added.
+    ``dtype`` of the residual in memory: 4, 2 or (with a float32 scale for every 256 elements) 1 byte an
+    element. ``decay`` in [0, 1] multiplies the residual before it is added. ``reset_every``: drop the
+    residual every so many collectives (LoCo, arXiv 2407.04480); 0: never.
     """
 
-    dtype: Literal["fp32", "bf16"] = "fp32"
+    dtype: Literal["fp32", "bf16", "int8"] = "fp32"
     decay: float = 1.0
+    reset_every: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay = {self.decay!r}: must be between 0 and 1")
+        if self.reset_every < 0:
+            raise ValueError(f"reset_every = {self.reset_every!r}: must be 0 (never) or positive")
 
 
 class ErrorFeedback(Compressor):
     """Adds what earlier steps left out, and keeps what this one leaves out (1-bit SGD, Interspeech 2014; MEM-SGD).
 
         target   = rows + decay * residual
-        residual = target - decode(encode(target))
+        residual = target - contribution(target)
 
-    Law: decoded + new residual = input + decayed old residual, to the residual's rounding, whatever the
+    Law: contribution + new residual = input + decayed old residual, to the residual's rounding, whatever the
     method. The residual has the size of the unit's whole unsharded gradient on every rank, and is held
     twice, so that a step that turns out to be void can be taken back (`State`). It is added to gradients,
     not to updates: a change of learning rate also rescales what is still waiting.
     """
 
     def __init__(self, inner: Compressor, config: FeedbackConfig) -> None:
-        self.inner = inner
-        self.decay, self.dtype = config.decay, DTYPES[config.dtype]
+        self.inner, self.config = inner, config
         self.name = inner.name
-        self.linear, self.dense, self.max_ranks = inner.linear, inner.dense, inner.max_ranks
+        self.linear, self.max_ranks, self.needs_segments = inner.linear, inner.max_ranks, inner.needs_segments
         self.settings = {**inner.settings, "error_feedback": vars(config)}
 
-    def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """The wrapped method's."""
-        return self.inner.layout(n, torch.float32)
+    def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """The wrapped method's, of float32."""
+        return self.inner.traffic(n, world, torch.float32)
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """One step outside a collective: encode, and propose the new residual."""
-        target = self._target(rows, state)
-        message = self.inner.encode(target, state)
-        self._keep(target, message, state)
-        return message
-
-    def decode(self, encoded: Encoded) -> Tensor:
+    def contribution(self, sent: Any) -> Tensor:
         """The wrapped method's."""
-        return self.inner.decode(encoded)
-
-    def decode_sum(self, encoded: Encoded) -> Tensor:
-        """The wrapped method's."""
-        return self.inner.decode_sum(encoded)
+        return self.inner.contribution(sent)
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """The wrapped method's rounds over the target."""
         target = self._target(rows, state)
         reduced: Reduced = yield from self.inner.reduce_scatter(target, state)
-        self._keep(target, reduced.sent, state)
+        self._keep(self.inner.subtract_contribution(target, reduced.sent), state)
         return reduced
 
-    def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """Refused: the residual of a parameter is not a correction to its next value."""
-        raise ValueError(f"{self.name}: error_feedback does not apply to all-gather")
+    def residual(self, state: State) -> Tensor | None:
+        """What waits for the next step, float32 or bfloat16 ``[W, n]``; None before the first one.
+
+        What the last step proposed is committed first.
+        """
+        state.commit()
+        return self._committed(state)
+
+    def _committed(self, state: State) -> Tensor | None:
+        residual = state.get("residual")
+        scales = state.get("residual_scales")
+        if residual is None or scales is None:
+            return residual
+        return kernels.absmax_dequantize(residual, scales, INT8_BLOCK)
 
     def _target(self, rows: Tensor, state: State) -> Tensor:
-        residual = state.get("residual")
+        in_place = self.config.dtype == "fp32"  # the target becomes the residual
         target = (
-            state.spare("residual", rows, torch.float32)
-            if self.dtype == torch.float32
-            else torch.empty_like(rows, dtype=torch.float32)
+            state.spare("residual", rows, torch.float32) if in_place else torch.empty_like(rows, dtype=torch.float32)
         )
-        if residual is None:
+        residual = self._committed(state)
+        reset = self.config.reset_every and state.tick % self.config.reset_every == 0
+        if residual is None or reset:
             return target.copy_(rows)
         if residual.shape != rows.shape:
             raise ValueError(
@@ -95,10 +100,17 @@ class ErrorFeedback(Compressor):
                 f"{tuple(rows.shape)}: the unit's set of parameters with a gradient has changed. Use torch >= 2.13, "
                 "where unused parameters are reduced as zeros, or turn error_feedback off"
             )
-        return torch.add(rows, residual, alpha=self.decay, out=target)
+        return torch.add(rows, residual, alpha=self.config.decay, out=target)
 
-    def _keep(self, target: Tensor, sent: Encoded, state: State) -> None:
-        residual = self.inner.subtract_decoded(target, sent)
-        if self.dtype != torch.float32:
-            residual = state.spare("residual", residual, self.dtype).copy_(residual)
-        state.propose("residual", residual)
+    def _keep(self, residual: Tensor, state: State) -> None:
+        if self.config.dtype == "fp32":
+            state.propose("residual", residual)
+        elif self.config.dtype == "bf16":
+            state.propose("residual", state.spare("residual", residual, torch.bfloat16).copy_(residual))
+        else:
+            codes = state.spare("residual", residual, torch.int8)
+            blocks = residual.new_empty(residual.shape[0], math.ceil(residual.shape[1] / INT8_BLOCK))
+            scales = state.spare("residual_scales", blocks, torch.float32)
+            kernels.absmax_quantize(residual, INT8_BLOCK, codes, scales)
+            state.propose("residual", codes)
+            state.propose("residual_scales", scales)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from comm_compress import transport
-from comm_compress._compat import UNUSED_AS_ZEROS, param_groups
+from comm_compress._compat import UNUSED_AS_ZEROS, param_groups, segments
 from comm_compress.compressor import Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.ledger import Collective, Ledger
@@ -23,9 +23,8 @@ from comm_compress.state import State
 class _Comm:
     """What both hooks share: plain allocation, and one compressor's state for one unit."""
 
-    def __init__(self, unit: str, compressor: Compressor, ledger: Ledger) -> None:
-        self.unit, self.compressor, self.ledger = unit, compressor, ledger
-        self.state = State()
+    def __init__(self, state: State, compressor: Compressor, ledger: Ledger) -> None:
+        self.state, self.compressor, self.ledger = state, compressor, ledger
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -46,23 +45,22 @@ class CompressedReduceScatter(_Comm):
         assert op == dist.ReduceOp.SUM, "attach() asks FSDP2 for undivided sums"
         rows = input_tensor.view(group.size(), -1)
         collective = Collective(input_tensor.device)
-        self.state.commit()
         start = collective.now()
-        self.state.finite = _mark_nonfinite(rows)
+        self.state.begin(_mark_nonfinite(rows))
         collective.spent("encode", start)
         reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective)
         start = collective.now()
         output_tensor.copy_(reduced.total)
         collective.spent("decode", start)
         elements = rows[1:].numel()
-        self.ledger.add("reduce_scatter", self.unit, collective, elements, rows.itemsize, self.state.finite)
+        self.ledger.add("reduce_scatter", self.state.unit, collective, elements, rows.itemsize, self.state.finite)
 
 
 class CompressedAllGather(_Comm):
     """FSDP2's AllGather contract. Every rank, the owner included, ends with the decoded row."""
 
-    def __init__(self, unit: str, compressor: Compressor, ledger: Ledger) -> None:
-        super().__init__(unit, compressor, ledger)
+    def __init__(self, state: State, compressor: Compressor, ledger: Ledger) -> None:
+        super().__init__(state, compressor, ledger)
         self.exact = False
 
     def __call__(
@@ -71,19 +69,20 @@ class CompressedAllGather(_Comm):
         """``input_tensor`` ``[n]``, a view of this rank's place in ``output_tensor`` ``[W * n]``."""
         if not input_tensor.is_floating_point():
             raise ValueError(
-                f"unit {self.unit!r} gathers {input_tensor.dtype} bytes (parameters of several dtypes, or a tensor "
-                "subclass with its own all-gather): a float codec cannot carry them; attach without all_gather"
+                f"unit {self.state.unit!r} gathers {input_tensor.dtype} bytes (parameters of several dtypes, or a "
+                "tensor subclass with its own all-gather): a float codec cannot carry them; attach without all_gather"
             )
         collective = Collective(input_tensor.device)
         compressor = Identity(IdentityConfig()) if self.exact else self.compressor
-        self.state.commit()
+        if not self.exact:
+            self.state.begin()
         gathered = transport.run(compressor.all_gather(input_tensor, self.state), group, collective)
         start = collective.now()
         output_tensor.view_as(gathered).copy_(gathered)
         collective.spent("decode", start)
         if not self.exact:
             elements = input_tensor.numel() * (group.size() - 1)
-            self.ledger.add("all_gather", self.unit, collective, elements, input_tensor.itemsize, None)
+            self.ledger.add("all_gather", self.state.unit, collective, elements, input_tensor.itemsize, None)
 
 
 def _mark_nonfinite(rows: Tensor) -> Tensor:
@@ -115,7 +114,8 @@ class Handle:
         Otherwise the states count the step as made, at the latest when each unit is next used.
         """
         for comm in self._comms.values():
-            comm.state.rollback()
+            if isinstance(comm, CompressedReduceScatter):  # parameters were gathered in earnest
+                comm.state.rollback()
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -160,12 +160,17 @@ class Handle:
 
 
 def attach(
-    model: nn.Module, *, reduce_scatter: Compressor | None = None, all_gather: Compressor | None = None
+    model: nn.Module,
+    *,
+    reduce_scatter: Compressor | None = None,
+    all_gather: Compressor | None = None,
+    seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).
 
     ``reduce_scatter`` carries gradients, ``all_gather`` parameters; None leaves that direction to FSDP2
-    untouched. FSDP2 is set to undivided sums, which it divides itself after the float32 sum.
+    untouched. ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
+    to undivided sums, which it divides itself after the float32 sum.
     Raises ValueError when nothing is sharded, when a method cannot do what is asked of it, or when a
     unit is of a kind whose traffic would not all be compressed or counted.
     """
@@ -174,17 +179,32 @@ def attach(
     handle = Handle(reduce_scatter, all_gather)
     for name, module, group in units:
         if reduce_scatter is not None:
-            hook = CompressedReduceScatter(name, reduce_scatter, handle.ledger)
+            hook = CompressedReduceScatter(_state(model, name, group, seed), reduce_scatter, handle.ledger)
+            _require_segments(reduce_scatter, hook.state)
             handle._install(group, "_reduce_scatter_comm", hook, f"reduce_scatter/{name}")
             handle._undo.append((group, "force_sum_reduction_for_comms", group.force_sum_reduction_for_comms))
             module.set_force_sum_reduction_for_comms(True)
-            if isinstance(reduce_scatter, ErrorFeedback) and hasattr(group, UNUSED_AS_ZEROS):  # torch >= 2.13
+            if hasattr(group, UNUSED_AS_ZEROS):  # torch >= 2.13: rows keep their size when parameters get no gradient
                 handle._undo.append((group, UNUSED_AS_ZEROS, getattr(group, UNUSED_AS_ZEROS)))
-                setattr(group, UNUSED_AS_ZEROS, True)  # keeps the residual's size when parameters get no gradient
+                setattr(group, UNUSED_AS_ZEROS, True)
         if all_gather is not None:
-            gather = CompressedAllGather(name, all_gather, handle.ledger)
+            gather = CompressedAllGather(_state(model, name, group, seed), all_gather, handle.ledger)
+            _require_segments(all_gather, gather.state)
             handle._install(group, "_all_gather_comm", gather, f"all_gather/{name}")
     return handle
+
+
+def _state(model: nn.Module, name: str, group: Any, seed: int) -> State:
+    mesh = group.mesh_info.mesh
+    return State(name, mesh.get_local_rank(), mesh.size(), seed, segments(model, group, mesh.size()))
+
+
+def _require_segments(compressor: Compressor, state: State) -> None:
+    if compressor.needs_segments and not state.segments:
+        raise ValueError(
+            f"{compressor.name}: unit {state.unit!r} is not sharded over dim 0, so its rows do not show which "
+            "parameter lies where; shard over dim 0 or use a method without matrices or layers"
+        )
 
 
 def _units(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
@@ -206,12 +226,14 @@ def _units(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
 def _check(
     units: list[tuple[str, FSDPModule, Any]], reduce_scatter: Compressor | None, all_gather: Compressor | None
 ) -> None:
+    if reduce_scatter is not None and not reduce_scatter.for_gradients:
+        raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
     if all_gather is not None and isinstance(all_gather, ErrorFeedback):
         raise ValueError(f"all_gather: {all_gather.name} with error_feedback is for gradients only")
-    if all_gather is not None and not (all_gather.dense and not all_gather.linear):
+    if all_gather is not None and not all_gather.for_parameters:
         raise ValueError(
-            f"all_gather: {all_gather.name} does not bring every parameter back; use one of the dense methods "
-            "(identity, bf16, fp16, int8 with block scales)"
+            f"all_gather: {all_gather.name} with these settings does not bring every parameter back the same at every "
+            "gather; use a deterministic dense method (identity, bf16, fp16, fp8, int8, int4, delta)"
         )
     for name, _, group in units:
         if group._is_hsdp:

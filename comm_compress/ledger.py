@@ -60,7 +60,7 @@ class Collective:
 
     def charge(self, byte_count: ByteCount) -> None:
         """Bytes that this rank put on the wire in one round."""
-        self.bytes = ByteCount(*(a + b for a, b in zip(self.bytes, byte_count, strict=True)))
+        self.bytes += byte_count
         self.rounds += 1
 
     def spent(self, part: Part, start: Moment) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import difflib
+import functools
+import importlib.metadata
 import types
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from comm_compress.compressor import Compressor
 from comm_compress.feedback import ErrorFeedback, FeedbackConfig
+from comm_compress.layers import ByLayer
+from comm_compress.policy import Sparing
 
 Builder = TypeVar("Builder", bound=Callable[[Any], Compressor])
+
+
+PLUGINS = "comm_compress.methods"
+"""The entry-point group under which other packages offer methods (docs/plugins.md)."""
 
 
 class Entry(NamedTuple):
@@ -22,14 +33,36 @@ class Entry(NamedTuple):
     error_feedback: bool
 
 
+@dataclass(frozen=True)
+class CommonConfig:
+    """Settings that every method takes beside its own.
+
+    ``error_feedback``: true, false, or the settings of `comm_compress.feedback.FeedbackConfig`.
+    ``warmup_steps``: so many first collectives of each unit go uncompressed. ``min_numel``: so do units
+    of fewer elements, always. ``layers``: methods for parameters by name pattern, each a name or
+    ``{"method": name, ...settings}``; the rest goes by this method.
+    """
+
+    error_feedback: bool | Mapping[str, Any] | None = None
+    warmup_steps: int = 0
+    min_numel: int = 0
+    layers: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        require(self.min_numel >= 0, "min_numel", self.min_numel, "0 or more")
+
+
+COMMON = tuple(f.name for f in dataclasses.fields(CommonConfig))
 _METHODS: dict[str, Entry] = {}
+_BROKEN_PLUGINS: list[str] = []
 
 
 def register(name: str, config: type, *, error_feedback: bool = False) -> Callable[[Builder], Builder]:
     """Class or function decorator: make ``name`` known to `make`.
 
-    ``config`` is a frozen dataclass whose fields are int, float, bool, str, Literal or optional forms of
-    these, each with a default; it may refuse values in ``__post_init__`` with `require`.
+    ``config`` is a frozen dataclass whose fields are int, float, bool, str, Mapping, Literal or optional forms
+    of these, each with a default; it may refuse values in ``__post_init__`` with `require`.
     Raises ValueError when the name is taken.
     """
     if name in _METHODS or name == "none":
@@ -44,50 +77,109 @@ def register(name: str, config: type, *, error_feedback: bool = False) -> Callab
 
 def available() -> list[str]:
     """The names `make` accepts, "none" first."""
+    _load_plugins()
     return ["none", *sorted(_METHODS)]
 
 
 def make(name: str, config: Mapping[str, Any] | None = None) -> Compressor | None:
     """Build a compressor from its name and settings; "none" gives None, which registers no hook at all.
 
-    Every method also takes ``error_feedback``: true, false, or the settings of
-    `comm_compress.feedback.FeedbackConfig`. Raises ValueError that names the offending key.
+    Every method also takes the settings of `CommonConfig`. Raises ValueError that names the offending key.
     """
     settings = dict(config or {})
     if name == "none":
         if settings:
             raise ValueError(f"none takes no settings, got {sorted(settings)}")
         return None
-    entry = _METHODS.get(name)
-    if entry is None:
-        raise ValueError(
-            f"unknown compression method {name!r}{_hint(name, available())}; known: {', '.join(available())}"
-        )
+    entry = _entry(name)
     try:
         return _build(name, entry, settings)
     except ValueError as e:
         raise ValueError(f"{name}: {e}") from None
 
 
+def nested(key: str, config: str | Mapping[str, Any]) -> Compressor:
+    """A compressor named inside another one's settings: a name, or ``{"method": name, ...settings}``.
+
+    "none" is `identity` there. Raises ValueError that begins with ``key``.
+    """
+    if not isinstance(config, str | Mapping):
+        raise ValueError(f"{key} = {config!r}: must be a method's name or an object with a method and its settings")
+    settings = {"method": config} if isinstance(config, str) else dict(config)
+    name = settings.pop("method", None)
+    if not isinstance(name, str):
+        raise ValueError(f"{key} = {config!r}: needs a 'method'")
+    try:
+        made = make("identity" if name == "none" else name, settings)
+    except ValueError as e:
+        raise ValueError(f"{key}: {e}") from None
+    assert made is not None
+    return made
+
+
+def _entry(name: str) -> Entry:
+    if name not in _METHODS:
+        known = available()
+        if name not in _METHODS:
+            broken = f"; plugins that failed to load: {'; '.join(_BROKEN_PLUGINS)}" if _BROKEN_PLUGINS else ""
+            raise ValueError(
+                f"unknown compression method {name!r}{_hint(name, known)}; known: {', '.join(known)}{broken}"
+            )
+    return _METHODS[name]
+
+
+@functools.cache
+def _load_plugins() -> None:
+    """Import what other installed packages registered; a broken one must not take the others down."""
+    for point in importlib.metadata.entry_points(group=PLUGINS):
+        try:
+            point.load()
+        except Exception as e:  # whatever a stranger's module raises
+            _BROKEN_PLUGINS.append(f"{point.name} ({type(e).__name__}: {e})")
+            warnings.warn(f"comm_compress: plugin {point.name} failed to load: {e}", stacklevel=3)
+
+
 def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
-    wants_feedback = settings.pop("error_feedback", entry.error_feedback)
-    method_config = parse(entry.config, settings, also_known=("error_feedback",))
-    compressor = entry.build(method_config)
-    compressor.name = name
-    compressor.settings = dataclasses.asdict(method_config)
+    """The method itself, then its wrappers from the inside out."""
+    complaints = []
+    common: CommonConfig | None = None
+    own: Any = None
+    try:
+        common = parse(CommonConfig, {k: settings.pop(k) for k in COMMON if k in settings})
+    except ValueError as e:
+        complaints.append(str(e))
+    try:
+        own = parse(entry.config, settings, also_known=COMMON)
+    except ValueError as e:
+        complaints.append(str(e))
+    if complaints:
+        raise ValueError("; ".join(complaints))
+    assert common is not None
+
+    compressor = entry.build(own)
+    compressor.name, compressor.settings = name, dataclasses.asdict(own)
+    wants_feedback = entry.error_feedback if common.error_feedback is None else common.error_feedback
     if wants_feedback is False:
         if entry.error_feedback:
             compressor.settings["error_feedback"] = False
-        return compressor
-    if compressor.lossless:
-        raise ValueError("error_feedback: this method loses nothing, there is no error to feed back")
-    if wants_feedback is not True and not isinstance(wants_feedback, Mapping):
-        raise ValueError(f"error_feedback = {wants_feedback!r}: must be true, false or an object of settings")
+    else:
+        compressor = ErrorFeedback(compressor, _feedback_config(compressor, wants_feedback))
+    if common.warmup_steps or common.min_numel:
+        compressor = Sparing(compressor, nested("plain", "identity"), common.warmup_steps, common.min_numel)
+    if common.layers is not None:
+        methods = {pattern: nested(f"layers[{pattern!r}]", c) for pattern, c in common.layers.items()}
+        compressor = ByLayer(methods, rest=compressor)
+    return compressor
+
+
+def _feedback_config(compressor: Compressor, wanted: Any) -> FeedbackConfig:
+    if reason := "this method loses nothing" if compressor.lossless else compressor.no_feedback:
+        raise ValueError(f"error_feedback: {reason}, there is no error to feed back")
     try:
-        feedback_config = parse(FeedbackConfig, {} if wants_feedback is True else wants_feedback)
+        config: FeedbackConfig = parse(FeedbackConfig, {} if wanted is True else wanted)
     except ValueError as e:
         raise ValueError(f"error_feedback: {e}") from None
-    return ErrorFeedback(compressor, feedback_config)
+    return config
 
 
 def parse(config: type, settings: Mapping[str, Any], also_known: tuple[str, ...] = ()) -> Any:
@@ -116,7 +208,9 @@ def _matches(value: object, hint: Any) -> bool:
     if get_origin(hint) in (Union, types.UnionType):
         return any(_matches(value, option) for option in get_args(hint))
     if get_origin(hint) is Literal:
-        return value in get_args(hint)
+        return any(value == option and type(value) is type(option) for option in get_args(hint))
+    if get_origin(hint) is collections.abc.Mapping:
+        return isinstance(value, Mapping)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
@@ -129,6 +223,8 @@ def _describe(hint: Any) -> str:
         return " or ".join(_describe(option) for option in get_args(hint))
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(repr(option) for option in get_args(hint))
+    if get_origin(hint) is collections.abc.Mapping:
+        return "an object of settings"
     names = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", type(None): "null"}
     return names[hint]
 

@@ -8,18 +8,22 @@ ranks (`transport`) and over virtual ones (`simulate`). Every byte passes throug
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from comm_compress.encoded import Encoded
+from comm_compress.encoded import ByteCount, Encoded, Kind
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Row d goes to rank d. Answer: an `Encoded` of W rows, row r from rank r."""
+    """Row d goes to rank d. Answer: an `Encoded` of W rows, row r from rank r.
+
+    Ragged rows are preceded by their lengths (8 bytes each, counted).
+    """
 
     message: Encoded
 
@@ -44,24 +48,40 @@ class Sum:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Answer: the elementwise ``op`` of ``tensor`` over all ranks (same shape and dtype)."""
+    """Answer: the elementwise ``op`` of ``tensor`` over all ranks (same shape and dtype). Charged to ``kind``."""
 
     tensor: Tensor
     op: Literal["max", "sum"]
+    kind: Kind = "metadata"
 
 
 Request = Exchange | Gather | Sum | AllReduce
+
+
+LENGTH_BYTES = 8  # an int64 in front of every ragged row
+
+
+def sent_by(request: Request, rank: int, world: int) -> ByteCount:
+    """What ``rank`` puts on the wire for one request: payload to other ranks, by kind."""
+    peers = [r for r in range(world) if r != rank]
+    if isinstance(request, AllReduce):  # a ring: reduce-scatter, then all-gather, of W chunks
+        return ByteCount(**{request.kind: 2 * len(peers) * math.ceil(request.tensor.nbytes / world)})
+    message = request.message
+    rows = [0] * len(peers) if isinstance(request, Gather) else peers
+    lengths = ByteCount(metadata=LENGTH_BYTES * len(peers) if message.lengths is not None else 0)
+    return sum((message.byte_count(row) for row in rows), lengths)
 
 
 class Reduced(NamedTuple):
     """The outcome of one compressed reduce-scatter on one rank.
 
     ``total``: float32 ``[n]``, the sum over ranks of this rank's row (the mean belongs to FSDP2).
-    ``sent``: this rank's own contribution as the receivers decode it, for error feedback.
+    ``sent``: what this rank contributed, in the form its compressor's `contribution` reads (an `Encoded`
+    for codecs): error feedback asks what the receivers made of it.
     """
 
     total: Tensor
-    sent: Encoded
+    sent: Any
 
 
 ReduceScatterRounds = Generator[Request, Any, Reduced]

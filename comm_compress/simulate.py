@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded
-from comm_compress.rounds import AllReduce, Exchange, Gather, Reduced, Request, Sum
+from comm_compress.encoded import ByteCount, Encoded
+from comm_compress.rounds import AllReduce, Gather, Reduced, Request, Sum, sent_by
+from comm_compress.segments import Segment
 from comm_compress.state import State
+
+
+class Outcome(NamedTuple):
+    """What each rank got from one collective, and the bytes each would have sent to the others."""
+
+    results: list[Any]
+    sent: list[ByteCount]
+
+
+def states(world: int, unit: str = "", seed: int = 0, segments: tuple[Segment, ...] = ()) -> list[State]:
+    """A fresh state for each rank, its first collective begun."""
+    found = [State(unit, rank, world, seed, segments) for rank in range(world)]
+    for state in found:
+        state.begin()
+    return found
 
 
 def reduce_scatter(compressor: Compressor, inputs: Sequence[Tensor], states: Sequence[State]) -> list[Reduced]:
     """What each of W ranks gets from one compressed reduce-scatter of ``inputs[r]`` ``[W, n]``."""
-    return lockstep([compressor.reduce_scatter(rows, state) for rows, state in zip(inputs, states, strict=True)])
+    return lockstep([compressor.reduce_scatter(x, s) for x, s in zip(inputs, states, strict=True)]).results
 
 
 def all_gather(compressor: Compressor, inputs: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
     """What each of W ranks gets from one compressed all-gather of ``inputs[r]`` ``[n]``."""
-    return lockstep([compressor.all_gather(row, state) for row, state in zip(inputs, states, strict=True)])
+    return lockstep([compressor.all_gather(x, s) for x, s in zip(inputs, states, strict=True)]).results
 
 
-def lockstep(ranks: Sequence[Generator[Request, Any, Any]]) -> list[Any]:
+def lockstep(ranks: Sequence[Generator[Request, Any, Any]]) -> Outcome:
     """Drive one generator per rank, answering each round's requests together."""
-    answers: Sequence[Any] = [None] * len(ranks)
+    world = len(ranks)
+    answers: Sequence[Any] = [None] * world
+    sent = [ByteCount()] * world
     while True:
         requests, results = [], []
         for rank, answer in zip(ranks, answers, strict=True):
@@ -36,7 +54,10 @@ def lockstep(ranks: Sequence[Generator[Request, Any, Any]]) -> list[Any]:
                 results.append(stop.value)
         if results:
             assert not requests, "ranks must take the same number of rounds"
-            return results
+            return Outcome(results, sent)
+        sent = [
+            total + sent_by(request, r, world) for r, (total, request) in enumerate(zip(sent, requests, strict=True))
+        ]
         answers = _answer(requests)
 
 
@@ -45,16 +66,20 @@ def _answer(requests: list[Request]) -> list[Any]:
     assert all(type(r) is type(first) for r in requests), "ranks must make the same request"
     if isinstance(first, AllReduce):
         stacked = torch.stack([r.tensor for r in requests if isinstance(r, AllReduce)])
-        return [stacked.amax(0) if first.op == "max" else stacked.sum(0)] * len(requests)
+        answer = stacked.amax(0) if first.op == "max" else stacked.sum(0)
+        return [answer.clone() for _ in requests]
     messages: list[Encoded] = [r.message for r in requests if not isinstance(r, AllReduce)]
     if isinstance(first, Gather):
-        everything = torch.cat([m.buffer for m in messages])
-        return [m.replaced(everything) for m in messages]
-    received = [torch.stack([m.buffer[rank] for m in messages]) for rank in range(len(messages))]
+        return [_received(m, [sender.row(0) for sender in messages]) for m in messages]
+    received = [_received(message, [sender.row(rank) for sender in messages]) for rank, message in enumerate(messages)]
     if isinstance(first, Sum):
-        received = [
-            torch.sum(r.view(first.dtype), 0, keepdim=True, dtype=first.dtype).view(torch.uint8) for r in received
+        dtype = first.dtype
+        return [
+            m.replaced(torch.sum(m.buffer.view(dtype), 0, keepdim=True, dtype=dtype).view(torch.uint8))
+            for m in received
         ]
-    else:
-        assert isinstance(first, Exchange)
-    return [m.replaced(r) for m, r in zip(messages, received, strict=True)]
+    return received
+
+
+def _received(mine: Encoded, rows: list[Tensor]) -> Encoded:
+    return Encoded.ragged(rows, mine.n) if mine.lengths is not None else mine.replaced(torch.stack(rows))

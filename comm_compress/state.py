@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from comm_compress.segments import Segment
+
+
+class Key(NamedTuple):
+    """64 bits that name one stream of random numbers; see `kernels.random_bits`."""
+
+    low: int
+    high: int
 
 
 class State:
@@ -15,15 +26,48 @@ class State:
     any rank). So a compressor proposes new tensors; they take effect when the unit is used next, unless
     `rollback` came first. The price is a second buffer for what is proposed.
 
-    ``finite``: bool scalar tensor set by the caller before each collective: were all of this rank's
-    inputs finite? A state must never absorb the others.
+    ``unit``, ``rank``, ``world``, ``seed``: whose state this is; random numbers are a function of these and
+    of ``tick``, the number of the current collective (1 for the first), and of nothing else.
+    ``segments``: which parameter lies where in a row; empty when unknown.
+    ``finite``: bool scalar tensor set by `begin`: were all of this rank's inputs finite? A state must never
+    absorb the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, unit: str = "", rank: int = 0, world: int = 1, seed: int = 0, segments: tuple[Segment, ...] = ()
+    ) -> None:
+        self.unit, self.rank, self.world, self.seed, self.segments = unit, rank, world, seed, segments
         self.finite: Tensor | None = None
+        self.tick = 0
+        self._under_way = False
         self._tensors: dict[str, Tensor] = {}
         self._proposed: dict[str, Tensor] = {}
         self._spare: dict[str, Tensor] = {}
+        self._children: dict[str, State] = {}
+
+    def begin(self, finite: Tensor | None = None) -> None:
+        """A new collective: what the last one proposed takes effect."""
+        self.commit()
+        self.finite, self._under_way = finite, True
+        self.tick += 1
+        for child in self._children.values():
+            child.begin(finite)
+
+    def child(self, name: str, segments: tuple[Segment, ...] = ()) -> State:
+        """The state of a part of the unit, which begins, commits, rolls back and is saved with the whole."""
+        if name not in self._children:
+            child = State(f"{self.unit}/{name}", self.rank, self.world, self.seed, segments)
+            child.finite, child.tick, child._under_way = self.finite, self.tick, self._under_way
+            self._children[name] = child
+        if segments:
+            self._children[name].segments = segments
+        return self._children[name]
+
+    def key(self, purpose: str, shared: bool = False) -> Key:
+        """The random stream of this collective; ``shared``: the same on every rank."""
+        words = (purpose, self.seed, self.unit, self.tick, "all" if shared else self.rank)
+        digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
+        return Key(int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"))
 
     def get(self, name: str) -> Tensor | None:
         """The committed tensor, or None before the first one."""
@@ -46,7 +90,7 @@ class State:
         self._proposed[name] = tensor
 
     def put(self, name: str, tensor: Tensor) -> None:
-        """Set ``name`` at once, beyond recall (for callers that traded rollback for memory)."""
+        """Set ``name`` at once, beyond recall: for what every rank agreed on and a void step leaves true."""
         self._tensors[name] = tensor
 
     def commit(self) -> None:
@@ -56,24 +100,45 @@ class State:
                 self._spare[name] = self._tensors[name]
             self._tensors[name] = tensor
         self._proposed.clear()
+        self._under_way = False
+        for child in self._children.values():
+            child.commit()
 
     def rollback(self) -> None:
-        """Forget what was proposed since the last commit."""
+        """Forget the collective under way: what it proposed, and its tick."""
         self._spare.update(self._proposed)
         self._proposed.clear()
+        self.tick -= self._under_way
+        self._under_way = False
+        for child in self._children.values():
+            child.rollback()
 
     @property
     def num_bytes(self) -> int:
         """Memory held, spare buffers included."""
-        return sum(t.nbytes for group in (self._tensors, self._proposed, self._spare) for t in group.values())
+        own = sum(t.nbytes for group in (self._tensors, self._proposed, self._spare) for t in group.values())
+        return own + sum(child.num_bytes for child in self._children.values())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The tensors as they stand, with proposals committed. Call it between steps."""
+        """The tensors as they stand, with proposals committed, and the tick. Call it between steps."""
         self.commit()
-        return dict(self._tensors)
+        return dict(self._items(""))
+
+    def _items(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
+        yield f"{prefix}tick", torch.tensor(self.tick)
+        for name, tensor in self._tensors.items():
+            yield prefix + name, tensor
+        for name, child in self._children.items():
+            yield from child._items(f"{prefix}{name}/")
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace everything by ``tensors``."""
-        self._tensors = {name: t.clone() for name, t in tensors.items()}
+        self.tick = int(tensors["tick"])
+        self._under_way = False
+        self._tensors = {name: t.clone() for name, t in tensors.items() if name != "tick" and "/" not in name}
         self._proposed.clear()
         self._spare.clear()
+        self._children.clear()
+        for name in {name.partition("/")[0] for name in tensors if "/" in name}:
+            inner = {key.partition("/")[2]: t for key, t in tensors.items() if key.startswith(f"{name}/")}
+            self.child(name).load_state_dict(inner)

@@ -10,8 +10,7 @@ Which primitive fills the link (measured: docs/transport.md):
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,9 +19,9 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from comm_compress._compat import all_gather_single, reduce_scatter_single
-from comm_compress.encoded import ByteCount, Encoded
+from comm_compress.encoded import Encoded
 from comm_compress.ledger import Collective
-from comm_compress.rounds import AllReduce, Exchange, Gather, Request
+from comm_compress.rounds import LENGTH_BYTES, AllReduce, Exchange, Gather, Request, sent_by
 
 Result = TypeVar("Result")
 REDUCE_OPS = {"max": dist.ReduceOp.MAX, "sum": dist.ReduceOp.SUM}
@@ -50,12 +49,12 @@ def run(rounds: Generator[Request, Any, Result], group: dist.ProcessGroup, colle
 
 
 def _perform(request: Request, group: dist.ProcessGroup, collective: Collective) -> Encoded | Tensor:
-    world = group.size()
+    collective.charge(sent_by(request, group.rank(), group.size()))
     if isinstance(request, AllReduce):
-        collective.charge(_all_reduce_bytes(request.tensor, world))
         return _all_reduce(request, group)
     message = request.message
-    collective.charge(message.layout.byte_count.times(world - 1))
+    if message.lengths is not None:
+        return _ragged(request, message, group)
     if isinstance(request, Gather):
         return message.replaced(_all_gather(message.buffer, group))
     if isinstance(request, Exchange):
@@ -83,15 +82,29 @@ def _all_gather(row: Tensor, group: dist.ProcessGroup) -> Tensor:
     return received
 
 
-def _send_pairs(parts: list[Tensor], received: Tensor, group: dist.ProcessGroup) -> None:
-    """Full-duplex pairs: every send and receive is posted before any is waited for."""
+def _ragged(request: Request, message: Encoded, group: dist.ProcessGroup) -> Encoded:
+    """Lengths first, then rows of just those lengths."""
+    world, everywhere = group.size(), isinstance(request, Gather)
+    parts = [message.row(0 if everywhere else r) for r in range(world)]
+    announced = torch.tensor([part.numel() for part in parts], device=message.buffer.device)
+    lengths = _exchange(announced.view(torch.uint8).view(world, LENGTH_BYTES), group).view(torch.int64).flatten()
+    received = [message.buffer.new_empty(n) for n in lengths.tolist()]
+    if message.buffer.device.type == "cpu":
+        _send_pairs(parts, received, group)
+    else:
+        dist.all_to_all(received, parts, group=group)
+    return Encoded.ragged(received, message.n)
+
+
+def _send_pairs(parts: Sequence[Tensor], received: Sequence[Tensor] | Tensor, group: dist.ProcessGroup) -> None:
+    """Full-duplex pairs: every send and receive is posted before any is waited for. Nothing is sent for nothing."""
     rank, world = group.rank(), group.size()
     received[rank].copy_(parts[rank])
-    if received.numel() == 0:
-        return
     peers = [(rank + i) % world for i in range(1, world)]
-    pending = [dist.irecv(received[peer], group=group, group_src=peer) for peer in reversed(peers)]
-    pending += [dist.isend(parts[peer], group=group, group_dst=peer) for peer in peers]
+    pending = [
+        dist.irecv(received[peer], group=group, group_src=peer) for peer in reversed(peers) if received[peer].numel()
+    ]
+    pending += [dist.isend(parts[peer], group=group, group_dst=peer) for peer in peers if parts[peer].numel()]
     for work in pending:
         assert work is not None, "this rank belongs to the group"
         work.wait()
@@ -112,8 +125,3 @@ def _all_reduce(request: AllReduce, group: dist.ProcessGroup) -> Tensor:
     answer = request.tensor.clone()
     dist.all_reduce(answer, REDUCE_OPS[request.op], group=group)
     return answer
-
-
-def _all_reduce_bytes(tensor: Tensor, world: int) -> ByteCount:
-    """A ring all-reduce: reduce-scatter, then all-gather, of W chunks."""
-    return ByteCount(metadata=2 * (world - 1) * math.ceil(tensor.nbytes / world))

@@ -56,6 +56,7 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
     import comm_compress as cc
     from comm_compress._compat import all_gather_single, reduce_scatter_single
     from comm_compress.fsdp import CompressedAllGather, CompressedReduceScatter
+    from comm_compress.state import State
 
     dist.init_process_group("gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -97,11 +98,11 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
         assert compressor is not None
         label = " ".join([name, *(f"{k}={v}" for k, v in config.items())])
         ledger = cc.Ledger()
-        scatter = CompressedReduceScatter("unit", compressor, ledger)
+        scatter = CompressedReduceScatter(State("unit", dist.get_rank(), world), compressor, ledger)
         measure(label, "reduce_scatter", lambda s=scatter: s(shard.clone(), whole, group, dist.ReduceOp.SUM), ledger)
-        if compressor.dense and not compressor.linear:
+        if compressor.for_parameters:
             ledger = cc.Ledger()
-            gather = CompressedAllGather("unit", compressor, ledger)
+            gather = CompressedAllGather(State("unit", dist.get_rank(), world), compressor, ledger)
             measure(label, "all_gather", lambda g=gather: g(gathered, shard, group), ledger)
     if dist.get_rank() == 0:
         out.write_text(json.dumps(lines))

@@ -28,10 +28,10 @@ def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | Non
 class Communication:
     """FSDP2's traffic, each direction either compressed and counted by our hooks, or left to FSDP2 and observed."""
 
-    def __init__(self, model: nn.Module, config: CommConfig) -> None:
+    def __init__(self, model: nn.Module, config: CommConfig, seed: int) -> None:
         gradients = _make("comm_compress", config.comm_compress, config.comm_config_json)
         parameters = _make("param_compress", config.param_compress, config.param_config_json)
-        self._handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters)
+        self._handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters, seed=seed)
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
         self.stock = StockTraffic([], {}, "")  # nothing seen yet
 

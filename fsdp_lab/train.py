@@ -31,7 +31,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         data = open_corpus(config, run.ranks, run.name, run.stop.check)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
         run.note(**data.row(), **model.row())
-        comm = Communication(model.module, config.comm)  # nothing at all for `none`
+        comm = Communication(model.module, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         optimizer, schedule = build_optimizer(model.module, config.optim, total_steps)
         for step in run.steps(total_steps, comm):  # timing, profiler and progress live in here

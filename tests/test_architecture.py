@@ -15,14 +15,14 @@ ALLOWED = {
 }
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
 LAYERS = [
-    {"encoded", "_compat"},
-    {"rounds", "state"},
-    {"compressor"},
-    {"kernels", "feedback", "ledger"},
+    {"encoded", "segments"},
+    {"rounds", "state", "_compat"},
+    {"kernels", "compressor", "ledger"},
+    {"feedback", "layers", "policy"},
     {"registry"},
     {"methods"},
     {"transport", "simulate"},
-    {"fsdp"},
+    {"fsdp", "conformance"},
     {"__init__"},
 ]
 

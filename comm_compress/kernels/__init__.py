@@ -15,7 +15,16 @@ from torch import Tensor
 from comm_compress.kernels import reference
 from comm_compress.kernels.reference import topk
 
-__all__ = ["absmax_dequantize", "absmax_dequantize_sum", "absmax_quantize", "topk"]
+__all__ = [
+    "absmax_dequantize",
+    "absmax_dequantize_sum",
+    "absmax_quantize",
+    "pack",
+    "random_bits",
+    "topk",
+    "uniform",
+    "unpack",
+]
 
 
 def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor) -> None:
@@ -33,6 +42,33 @@ def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Ten
     """Float32 ``[n]``: the sum of the decoded rows, accumulated in row order."""
     total: Tensor = _home(scales).absmax_dequantize_sum(codes, scales, block_size)
     return total
+
+
+def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
+    """One little-endian bit stream a row; see `reference.pack`."""
+    _by_device(codes).pack(codes, bits, packed)
+
+
+def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
+    """int32 ``[R, n]``: the codes that `pack` wrote."""
+    codes: Tensor = _by_device(packed).unpack(packed, bits, n)
+    return codes
+
+
+def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
+    """int32 ``[n]``: 32 random bits a counter; see `reference.random_bits`."""
+    words: Tensor = _by_device(torch.empty(0, device=device)).random_bits(key, n, device)
+    return words
+
+
+def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
+    """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `reference.uniform`."""
+    numbers: Tensor = _by_device(torch.empty(0, device=device)).uniform(key, n, device)
+    return numbers
+
+
+def _by_device(tensor: Tensor) -> ModuleType:
+    return _cpu() if tensor.device.type == "cpu" else reference
 
 
 def _home(tensor: Tensor) -> ModuleType:

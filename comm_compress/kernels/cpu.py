@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +23,7 @@ INFINITY = np.int32(0x7F800000)  # bits of +inf as int32: magnitudes order like 
 MAGNITUDE = np.int32(0x7FFFFFFF)
 TINY = np.float32(torch.finfo(torch.float32).tiny)
 ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
+PACKED_TOGETHER = 64  # codes: whole bytes whatever their width, so that threads write to different bytes
 WORTH_A_THREAD = 1 << 18  # elements: below, handing work over costs more than it saves
 
 Array = npt.NDArray[np.generic]
@@ -50,6 +52,40 @@ def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Ten
     total = torch.empty(codes.shape[1])
     _sum_rows(codes, scales, block_size, total)
     return total
+
+
+def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
+    """As `reference.pack`, for CPU codes."""
+    assert packed.stride(1) == 1 or packed.shape[1] <= 1
+    wide = codes.contiguous()
+    for row in range(codes.shape[0]):
+        source, target = wide[row].numpy(), packed[row].numpy()
+        _over_blocks(_pack, math.ceil(source.size / PACKED_TOGETHER), PACKED_TOGETHER, source, bits, target)
+
+
+def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
+    """As `reference.unpack`, for CPU bytes."""
+    codes = torch.empty(packed.shape[0], n, dtype=torch.int32)
+    bytes_ = packed.contiguous()
+    for row in range(packed.shape[0]):
+        _over_blocks(
+            _unpack, math.ceil(n / PACKED_TOGETHER), PACKED_TOGETHER, bytes_[row].numpy(), bits, codes[row].numpy()
+        )
+    return codes
+
+
+def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
+    """As `reference.random_bits`, on CPU."""
+    words = torch.empty(n, dtype=torch.int32)
+    _over_blocks(_random, n, 1, np.uint32(key[0]), np.uint32(key[1]), words.numpy())
+    return words
+
+
+def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
+    """As `reference.uniform`, on CPU."""
+    numbers = torch.empty(n)
+    _over_blocks(_uniform, n, 1, np.uint32(key[0]), np.uint32(key[1]), numbers.numpy())
+    return numbers
 
 
 def _sum_rows(codes: Tensor, scales: Tensor, block_size: int, out: Tensor) -> None:
@@ -132,3 +168,59 @@ def _round(values: Array, inverse: np.float32, codes: Array) -> None:
 def _multiply_add(codes: Array, scale: np.float32, out: Array) -> None:
     for i in range(codes.size):
         out[i] += np.float32(codes[i]) * scale
+
+
+@_kernel
+def _pack(first: int, last: int, codes: Array, bits: int, packed: Array) -> None:
+    place = first * PACKED_TOGETHER * bits // 8
+    waiting, count, mask = np.uint64(0), 0, np.uint64((1 << bits) - 1)
+    for i in range(first * PACKED_TOGETHER, min(last * PACKED_TOGETHER, codes.size)):
+        waiting |= (np.uint64(codes[i]) & mask) << np.uint64(count)
+        count += bits
+        while count >= 8:
+            packed[place] = np.uint8(waiting & np.uint64(255))
+            waiting >>= np.uint64(8)
+            count -= 8
+            place += 1
+    if count:
+        packed[place] = np.uint8(waiting)
+
+
+@_kernel
+def _unpack(first: int, last: int, packed: Array, bits: int, codes: Array) -> None:
+    place = first * PACKED_TOGETHER * bits // 8
+    waiting, count, mask = np.uint64(0), 0, np.uint64((1 << bits) - 1)
+    for i in range(first * PACKED_TOGETHER, min(last * PACKED_TOGETHER, codes.size)):
+        while count < bits:
+            waiting |= np.uint64(packed[place]) << np.uint64(count)
+            place += 1
+            count += 8
+        codes[i] = np.int32(waiting & mask)
+        waiting >>= np.uint64(bits)
+        count -= bits
+
+
+@_kernel
+def _mix(word: np.uint32) -> np.uint32:
+    word = np.uint32((word ^ (word >> np.uint32(16))) * np.uint32(0x21F0AAAD))
+    word = np.uint32((word ^ (word >> np.uint32(15))) * np.uint32(0xD35A2D97))
+    return np.uint32(word ^ (word >> np.uint32(15)))
+
+
+@_kernel
+def _hash(counter: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
+    word = np.uint32(_mix(counter ^ low) * np.uint32(0x9E3779B1) + low)
+    word = np.uint32(_mix(word ^ high) * np.uint32(0x9E3779B1) + high)
+    return np.uint32(_mix(word))
+
+
+@_kernel
+def _random(first: int, last: int, low: np.uint32, high: np.uint32, words: Array) -> None:
+    for i in range(first, last):
+        words[i] = np.int32(_hash(np.uint32(i), low, high))
+
+
+@_kernel
+def _uniform(first: int, last: int, low: np.uint32, high: np.uint32, numbers: Array) -> None:
+    for i in range(first, last):
+        numbers[i] = np.float32(_hash(np.uint32(i), low, high) >> np.uint32(8)) * np.float32(2.0**-24)

@@ -66,3 +66,57 @@ def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
     chosen = rows.abs().topk(k, dim=1, sorted=False).indices.sort(dim=1).values
     indices.copy_(chosen)
     values.copy_(rows.gather(1, chosen))
+
+
+def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
+    """Write the low ``bits`` of every code as one little-endian bit stream a row.
+
+    ``codes`` int32 or uint8 ``[R, n]``, ``bits`` from 1 to 31; ``packed`` uint8 ``[R, ceil(n * bits / 8)]``:
+    code i takes bits ``i * bits`` to ``(i + 1) * bits``, bit j of the stream is bit ``j % 8`` of byte ``j // 8``.
+    Unused bits of the last byte are zero.
+    """
+    rows, n = codes.shape
+    places = torch.arange(bits, device=codes.device, dtype=torch.int32)
+    stream = ((codes.int().unsqueeze(-1) >> places) & 1).view(rows, n * bits)
+    octets = F.pad(stream, (0, -n * bits % 8)).view(rows, -1, 8)
+    packed.copy_((octets << torch.arange(8, device=codes.device, dtype=torch.int32)).sum(-1))
+
+
+def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
+    """int32 ``[R, n]``: the codes that `pack` wrote, as unsigned numbers."""
+    octets = (packed.int().unsqueeze(-1) >> torch.arange(8, device=packed.device, dtype=torch.int32)) & 1
+    stream = octets.view(packed.shape[0], -1)[:, : n * bits].view(packed.shape[0], n, bits)
+    return (stream << torch.arange(bits, device=packed.device, dtype=torch.int32)).sum(-1, dtype=torch.int32)
+
+
+def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
+    """int32 ``[n]``: 32 random bits for each of the counters 0 to n - 1 under a 64-bit ``key``.
+
+    Three rounds of a 32-bit mixer (constants found by the hash prospector project, public domain), half of the
+    key before each of the first two. A function of counter and key: any element can be had alone, on any device.
+    """
+    words = torch.arange(n, dtype=torch.int32, device=device)
+    for word in key:
+        words = _mix(words ^ _as_int32(word))
+        words = words * _as_int32(0x9E3779B1) + _as_int32(word)
+    return _mix(words)
+
+
+def _mix(words: Tensor) -> Tensor:
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+        words = (words ^ _shifted(words, shift)) * _as_int32(factor)
+    return words ^ _shifted(words, 15)
+
+
+def _shifted(words: Tensor, places: int) -> Tensor:
+    """Logical shift right (torch's int32 shift keeps the sign)."""
+    return (words >> places) & ((1 << (32 - places)) - 1)
+
+
+def _as_int32(word: int) -> int:
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
+    """float32 ``[n]`` in [0, 1): the upper 24 of `random_bits`, each value a multiple of 2^-24."""
+    return _shifted(random_bits(key, n, device), 8).float() * 2.0**-24

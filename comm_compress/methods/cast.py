@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.registry import register
 from comm_compress.state import State
@@ -18,14 +18,14 @@ class CastConfig:
     """No settings."""
 
 
-class Cast(Compressor):
+class Cast(Codec):
     """Round every element to the nearest value of a 16-bit type (ties to even): 16 bits an element.
 
     The sum over ranks is taken in float32 after the wire, so it neither rounds nor overflows as a
     reduction on the wire would.
     """
 
-    linear = False
+    for_parameters = True
     wire_dtype: torch.dtype
 
     def __init__(self, config: CastConfig) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.registry import register
 from comm_compress.state import State
@@ -19,13 +19,13 @@ class IdentityConfig:
 
 
 @register("identity", IdentityConfig)
-class Identity(Compressor):
+class Identity(Codec):
     """Sends the input's own bytes; the sum is taken in float32 at the receiver.
 
     Trains like stock FSDP2: bit for bit at two ranks, to float32 rounding above (another order of sums).
     """
 
-    unbiased = lossless = True
+    unbiased = lossless = for_parameters = True
 
     def __init__(self, config: IdentityConfig) -> None:
         pass

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.registry import register, require
 from comm_compress.state import State
@@ -27,7 +27,7 @@ class TopKConfig:
 
 
 @register("topk", TopKConfig, error_feedback=True)
-class TopK(Compressor):
+class TopK(Codec):
     """Send the k elements of largest magnitude with their positions (MEM-SGD, arXiv 1809.07599).
 
     ||x - C(x)||^2 <= (1 - k / n) ||x||^2; biased, and useless for training without error feedback,
@@ -35,8 +35,6 @@ class TopK(Compressor):
     positions are row-local. 64 bits a kept element: float32 value, int32 index, ascending. NaN ranks
     above everything, so it is sent and seen.
     """
-
-    dense = False
 
     def __init__(self, config: TopKConfig) -> None:
         self.ratio, self.k = config.ratio, config.k
@@ -70,6 +68,6 @@ class TopK(Compressor):
             total.index_add_(0, indices, values)
         return total
 
-    def subtract_decoded(self, target: Tensor, sent: Encoded) -> Tensor:
+    def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
         """What was sent was sent exactly: those places become zero."""
         return target.scatter_(1, sent["indices"].long(), 0)

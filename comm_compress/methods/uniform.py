@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Codec, Compressor
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.registry import register, require
 from comm_compress.rounds import AllReduce, Reduced, ReduceScatterRounds, Sum
@@ -34,7 +34,7 @@ class Int8Config:
         require(8 <= self.block_size <= 1 << 20, "block_size", self.block_size, "between 8 and 1048576")
 
 
-class BlockInt8(Compressor):
+class BlockInt8(Codec):
     """Absmax quantisation by blocks: s = max|x| / 127, code = round(x / s), value = code * s.
 
     Each row carries its codes and scales, so ranks need not agree on anything and the sum over ranks
@@ -43,6 +43,8 @@ class BlockInt8(Compressor):
     biased, |error| <= s / 2, NMSE about 5e-5 on Gaussian data. 8 + 32 / block_size bits an element.
     A block that holds a NaN or an infinity gets the scale NaN.
     """
+
+    for_parameters = True
 
     def __init__(self, config: Int8Config) -> None:
         self.block_size = config.block_size
@@ -83,15 +85,22 @@ class SharedScaleInt8(Compressor):
     def __init__(self, config: Int8Config) -> None:
         pass
 
-    def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """One byte an element; the scale travels in the all-reduce."""
-        return Layout(Field("codes", torch.int8, n, "values"))
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """Agree on the peak, then sum integers."""
+        peak = yield AllReduce(_peak(rows), "max")
+        message = self.encode(rows, peak)
+        summed = yield Sum(message, torch.int8)
+        return Reduced(self.contribution(summed)[0], message)
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Quantise as a world of R ranks with this one's own peak would (for use outside a collective)."""
-        return self.encode_with_peak(rows, _peak(rows))
+    def contribution(self, sent: Encoded) -> Tensor:
+        """Codes times the agreed scale (also for the integer sum of all ranks' codes)."""
+        return sent["codes"] * sent.agreed["scale"]
 
-    def encode_with_peak(self, rows: Tensor, peak: Tensor) -> Encoded:
+    def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
+        """One byte an element, and the all-reduce of the scale."""
+        return (world - 1) * (n + 2 * math.ceil(4 / world))
+
+    def encode(self, rows: Tensor, peak: Tensor) -> Encoded:
         """Codes of ``rows`` ``[W, n]`` with W ranks' shares of the 127 levels; ``peak`` bounds |x| on all ranks."""
         n = rows.shape[1]
         scale = peak / (LEVELS // max(rows.shape[0], 1))
@@ -99,18 +108,7 @@ class SharedScaleInt8(Compressor):
         inverse = torch.where(usable, 1 / scale, 0)
         codes = torch.nan_to_num(rows.float() * inverse, 0, 0, 0).round_().to(torch.int8)
         agreed = {"scale": torch.where(torch.isfinite(peak), torch.where(usable, scale, 0), torch.nan)}
-        return Encoded(codes.view(torch.uint8), self.layout(n, rows.dtype), n, agreed)
-
-    def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows (or, after the reduction, the one float32 sum)."""
-        return encoded["codes"] * encoded.agreed["scale"]
-
-    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Agree on the peak, then sum integers."""
-        peak = yield AllReduce(_peak(rows), "max")
-        message = self.encode_with_peak(rows, peak)
-        summed = yield Sum(message, torch.int8)
-        return Reduced(self.decode(summed)[0], message)
+        return Encoded(codes.view(torch.uint8), Layout(Field("codes", torch.int8, n, "values")), n, agreed)
 
 
 def _peak(rows: Tensor) -> Tensor:

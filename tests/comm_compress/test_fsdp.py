@@ -12,8 +12,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import comm_compress as cc
+from comm_compress import simulate
 from comm_compress._compat import param_groups
-from tests.comm_compress.table import TABLE, build
+from comm_compress.segments import flatten, unflatten
+from tests.comm_compress.table import TABLE, build, codec
 from tests.distributed import run_ranks
 
 WORLDS = pytest.mark.parametrize("world", [2, 3, 4])
@@ -140,42 +142,47 @@ def test_none_registers_no_hook() -> None:
 # ---- every method's gradient ----------------------------------------------------------------------------------
 
 
-def _first_gradients() -> list[dict[str, Any]]:
-    rows = []
-    for name, config in TABLE:
+def _first_gradients() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    units: dict[str, Any] = {}
+    for name, config in GRADIENT_TABLE:
         model = sharded()
-        handle = cc.attach(model, reduce_scatter=build(name, config))
+        handle = cc.attach(model, reduce_scatter=build(name, config), seed=5)
         loss_of(model, batch(dist.get_rank(), 0)).backward()
-        totals = handle.ledger.totals()
-        rows.append(
-            {
-                "gradients": {k: v.numpy() for k, v in gradients(model).items()},
-                "sent": totals.sent_bytes,
-                "raw": totals.raw_bytes,
-            }
-        )
-    return rows
+        sent = handle.ledger.totals().sent_bytes
+        rows.append({"gradients": {k: v.numpy() for k, v in gradients(model).items()}, "sent": sent})
+        units = {g._reduce_scatter_comm.state.unit: g._reduce_scatter_comm.state.segments for _, g in _groups(model)}
+    return units, rows
 
 
-# worst error over the largest element of any rank's gradient: one rounding of each method, at most half a step
-BOUNDS = {"identity": 1e-6, "bf16": 2**-9, "fp16": 2**-12, "int8": 1 / 127}
+GRADIENT_TABLE = [(name, config) for name, config in TABLE if build(name, config).for_gradients]
 
 
 @WORLDS
-def test_the_mean_gradient_of_every_method(world: int) -> None:
-    reference = serial_gradients(world)
-    largest = max(float(g.abs().max()) for rank in range(world) for g in local_gradients(rank).values())
+def test_the_gradient_of_every_method_is_that_of_virtual_ranks(world: int) -> None:
+    """Which also shows that units, rows and segments are what `segments` says they are."""
+    reference, local = serial_gradients(world), [local_gradients(rank) for rank in range(world)]
     results = run_ranks(world, _first_gradients)
-    for row, (name, config) in enumerate(TABLE):
-        for result in results:
+    units = results[0][0]
+    assert {s.name for segments in units.values() for s in segments} == reference.keys()
+    for row, (name, config) in enumerate(GRADIENT_TABLE):
+        sent = [0] * world
+        expected: dict[str, Tensor] = {}
+        for unit, segments in units.items():
+            inputs = [flatten([g[s.name] for s in segments], world) for g in local]
+            states = simulate.states(world, unit, seed=5, segments=segments)
+            method = build(name, config)
+            rounds = [method.reduce_scatter(x, s) for x, s in zip(inputs, states, strict=True)]
+            outcome = simulate.lockstep(rounds)
+            means = torch.stack([r.total for r in outcome.results]) / world
+            expected |= dict(zip([s.name for s in segments], unflatten(means, segments), strict=True))
+            sent = [a + b.total for a, b in zip(sent, outcome.sent, strict=True)]
+        for rank, (_, result) in enumerate(results):
             got = {k: torch.from_numpy(v) for k, v in result[row]["gradients"].items()}
-            if name == "topk":
-                nonzero = sum(int((g != 0).sum()) for g in got.values())
-                assert 0 < nonzero < sum(g.numel() for g in got.values())
-            else:
-                # a shared scale leaves each rank only its share of the 127 levels
-                coarser = world if config.get("scale") == "global" else 1
-                assert worst(got, reference) < BOUNDS[name] * coarser * largest, (name, config)
+            assert worst(got, expected) < 1e-5, (name, config)
+            assert result[row]["sent"] == sent[rank], (name, config)
+        if build(name, config).lossless:
+            assert worst(expected, reference) < 1e-6
 
 
 # ---- parameters -----------------------------------------------------------------------------------------------
@@ -213,14 +220,13 @@ def test_every_rank_sees_the_same_gathered_parameters(world: int, name: str, bou
 
 def _bytes() -> tuple[int, int, int, int]:
     model = sharded()
-    compressor = cc.make("int8", {"block_size": 32})
-    assert compressor is not None
+    compressor = codec("int8", {"block_size": 32})
     handle = cc.attach(model, reduce_scatter=compressor, all_gather=compressor)
     train(model, 2)
     expected_rows = 0
     for _, group in _groups(model):
         n = sum(p.padded_sharded_param_size.numel() for p in group.fsdp_params)
-        expected_rows += 2 * compressor.wire_bytes(n)
+        expected_rows += 2 * compressor.layout(n, torch.float32).row_bytes
     rs, ag = handle.ledger.totals("reduce_scatter"), handle.ledger.totals("all_gather")
     assert rs.encode_ms > 0
     assert rs.wire_ms > 0
@@ -327,7 +333,7 @@ def _resume() -> float:
 
 def _handle_of(model: nn.Module) -> dict[str, Any]:
     return {
-        f"reduce_scatter/{g._reduce_scatter_comm.unit}": g._reduce_scatter_comm.state.state_dict()
+        f"reduce_scatter/{g._reduce_scatter_comm.state.unit}": g._reduce_scatter_comm.state.state_dict()
         for _, g in _groups(model)
     }
 

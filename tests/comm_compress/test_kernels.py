@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from comm_compress import kernels
 from comm_compress.kernels import cpu, reference
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-45, -1e-40, 3e-38, 3.4e38, -3.4e38]
@@ -65,3 +67,47 @@ def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(got, expected)
+
+
+KEYS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+CPU = torch.device("cpu")
+
+
+@given(key=KEYS, n=st.sampled_from([0, 1, 1000, 300_000]))
+@settings(max_examples=10, deadline=None)
+def test_random_numbers_are_the_references(key: tuple[int, int], n: int) -> None:
+    assert torch.equal(kernels.random_bits(key, n, CPU), reference.random_bits(key, n, CPU))
+    assert torch.equal(kernels.uniform(key, n, CPU), reference.uniform(key, n, CPU))
+
+
+def test_random_numbers_look_random() -> None:
+    """Every bit's mean, the uniform's moments, neighbours and neighbouring keys: within five standard deviations."""
+    n = 1 << 20
+    words, u = kernels.random_bits((3, 4), n, CPU), kernels.uniform((3, 4), n, CPU).double()
+    for place in range(32):
+        assert abs(float(((words >> place) & 1).double().mean()) - 0.5) < 5 * 0.5 / n**0.5
+    assert abs(float(u.mean()) - 0.5) < 5 * (1 / 12 / n) ** 0.5
+    assert abs(float(((u - 0.5) ** 2).mean()) - 1 / 12) < 5 * (1 / 180 / n) ** 0.5
+    others = [kernels.uniform(key, n, CPU).double() for key in ((3, 5), (4, 4), (4, 3))]
+    for other in [u.roll(1), u.roll(2), u.roll(64), *others]:
+        assert abs(float(((u - 0.5) * (other - 0.5)).mean())) < 5 / 12 / n**0.5
+    assert torch.equal((u * 16).floor().unique(), torch.arange(16).double())
+
+
+@given(bits=st.integers(1, 31), n=st.sampled_from([0, 1, 7, 63, 64, 65, 1000]), rows=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_bit_streams_come_back_and_are_the_references(bits: int, n: int, rows: int) -> None:
+    codes = reference.random_bits((bits, n), rows * n, CPU).view(rows, n) & ((1 << bits) - 1)
+    mine, theirs = (torch.full((rows, -(-n * bits // 8)), 255, dtype=torch.uint8) for _ in range(2))
+    kernels.pack(codes, bits, mine)
+    reference.pack(codes, bits, theirs)
+    assert torch.equal(mine, theirs)
+    assert torch.equal(kernels.unpack(mine, bits, n), codes)
+    assert torch.equal(reference.unpack(mine, bits, n), codes)
+
+
+def test_bit_streams_are_numpys_packbits() -> None:
+    codes = reference.random_bits((1, 1), 1001, CPU).view(1, -1) & 1
+    packed = torch.empty(1, 126, dtype=torch.uint8)
+    kernels.pack(codes, 1, packed)
+    assert (packed[0].numpy() == np.packbits(codes[0].numpy().astype(np.uint8), bitorder="little")).all()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from comm_compress import simulate
 from comm_compress.state import State
-from tests.comm_compress.table import build
+from tests.comm_compress.table import build, codec
 
 
 def sample(rows: int, n: int, seed: int) -> Tensor:
@@ -23,7 +23,7 @@ def sample(rows: int, n: int, seed: int) -> Tensor:
 
 
 def round_trip(name: str, config: dict[str, object], rows: Tensor) -> Tensor:
-    compressor = build(name, config)
+    compressor = codec(name, config)
     return compressor.decode(compressor.encode(rows, State())).float()
 
 
@@ -124,11 +124,11 @@ def test_topk_keeps_the_largest_and_contracts(n: int, ratio: float, seed: int) -
 
 def test_topk_with_feedback_delivers_everything_in_the_end() -> None:
     """A constant gradient: after n / k steps each coordinate has been sent, and the mean delivered tends to it."""
-    compressor, state = build("topk", {"k": 2}), State()
+    compressor, states = build("topk", {"k": 2}), simulate.states(1)
     gradient = torch.arange(1.0, 9.0).unsqueeze(0)
     delivered = torch.zeros(1, 8)
     steps = 400
     for _ in range(steps):
-        state.commit()
-        delivered += compressor.decode(compressor.encode(gradient, state))
+        states[0].begin()
+        delivered += simulate.reduce_scatter(compressor, [gradient], states)[0].total
     torch.testing.assert_close(delivered / steps, gradient, rtol=0.1, atol=0)

@@ -1,0 +1,291 @@
+"""The laws that every method obeys, as functions: run over all our methods by the tests, and over yours by you.
+
+    python -m comm_compress.conformance my_method '{"bits": 4}'
+
+Virtual ranks only (`comm_compress.simulate`): no network, seconds. Each law raises AssertionError with what was
+expected and what was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from comm_compress import simulate
+from comm_compress.compressor import Codec, Compressor
+from comm_compress.feedback import ErrorFeedback
+from comm_compress.registry import make
+from comm_compress.rounds import Reduced
+from comm_compress.segments import Segment, segments_of
+from comm_compress.state import State
+
+Factory = Callable[[], Compressor]
+WORLDS = (1, 2, 3)
+SIZES = (1, 7, 255, 256, 257, 1000)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def gradient(world: int, n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Heavy-tailed rows ``[world, n]`` for each rank, the ranks' scales far apart."""
+    generator = torch.Generator().manual_seed(1000 * world + n + 10**6 * seed)
+    scales = 10.0 ** torch.randint(-3, 2, (world,), generator=generator).float()
+    return [(torch.randn(world, n, generator=generator) ** 3 * scale).to(dtype) for scale in scales]
+
+
+def segments(world: int, n: int) -> tuple[Segment, ...]:
+    """A matrix and a vector that fill rows of ``n`` exactly."""
+    columns = max(1, math.isqrt(n))
+    height = n // columns
+    shapes: list[tuple[str, tuple[int, ...]]] = [("layer.weight", (height * world, columns))] if height else []
+    if rest := n - height * columns:
+        shapes.append(("layer.bias", (rest * world,)))
+    return segments_of(shapes, world)
+
+
+def states(world: int, n: int) -> list[State]:
+    """Fresh states of a unit whose rows have ``n`` elements, first collective begun."""
+    return simulate.states(world, "unit", 0, segments(world, n))
+
+
+def step(compressor: Compressor, inputs: list[Tensor], states: list[State]) -> list[Reduced]:
+    """One more collective, begun as the FSDP hook begins it."""
+    for rows, state in zip(inputs, states, strict=True):
+        state.begin(torch.isfinite(rows).all())
+    return simulate.reduce_scatter(compressor, inputs, states)
+
+
+def finite_in_finite_out(factory: Factory) -> None:
+    """float32 ``[n]`` totals, finite for every finite input: any dtype, constants, denormals, single outliers."""
+    for world, n, dtype in itertools.product(WORLDS, SIZES, DTYPES):
+        spike = torch.zeros(world, n, dtype=dtype)
+        spike[:, n // 2] = 1000
+        cases = [gradient(world, n, 0, dtype)[0], torch.full((world, n), -0.1, dtype=dtype), spike]
+        cases.append(torch.full((world, n), 1e-7 if dtype == torch.float16 else 1e-39, dtype=dtype))
+        for rows in cases:
+            for result in simulate.reduce_scatter(factory(), [rows] * world, states(world, n)):
+                assert result.total.shape == (n,)
+                assert result.total.dtype == torch.float32
+                assert torch.isfinite(result.total).all(), f"not finite for finite {dtype} rows, n = {n}"
+
+
+def bytes_are_as_declared(factory: Factory) -> None:
+    """What travels is what `traffic` says, and what each encoded row's byte counts say."""
+    for world, n, dtype in itertools.product(WORLDS, (0, *SIZES), DTYPES):
+        compressor, inputs = factory(), gradient(world, n, 0, dtype)
+        pairs = zip(inputs, states(world, n), strict=True)
+        sent = simulate.lockstep([compressor.reduce_scatter(x, s) for x, s in pairs]).sent
+        if (declared := compressor.traffic(n, world, dtype)) is not None:
+            assert [s.total for s in sent] == [declared] * world, f"{sent} sent, {declared} declared, n = {n}"
+        if isinstance(compressor, Codec):
+            encoded = compressor.encode(inputs[0], states(world, n)[0])
+            for r in range(world):
+                assert encoded.row(r).numel() == encoded.byte_count(r).total
+
+
+def zeros_stay_zero(factory: Factory) -> None:
+    """Also where there is nothing at all (n = 0)."""
+    for world, n in itertools.product(WORLDS, (0, 1, 300)):
+        rows = [torch.zeros(world, n)] * world
+        for result in simulate.reduce_scatter(factory(), rows, states(world, n)):
+            assert torch.equal(result.total, torch.zeros(n)), f"n = {n}, world {world}"
+
+
+def what_is_not_finite_never_becomes_plausible(factory: Factory) -> None:
+    """One NaN or infinity on one rank makes the total at its destination not finite."""
+    for world, n, bad in itertools.product((1, 3), SIZES, (math.nan, math.inf, -math.inf)):
+        inputs = gradient(world, n)
+        inputs[-1][0, (2 * n) // 3] = bad
+        results = simulate.reduce_scatter(factory(), inputs, states(world, n))
+        assert not torch.isfinite(results[0].total).all(), f"{bad} became finite, n = {n}, world {world}"
+
+
+def nothing_but_the_input_decides(factory: Factory) -> None:
+    """Same input and state, same result; the input is not written to, the global generator not touched."""
+    world, n = 3, 500
+    inputs = gradient(world, n)
+    before, generator = [x.clone() for x in inputs], torch.get_rng_state()
+    first = simulate.reduce_scatter(factory(), inputs, states(world, n))
+    torch.randn(3)
+    torch.set_rng_state(generator)
+    second = simulate.reduce_scatter(factory(), inputs, states(world, n))
+    assert all(torch.equal(a.total, b.total) for a, b in zip(first, second, strict=True)), "same input, other result"
+    assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True)), "the input was written to"
+    assert torch.equal(torch.get_rng_state(), generator), "the global generator was touched"
+
+
+def totals_are_sums_of_contributions(factory: Factory) -> None:
+    """Whether rows are summed before decoding or after it, every rank knows what it gave."""
+    for world, n in itertools.product((1, 2, 4), (1, 400)):
+        compressor, mine = factory(), states(world, n)
+        for number in range(3):
+            results = step(compressor, gradient(world, n, number), mine)
+            contributions = [compressor.contribution(r.sent).double() for r in results]
+            for rank, result in enumerate(results):
+                expected = torch.stack([c[rank] for c in contributions]).sum(0)
+                torch.testing.assert_close(
+                    result.total.double(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max() + 1e-30)
+                )
+
+
+def feedback_loses_nothing(factory: Factory) -> None:
+    """contribution + residual == input + decayed old residual, step after step, to the residual's rounding."""
+    compressor, world, n = factory(), 2, 900
+    if not isinstance(compressor, ErrorFeedback):
+        return
+    config = compressor.config
+    rounding = {"fp32": 2e-6, "bf16": 2**-8, "int8": 1 / 250}[config.dtype]
+    mine, old = states(world, n), [torch.zeros(world, n)] * world
+    for number in range(5):
+        inputs = gradient(world, n, number)
+        results = step(compressor, inputs, mine)
+        for rank, result in enumerate(results):
+            reset = config.reset_every and mine[rank].tick % config.reset_every == 0
+            expected = inputs[rank] + (0 if reset else config.decay) * old[rank]
+            seen = compressor.contribution(result.sent).float() + _residual(compressor, mine[rank])
+            error = float((seen - expected).abs().max() / expected.abs().max())
+            assert error <= rounding, f"lost {error:.2e} of the largest element in step {number}"
+        old = [_residual(compressor, state) for state in mine]
+
+
+def _residual(compressor: ErrorFeedback, state: State) -> Tensor:
+    residual = compressor.residual(state)
+    assert residual is not None
+    return residual.clone()
+
+
+def state_survives_a_round_trip(factory: Factory) -> None:
+    """Saved and loaded into fresh states, the next steps are the same bit for bit."""
+    world, n = 2, 600
+    compressor, mine = factory(), states(world, n)
+    for number in range(3):
+        step(compressor, gradient(world, n, number), mine)
+    copies = states(world, n)
+    for copy, state in zip(copies, mine, strict=True):
+        copy.load_state_dict({k: v.clone() for k, v in state.state_dict().items()})
+    resumed = factory()
+    for number in (3, 4):
+        a = step(compressor, gradient(world, n, number), mine)
+        b = step(resumed, gradient(world, n, number), copies)
+        assert all(torch.equal(x.total, y.total) for x, y in zip(a, b, strict=True)), "resumed steps differ"
+
+
+def a_void_step_leaves_no_trace(factory: Factory) -> None:
+    """After `State.rollback`, also of a step with a NaN, everything is as before it."""
+    world, n = 2, 600
+    compressor, mine = factory(), states(world, n)
+    step(compressor, gradient(world, n, 0), mine)
+    before = [{k: v.clone() for k, v in s.state_dict().items()} for s in mine]
+    for void in (gradient(world, n, 1), [torch.full((world, n), math.nan)] * world):
+        step(compressor, void, mine)
+        for state, old in zip(mine, before, strict=True):
+            state.rollback()
+            new = state.state_dict()
+            assert new.keys() == old.keys(), f"{new.keys() ^ old.keys()} came or went"
+            assert all(torch.equal(new[k], old[k]) for k in old), "a void step left a trace"
+
+
+def unbiased_if_claimed(factory: Factory) -> None:
+    """The mean error over 400 collectives vanishes along four directions.
+
+    Along each the z value is compared with 5: a correct method fails once in 400,000 seeds, and the seed is fixed.
+    """
+    compressor, world, n, trials = factory(), 2, 256, 400
+    if not compressor.unbiased:
+        return
+    inputs, mine = gradient(world, n), states(world, n)
+    x = inputs[0].double()
+    signs = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(1)).double() * 2 - 1
+    directions = [d / d.norm() for d in (x, x.sign(), torch.ones_like(x), signs)]
+    errors = []
+    for _ in range(trials):
+        sent = step(compressor, inputs, mine)[0].sent
+        difference = compressor.contribution(sent).double() - x
+        errors.append([float((difference * d).sum()) for d in directions])
+    seen = torch.tensor(errors, dtype=torch.float64)
+    spread = seen.std(0) / math.sqrt(trials)
+    floor = 1e-6 * float(x.norm())  # float32 rounding
+    z = seen.mean(0).abs() / (spread + floor)
+    assert float(z.max()) < 5, f"biased: z values {z.tolist()}"
+
+
+def parameters_arrive_alike(factory: Factory) -> None:
+    """All-gather: the same rows on every rank, finite, near the originals; the same again if nothing changed."""
+    compressor = factory()
+    if not compressor.for_parameters:
+        return
+    for world, n, dtype in itertools.product(WORLDS, (0, 1, 257), DTYPES):
+        shards = [rows[0] for rows in gradient(world, n, 0, dtype)]
+        mine = states(world, n)
+        first = simulate.all_gather(compressor, shards, mine)
+        for state in mine:
+            state.begin()
+        again = simulate.all_gather(compressor, shards, mine)
+        for gathered, repeated in zip(first, again, strict=True):
+            assert gathered.shape == (world, n)
+            assert torch.equal(gathered, first[0]), "ranks see different parameters"
+            assert torch.equal(repeated, gathered), "a second gather of the same parameters differs from the first"
+        for row, shard in zip(first[0].float(), shards, strict=True):
+            assert torch.isfinite(row).all()
+            error, size = float((row - shard.float()).norm()), float(shard.float().norm())
+            assert error <= (0 if compressor.lossless else 0.5) * size, f"relative error {error / size}"
+
+
+LAWS: list[Callable[[Factory], None]] = [
+    finite_in_finite_out,
+    bytes_are_as_declared,
+    zeros_stay_zero,
+    what_is_not_finite_never_becomes_plausible,
+    nothing_but_the_input_decides,
+    totals_are_sums_of_contributions,
+    feedback_loses_nothing,
+    state_survives_a_round_trip,
+    a_void_step_leaves_no_trace,
+    unbiased_if_claimed,
+    parameters_arrive_alike,
+]
+GRADIENT_LAWS = [law for law in LAWS if law is not parameters_arrive_alike]
+
+
+def laws_for(compressor: Compressor) -> list[Callable[[Factory], None]]:
+    """Those that concern it: a method for parameters alone runs no reduce-scatter."""
+    return LAWS if compressor.for_gradients else [law for law in LAWS if law not in GRADIENT_LAWS]
+
+
+def main() -> int:
+    """Check one method; 1 when a law is broken, 2 when the method cannot be built."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("method")
+    parser.add_argument("config", nargs="?", default="{}", help="its settings as JSON")
+    options = parser.parse_args()
+
+    def factory() -> Compressor:
+        made = make(options.method, json.loads(options.config))
+        if made is None:
+            raise ValueError("none is no method: it registers no hook")
+        return made
+
+    try:
+        laws = laws_for(factory())
+    except ValueError as e:
+        print(f"conformance: {e}", file=sys.stderr)
+        return 2
+    broken = 0
+    for law in laws:
+        try:
+            law(factory)
+            print(f"holds   {law.__name__}")
+        except AssertionError as e:
+            broken += 1
+            print(f"BROKEN  {law.__name__}: {e}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Which parameter lies where in a unit's flat gradient: for methods that need matrices or names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Segment(NamedTuple):
+    """One parameter of an FSDP unit: columns ``start`` to ``stop`` of every row.
+
+    FSDP2 shards dim 0: with ``chunk = ceil(shape[0] / W)``, columns of row d hold the parameter's slices
+    ``d * chunk`` to ``(d + 1) * chunk``, the last ones padded with zeros.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def segments_of(shapes: Sequence[tuple[str, tuple[int, ...]]], world: int) -> tuple[Segment, ...]:
+    """The segments of a unit that holds these (name, shape) in this order, sharded over ``world`` ranks."""
+    found, start = [], 0
+    for name, shape in shapes:
+        width = math.ceil(shape[0] / world) * math.prod(shape[1:])
+        found.append(Segment(name, tuple(shape), start, start + width))
+        start += width
+    return tuple(found)
+
+
+def flatten(tensors: Sequence[Tensor], world: int) -> Tensor:
+    """Full tensors as FSDP2 lays them out for a reduce-scatter: ``[W, n]``, row d the dim-0 chunks of rank d."""
+    parts = []
+    for tensor in tensors:
+        chunk = math.ceil(tensor.shape[0] / world)
+        padded = tensor.new_zeros((chunk * world, *tensor.shape[1:]))
+        padded[: tensor.shape[0]] = tensor
+        parts.append(padded.view(world, -1))
+    return torch.cat(parts, 1)
+
+
+def unflatten(rows: Tensor, segments: Sequence[Segment]) -> list[Tensor]:
+    """The full tensors again from ``[W, n]``, padding dropped: the inverse of `flatten`."""
+    return [rows[:, s.start : s.stop].reshape(-1, *s.shape[1:])[: s.shape[0]] for s in segments]
