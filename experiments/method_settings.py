@@ -1,0 +1,77 @@
+"""Which settings stand for each method in our tables: its default first, then weaker and stronger ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Settings = dict[str, Any]
+
+GRADIENT_METHODS: dict[str, list[Settings]] = {
+    "identity": [{}],
+    "bf16": [{}],
+    "fp16": [{}],
+    "fp8": [{}, {"format": "e5m2"}, {"block_size": 32}, {"block_size": 4096}],
+    "int8": [
+        {},
+        {"block_size": 64},
+        {"block_size": 2048},
+        {"hadamard": True},
+        {"scale": "global"},
+        {"entropy": "rans"},
+    ],
+    "int4": [
+        {},
+        {"block_size": 32},
+        {"block_size": 2048},
+        {"hadamard": True},
+        {"entropy": "rans"},
+        {"entropy": "zstd"},
+    ],
+    "qsgd": [{}, {"bits": 2, "bucket_size": 128}, {"bits": 4}, {"bits": 8}, {"bits": 4, "norm": "l2"}],
+    "nc": [{}, {"bits": 8}, {"rounding": "nearest"}, {"entropy": "rans"}],
+    "terngrad": [{}, {"clip_sigmas": 0.0}, {"packing": "base3"}],
+    "onebit": [{}, {"group_size": 128}, {"group_size": 8192}],
+    "signsgd": [{}, {"mode": "majority"}, {"mode": "scaled"}],
+    "topk": [
+        {},
+        {"ratio": 0.001},
+        {"ratio": 0.05},
+        {"selection": "chunked", "ratio": 0.015625},
+        {"values": {"method": "qsgd", "bits": 4}},
+        {"values": "int8", "indices": "elias_fano"},
+    ],
+    "randomk": [{}, {"ratio": 0.1}, {"ratio": 0.5}, {"ratio": 0.1, "scaling": "contractive"}],
+    "thresholdv": [{}, {"quantile": 0.9}, {"quantile": 0.999}],
+    "dgc": [{}, {"ratio": 0.01}, {"ratio": 0.05}],
+    "powersgd": [{}, {"rank": 1}, {"rank": 8}],
+    "sketch": [{}, {"ratio": 0.005}, {"ratio": 0.05}],
+    "gradiveq": [{}],
+    "zero": [{}],
+}
+
+Run = tuple[str, Settings, str, Settings]  # gradients' method and settings, parameters' method and settings
+
+FIRST_RUNS: list[Run] = [
+    ("none", {}, "none", {}),
+    ("identity", {}, "identity", {}),
+    ("bf16", {}, "none", {}),
+    ("fp16", {}, "none", {}),
+    ("int8", {}, "none", {}),
+    ("int8", {"scale": "global"}, "none", {}),
+    ("topk", {"ratio": 0.01}, "none", {}),
+    ("int8", {}, "int8", {}),
+]
+
+# every method's claim in training: its default, and each method for parameters with int8 gradients
+ALL_RUNS: list[Run] = [
+    ("none", {}, "none", {}),
+    *((method, {}, "none", {}) for method in GRADIENT_METHODS),
+    ("int4", {"hadamard": True, "error_feedback": True}, "none", {}),
+    ("qsgd", {"bits": 4}, "none", {}),
+    ("topk", {"ratio": 0.01, "values": {"method": "qsgd", "bits": 4}}, "none", {}),
+    ("int8", {}, "int8", {}),
+    ("int8", {}, "int4", {}),
+    ("int8", {}, "fp8", {}),
+    ("int8", {}, "delta", {}),
+    ("int4", {"error_feedback": True}, "delta", {}),
+]
