@@ -8,7 +8,8 @@ torch's own collective. Columns:
 
     ledger      bytes a rank sent, as our ledger (and so the results row) counts them; for stock: the shapes' minimum
     interface   bytes the rank's interface sent meanwhile, TCP/IP headers and acknowledgements included
-    link use    ledger bytes / (wire time x rate); stock: interface bytes, since gloo sends more than it need
+    link use    ledger bytes / (wire time x rate), the median collective; stock: interface bytes, since gloo sends
+                more than it need
     with codec  the same over the whole collective, encoding and decoding included
 
 The shaper lets its first 5 ms through unhindered, so a link use can come out a few percent high.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -68,26 +70,31 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
     def measure(label: str, op: str, call: Any, ledger: cc.Ledger | None) -> None:
         call()
         dist.barrier()
-        counted, before, start = (
-            cc.Totals() if ledger is None else ledger.totals(),
-            interface_bytes(),
-            time.perf_counter(),
-        )
+
+        def sent() -> int:
+            return ledger.totals().sent_bytes if ledger is not None else 0
+
+        def wire() -> float:
+            return ledger.totals().wire_ms / 1e3 if ledger is not None else time.perf_counter()
+
+        sent_before, interface_before = sent(), interface_bytes()
+        wire_s, whole_s = [], []
         for _ in range(repeats):
+            wire_start, start = wire(), time.perf_counter()
             call()
+            wire_s.append(wire() - wire_start)
+            whole_s.append(time.perf_counter() - start)
         dist.barrier()
-        seconds, interface = time.perf_counter() - start, interface_bytes() - before
         raw = shard.nbytes * (world - 1) * repeats
-        totals = None if ledger is None else ledger.totals() - counted
         lines.append(
             {
                 "method": label,
                 "op": op,
                 "raw_bytes": raw,
-                "ledger_bytes": raw if totals is None else totals.sent_bytes,
-                "interface_bytes": interface,
-                "wire_s": seconds if totals is None else totals.wire_ms / 1e3,
-                "whole_s": seconds,
+                "ledger_bytes": raw if ledger is None else sent() - sent_before,
+                "interface_bytes": interface_bytes() - interface_before,
+                "wire_s": statistics.median(wire_s),
+                "whole_s": statistics.median(whole_s),
             }
         )
 
@@ -110,7 +117,7 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
     os._exit(0)
 
 
-def table(lines: list[dict[str, Any]], rate_bytes: float | None) -> str:
+def table(lines: list[dict[str, Any]], repeats: int, rate_bytes: float | None) -> str:
     """The measurements for people."""
     heads = ["ledger MB", "interface MB", "off by", "ratio claimed", "counted", "link use", "with codec"]
     rows = [f"{'method':26s}{'collective':16s}" + "".join(f"{h:>15s}" for h in heads)]
@@ -118,7 +125,7 @@ def table(lines: list[dict[str, Any]], rate_bytes: float | None) -> str:
         ledger, interface = line["ledger_bytes"], line["interface_bytes"]
         useful = interface if line["method"] == "stock" else ledger
         use, whole = (
-            f"{useful / (line[key] * rate_bytes):.3f}" if rate_bytes else "-" for key in ("wire_s", "whole_s")
+            f"{useful / (repeats * line[key] * rate_bytes):.3f}" if rate_bytes else "-" for key in ("wire_s", "whole_s")
         )
         cells = [f"{ledger / 1e6:.2f}", f"{interface / 1e6:.2f}", f"{100 * (interface / ledger - 1):+.2f} %"]
         cells += [f"{line['raw_bytes'] / ledger:.3f}", f"{line['raw_bytes'] / interface:.3f}", use, whole]
@@ -151,7 +158,7 @@ def main() -> int:
     print(
         f"{options.ranks} ranks, {options.rate}, {options.elements:,} float32 elements, {options.repeats} collectives"
     )
-    print(table(lines, bits / 8 if bits else None))
+    print(table(lines, options.repeats, bits / 8 if bits else None))
     if options.json is not None:
         settings = {k: v for k, v in vars(options).items() if k not in ("json", "as_rank")}
         options.json.write_text(json.dumps({"settings": settings, "lines": lines}, indent=2) + "\n")
