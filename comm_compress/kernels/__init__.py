@@ -95,14 +95,14 @@ def hadamard(rows: Tensor) -> Tensor:
 
 
 def powers_of_two(rows: Tensor, lowest: Tensor, key: tuple[int, int] | None) -> Tensor:
-    """uint8 ``[R, n]``: exponent fields of the rounded magnitudes; see `formats_reference.powers_of_two`."""
-    fields: Tensor = _topic("formats", rows).powers_of_two(rows, lowest, key)
-    return fields
+    """uint8 ``[R, n]``: magnitudes rounded to powers of two; see `formats_reference.powers_of_two`."""
+    places: Tensor = _topic("formats", rows).powers_of_two(rows, lowest, key)
+    return places
 
 
-def signed_powers(exponents: Tensor, negative: Tensor) -> Tensor:
-    """Float32 ``[R, n]``: powers of two from uint8 exponent fields and uint8 signs."""
-    values: Tensor = _topic("formats", exponents).signed_powers(exponents, negative)
+def signed_powers(places: Tensor, lowest: Tensor, negative: Tensor) -> Tensor:
+    """Float32 ``[R, n]``: the powers of two again; see `formats_reference.signed_powers`."""
+    values: Tensor = _topic("formats", places).signed_powers(places, lowest, negative)
     return values
 
 

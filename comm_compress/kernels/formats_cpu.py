@@ -19,21 +19,20 @@ PLACES = np.int32(MANTISSA)
 def powers_of_two(rows: Tensor, lowest: Tensor, key: tuple[int, int] | None) -> Tensor:
     """As `formats_reference.powers_of_two`, for CPU rows."""
     bits = rows.float().contiguous().view(torch.int32)
-    fields = torch.empty(rows.shape, dtype=torch.uint8)
+    places = torch.empty(rows.shape, dtype=torch.uint8)
     low, high = (np.uint32(word) for word in key or (0, 0))
-    for row, floor in enumerate(lowest.tolist()):
-        arrays = (bits[row].numpy(), fields[row].numpy())
-        settings = (row * rows.shape[1], np.int32(floor), key is not None, low, high)
-        _over_blocks(_powers, rows.shape[1], 1, *settings, *arrays)
-    return fields
+    for row, first_field in enumerate(lowest.tolist()):
+        settings = (row * rows.shape[1], np.int32(first_field), key is not None, low, high)
+        _over_blocks(_powers, rows.shape[1], 1, *settings, bits[row].numpy(), places[row].numpy())
+    return places
 
 
-def signed_powers(exponents: Tensor, negative: Tensor) -> Tensor:
+def signed_powers(places: Tensor, lowest: Tensor, negative: Tensor) -> Tensor:
     """As `formats_reference.signed_powers`, for CPU codes."""
-    bits = torch.empty(exponents.shape, dtype=torch.int32)
-    for row in range(bits.shape[0]):
-        arrays = (exponents[row].contiguous().numpy(), negative[row].contiguous().numpy(), bits[row].numpy())
-        _over_blocks(_signed, bits.shape[1], 1, *arrays)
+    bits = torch.empty(places.shape, dtype=torch.int32)
+    for row, first_field in enumerate(lowest.tolist()):
+        arrays = (places[row].contiguous().numpy(), negative[row].contiguous().numpy(), bits[row].numpy())
+        _over_blocks(_signed, bits.shape[1], 1, np.int32(first_field), *arrays)
     return bits.view(torch.float32)
 
 
@@ -56,32 +55,57 @@ def _powers(
     first: int,
     last: int,
     counter: int,
-    floor: np.int32,
+    first_field: np.int32,
     random: bool,
     low: np.uint32,
     high: np.uint32,
     bits: Array,
-    fields: Array,
+    places: Array,
 ) -> None:
-    to_units = np.int32((np.int32(254) - floor) << PLACES).view(np.float32)
-    for i in range(first, last):
-        magnitude = np.int32(bits[i] & MAGNITUDE)
-        noise = HALF
-        if random:
-            noise = np.int32(_hash(np.uint32(counter + i), low, high) & MASK)
-        if magnitude >= INFINITY:
-            fields[i] = 255
-        elif (magnitude >> PLACES) < floor:
-            share = np.int32(magnitude.view(np.float32) * to_units * WHOLE)
-            fields[i] = np.int32((share + noise) >> PLACES) * floor
-        else:
-            fields[i] = min(np.int32((magnitude + noise) >> PLACES), np.int32(254))
+    if random:
+        _powers_at_random(bits[first:last], first_field, np.uint32(counter + first), low, high, places[first:last])
+    else:
+        _nearest_powers(bits[first:last], first_field, places[first:last])
 
 
 @_kernel
-def _signed(first: int, last: int, exponents: Array, negative: Array, bits: Array) -> None:
-    for i in range(first, last):
-        bits[i] = np.int32(np.uint32(exponents[i]) << np.uint32(23) | np.uint32(negative[i]) << np.uint32(31))
+def _powers_at_random(
+    bits: Array, first_field: np.int32, counter: np.uint32, low: np.uint32, high: np.uint32, places: Array
+) -> None:
+    for i in range(bits.size):
+        noise = np.int32(_hash(np.uint32(counter + np.uint32(i)), low, high) & MASK)
+        places[i] = _place(np.int32(bits[i] & MAGNITUDE), first_field, noise)
+
+
+@_kernel
+def _nearest_powers(bits: Array, first_field: np.int32, places: Array) -> None:
+    for i in range(bits.size):
+        places[i] = _place(np.int32(bits[i] & MAGNITUDE), first_field, HALF)
+
+
+@_kernel
+def _place(magnitude: np.int32, first_field: np.int32, noise: np.int32) -> np.uint8:
+    to_first = np.int32((np.int32(254) - first_field) << PLACES).view(np.float32)
+    share = np.int32(magnitude).view(np.float32) * to_first
+    share = share if share < np.float32(1) else np.float32(1)
+    below = np.int32(np.int32(np.int32(share * WHOLE) + noise) >> PLACES)
+    above = np.int32(np.int32(min(magnitude, INFINITY) + noise) >> PLACES)
+    above = np.int32(min(above, np.int32(254)) - first_field + np.int32(1))
+    place = below if np.int32(magnitude >> PLACES) < first_field else above
+    return np.uint8(place if magnitude < INFINITY else np.int32(255))
+
+
+@_kernel
+def _signed(first: int, last: int, first_field: np.int32, places: Array, negative: Array, bits: Array) -> None:
+    _signed_bits(places[first:last], np.int32(first_field - 1), negative[first:last], bits[first:last])
+
+
+@_kernel
+def _signed_bits(places: Array, shift: np.int32, negative: Array, bits: Array) -> None:
+    for i in range(places.size):
+        place = np.int32(places[i])
+        field = np.int32(place + shift) if place > 0 else np.int32(0)
+        bits[i] = np.int32((field << PLACES) | (np.int32(negative[i]) << np.int32(31)))
 
 
 @_kernel

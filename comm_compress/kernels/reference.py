@@ -83,7 +83,7 @@ def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
 
 
 def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) -> Tensor:
-    """``[R, n]`` of ``dtype`` (int32, or uint8 for at most 8 bits): the codes that `pack` wrote, as unsigned numbers."""
+    """``[R, n]`` of ``dtype`` (int32, or uint8 for at most 8 bits): the unsigned codes that `pack` wrote."""
     octets = (packed.int().unsqueeze(-1) >> torch.arange(8, device=packed.device, dtype=torch.int32)) & 1
     stream = octets.view(packed.shape[0], -1)[:, : n * bits].view(packed.shape[0], n, bits)
     return (stream << torch.arange(bits, device=packed.device, dtype=torch.int32)).sum(-1, dtype=torch.int32).to(dtype)

@@ -46,13 +46,13 @@ class QSGD(BlockCodec):
         value = norm * sgn(x) * l / s,  l = floor(s |x| / norm) or one more, so that the mean is |x|
 
     norm is that of a bucket of d elements, s = 2^(bits-1) - 1, so that ceil(log2(2s + 1)) = bits: 1, 3, 7, 15, 31,
-    63, 127 levels a side for 2 to 8 bits. Unbiased. With f the fractional part of s |x| / norm, an element's variance is
-    (norm / s)^2 f (1 - f); over a bucket it is at most min(d / s^2, sqrt(d) / s) ||x||^2 with the l2 norm, and
-    d / (4 s^2) max|x|^2 with the max norm, whose step is the smaller one for any data: the default.
+    63, 127 levels a side for 2 to 8 bits. Unbiased. With f the fractional part of s |x| / norm, the variance of an
+    element is (norm / s)^2 f (1 - f); over a bucket it is at most min(d / s^2, sqrt(d) / s) ||x||^2 with the l2 norm,
+    and d / (4 s^2) max|x|^2 with the max norm, whose step is the smaller one for any data: the default.
     NMSE on Gaussian buckets of 512, s = 7: 0.036 max, 1.58 l2. bits + 32 / bucket_size bits an element.
 
     bits = 1 has no room for a zero: value = norm or -norm with probability (1 + x / norm) / 2 and the rest (sign
-    dithering). Unbiased, variance norm^2 - x^2 an element: about 8.3 ||x||^2 for Gaussian buckets of 512.
+    dithering). Unbiased, variance norm^2 - x^2 an element: about 9.8 ||x||^2 for Gaussian buckets of 512.
 
     A bucket of zeros has norm 0 and decodes to zeros, one with a NaN or an infinity to NaN. Left out of the
     paper: Elias coding, so the size depends on n alone.

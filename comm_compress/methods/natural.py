@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ from comm_compress.state import State
 LARGEST = 254  # exponent field of the largest finite power of two, 2^127
 WINDOW = 127  # powers that 7 bits tell apart, beside zero
 NOT_FINITE = 0  # instead of a row's lowest exponent field, which is 1 or more
-SIGN = 128
+SIGN = 7  # the bit
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,6 @@ class NaturalCompression(Codec):
 
     def __init__(self, config: NaturalConfig) -> None:
         self.unbiased = config.rounding == "stochastic"
-        self.for_parameters = not self.unbiased
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """Exponents, then signs."""
@@ -58,18 +58,22 @@ class NaturalCompression(Codec):
         """Round, and pack the signs."""
         num_rows, n = rows.shape
         out = Encoded.empty(num_rows, n, self.layout(n, rows.dtype), rows.device)
-        lowest = torch.ones(num_rows, dtype=torch.uint8, device=rows.device)
-        out["exponents"].copy_(kernels.powers_of_two(rows, lowest, self._key(state)))
+        out["exponents"].copy_(kernels.powers_of_two(rows, _lowest(out), self._key(state)))
         kernels.pack((rows < 0).view(torch.uint8), 1, out["signs"])
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Float32 rows."""
         signs = kernels.unpack(encoded["signs"], 1, encoded.n, torch.uint8)
-        return kernels.signed_powers(encoded["exponents"], signs)
+        return kernels.signed_powers(encoded["exponents"], _lowest(encoded), signs)
 
     def _key(self, state: State) -> tuple[int, int] | None:
         return state.key("rounding") if self.unbiased else None
+
+
+def _lowest(encoded: Encoded) -> Tensor:
+    """Every exponent field from 1 on is in use."""
+    return torch.ones(encoded.num_rows, dtype=torch.uint8, device=encoded.buffer.device)
 
 
 class WindowedNaturalCompression(NaturalCompression):
@@ -91,12 +95,11 @@ class WindowedNaturalCompression(NaturalCompression):
         out = Encoded.empty(num_rows, n, self.layout(n, rows.dtype), rows.device)
         if n == 0:
             return out
-        peak = torch.linalg.vector_norm(rows, torch.inf, dim=1, keepdim=True).float()
+        peak = kernels.block_norms(rows, n, math.inf).float()
         top = ((peak.view(torch.int32) >> 23) + 1).clamp(max=LARGEST)  # one more: it may be rounded up
-        lowest = (top - (WINDOW - 1)).clamp(min=1)
-        exponents = kernels.powers_of_two(rows, lowest[:, 0].to(torch.uint8), self._key(state))
-        codes = torch.where(exponents > 0, exponents - (lowest - 1).to(torch.uint8), 0)
-        out["codes"].copy_(codes + (rows < 0) * SIGN)
+        lowest = (top - (WINDOW - 1)).clamp(min=1).to(torch.uint8)
+        places = kernels.powers_of_two(rows, lowest[:, 0], self._key(state))
+        out["codes"].copy_(places.bitwise_or_((rows < 0).view(torch.uint8) << SIGN))
         out["lowest"].copy_(torch.where(torch.isfinite(peak), lowest, NOT_FINITE))
         return out
 
@@ -105,9 +108,7 @@ class WindowedNaturalCompression(NaturalCompression):
         codes, lowest = encoded["codes"], encoded["lowest"]
         if encoded.n == 0:
             return torch.zeros(codes.shape, device=codes.device)
-        places = codes & (SIGN - 1)
-        exponents = torch.where(places > 0, places + (lowest - 1), 0)
-        rows = kernels.signed_powers(exponents, codes >> 7)
+        rows = kernels.signed_powers(codes & WINDOW, lowest[:, 0].clamp(min=1), codes >> SIGN)
         return rows.masked_fill_(lowest == NOT_FINITE, torch.nan)
 
 

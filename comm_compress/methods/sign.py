@@ -29,7 +29,7 @@ class OneBitConfig:
 
 @register("onebit", OneBitConfig, error_feedback=True)
 class OneBit(Codec):
-    """Each element becomes the mean of its group's elements of its own sign (1-bit SGD, Seide et al., Interspeech 2014).
+    """Each element becomes the mean of its group's elements of its sign (1-bit SGD, Seide et al., Interspeech 2014).
 
     The threshold is 0 (zero goes with the positive); the two means are the least-squares reconstruction. Biased:
     NMSE 1 - 2/pi = 0.363 on Gaussian data, 0.5 on Laplace; the paper diverges without error feedback, which is on by
