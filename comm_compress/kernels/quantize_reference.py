@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +37,12 @@ def block_norms(rows: Tensor, block_size: int, p: float) -> Tensor:
         left, right = terms[..., :half], terms[..., half:]
         left[..., : right.shape[-1]] += right
         terms = left
-    return terms[..., 0].sqrt() if p == 2 else terms[..., 0]
+    return _sqrt(terms[..., 0]) if p == 2 else terms[..., 0]
+
+
+def _sqrt(x: Tensor) -> Tensor:
+    """Correctly rounded on every device: numpy's and CUDA's are, torch's on CPU is not always."""
+    return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
 def stochastic_quantize(

@@ -30,7 +30,7 @@ def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor
         return
     blocks = blocks_of(rows, block_size)
     peak = blocks.abs().amax(-1)
-    scale = peak / levels
+    scale = peak / torch.full_like(peak, levels)  # CUDA multiplies by the reciprocal when it divides by a number
     finite, usable = torch.isfinite(peak), scale >= TINY
     inverse = torch.where(finite & usable, 1 / scale, 0)
     scaled = torch.where(finite.unsqueeze(-1), blocks, 0) * inverse.unsqueeze(-1)

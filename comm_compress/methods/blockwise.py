@@ -82,19 +82,21 @@ class BlockCodec(Codec):
         return kernels.absmax_dequantize_sum(self.codes(encoded), encoded["scales"], self.block_size(encoded.n))
 
 
-def as_scales(sizes: Tensor) -> Tensor:
-    """Float32 scales from float64 sizes of blocks.
+def as_scales(sizes: Tensor, levels: float = 1) -> Tensor:
+    """Float32 scales: float64 ``sizes`` of blocks by the number of levels that they are cut into.
 
     Below the smallest normal float32 a scale is 0, not finite it is NaN, and a finite one never overflows.
     """
-    scales = sizes.clamp(max=HUGE).float()
+    # by a tensor, because CUDA multiplies by the reciprocal when it divides by a number
+    scales = (sizes / torch.full_like(sizes, levels)).clamp(max=HUGE).float()
     return torch.where(torch.isfinite(sizes), torch.where(scales >= TINY, scales, 0), torch.nan)
 
 
-def block_lengths(n: int, block_size: int, device: torch.device) -> Tensor:
-    """float64 ``[blocks]``: how many elements each block of a row really has (the last may be short)."""
-    lengths = torch.full((math.ceil(n / block_size),), block_size, dtype=torch.float64, device=device)
-    lengths[-1:] = n - block_size * (math.ceil(n / block_size) - 1)
+def block_lengths(n: int, block_size: int, device: torch.device, power: float = 1) -> Tensor:
+    """float64 ``[blocks]``: how many elements each block of a row really has (the last may be short), to ``power``."""
+    blocks = math.ceil(n / block_size)
+    lengths = torch.full((blocks,), block_size**power, dtype=torch.float64, device=device)
+    lengths[-1:] = (n - block_size * (blocks - 1)) ** power
     return lengths
 
 

@@ -70,7 +70,7 @@ class QSGD(BlockCodec):
         bucket, key = self.block_size(rows.shape[1]), state.key("rounding")
         norms = kernels.block_norms(rows, bucket, self.p)
         if self.levels:
-            scales.copy_(as_scales(norms / self.levels))
+            scales.copy_(as_scales(norms, self.levels))
             kernels.stochastic_quantize(rows, scales, bucket, self.levels, key, codes)
         else:  # (1 + x / norm) / 2, rounded to 0 or 1
             scales.copy_(as_scales(norms))
@@ -118,7 +118,7 @@ class TernGrad(BlockCodec):
         bucket = self.block_size(n)
         scalers = kernels.block_norms(rows, bucket, math.inf)
         if self.clip_sigmas:
-            sigma = kernels.block_norms(rows, bucket, 2) / block_lengths(n, bucket, rows.device).sqrt()
+            sigma = kernels.block_norms(rows, bucket, 2) / block_lengths(n, bucket, rows.device, 0.5)
             scalers = torch.minimum(scalers, self.clip_sigmas * sigma)
         scales.copy_(as_scales(scalers))
         kernels.stochastic_quantize(rows, scales, bucket, 1, state.key("rounding"), codes)

@@ -56,7 +56,7 @@ class Float8(Codec):
         n = rows.shape[1]
         out = Encoded.empty(rows.shape[0], n, self.layout(n, rows.dtype), rows.device)
         largest = torch.finfo(self.dtype).max
-        out["scales"].copy_(as_scales(kernels.block_norms(rows, self.block_size, math.inf) / largest))
+        out["scales"].copy_(as_scales(kernels.block_norms(rows, self.block_size, math.inf), largest))
         for row, scales, codes in zip(rows, out["scales"], out["codes"], strict=True):
             inverse = self._spread(torch.where(scales > 0, 1 / scales, 0), n)  # 0 also where the scale is NaN
             scaled = torch.where(inverse > 0, row.float() * inverse, 0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
-from comm_compress.registry import register, require
+from comm_compress.registry import register
 from comm_compress.state import State
 
 LARGEST = 254  # exponent field of the largest finite power of two, 2^127
@@ -30,9 +30,6 @@ class NaturalConfig:
 
     bits: Literal[8, 9] = 9
     rounding: Literal["stochastic", "nearest"] = "stochastic"
-
-    def __post_init__(self) -> None:
-        require(self.bits in (8, 9), "bits", self.bits, "8 or 9")
 
 
 class NaturalCompression(Codec):

@@ -83,7 +83,7 @@ class BlockUniform(BlockCodec):
         if self.hadamard:
             rows = kernels.hadamard(rows)
         if self.unbiased:
-            scales.copy_(as_scales(kernels.block_norms(rows, block_size, math.inf) / self.levels))
+            scales.copy_(as_scales(kernels.block_norms(rows, block_size, math.inf), self.levels))
             kernels.stochastic_quantize(rows, scales, block_size, self.levels, state.key("rounding"), codes)
         else:
             kernels.absmax_quantize(rows, block_size, codes, scales, self.levels)
