@@ -25,7 +25,7 @@ class Compressor(ABC):
     - the bytes counted are the bytes sent;
     - a NaN or an infinity in a row makes its destination's total not finite;
     - zeros give zeros, and empty rows (n = 0) empty results;
-    - ``total`` is the sum over ranks of their `contribution`.
+    - ``total`` is the sum over ranks of their `contribution` (where `additive`).
     """
 
     linear: bool = False
@@ -41,6 +41,8 @@ class Compressor(ABC):
     call between two optimizer steps."""
     needs_segments: bool = False
     """Does it need to know where each parameter lies (`State.segments`)?"""
+    additive: bool = True
+    """Is the total the sum over ranks of their contributions? A majority vote is not."""
     no_feedback: str = ""
     """Why error feedback makes no sense around it; empty when it does."""
     max_ranks: int | None = None

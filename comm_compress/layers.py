@@ -55,6 +55,7 @@ class ByLayer(Compressor):
         self.for_gradients = all(c.for_gradients for c in everyone)
         self.for_parameters = all(c.for_parameters for c in everyone)
         self.lossless, self.unbiased = all(c.lossless for c in everyone), all(c.unbiased for c in everyone)
+        self.additive = all(c.additive for c in everyone)
         limits = [c.max_ranks for c in everyone if c.max_ranks is not None]
         self.max_ranks = min(limits, default=None)
         self.name = rest.name

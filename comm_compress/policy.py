@@ -30,6 +30,7 @@ class Sparing(Compressor):
         self.name = inner.name
         self.settings = {**inner.settings, "warmup_steps": warmup_steps, "min_numel": min_numel}
         self.linear, self.unbiased, self.lossless = inner.linear, inner.unbiased, inner.lossless
+        self.additive = inner.additive
         self.for_gradients, self.for_parameters = inner.for_gradients, inner.for_parameters
         self.needs_segments, self.max_ranks = inner.needs_segments, inner.max_ranks
 

@@ -158,7 +158,9 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
 
     compressor = entry.build(own)
     compressor.name, compressor.settings = name, dataclasses.asdict(own)
-    wants_feedback = entry.error_feedback if common.error_feedback is None else common.error_feedback
+    wants_feedback = common.error_feedback
+    if wants_feedback is None:
+        wants_feedback = entry.error_feedback and not compressor.no_feedback
     if wants_feedback is False:
         if entry.error_feedback:
             compressor.settings["error_feedback"] = False

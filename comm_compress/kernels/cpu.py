@@ -30,12 +30,12 @@ Array = npt.NDArray[np.generic]
 _kernel = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
-def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor) -> None:
-    """As `reference.absmax_quantize`, for float32 CPU rows."""
-    rows = rows.contiguous()
+def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor, levels: int = 127) -> None:
+    """As `reference.absmax_quantize`, for CPU rows."""
+    rows = rows.float().contiguous()
     for row in range(rows.shape[0]):
         values, bits = rows[row].numpy(), rows[row].view(torch.int32).numpy()
-        arrays = (values, bits, block_size, codes[row].numpy(), scales[row].numpy())
+        arrays = (values, bits, block_size, np.float32(levels), codes[row].numpy(), scales[row].numpy())
         _over_blocks(_quantize, scales.shape[1], block_size, *arrays)
 
 
@@ -63,9 +63,9 @@ def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
         _over_blocks(_pack, math.ceil(source.size / PACKED_TOGETHER), PACKED_TOGETHER, source, bits, target)
 
 
-def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
+def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) -> Tensor:
     """As `reference.unpack`, for CPU bytes."""
-    codes = torch.empty(packed.shape[0], n, dtype=torch.int32)
+    codes = torch.empty(packed.shape[0], n, dtype=dtype)
     bytes_ = packed.contiguous()
     for row in range(packed.shape[0]):
         _over_blocks(
@@ -119,11 +119,20 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 @_kernel
-def _quantize(first: int, last: int, values: Array, bits: Array, block_size: int, codes: Array, scales: Array) -> None:
+def _quantize(
+    first: int,
+    last: int,
+    values: Array,
+    bits: Array,
+    block_size: int,
+    levels: np.float32,
+    codes: Array,
+    scales: Array,
+) -> None:
     for block in range(first, last):
         start, end = block * block_size, min((block + 1) * block_size, values.size)
         peak = _peak_bits(bits[start:end])
-        scale = np.int32(peak).view(np.float32) / np.float32(127)
+        scale = np.int32(peak).view(np.float32) / levels
         if peak >= INFINITY:
             scales[block] = np.float32(np.nan)
             codes[start:end] = 0

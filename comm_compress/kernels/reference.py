@@ -11,30 +11,30 @@ from torch import Tensor
 TINY = torch.finfo(torch.float32).tiny
 
 
-def _blocks(rows: Tensor, block_size: int) -> Tensor:
+def blocks_of(rows: Tensor, block_size: int) -> Tensor:
     """``[R, n]`` as float32 ``[R, ceil(n / block_size), block_size]``, zero-padded."""
     n = rows.shape[1]
     count = math.ceil(n / block_size)
     return F.pad(rows.float(), (0, count * block_size - n)).view(rows.shape[0], count, block_size)
 
 
-def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor) -> None:
-    """Quantise each block of a row to int8 with its own scale.
+def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor, levels: int = 127) -> None:
+    """Quantise each block of a row to integers from -levels to levels with its own scale.
 
     ``rows`` float ``[R, n]``; ``codes`` int8 ``[R, n]`` and ``scales`` float32 ``[R, ceil(n / block_size)]``
-    are written (both may be strided views). scale = max|x| / 127, code = round-half-even(x * (1 / scale)).
+    are written (both may be strided views). scale = max|x| / levels, code = round-half-even(x * (1 / scale)).
     A block whose scale would be denormal gets scale 0 and codes 0; one that is not finite, scale NaN and
     codes 0.
     """
     if rows.numel() == 0:
         return
-    blocks = _blocks(rows, block_size)
+    blocks = blocks_of(rows, block_size)
     peak = blocks.abs().amax(-1)
-    scale = peak / 127
+    scale = peak / torch.full_like(peak, levels)  # CUDA multiplies by the reciprocal when it divides by a number
     finite, usable = torch.isfinite(peak), scale >= TINY
     inverse = torch.where(finite & usable, 1 / scale, 0)
     scaled = torch.where(finite.unsqueeze(-1), blocks, 0) * inverse.unsqueeze(-1)
-    codes.copy_(scaled.round_().clamp_(-127, 127).flatten(1)[:, : rows.shape[1]])
+    codes.copy_(scaled.round_().clamp_(-levels, levels).flatten(1)[:, : rows.shape[1]])
     scales.copy_(torch.where(finite, torch.where(usable, scale, 0), torch.nan))
 
 
@@ -43,7 +43,7 @@ def absmax_dequantize(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
     n = codes.shape[1]
     if codes.numel() == 0:
         return codes.new_zeros(codes.shape, dtype=torch.float32)
-    values = _blocks(codes, block_size) * scales.unsqueeze(-1)
+    values = blocks_of(codes, block_size) * scales.unsqueeze(-1)
     return values.flatten(1)[:, :n]
 
 
@@ -71,7 +71,7 @@ def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
     """Write the low ``bits`` of every code as one little-endian bit stream a row.
 
-    ``codes`` int32 or uint8 ``[R, n]``, ``bits`` from 1 to 31; ``packed`` uint8 ``[R, ceil(n * bits / 8)]``:
+    ``codes`` int32, int8 or uint8 ``[R, n]``, ``bits`` from 1 to 31; ``packed`` uint8 ``[R, ceil(n * bits / 8)]``:
     code i takes bits ``i * bits`` to ``(i + 1) * bits``, bit j of the stream is bit ``j % 8`` of byte ``j // 8``.
     Unused bits of the last byte are zero.
     """
@@ -82,11 +82,11 @@ def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
     packed.copy_((octets << torch.arange(8, device=codes.device, dtype=torch.int32)).sum(-1))
 
 
-def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
-    """int32 ``[R, n]``: the codes that `pack` wrote, as unsigned numbers."""
+def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    """``[R, n]`` of ``dtype`` (int32, or uint8 for at most 8 bits): the unsigned codes that `pack` wrote."""
     octets = (packed.int().unsqueeze(-1) >> torch.arange(8, device=packed.device, dtype=torch.int32)) & 1
     stream = octets.view(packed.shape[0], -1)[:, : n * bits].view(packed.shape[0], n, bits)
-    return (stream << torch.arange(bits, device=packed.device, dtype=torch.int32)).sum(-1, dtype=torch.int32)
+    return (stream << torch.arange(bits, device=packed.device, dtype=torch.int32)).sum(-1, dtype=torch.int32).to(dtype)
 
 
 def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""Uniform quantisation to 8-bit integers, with a scale for every block or one for all ranks."""
+"""Uniform quantisation to small integers, with a scale for every block or one for all ranks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Codec, Compressor
+from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.methods.blockwise import BlockCodec, as_scales, require_block
 from comm_compress.registry import register, require
 from comm_compress.rounds import AllReduce, Reduced, ReduceScatterRounds, Sum
 from comm_compress.state import State
@@ -24,50 +25,78 @@ class Int8Config:
     """Settings of int8.
 
     ``scale``: "block" sends one float32 scale for every ``block_size`` elements with the codes;
-    "global" agrees on one scale for the whole unit over all ranks.
+    "global" agrees on one scale for the whole unit over all ranks, and knows no further settings.
+    ``rounding`` to "nearest" (least error) or "stochastic" (unbiased, twice the squared error).
+    ``hadamard``: rotate every 32 elements before quantising and back after.
     """
 
     scale: Literal["block", "global"] = "block"
     block_size: int = 256
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    hadamard: bool = False
 
     def __post_init__(self) -> None:
-        require(8 <= self.block_size <= 1 << 20, "block_size", self.block_size, "between 8 and 1048576")
+        require_block("block_size", self.block_size)
+        if self.scale == "global":
+            require(self.rounding == "nearest", "rounding", self.rounding, "'nearest' with scale = 'global'")
+            require(not self.hadamard, "hadamard", self.hadamard, "false with scale = 'global'")
 
 
-class BlockInt8(Codec):
-    """Absmax quantisation by blocks: s = max|x| / 127, code = round(x / s), value = code * s.
+@dataclass(frozen=True)
+class Int4Config:
+    """Settings of int4: ``block_size``, ``rounding`` and ``hadamard`` as in `Int8Config`."""
+
+    block_size: int = 128
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    hadamard: bool = False
+
+    def __post_init__(self) -> None:
+        require_block("block_size", self.block_size)
+
+
+class BlockUniform(BlockCodec):
+    """Absmax quantisation by blocks: s = max|x| / L, code = round(x / s), value = code * s, L = 2^(bits-1) - 1.
 
     Each row carries its codes and scales, so ranks need not agree on anything and the sum over ranks
-    is a float32 sum of decoded values, with 8 bits from each rank whatever the world size (the form of
-    ZeRO++'s qgZ, arXiv 2306.10209, and SDP4Bit, arXiv 2410.15526). Round to nearest, ties to even:
-    biased, |error| <= s / 2, NMSE about 5e-5 on Gaussian data. 8 + 32 / block_size bits an element.
+    is a float32 sum of decoded values, with all bits from each rank whatever the world size (the form of
+    ZeRO++'s qgZ, arXiv 2306.10209, and SDP4Bit, arXiv 2410.15526). bits + 32 / block_size bits an element.
     A block that holds a NaN or an infinity gets the scale NaN.
+
+    To nearest (ties to even): biased, |error| <= s / 2. NMSE on Gaussian data 4e-5 with 8 bits, 0.0138 with 4, in
+    blocks of 128. Stochastic: code = floor(x / s + u), unbiased, |error| < s, twice the NMSE.
+
+    With ``hadamard``, every 32 elements are first rotated by the normalised Hadamard matrix (SDP4Bit): an outlier
+    is spread over 32 codes instead of costing its block the resolution, so that heavy tails cost what a Gaussian
+    does (Laplace, 4 bits: 0.0138 for 0.0257). The last n mod 32 elements are not rotated. An error bound in
+    the 2-norm stays as it is, one on single elements grows to sqrt(32) s / 2.
     """
 
-    for_parameters = True
+    def __init__(self, bits: int, config: Int4Config | Int8Config) -> None:
+        super().__init__(config.block_size, bits)
+        self.levels = (1 << (bits - 1)) - 1
+        self.hadamard, self.unbiased = config.hadamard, config.rounding == "stochastic"
+        self.for_parameters = not self.unbiased
 
-    def __init__(self, config: Int8Config) -> None:
-        self.block_size = config.block_size
-
-    def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """Scales first (they need the alignment), then one byte an element."""
-        blocks = math.ceil(n / self.block_size)
-        return Layout(Field("scales", torch.float32, blocks, "metadata"), Field("codes", torch.int8, n, "values"))
-
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Writes codes and scales straight into the wire buffer."""
-        n = rows.shape[1]
-        out = Encoded.empty(rows.shape[0], n, self.layout(n, rows.dtype), rows.device)
-        kernels.absmax_quantize(rows, self.block_size, out["codes"], out["scales"])
-        return out
+    def quantize(self, rows: Tensor, codes: Tensor, scales: Tensor, state: State) -> None:
+        """Rotate if asked to, scale, round."""
+        block_size = self.block_size(rows.shape[1])
+        if self.hadamard:
+            rows = kernels.hadamard(rows)
+        if self.unbiased:
+            scales.copy_(as_scales(kernels.block_norms(rows, block_size, math.inf), self.levels))
+            kernels.stochastic_quantize(rows, scales, block_size, self.levels, state.key("rounding"), codes)
+        else:
+            kernels.absmax_quantize(rows, block_size, codes, scales, self.levels)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows."""
-        return kernels.absmax_dequantize(encoded["codes"], encoded["scales"], self.block_size)
+        """Float32 rows, rotated back."""
+        rows = super().decode(encoded)
+        return kernels.hadamard(rows) if self.hadamard else rows
 
     def decode_sum(self, encoded: Encoded) -> Tensor:
-        """The sum over rows without holding the decoded rows."""
-        return kernels.absmax_dequantize_sum(encoded["codes"], encoded["scales"], self.block_size)
+        """The sum over rows, rotated back once."""
+        total = super().decode_sum(encoded)
+        return kernels.hadamard(total.unsqueeze(0))[0] if self.hadamard else total
 
 
 class SharedScaleInt8(Compressor):
@@ -121,4 +150,10 @@ def _peak(rows: Tensor) -> Tensor:
 @register("int8", Int8Config)
 def int8(config: Int8Config) -> Compressor:
     """8-bit integers with block scales (default) or one shared scale."""
-    return SharedScaleInt8(config) if config.scale == "global" else BlockInt8(config)
+    return SharedScaleInt8(config) if config.scale == "global" else BlockUniform(8, config)
+
+
+@register("int4", Int4Config)
+def int4(config: Int4Config) -> Compressor:
+    """4-bit integers with block scales, two in a byte."""
+    return BlockUniform(4, config)
