@@ -43,6 +43,8 @@ class Compressor(ABC):
     """Does it need to know where each parameter lies (`State.segments`)?"""
     no_feedback: str = ""
     """Why error feedback makes no sense around it; empty when it does."""
+    feedback_by_default: bool | None = None
+    """Is error feedback on unless told otherwise, with these settings? None: as the method was registered."""
     max_ranks: int | None = None
     """The largest world size the method is defined for; None: any."""
 

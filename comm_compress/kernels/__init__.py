@@ -12,13 +12,18 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import reference
-from comm_compress.kernels.reference import topk
+from comm_compress.kernels import bitmap_reference, reference, select_reference
+from comm_compress.kernels.select_reference import magnitude_keys
 
 __all__ = [
     "absmax_dequantize",
     "absmax_dequantize_sum",
     "absmax_quantize",
+    "at_least",
+    "largest",
+    "magnitude_keys",
+    "mark_bits",
+    "marked_bits",
     "pack",
     "random_bits",
     "topk",
@@ -67,6 +72,34 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     return numbers
 
 
+def largest(keys: Tensor, k: int) -> Tensor:
+    """int32 ``[R, k]``: where the k largest keys lie, ascending; see `select_reference.largest`."""
+    places: Tensor = _selection(keys).largest(keys, k)
+    return places
+
+
+def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:
+    """For each row the ascending positions of keys that reach its floor; see `select_reference.at_least`."""
+    places: list[Tensor] = _selection(keys).at_least(keys, floors)
+    return places
+
+
+def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
+    """The k elements of largest magnitude by ascending index; see `select_reference.topk`."""
+    _selection(rows).topk(rows, k, values, indices)
+
+
+def mark_bits(places: Tensor, bitmap: Tensor) -> None:
+    """Ones at these places of a bit string, zeros elsewhere; see `bitmap_reference.mark_bits`."""
+    _bitmaps(places).mark_bits(places, bitmap)
+
+
+def marked_bits(bitmap: Tensor, k: int) -> Tensor:
+    """int32 ``[R, k]``: the places that `mark_bits` wrote."""
+    places: Tensor = _bitmaps(bitmap).marked_bits(bitmap, k)
+    return places
+
+
 def _by_device(tensor: Tensor) -> ModuleType:
     return _cpu() if tensor.device.type == "cpu" else reference
 
@@ -82,3 +115,19 @@ def _cpu() -> ModuleType:
     from comm_compress.kernels import cpu  # numba takes a third of a second: only where it is used
 
     return cpu
+
+
+def _selection(tensor: Tensor) -> ModuleType:
+    if tensor.device.type != "cpu":
+        return select_reference
+    from comm_compress.kernels import select_cpu
+
+    return select_cpu
+
+
+def _bitmaps(tensor: Tensor) -> ModuleType:
+    if tensor.device.type != "cpu":
+        return bitmap_reference
+    from comm_compress.kernels import bitmap_cpu
+
+    return bitmap_cpu
