@@ -5,8 +5,8 @@ log2 C(n, k) bits; bits an index for sets drawn at random:
 
     density k / n     10 %    1/64    1 %     0.1 %
     log2 C(n, k) / k   4.69    7.43    8.08   11.4
-    rice               4.78    7.53    8.11   11.4      size depends on the data
-    elias_fano         5.13    7.95    8.55   12.0
+    rice               4.76    7.53    8.11   11.5      size depends on the data
+    elias_fano         5.13    7.97    8.55   12.0
     bitmap            10      64     100    1000
     packed            ceil(log2 n), int32 32
 """

@@ -90,7 +90,7 @@ def _with_zeros(keys: Array, zeros: int, places: Array) -> None:
 
 @_kernel
 def _guess(keys: Array, k: int) -> np.int32:
-    """A floor that about 1.2 k keys reach, from every so many-th key; 0 where a guess is not worth it."""
+    """A floor that somewhat more than k keys reach, from one key of every so many; 0 where a guess is not worth it."""
     if keys.size < 4 * SAMPLE:
         return np.int32(0)
     stride = keys.size // SAMPLE
@@ -100,7 +100,8 @@ def _guess(keys: Array, k: int) -> np.int32:
         return np.int32(0)
     sample = np.empty(SAMPLE, np.int32)
     for i in range(SAMPLE):
-        sample[i] = keys[i * stride] & MAGNITUDE
+        jitter = (i * 40503 & 0xFFFF) * stride >> 16  # a fixed stride would meet the same columns of a matrix
+        sample[i] = keys[i * stride + jitter] & MAGNITUDE
     return np.int32(_kth(sample, rank)[0])
 
 

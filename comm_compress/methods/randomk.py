@@ -42,7 +42,7 @@ class RandomK(Codec):
     The set is where the k largest of n hashed counters lie, from a key that all ranks and rows of a collective
     share: every set of k is as likely as any other (up to ties of the 31-bit hashes). No position is sent:
     32 k / n bits an element, or what ``values`` takes. Linear: float32 values are summed on the wire.
-    A row that is not finite shows it in its first sent value, drawn or not.
+    Rows of which any is not finite show it in their first sent values, whatever was drawn.
     """
 
     def __init__(self, config: RandomKConfig) -> None:
@@ -80,12 +80,19 @@ class RandomK(Codec):
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Dense rows, zero where nothing was drawn."""
-        n, drawn = encoded.n, encoded.agreed["drawn"]
-        k = drawn.numel()
+        dense = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
+        return dense.index_copy_(1, encoded.agreed["drawn"].long(), self._values(encoded))
+
+    def decode_sum(self, encoded: Encoded) -> Tensor:
+        """Sums k values and scatters once: all rows hold the same coordinates."""
+        total = torch.zeros(encoded.n, device=encoded.buffer.device)
+        return total.index_copy_(0, encoded.agreed["drawn"].long(), self._values(encoded).sum(0))
+
+    def _values(self, encoded: Encoded) -> Tensor:
+        """What was sent for the drawn coordinates, float32 ``[R, k]``, scaled."""
+        n, k = encoded.n, encoded.agreed["drawn"].numel()
         values = encoded["values"] if self.codec is None else self.codec.decode(replace(encoded, n=k)).float()
-        dense = torch.zeros(encoded.num_rows, n, device=encoded.buffer.device)
-        scale = n / k if k and self.config.scaling == "unbiased" else 1
-        return dense.index_copy_(1, drawn.long(), values * scale)
+        return values * (n / k) if k and self.config.scaling == "unbiased" else values
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
         """What was sent exactly becomes zero."""
@@ -98,18 +105,17 @@ class RandomK(Codec):
         message = self.encode(rows, state)
         if self.codec is None:
             summed = yield Sum(message, torch.float32)
-            return Reduced(self.decode(summed)[0], message)
+            return Reduced(self.decode_sum(summed), message)
         received = yield Exchange(message)
         return Reduced(self.decode_sum(replace(received, agreed=message.agreed)), message)
 
 
 def _show_nonfinite(rows: Tensor, values: Tensor, state: State) -> None:
-    """Make the first sent value of a row NaN when a number of it that may not have been drawn is not finite."""
+    """Make every row's first sent value NaN when a number that may not have been drawn is not finite."""
     if values.numel() == 0:
         return
-    if state.finite is not None:
-        finite = state.finite
-    else:
-        low, high = torch.aminmax(rows, dim=1)
+    finite = state.finite
+    if finite is None:
+        low, high = torch.aminmax(rows)
         finite = torch.isfinite(low) & torch.isfinite(high)
     values[:, 0] = torch.where(finite, values[:, 0], torch.nan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +48,7 @@ class ThresholdV(SparseCodec):
     depends on the data: rows differ in length, are preceded by it, and one without such an element is empty.
     A fixed v does the same to a unit as to each of its layers, but has to follow the gradients' norms as
     they change. With ``quantile`` q (default 0.99), v is the q-quantile of a row's magnitudes, estimated
-    from a strided sample of up to 16384 of them: about (1 - q) n elements, or those that are not zero.
+    from one of each of 16384 equal parts of a longer row: about (1 - q) n elements, or those that are not zero.
     NaN is above every threshold, so it is sent and seen.
 
     Bits an element: (sent / n) times those of a value (32, or what ``values`` takes) and of a position, about
@@ -65,18 +64,25 @@ class ThresholdV(SparseCodec):
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Compare, collect, code."""
         keys = kernels.magnitude_keys(rows)
-        indices = kernels.at_least(keys, self._floors(keys))
+        indices = kernels.at_least(keys, self._floors(keys, state))
         values = [row[places.long()].float() for row, places in zip(rows, indices, strict=True)]
         return self.rows.encode_ragged(values, indices, rows.shape[1], state)
 
-    def _floors(self, keys: Tensor) -> Tensor:
+    def _floors(self, keys: Tensor, state: State) -> Tensor:
         """int32 ``[R]``: the key that each row's elements must reach."""
         rows, n = keys.shape
         if self.threshold is not None or n == 0:
             bits = torch.tensor(self.threshold or 0.0, dtype=torch.float32).view(torch.int32)
             return torch.full((rows,), max(int(bits), SMALLEST), dtype=torch.int32, device=keys.device)
-        sample = keys[:, :: math.ceil(n / SAMPLE)]
-        sent = math.ceil((1 - self.quantile) * sample.shape[1])
-        at = kernels.largest(sample, sent).long()
-        floors = (sample.gather(1, at) & 0x7FFFFFFF).amin(1)
+        sample = keys if n <= SAMPLE else keys.index_select(1, _one_of_each_stride(n, state, keys.device))
+        sent = max(1, round((1 - self.quantile) * sample.shape[1]))
+        places = kernels.largest(sample, sent).long()
+        floors = (sample.gather(1, places) & 0x7FFFFFFF).amin(1)
         return floors.clamp_(min=SMALLEST)
+
+
+def _one_of_each_stride(n: int, state: State, device: torch.device) -> Tensor:
+    """int64 ``[SAMPLE]``: a random place in each of so many equal parts; a fixed stride would meet the same columns."""
+    stride = n // SAMPLE
+    inside = (kernels.uniform(state.key("sample"), SAMPLE, device) * stride).long()
+    return torch.arange(SAMPLE, device=device) * stride + inside
