@@ -13,6 +13,7 @@ log2 C(n, k) bits; bits an index for sets drawn at random:
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 
 import torch
@@ -137,13 +138,13 @@ class EliasFano(IndexCode):
 
     def _size(self, n: int, k: int) -> int:
         """Unary part and packed part, each in whole bytes."""
-        return min(self._sizes(n, k, low) for low in range(31))
-
-    def _sizes(self, n: int, k: int, low: int) -> int:
+        low = self._low(n, k)
         return _octets(k + ((n - k) >> low)) + _octets(k * low)
 
-    def _low(self, n: int, k: int) -> int:
-        return min(range(31), key=lambda low: self._sizes(n, k, low))
+    @staticmethod
+    @functools.lru_cache(1 << 12)
+    def _low(n: int, k: int) -> int:
+        return min(range(31), key=lambda low: _octets(k + ((n - k) >> low)) + _octets(k * low))
 
     def _encode(self, indices: Tensor, n: int) -> Tensor:
         """Unary part, then packed part."""

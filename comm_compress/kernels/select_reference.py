@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 MAGNITUDE = 0x7FFFFFFF
+AT_ONCE = 1 << 24  # keys: their 64-bit forms take as many times 16 bytes
 
 
 def magnitude_keys(rows: Tensor) -> Tensor:
@@ -22,9 +23,14 @@ def largest(keys: Tensor, k: int) -> Tensor:
 
     ``keys`` int32 ``[R, n]``, ``0 <= k <= n``.
     """
-    places = torch.arange(keys.shape[1], device=keys.device)
-    distinct = ((keys & MAGNITUDE).long() << 32) - places
-    return distinct.topk(k, dim=1, sorted=False).indices.sort(dim=1).values.int()
+    n = keys.shape[1]
+    places = torch.arange(n, device=keys.device)
+    found = torch.empty(keys.shape[0], k, dtype=torch.int32, device=keys.device)
+    rows_at_once = max(1, AT_ONCE // max(n, 1))
+    for part, out in zip(torch.split(keys, rows_at_once), torch.split(found, rows_at_once), strict=True):
+        distinct = ((part & MAGNITUDE).long() << 32) - places
+        out.copy_(distinct.topk(k, dim=1, sorted=False).indices.sort(dim=1).values)
+    return found
 
 
 def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:

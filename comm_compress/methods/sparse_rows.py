@@ -58,14 +58,21 @@ class SparseRows:
     and otherwise the smallest of all (Rice). Rice on fixed-size values saves another half bit an index and
     costs an exchange of lengths before the rows, so it is used there only when asked for.
 
+    ``packed``: the code behind "packed", when positions have chunks.
+
     A row of fixed size holds nothing but values and positions. A row of variable size tells its k and the bytes of
     its values in front; one that keeps nothing is empty.
     """
 
-    def __init__(self, indices: Indices = "best", values: str | Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        indices: Indices = "best",
+        values: str | Mapping[str, Any] | None = None,
+        packed: Packed | None = None,
+    ) -> None:
         self.codec = value_codec(values)
         self.indices = indices
-        self.packed = Packed()
+        self.packed = packed or Packed()
         fixed_values = self.codec is None or self.codec.fixed_size
         self.fixed_size = fixed_values and (indices == "best" or CODES[indices].fixed_size)
 

@@ -61,12 +61,11 @@ class TopK(SparseCodec):
     """
 
     def __init__(self, config: TopKConfig) -> None:
-        super().__init__(SparseRows(config.indices, config.values))
         self.config = config
         self.chunk_size = config.chunk_size if config.selection == "chunked" else None
+        packed = None if self.chunk_size is None else Packed(self.chunk_size, config.kept(self.chunk_size))
+        super().__init__(SparseRows(config.indices, config.values, packed))
         self.quantizes_first = config.order == "quantize_first" and self.rows.codec is not None
-        if self.chunk_size is not None:
-            self.rows.packed = Packed(self.chunk_size, config.kept(self.chunk_size))
         codec = self.rows.codec
         if self.quantizes_first and codec is not None and not reproduces_its_values(codec):
             raise ValueError(

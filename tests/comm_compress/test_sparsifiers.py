@@ -348,7 +348,7 @@ def test_ranks_draw_the_same_k_distinct_coordinates_and_others_at_the_next_step(
     states = simulate.states(3, "unit")
     drawn = [compressor.encode(normal(3, n, r), states[r]).agreed["drawn"] for r in range(3)]
     assert all(torch.equal(d, drawn[0]) for d in drawn)
-    assert len(drawn[0].unique()) == 40
+    assert len(set(drawn[0].tolist())) == 40
     assert (drawn[0].diff() > 0).all()
     states[0].begin()
     assert not torch.equal(compressor.encode(normal(3, n), states[0]).agreed["drawn"], drawn[0])
@@ -415,7 +415,7 @@ def test_randomk_with_feedback_delivers_everything_in_the_end() -> None:
 def test_a_fixed_threshold_is_a_mask(n: int, threshold: float, seed: int) -> None:
     rows = normal(3, n, seed)
     got = round_trip(codec("thresholdv", {"threshold": threshold}), rows)
-    assert torch.equal(got, rows * (rows.abs() >= np.float32(threshold)))
+    assert torch.equal(got, rows * (rows.abs() >= float(np.float32(threshold))))
     assert float(((rows - got).double() ** 2).sum()) <= 3 * n * threshold**2
 
 
