@@ -18,7 +18,8 @@ def value_codec(config: str | Mapping[str, Any] | None, key: str = "values") -> 
 
     Its error feedback is off: feedback goes around the sparsifier, where it also sees what the codec loses.
     Raises ValueError that begins with ``key`` when the method does not encode row by row, needs to know
-    parameters, or remembers anything: the kept values are other coordinates at every step.
+    parameters, remembers anything (the kept values are other coordinates at every step), or decodes with
+    something that does not travel with its rows.
     """
     if config is None:
         return None
@@ -28,17 +29,13 @@ def value_codec(config: str | Mapping[str, Any] | None, key: str = "values") -> 
     made = nested(key, settings)
     if not isinstance(made, Codec) or made.needs_segments or not made.for_gradients:
         raise ValueError(f"{key} = {config!r}: must be a method for gradients that encodes single rows of numbers")
-    if remembers(made):
+    state = _begun()
+    encoded = made.encode(probe().unsqueeze(0), state)
+    if any(name.rpartition("/")[2] != "tick" for name in state.state_dict()):
         raise ValueError(f"{key} = {config!r}: must remember nothing between steps: kept coordinates change")
+    if encoded.agreed:
+        raise ValueError(f"{key} = {config!r}: must send all that its rows need to be decoded")
     return None if made.lossless else made
-
-
-def remembers(codec: Codec) -> bool:
-    """Does it keep anything between steps?"""
-    state = State()
-    state.begin()
-    codec.encode(probe().unsqueeze(0), state)
-    return any(name.rpartition("/")[2] != "tick" for name in state.state_dict())
 
 
 def reproduces_its_values(codec: Codec) -> bool:
@@ -46,8 +43,7 @@ def reproduces_its_values(codec: Codec) -> bool:
 
     True of roundings of single elements (natural, bf16); not where a scale depends on what else is in the row.
     """
-    state = State()
-    state.begin()
+    state = _begun()
     values = codec.decode(codec.encode(probe().unsqueeze(0), state)).float()
     for part in (values[:, ::3], values[:, values.shape[1] // 2 :], values[:, :1]):
         state.begin()
@@ -55,6 +51,12 @@ def reproduces_its_values(codec: Codec) -> bool:
         if not torch.equal(again, part):
             return False
     return True
+
+
+def _begun() -> State:
+    state = State()
+    state.begin()
+    return state
 
 
 def probe() -> Tensor:

@@ -76,7 +76,7 @@ class RandomK(Codec):
         if self.codec is None:
             return Encoded(values.view(torch.uint8), self.layout(n, rows.dtype), n, {"drawn": drawn})
         coded = self.codec.encode(values, state.child("values"))
-        return replace(coded, n=n, agreed={**coded.agreed, "drawn": drawn})
+        return replace(coded, n=n, agreed={"drawn": drawn})
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Dense rows, zero where nothing was drawn."""

@@ -101,7 +101,7 @@ class SparseRows:
         assert coded.layout is not None
         for name in coded.layout.fields:
             out[f"values/{name}"].copy_(coded[name])
-        return Encoded(out.buffer, layout, n, coded.agreed)
+        return out
 
     def encode_ragged(self, values: Sequence[Tensor], indices: Sequence[Tensor], n: int, state: State) -> Encoded:
         """Row r keeps ``values[r]`` float32 ``[k_r]`` at ``indices[r]`` int32 ``[k_r]``."""
@@ -125,7 +125,6 @@ class SparseRows:
             row, count = values.float().view(torch.uint8), ByteCount(values=4 * k)
         else:
             coded = self.codec.encode(values.unsqueeze(0), inner)
-            assert not coded.agreed, "rows of variable size carry everything they need"
             row, count = coded.row(0), coded.byte_count(0)
         header = torch.tensor([k, row.numel()], dtype=torch.int32, device=values.device).view(torch.uint8)
         return torch.cat([header, row, places]), count + ByteCount(0, places.numel(), HEADER_BYTES)
@@ -146,8 +145,7 @@ class SparseRows:
             coded = Encoded.empty(encoded.num_rows, layout.k, layout.inner, encoded.buffer.device)
             for name in layout.inner.fields:
                 coded[name].copy_(encoded[f"values/{name}"])
-            whole = Encoded(coded.buffer, layout.inner, layout.k, encoded.agreed)
-            values = self.codec.decode(whole).float()
+            values = self.codec.decode(coded).float()
         yield from zip(values, indices, strict=True)
 
     def _decode_row(self, row: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,7 @@ SPARSE: Rows = [
     ("randomk", {"k": 5, "error_feedback": False}),
     ("randomk", {"values": "int8", "ratio": 0.1}),
     ("randomk", {"scaling": "unbiased", "values": "bf16", "ratio": 0.1}),
+    ("randomk", {"values": {"method": "thresholdv", "threshold": 0.5}, "ratio": 0.2}),
     ("thresholdv", {}),
     ("thresholdv", {"threshold": 0.5}),
     ("thresholdv", {"threshold": 3.0, "indices": "elias_fano", "values": "int8"}),
