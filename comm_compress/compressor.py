@@ -45,6 +45,8 @@ class Compressor(ABC):
     """Is the total the sum over ranks of their contributions? A majority vote is not."""
     no_feedback: str = ""
     """Why error feedback makes no sense around it; empty when it does."""
+    feedback_by_default: bool | None = None
+    """Is error feedback on unless told otherwise, with these settings? None: as the method was registered."""
     max_ranks: int | None = None
     """The largest world size the method is defined for; None: any."""
 

@@ -158,11 +158,12 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
 
     compressor = entry.build(own)
     compressor.name, compressor.settings = name, dataclasses.asdict(own)
-    wants_feedback = common.error_feedback
-    if wants_feedback is None:
-        wants_feedback = entry.error_feedback and not compressor.no_feedback
+    by_default = compressor.feedback_by_default
+    if by_default is None:
+        by_default = entry.error_feedback and not compressor.no_feedback
+    wants_feedback = by_default if common.error_feedback is None else common.error_feedback
     if wants_feedback is False:
-        if entry.error_feedback:
+        if by_default:
             compressor.settings["error_feedback"] = False
     else:
         compressor = ErrorFeedback(compressor, _feedback_config(compressor, wants_feedback))

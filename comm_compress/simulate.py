@@ -74,11 +74,14 @@ def _answer(requests: list[Request]) -> list[Any]:
     received = [_received(message, [sender.row(rank) for sender in messages]) for rank, message in enumerate(messages)]
     if isinstance(first, Sum):
         dtype = first.dtype
-        return [
-            m.replaced(torch.sum(m.buffer.view(dtype), 0, keepdim=True, dtype=dtype).view(torch.uint8))
-            for m in received
-        ]
+        return [m.replaced(_summed(m.buffer, dtype)) for m in received]
     return received
+
+
+def _summed(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    if rows.numel() == 0:  # a view in another dtype needs something to view
+        return rows[:1]
+    return torch.sum(rows.view(dtype), 0, keepdim=True, dtype=dtype).view(torch.uint8)
 
 
 def _received(mine: Encoded, rows: list[Tensor]) -> Encoded:

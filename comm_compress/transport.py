@@ -112,6 +112,8 @@ def _send_pairs(parts: Sequence[Tensor], received: Sequence[Tensor] | Tensor, gr
 
 def _sum(message: Encoded, dtype: torch.dtype, group: dist.ProcessGroup) -> Tensor:
     """Row d of all ranks, summed in ``dtype``, as uint8 ``[1, m]`` at rank d."""
+    if message.buffer.numel() == 0:
+        return message.buffer[:1]
     if message.buffer.device.type == "cpu":
         received = _exchange(message.buffer, group)
         return torch.sum(received.view(dtype), 0, keepdim=True, dtype=dtype).view(torch.uint8)

@@ -18,7 +18,7 @@ LAYERS = [
     {"encoded", "segments"},
     {"rounds", "state", "_compat"},
     {"kernels", "compressor", "ledger"},
-    {"feedback", "layers", "policy"},
+    {"feedback", "layers", "policy", "index_codes"},
     {"registry"},
     {"methods"},
     {"transport", "simulate"},

@@ -14,14 +14,19 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels import reference
-from comm_compress.kernels.reference import topk
+from comm_compress.kernels.select_reference import magnitude_keys
 
 __all__ = [
     "absmax_dequantize",
     "absmax_dequantize_sum",
     "absmax_quantize",
+    "at_least",
     "block_norms",
     "hadamard",
+    "largest",
+    "magnitude_keys",
+    "mark_bits",
+    "marked_bits",
     "pack",
     "pack_trits",
     "powers_of_two",
@@ -117,9 +122,32 @@ def unpack_trits(packed: Tensor, n: int) -> Tensor:
     return codes
 
 
-def _topic(topic: str, tensor: Tensor) -> ModuleType:
-    home = "cpu" if tensor.device.type == "cpu" else "reference"
-    return importlib.import_module(f"comm_compress.kernels.{topic}_{home}")
+def largest(keys: Tensor, k: int) -> Tensor:
+    """int32 ``[R, k]``: where the k largest keys lie, ascending; see `select_reference.largest`."""
+    places: Tensor = _topic("select", keys).largest(keys, k)
+    return places
+
+
+def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:
+    """For each row the ascending positions of keys that reach its floor; see `select_reference.at_least`."""
+    places: list[Tensor] = _topic("select", keys).at_least(keys, floors)
+    return places
+
+
+def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
+    """The k elements of largest magnitude by ascending index; see `select_reference.topk`."""
+    _topic("select", rows).topk(rows, k, values, indices)
+
+
+def mark_bits(places: Tensor, bitmap: Tensor) -> None:
+    """Ones at these places of a bit string, zeros elsewhere; see `bitmap_reference.mark_bits`."""
+    _topic("bitmap", places).mark_bits(places, bitmap)
+
+
+def marked_bits(bitmap: Tensor, k: int) -> Tensor:
+    """int32 ``[R, k]``: the places that `mark_bits` wrote."""
+    places: Tensor = _topic("bitmap", bitmap).marked_bits(bitmap, k)
+    return places
 
 
 def _by_device(tensor: Tensor) -> ModuleType:
@@ -131,3 +159,8 @@ def _cpu() -> ModuleType:
     from comm_compress.kernels import cpu  # numba takes a third of a second: only where it is used
 
     return cpu
+
+
+def _topic(topic: str, tensor: Tensor) -> ModuleType:
+    home = "cpu" if tensor.device.type == "cpu" else "reference"
+    return importlib.import_module(f"comm_compress.kernels.{topic}_{home}")

@@ -55,19 +55,6 @@ def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Ten
     return total
 
 
-def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
-    """The ``k`` elements of largest magnitude of each row, by ascending index.
-
-    ``rows`` float ``[R, n]``; ``values`` float32 ``[R, k]`` and ``indices`` int32 ``[R, k]`` are written.
-    NaN counts as largest. Which of several equal magnitudes is kept is not specified.
-    """
-    if k == 0:
-        return
-    chosen = rows.abs().topk(k, dim=1, sorted=False).indices.sort(dim=1).values
-    indices.copy_(chosen)
-    values.copy_(rows.gather(1, chosen))
-
-
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
     """Write the low ``bits`` of every code as one little-endian bit stream a row.
 

@@ -1,0 +1,119 @@
+"""Deep Gradient Compression: top-k of accumulated momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels
+from comm_compress.encoded import Encoded
+from comm_compress.methods.sparse_rows import Indices, SparseCodec, SparseLayout, SparseRows
+from comm_compress.registry import register, require
+from comm_compress.state import State
+
+WARMUP_FROM = 0.25  # the density that the warm-up begins with, as in the paper
+
+
+@dataclass(frozen=True)
+class DGCConfig:
+    """Settings of dgc: ``ratio`` of every destination row, in the end.
+
+    ``warmup_ratio_steps``: over so many first collectives the ratio falls exponentially from 0.25 to ``ratio``.
+    ``momentum``: m. ``momentum_masking``: forget the momentum of what was sent. ``clip_unit_norm``: scale this rank's
+    gradient of a unit down to this norm before it is accumulated; null: not. ``values``, ``indices``: see `SparseRows`.
+    """
+
+    ratio: float = 0.001
+    warmup_ratio_steps: int = 0
+    momentum: float = 0.9
+    momentum_masking: bool = True
+    clip_unit_norm: float | None = None
+    values: str | Mapping[str, Any] | None = None
+    indices: Indices = "best"
+
+    def __post_init__(self) -> None:
+        require(0 < self.ratio <= 1, "ratio", self.ratio, "above 0 and at most 1")
+        require(self.warmup_ratio_steps >= 0, "warmup_ratio_steps", self.warmup_ratio_steps, "0 or more")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
+        positive = self.clip_unit_norm is None or self.clip_unit_norm > 0
+        require(positive, "clip_unit_norm", self.clip_unit_norm, "positive")
+
+
+@register("dgc", DGCConfig)
+class DGC(SparseCodec):
+    """Each rank accumulates momentum, and momentum into velocity, and sends the largest velocities (arXiv 1712.01887).
+
+        u = m u + g                       momentum correction
+        v = v + u                         what waits to be sent
+        send the largest |v|; there u = 0 (momentum factor masking), v = v - sent
+
+    Replaces the optimizer's momentum: use plain SGD without one. Followed by Adam it is another algorithm, whose
+    gradients are rare sums of momenta. v is the method's own residual, so error feedback around it is refused.
+    u and v are float32, two of each, of the unit's whole unsharded size. ``values`` that round leave their
+    error in v.
+
+    The paper clips by N^(-1/2) of the threshold for the norm of all gradients, which no unit sees;
+    ``clip_unit_norm`` bounds the unit's own norm on this rank, with whatever threshold is given.
+
+    Biased, no bound for a single step. Bits an element: ``ratio`` times those of a value and a position, as topk.
+    """
+
+    no_feedback = "dgc keeps what it does not send itself"
+
+    def __init__(self, config: DGCConfig) -> None:
+        super().__init__(SparseRows(config.indices, config.values))
+        self.config = config
+        self.fixed_size = self.rows.fixed_size and config.warmup_ratio_steps == 0
+
+    def kept(self, n: int, tick: int) -> int:
+        """How many of ``n`` elements are sent in collective number ``tick`` (1 for the first)."""
+        ratio, steps = self.config.ratio, self.config.warmup_ratio_steps
+        if tick <= steps and ratio < WARMUP_FROM:
+            ratio = WARMUP_FROM * (ratio / WARMUP_FROM) ** ((tick - 1) / steps)
+        return min(n, max(1, round(ratio * n)))
+
+    def layout(self, n: int, dtype: torch.dtype) -> SparseLayout:
+        """k values, k positions, after the warm-up."""
+        return self.rows.layout(n, self.kept(n, self.config.warmup_ratio_steps + 1))
+
+    def encode(self, rows: Tensor, state: State) -> Encoded:
+        """Accumulate, send the largest, keep the rest."""
+        n = rows.shape[1]
+        momentum = self._momentum(rows, state)
+        waiting = self._previous("v", rows, state)
+        velocity = state.spare("v", rows, torch.float32)
+        velocity.copy_(momentum) if waiting is None else torch.add(waiting, momentum, out=velocity)
+
+        indices = kernels.largest(kernels.magnitude_keys(velocity), self.kept(n, max(state.tick, 1)))
+        sent = self.rows.encode(velocity.gather(1, indices.long()), indices, n, state)
+
+        state.propose("v", self.rows.subtract(velocity, sent))
+        if self.config.momentum_masking:
+            momentum.scatter_(1, indices.long(), 0)
+        state.propose("u", momentum)
+        return sent
+
+    def _momentum(self, rows: Tensor, state: State) -> Tensor:
+        """u = m u + g, float32 ``[R, n]``."""
+        old = self._previous("u", rows, state)
+        momentum = state.spare("u", rows, torch.float32).copy_(rows)
+        if self.config.clip_unit_norm is not None:
+            norm = torch.linalg.vector_norm(momentum)
+            momentum.mul_((self.config.clip_unit_norm / norm).clamp_(max=1))  # a zero norm: infinity, clamped
+        if old is not None:
+            momentum.add_(old, alpha=self.config.momentum)
+        return momentum
+
+    def _previous(self, name: str, rows: Tensor, state: State) -> Tensor | None:
+        old = state.get(name)
+        if old is not None and old.shape != rows.shape:
+            raise ValueError(
+                f"{self.name}: what waits to be sent has shape {tuple(old.shape)} but this gradient has "
+                f"{tuple(rows.shape)}: the unit's set of parameters with a gradient has changed. Use torch >= 2.13, "
+                "where unused parameters are reduced as zeros"
+            )
+        return old

@@ -1,0 +1,121 @@
+"""Random-k: coordinates that all ranks draw alike, so that no position travels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels
+from comm_compress.compressor import Codec
+from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.methods.nested_values import value_codec
+from comm_compress.methods.sparse_rows import AmountConfig
+from comm_compress.registry import register
+from comm_compress.rounds import Exchange, Reduced, ReduceScatterRounds, Sum
+from comm_compress.state import State
+
+
+@dataclass(frozen=True)
+class RandomKConfig(AmountConfig):
+    """Settings of randomk: ``ratio`` or ``k`` of every destination row.
+
+    ``scaling``: "unbiased" multiplies what is sent by n / k and needs no feedback; "contractive" sends it as it is,
+    with error feedback unless told otherwise. ``values``: null for float32, or the codec that encodes the
+    sent values of a row as a row of its own.
+    """
+
+    scaling: Literal["unbiased", "contractive"] = "contractive"
+    values: str | Mapping[str, Any] | None = None
+
+
+@register("randomk", RandomKConfig)
+class RandomK(Codec):
+    """Send the same k coordinates of every row, drawn anew at each step, without replacement (arXiv 1809.07599).
+
+    unbiased:     C(x) = (n / k) x on the drawn set, else 0:  E C(x) = x,  E||C(x) - x||^2 = (n / k - 1) ||x||^2
+    contractive:  C(x) = x on the drawn set, else 0:          E||C(x) - x||^2 = (1 - k / n) ||x||^2
+
+    The set is where the k largest of n hashed counters lie, from a key that all ranks and rows of a collective
+    share: every set of k is as likely as any other (up to ties of the 31-bit hashes). No position is sent:
+    32 k / n bits an element, or what ``values`` takes. Linear: float32 values are summed on the wire.
+    Rows of which any is not finite show it in their first sent values, whatever was drawn.
+    """
+
+    def __init__(self, config: RandomKConfig) -> None:
+        self.config = config
+        self.codec = value_codec(config.values)
+        self.linear = self.codec is None
+        self.fixed_size = self.codec is None or self.codec.fixed_size
+        scaled = config.scaling == "unbiased"
+        self.unbiased = scaled and (self.codec is None or self.codec.unbiased)
+        self.feedback_by_default = not scaled
+        if scaled:
+            self.no_feedback = "scaling = 'unbiased' is right in the mean and would make a residual grow by n / k"
+
+    def layout(self, n: int, dtype: torch.dtype) -> Layout:
+        """k values."""
+        k = self.config.kept(n)
+        return (
+            Layout(Field("values", torch.float32, k, "values"))
+            if self.codec is None
+            else self.codec.layout(k, torch.float32)
+        )
+
+    def encode(self, rows: Tensor, state: State) -> Encoded:
+        """Draw, gather, code. The drawn coordinates are known to all ranks: ``agreed["drawn"]`` int32 ``[k]``."""
+        n = rows.shape[1]
+        k = self.config.kept(n)
+        hashes = kernels.random_bits(state.key("coordinates", shared=True), n, rows.device)
+        drawn = kernels.largest(hashes.unsqueeze(0), k)[0]
+        values = rows.index_select(1, drawn).float()
+        _show_nonfinite(rows, values, state)
+        if self.codec is None:
+            return Encoded(values.view(torch.uint8), self.layout(n, rows.dtype), n, {"drawn": drawn})
+        coded = self.codec.encode(values, state.child("values"))
+        return replace(coded, n=n, agreed={"drawn": drawn})
+
+    def decode(self, encoded: Encoded) -> Tensor:
+        """Dense rows, zero where nothing was drawn."""
+        dense = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
+        return dense.index_copy_(1, encoded.agreed["drawn"].long(), self._values(encoded))
+
+    def decode_sum(self, encoded: Encoded) -> Tensor:
+        """Sums k values and scatters once: all rows hold the same coordinates."""
+        total = torch.zeros(encoded.n, device=encoded.buffer.device)
+        return total.index_copy_(0, encoded.agreed["drawn"].long(), self._values(encoded).sum(0))
+
+    def _values(self, encoded: Encoded) -> Tensor:
+        """What was sent for the drawn coordinates, float32 ``[R, k]``, scaled."""
+        n, k = encoded.n, encoded.agreed["drawn"].numel()
+        values = encoded["values"] if self.codec is None else self.codec.decode(replace(encoded, n=k)).float()
+        return values * (n / k) if k and self.config.scaling == "unbiased" else values
+
+    def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
+        """What was sent exactly becomes zero."""
+        if self.codec is not None or self.config.scaling == "unbiased":
+            return super().subtract_contribution(target, sent)
+        return target.index_fill_(1, sent.agreed["drawn"].long(), 0)
+
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """One sum on the wire, or one exchange where values are coded."""
+        message = self.encode(rows, state)
+        if self.codec is None:
+            summed = yield Sum(message, torch.float32)
+            return Reduced(self.decode_sum(summed), message)
+        received = yield Exchange(message)
+        return Reduced(self.decode_sum(replace(received, agreed=message.agreed)), message)
+
+
+def _show_nonfinite(rows: Tensor, values: Tensor, state: State) -> None:
+    """Make every row's first sent value NaN when a number that may not have been drawn is not finite."""
+    if values.numel() == 0:
+        return
+    finite = state.finite
+    if finite is None:
+        low, high = torch.aminmax(rows)
+        finite = torch.isfinite(low) & torch.isfinite(high)
+    values[:, 0] = torch.where(finite, values[:, 0], torch.nan)

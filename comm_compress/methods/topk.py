@@ -1,0 +1,107 @@
+"""Top-k: the elements of largest magnitude."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels
+from comm_compress.encoded import Encoded
+from comm_compress.index_codes import Packed
+from comm_compress.methods.nested_values import reproduces_its_values
+from comm_compress.methods.sparse_rows import AmountConfig, Indices, SparseCodec, SparseLayout, SparseRows
+from comm_compress.registry import register, require
+from comm_compress.state import State
+
+
+@dataclass(frozen=True)
+class TopKConfig(AmountConfig):
+    """Settings of topk: ``ratio`` or ``k`` of every destination row, or of every chunk of it.
+
+    ``selection``: "exact" takes the largest of the whole row, "chunked" those of every ``chunk_size`` elements.
+    ``values``, ``indices``: see `SparseRows`; positions "packed" are relative to their chunk if there are chunks.
+    ``order``: "quantize_first" applies the values' codec to the whole row and takes the largest of what it gives.
+    """
+
+    selection: Literal["exact", "chunked"] = "exact"
+    chunk_size: int = 4096
+    values: str | Mapping[str, Any] | None = None
+    indices: Indices = "best"
+    order: Literal["sparsify_first", "quantize_first"] = "sparsify_first"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(2 <= self.chunk_size <= 1 << 24, "chunk_size", self.chunk_size, "between 2 and 16777216")
+        quantizes_first = self.order == "quantize_first"
+        require(not quantizes_first or self.values is not None, "order", self.order, "sparsify_first without values")
+
+
+@register("topk", TopKConfig, error_feedback=True)
+class TopK(SparseCodec):
+    """Send the k elements of largest magnitude with their positions (MEM-SGD, arXiv 1809.07599).
+
+    ||x - C(x)||^2 <= (1 - k / n) ||x||^2; biased, and useless for training without error feedback,
+    which is therefore on by default. k is taken per destination row: row sizes are fixed and positions are
+    row-local. Exactly k, of equal magnitudes the first; NaN ranks above everything, so it is sent and seen.
+
+    Bits an element: k / n times those of a value (32, or what ``values`` takes) and of a position, about
+    log2(n / k) + 2 (`comm_compress.index_codes`).
+
+    Chunked, k of every chunk: the same bound, as it holds in every chunk; less energy where chunks differ in
+    norm, positions of log2(chunk_size) bits, and no dependence between distant parts (SparseLoCo,
+    arXiv 2508.15706: 64 of 4096, 12-bit positions, 2-bit values). The last chunk of a row may be short.
+
+    Quantised first, y = Q(x) is cut to its k largest, where Q rounds single elements (natural compression,
+    arXiv 1905.10988, bf16); other codecs do not give back their own values from a part of the row and are
+    refused. Then many magnitudes are equal and position decides among them.
+    """
+
+    def __init__(self, config: TopKConfig) -> None:
+        self.config = config
+        self.chunk_size = config.chunk_size if config.selection == "chunked" else None
+        packed = None if self.chunk_size is None else Packed(self.chunk_size, config.kept(self.chunk_size))
+        super().__init__(SparseRows(config.indices, config.values, packed))
+        self.quantizes_first = config.order == "quantize_first" and self.rows.codec is not None
+        codec = self.rows.codec
+        if self.quantizes_first and codec is not None and not reproduces_its_values(codec):
+            raise ValueError(
+                f"order = 'quantize_first': values = {config.values!r} does not decode a part of its own values to the "
+                "same values; use a codec that rounds single elements, or 'sparsify_first'"
+            )
+
+    def kept(self, n: int) -> int:
+        """How many of ``n`` elements are sent."""
+        if self.chunk_size is None:
+            return self.config.kept(n)
+        chunks, rest = divmod(n, self.chunk_size)
+        return chunks * self.config.kept(self.chunk_size) + self.config.kept(rest)
+
+    def layout(self, n: int, dtype: torch.dtype) -> SparseLayout:
+        """k values, k positions."""
+        return self.rows.layout(n, self.kept(n))
+
+    def encode(self, rows: Tensor, state: State) -> Encoded:
+        """Select, gather, code."""
+        if self.quantizes_first and rows.shape[1]:
+            codec = self.rows.codec
+            assert codec is not None
+            rows = codec.decode(codec.encode(rows.float(), state.child("whole")))
+        indices = self._largest(rows)
+        return self.rows.encode(rows.gather(1, indices.long()).float(), indices, rows.shape[1], state)
+
+    def _largest(self, rows: Tensor) -> Tensor:
+        """int32 ``[R, kept(n)]``: the ascending positions of what is sent."""
+        keys, n = kernels.magnitude_keys(rows), rows.shape[1]
+        if self.chunk_size is None:
+            return kernels.largest(keys, self.kept(n))
+        chunks, rest = divmod(n, self.chunk_size)
+        each = self.config.kept(self.chunk_size)
+        whole = keys[:, : n - rest].reshape(-1, self.chunk_size)
+        starts = torch.arange(chunks, device=rows.device, dtype=torch.int32) * self.chunk_size
+        inside = kernels.largest(whole, each).view(rows.shape[0], chunks, each)
+        tail = kernels.largest(keys[:, n - rest :], self.config.kept(rest)) + (n - rest)
+        return torch.cat([(inside + starts.unsqueeze(-1)).flatten(1), tail], 1)
