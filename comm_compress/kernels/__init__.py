@@ -7,18 +7,21 @@ the reference, which runs on any device.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import reference
+from comm_compress.kernels import reference, sketch_reference
 from comm_compress.kernels.reference import topk
 
 __all__ = [
     "absmax_dequantize",
     "absmax_dequantize_sum",
     "absmax_quantize",
+    "count_sketch",
+    "count_sketch_estimate",
     "pack",
     "random_bits",
     "topk",
@@ -65,6 +68,24 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `reference.uniform`."""
     numbers: Tensor = _by_device(torch.empty(0, device=device)).uniform(key, n, device)
     return numbers
+
+
+def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], columns: int) -> Tensor:
+    """float32 ``[R, len(keys), columns]``: a count-sketch of each row; see `sketch_reference.count_sketch`."""
+    if rows.device.type == "cpu":
+        from comm_compress.kernels import sketch_cpu
+
+        return sketch_cpu.count_sketch(rows.float(), keys, columns)
+    return sketch_reference.count_sketch(rows, keys, columns)
+
+
+def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], n: int) -> Tensor:
+    """float32 ``[n]``: the sketched vector's coordinates, as far as it shows them."""
+    if sketch.device.type == "cpu":
+        from comm_compress.kernels import sketch_cpu
+
+        return sketch_cpu.count_sketch_estimate(sketch, keys, n)
+    return sketch_reference.count_sketch_estimate(sketch, keys, n)
 
 
 def _by_device(tensor: Tensor) -> ModuleType:
