@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
@@ -22,6 +23,8 @@ __all__ = [
     "absmax_quantize",
     "at_least",
     "block_norms",
+    "count_sketch",
+    "count_sketch_estimate",
     "hadamard",
     "largest",
     "magnitude_keys",
@@ -148,6 +151,18 @@ def marked_bits(bitmap: Tensor, k: int) -> Tensor:
     """int32 ``[R, k]``: the places that `mark_bits` wrote."""
     places: Tensor = _topic("bitmap", bitmap).marked_bits(bitmap, k)
     return places
+
+
+def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], columns: int) -> Tensor:
+    """float32 ``[R, len(keys), columns]``: a count-sketch of each row; see `sketch_reference.count_sketch`."""
+    sketch: Tensor = _topic("sketch", rows).count_sketch(rows.float(), keys, columns)
+    return sketch
+
+
+def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], n: int) -> Tensor:
+    """float32 ``[n]``: the sketched vector's coordinates, as far as it shows them."""
+    estimate: Tensor = _topic("sketch", sketch).count_sketch_estimate(sketch, keys, n)
+    return estimate
 
 
 def _by_device(tensor: Tensor) -> ModuleType:

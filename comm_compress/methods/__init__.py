@@ -1,16 +1,36 @@
 """The methods, one file a family. Importing this package registers all of them."""
 
-from comm_compress.methods import cast, dgc, dither, float8, identity, natural, randomk, sign, threshold, topk, uniform
+from comm_compress.methods import (
+    cast,
+    control,
+    dgc,
+    dither,
+    float8,
+    gradiveq,
+    identity,
+    lowrank,
+    natural,
+    randomk,
+    sign,
+    sketch,
+    threshold,
+    topk,
+    uniform,
+)
 
 __all__ = [
     "cast",
+    "control",
     "dgc",
     "dither",
     "float8",
+    "gradiveq",
     "identity",
+    "lowrank",
     "natural",
     "randomk",
     "sign",
+    "sketch",
     "threshold",
     "topk",
     "uniform",

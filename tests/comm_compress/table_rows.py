@@ -74,6 +74,20 @@ SPARSE: Rows = [
     ("dgc", {"ratio": 0.02, "warmup_ratio_steps": 3, "clip_unit_norm": 1.0}),
     ("dgc", {"ratio": 0.05, "momentum_masking": False, "values": "int8", "indices": "rice"}),
 ]
+PROJECTIONS: Rows = [
+    ("zero", {}),
+    ("powersgd", {}),
+    ("powersgd", {"rank": 1}),
+    ("powersgd", {"rank": 2, "min_compression_rate": 0.1, "error_feedback": False}),
+    ("powersgd", {"rank": 3, "min_compression_rate": 0.1, "warm_start": False, "error_feedback": {"dtype": "bf16"}}),
+    ("sketch", {}),
+    ("sketch", {"sketch_rows": 3, "columns": 50, "k": 5, "oversample": 2, "keep": "k"}),
+    ("sketch", {"sketch_ratio": 0.5, "ratio": 0.1, "error_feedback": False}),
+    ("gradiveq", {}),
+    ("gradiveq", {"slice_size": 8, "dimensions": 2, "basis_warmup": 1, "refresh_every": 3}),
+    ("gradiveq", {"slice_size": 8, "energy_loss": 0.3, "basis_warmup": 0, "refresh_every": 2, "centre": True}),
+    ("gradiveq", {"slice_size": 4, "ratio": 0.5, "basis_warmup": 2, "sample_steps": 2, "error_feedback": True}),
+]
 WRAPPERS: Rows = [
     ("int8", {"warmup_steps": 2}),
     ("int8", {"min_numel": 300}),
@@ -81,4 +95,4 @@ WRAPPERS: Rows = [
     ("int8", {"layers": {"*.weight": {"method": "topk", "ratio": 0.1}}}),
     ("topk", {"layers": {"*.bias": "none", "*.nothing": "int8"}}),
 ]
-FAMILIES: list[Rows] = [CASTS, UNIFORM, QUANTISERS, SPARSE, WRAPPERS]
+FAMILIES: list[Rows] = [CASTS, UNIFORM, QUANTISERS, SPARSE, PROJECTIONS, WRAPPERS]

@@ -72,9 +72,9 @@ def test_virtual_ranks_give_the_numbers_and_bytes_of_real_ranks(world: int, n: i
                 result = virtual.results[rank]
                 expected = result.total if compressor.for_gradients else result.float()
                 got = torch.from_numpy(real[rank][row][0][step])
-                # a real all-reduce sums in another order than ours from three ranks on
-                torch.testing.assert_close(
-                    got, expected, rtol=0 if world == 2 else 1e-5, atol=1e-7, msg=f"{name} {config}"
-                )
+                # a real all-reduce sums in another order than ours from three ranks on, and a projection
+                # spreads the difference over a whole matrix
+                rtol, atol = (0.0, 1e-7) if world == 2 else (1e-5, 1e-7 + 1e-5 * float(expected.abs().max()))
+                torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=f"{name} {config}")
                 sent[rank] += virtual.sent[rank].total
         assert [real[rank][row][1] for rank in range(world)] == sent, (name, config)

@@ -1,0 +1,241 @@
+"""Vector quantisation of gradients by principal components that are learnt as training goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comm_compress.compressor import Compressor
+from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.registry import register, require
+from comm_compress.rounds import AllReduce, Exchange, Gather, Reduced, ReduceScatterRounds, Request, Sum
+from comm_compress.state import State
+
+
+@dataclass(frozen=True)
+class GradiVeQConfig:
+    """Settings of gradiveq.
+
+    ``slice_size`` K: elements of one slice. ``dimensions`` d that are kept of them, or ``ratio`` K; with
+    ``energy_loss`` instead, the fewest that lose at most this part of the samples' energy on any rank.
+    ``basis_warmup`` first steps, and the last ``sample_steps`` of every ``refresh_every`` after them, go
+    uncompressed; the bases come from the sampled steps' totals. ``centre``: also subtract the samples' mean.
+    """
+
+    slice_size: int = 128
+    ratio: float = 0.125
+    dimensions: int | None = None
+    energy_loss: float | None = None
+    basis_warmup: int = 10
+    refresh_every: int = 50
+    sample_steps: int = 1
+    centre: bool = False
+
+    def __post_init__(self) -> None:
+        require(2 <= self.slice_size <= 4096, "slice_size", self.slice_size, "between 2 and 4096")
+        require(0 < self.ratio <= 1, "ratio", self.ratio, "above 0 and at most 1")
+        fits = self.dimensions is None or 1 <= self.dimensions <= self.slice_size
+        require(fits, "dimensions", self.dimensions, f"between 1 and slice_size = {self.slice_size}")
+        loss = self.energy_loss
+        require(loss is None or 0 <= loss < 1, "energy_loss", loss, "at least 0 and below 1")
+        both = loss is not None and self.dimensions is not None
+        require(not both, "energy_loss", loss, "left out when dimensions is given")
+        require(self.basis_warmup >= 0, "basis_warmup", self.basis_warmup, "0 or more")
+        require(self.refresh_every > 1, "refresh_every", self.refresh_every, "2 or more")
+        fits = 1 <= self.sample_steps < self.refresh_every
+        require(fits, "sample_steps", self.sample_steps, f"from 1 to below refresh_every = {self.refresh_every}")
+
+
+class _Bases(NamedTuple):
+    """For the row of each destination: U ``[W, K, d]`` and the mean of its samples, mu ``[W, K]``, float32."""
+
+    basis: Tensor
+    mean: Tensor
+
+
+class _Codes(NamedTuple):
+    """A rank's codes of W rows, float32 ``[W, slices, d]``, and the bases they belong to."""
+
+    n: int
+    codes: Tensor
+    bases: _Bases
+
+
+Turn = Literal["plain", "sample", "renew", "compress"]
+
+
+@register("gradiveq", GradiVeQConfig)
+class GradiVeQ(Compressor):
+    """Slices of K neighbouring gradients are correlated, and the correlations change slowly: send d of their K
+    principal components (Yu et al., GradiVeQ, arXiv 1811.03617).
+
+        c_r = U^T (x_r - mu / W)        rank r's code of its slice x_r, d floats; the wire sums them
+        x   = U sum_r c_r + mu          at the owner, for the sum x = sum_r x_r
+
+    Linear; for ``centre = False`` (mu = 0) an orthogonal projection, ||x - U U^T x|| <= ||x||, biased: what lies
+    outside the basis is lost until the next basis.
+
+    Which d. U holds the d leading eigenvectors of the second moment of *summed* slices. Under FSDP2 the sum of
+    row d exists on rank d alone, so each owner learns one basis for its row (all parameters of the unit
+    together) and gathers K d floats to the senders; ``energy_loss`` takes another all-reduce of one number.
+
+    Bits an element between samplings: 32 d / K. Over a whole cycle of T = ``refresh_every`` steps, of which
+    L = ``sample_steps`` are uncompressed, for rows of n: 32 (L + (T - L) d / K) / T + 32 K d / (n T), so
+    the defaults' d / K = 1 / 8 compresses 7 times, not 8, after a warm-up that compresses nothing.
+
+    Where this differs from the paper. It samples 100 of every 500 steps; one step of one of our rows holds n / K
+    slices, which is enough for K = 128 from n = 10^5 or so. Rows with fewer than d slices go uncompressed.
+    The paper subtracts the mean; here that is off by default, because a slice without a gradient (padding,
+    unused embeddings) would then decode to the mean's remainder, and Adam makes full steps of any constant. The
+    paper slices convolution filters; here a slice is K neighbours of the flat row, so along a weight's last
+    dimension when K divides it. Error feedback is off, as in the paper: the part outside U would only pile up
+    until a sampled step delivers it at once, into that step's samples too.
+    """
+
+    linear = True
+
+    def __init__(self, config: GradiVeQConfig) -> None:
+        self.config = config
+
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """One sum of codes; or one exchange of plain rows, followed by a gather of new bases when they are due."""
+        bases = _stored(state)
+        turn = self._turn(state.tick, bases is not None)
+        if turn == "compress":
+            assert bases is not None
+            return (yield from self._compressed(rows, bases, state.rank))
+        message = _PLAIN.encode(rows.clone(), state)  # it outlives the rows, which error feedback writes to
+        total = _PLAIN.decode_sum((yield Exchange(message)))
+        if turn != "plain" and self._learns(total.numel()):
+            yield from self._learn(total, turn == "renew", state)
+        return Reduced(total, message)
+
+    def contribution(self, sent: _Codes | Encoded) -> Tensor:
+        """U U^T (x_r - mu / W) + mu / W, float32, or the plain rows."""
+        if isinstance(sent, Encoded):
+            return _PLAIN.decode(sent)
+        world = sent.codes.shape[0]
+        slices = sent.codes @ sent.bases.basis.mT + (sent.bases.mean / world).unsqueeze(1)
+        return slices.flatten(1)[:, : sent.n]
+
+    def cycle_bytes(self, n: int, world: int, dimensions: int, itemsize: int = 4) -> int:
+        """Bytes that one rank sends to others in one cycle of ``refresh_every`` reduce-scatters of ``[world, n]``.
+
+        ``dimensions``: d (agreed by the ranks, with ``energy_loss``); ``itemsize``: bytes of a plain element.
+        """
+        config, slices = self.config, math.ceil(n / self.config.slice_size)
+        plain = config.sample_steps * itemsize * n
+        codes = (config.refresh_every - config.sample_steps) * 4 * slices * dimensions
+        agreeing = 2 * math.ceil(4 / world) if config.energy_loss is not None else 0
+        return (world - 1) * (plain + codes + self._basis_layout(dimensions).row_bytes + agreeing)
+
+    def _turn(self, tick: int, has_basis: bool) -> Turn:
+        warmup, every, samples = self.config.basis_warmup, self.config.refresh_every, self.config.sample_steps
+        to_go = warmup - tick if tick <= warmup else (warmup - tick) % every  # until the bases are renewed
+        if to_go == 0 or (tick > warmup and not has_basis):
+            return "renew"
+        if to_go < samples:
+            return "sample"
+        return "compress" if tick > warmup else "plain"
+
+    def _learns(self, n: int) -> bool:
+        """Does a row of ``n`` have the slices that a basis takes?"""
+        slices = n // self.config.slice_size * self.config.sample_steps
+        return slices >= (1 if self.config.energy_loss is not None else self._wanted)
+
+    @property
+    def _wanted(self) -> int:
+        """d, unless the energy decides."""
+        return self.config.dimensions or max(1, round(self.config.ratio * self.config.slice_size))
+
+    def _sliced(self, rows: Tensor) -> Tensor:
+        """``[W, slices, K]`` float32, the last slice filled up with zeros."""
+        size, (world, n) = self.config.slice_size, rows.shape
+        return F.pad(rows.float(), (0, -n % size)).view(world, -1, size)
+
+    def _compressed(self, rows: Tensor, bases: _Bases, rank: int) -> ReduceScatterRounds:
+        world, n = rows.shape
+        codes = (self._sliced(rows) - (bases.mean / world).unsqueeze(1)) @ bases.basis
+        layout = Layout(Field("codes", torch.float32, codes[0].numel(), "values"))
+        summed = yield Sum(Encoded(codes.flatten(1).view(torch.uint8), layout, n), torch.float32)
+        slices = summed["codes"].view(codes[0].shape) @ bases.basis[rank].T + bases.mean[rank]
+        return Reduced(slices.flatten()[:n], _Codes(n, codes, bases))
+
+    def _learn(self, total: Tensor, renew: bool, state: State) -> Generator[Request, Any, None]:
+        """Take this rank's total as samples; when it was the last of them, agree on new bases."""
+        size = self.config.slice_size
+        moments = _moments(total[: total.numel() // size * size].view(-1, size))
+        earlier = state.get("moments")
+        if earlier is not None:
+            moments += earlier
+        if renew:
+            yield from self._agree(moments, state)
+            moments = torch.zeros_like(moments)
+        elif earlier is not None:
+            moments = torch.where(torch.isfinite(moments).all(), moments, earlier)
+        if self.config.sample_steps > 1:
+            state.propose("moments", torch.nan_to_num(moments, 0, 0, 0))
+
+    def _agree(self, moments: Tensor, state: State) -> Generator[Request, Any, None]:
+        """Every owner's basis to every sender. If any owner's samples were not finite, all keep the old ones."""
+        size, centre = self.config.slice_size, self.config.centre
+        finite = torch.isfinite(moments).all()
+        mean, vectors, energies = _principal_components(torch.where(finite, moments, 0), centre)
+        dimensions = self._wanted
+        if self.config.energy_loss is not None:
+            enough = _enough_dimensions(energies, self.config.energy_loss)
+            dimensions = int((yield AllReduce(enough, "max")))
+        message = Encoded.empty(1, size, self._basis_layout(dimensions), moments.device)
+        message["basis"].copy_(torch.where(finite, vectors[:, :dimensions], torch.nan).reshape(1, -1))
+        if centre:
+            message["mean"].copy_(mean)
+        gathered = yield Gather(message)
+        basis = gathered["basis"].reshape(-1, size, dimensions)
+        if bool(torch.isfinite(basis).all()):
+            state.propose("basis", basis)
+            state.propose("mean", gathered["mean"].clone() if centre else basis.new_zeros(basis.shape[:2]))
+
+    def _basis_layout(self, dimensions: int) -> Layout:
+        size = self.config.slice_size
+        basis = Field("basis", torch.float32, size * dimensions, "metadata")
+        return Layout(basis, Field("mean", torch.float32, size if self.config.centre else 0, "metadata"))
+
+
+_PLAIN = Identity(IdentityConfig())
+
+
+def _stored(state: State) -> _Bases | None:
+    basis, mean = state.get("basis"), state.get("mean")
+    return None if basis is None or mean is None else _Bases(basis, mean)
+
+
+def _moments(slices: Tensor) -> Tensor:
+    """Float64 ``[K + 1, K + 1]``: sums of z z^T for z = (x, 1), so second moments, sums and the count at once."""
+    peak = slices.abs().amax()
+    scale = torch.where(peak > 0, peak, 1)  # products of gradients leave float32's range, of scaled ones they do not
+    size = slices.shape[1]
+    units = F.pad(slices / scale, (0, 1), value=1.0)
+    scales = torch.ones(size + 1, dtype=torch.float64, device=slices.device)
+    scales[:size] = scale
+    return (units.T @ units).double() * torch.outer(scales, scales)
+
+
+def _principal_components(moments: Tensor, centre: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean (zero unless ``centre``), orthonormal directions as columns and their energies, largest first."""
+    second, count = moments[:-1, :-1], moments[-1, -1].clamp(min=1)
+    mean = moments[:-1, -1] / count if centre else torch.zeros_like(moments[:-1, -1])
+    energies, vectors = torch.linalg.eigh(second - count * torch.outer(mean, mean))
+    return mean, vectors.flip(1), energies.flip(0).clamp(min=0)
+
+
+def _enough_dimensions(energies: Tensor, loss: float) -> Tensor:
+    """The fewest leading directions outside of which at most ``loss`` of the energy lies; int32, one or more."""
+    lost = energies.sum() - energies.cumsum(0)
+    return (lost > loss * energies.sum()).sum().add(1).clamp(max=energies.numel()).int()
