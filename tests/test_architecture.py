@@ -18,7 +18,7 @@ LAYERS = [
     {"encoded", "segments"},
     {"rounds", "state", "_compat"},
     {"kernels", "compressor", "ledger"},
-    {"feedback", "layers", "policy"},
+    {"entropy", "feedback", "layers", "policy"},
     {"registry"},
     {"methods"},
     {"transport", "simulate"},

@@ -12,16 +12,21 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import reference
+from comm_compress.kernels import reference, ulp_reference
 from comm_compress.kernels.reference import topk
 
 __all__ = [
     "absmax_dequantize",
     "absmax_dequantize_sum",
     "absmax_quantize",
+    "exponents",
     "pack",
     "random_bits",
+    "rans_decode",
+    "rans_encode",
     "topk",
+    "ulp_apply",
+    "ulp_difference",
     "uniform",
     "unpack",
 ]
@@ -65,6 +70,50 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `reference.uniform`."""
     numbers: Tensor = _by_device(torch.empty(0, device=device)).uniform(key, n, device)
     return numbers
+
+
+def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+    """uint8 ``[m]`` on CPU: the entropy-coded stream of uint8 symbols ``[n]``; see `entropy_reference`.
+
+    ``contexts`` uint8 ``[n]``, below ``num_contexts``: which table of frequencies a symbol is coded with.
+    There is no GPU kernel: symbols on a GPU are copied to the CPU and coded there.
+    """
+    from comm_compress.kernels import entropy_cpu
+
+    return entropy_cpu.rans_encode(symbols.cpu(), None if contexts is None else contexts.cpu(), num_contexts)
+
+
+def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+    """uint8 ``[n]`` on CPU: the symbols that `rans_encode` was given, from the same contexts."""
+    from comm_compress.kernels import entropy_cpu
+
+    return entropy_cpu.rans_decode(stream.cpu(), n, None if contexts is None else contexts.cpu(), num_contexts)
+
+
+def exponents(values: Tensor) -> Tensor:
+    """uint8 ``[n]``: the biased exponents of floats."""
+    found: Tensor = _ulp(values).exponents(values)
+    return found
+
+
+def ulp_difference(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Symbols and raw bits of the way between floats; see `ulp_reference.ulp_difference`."""
+    symbols, raw_bits = _ulp(old).ulp_difference(old, new)
+    return symbols, raw_bits
+
+
+def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
+    """The new floats from the old; see `ulp_reference.ulp_apply`."""
+    new: Tensor = _ulp(old).ulp_apply(old, symbols, raw_bits)
+    return new
+
+
+def _ulp(tensor: Tensor) -> ModuleType:
+    if tensor.device.type != "cpu":
+        return ulp_reference
+    from comm_compress.kernels import ulp_cpu
+
+    return ulp_cpu
 
 
 def _by_device(tensor: Tensor) -> ModuleType:

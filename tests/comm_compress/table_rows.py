@@ -31,4 +31,18 @@ WRAPPERS: Rows = [
     ("int8", {"layers": {"*.weight": {"method": "topk", "ratio": 0.1}}}),
     ("topk", {"layers": {"*.bias": "none", "*.nothing": "int8"}}),
 ]
-FAMILIES: list[Rows] = [CASTS, UNIFORM, SPARSE, WRAPPERS]
+ENTROPY: Rows = [
+    ("int8", {"entropy": "rans"}),
+    ("int8", {"entropy": "zstd"}),
+    ("int8", {"entropy": "rans", "error_feedback": True}),
+    ("identity", {"entropy": "rans"}),
+    ("bf16", {"entropy": "zstd", "error_feedback": True}),
+    ("topk", {"entropy": "rans"}),
+]
+DELTA: Rows = [
+    ("delta", {}),
+    ("delta", {"values": {"method": "int8", "entropy": "rans", "block_size": 2048}}),
+    ("delta", {"mode": "lossless"}),
+    ("delta", {"mode": "lossless", "min_numel": 300}),
+]
+FAMILIES: list[Rows] = [CASTS, UNIFORM, SPARSE, WRAPPERS, ENTROPY, DELTA]
