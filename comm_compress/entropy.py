@@ -13,7 +13,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.encoded import ByteCount, Encoded, Field, Layout
-from comm_compress.rounds import AllGatherRounds, Exchange, Gather, Reduced, ReduceScatterRounds
+from comm_compress.rounds import Exchange, Reduced, ReduceScatterRounds
 from comm_compress.state import State
 
 Coder = Literal["zstd", "rans"]
@@ -91,11 +91,6 @@ class EntropyCoded(Codec):
         plain = self.inner.encode(rows, state)
         received = yield Exchange(self.compress(plain, rows.dtype))
         return Reduced(self.decode_sum(received), plain)
-
-    def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """As `Codec.all_gather`."""
-        received = yield Gather(self.encode(row.unsqueeze(0), state))
-        return self.decode(received)
 
     def contribution(self, sent: Encoded) -> Tensor:
         """The codec's, of coded rows or of what `reduce_scatter` remembered."""

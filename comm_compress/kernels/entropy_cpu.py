@@ -17,6 +17,8 @@ from comm_compress.kernels.entropy_reference import (
     Bytes,
     Counts,
     Longs,
+    Loops,
+    Marks,
     Words,
     decode_stream,
     encode_stream,
@@ -30,12 +32,12 @@ MASK = np.uint32(TOTAL - 1)
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
     """As `entropy_reference.rans_encode`."""
-    return encode_stream(symbols, contexts, num_contexts, _count, _encode_blocks)
+    return encode_stream(symbols, contexts, num_contexts, LOOPS)
 
 
 def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
     """As `entropy_reference.rans_decode`."""
-    return decode_stream(stream, n, contexts, num_contexts, _decode_blocks)
+    return decode_stream(stream, n, contexts, num_contexts, LOOPS)
 
 
 def _count(symbols: Bytes, contexts: Bytes | None, num: int) -> Counts:
@@ -45,11 +47,20 @@ def _count(symbols: Bytes, contexts: Bytes | None, num: int) -> Counts:
     return total
 
 
-def _encode_blocks(symbols: Bytes, contexts: Bytes | None, frequencies: Counts) -> tuple[Longs, Longs, Words]:
+def _find(symbols: Bytes, contexts: Bytes | None, marked: Marks, number: int) -> Counts:
+    positions = np.empty(number, np.int64)
+    found = _positions(symbols, contexts, marked.ravel(), positions)
+    assert found == number
+    return positions
+
+
+def _encode_blocks(
+    symbols: Bytes, contexts: Bytes | None, frequencies: Counts, starts: Counts
+) -> tuple[Longs, Longs, Words]:
     blocks = math.ceil(symbols.size / BLOCK)
     scratch = np.empty(symbols.size + blocks, np.uint16)
     sizes, states = np.empty(blocks, np.uint32), np.full(blocks * STATES, LOWEST, np.uint32)
-    arrays = (symbols, contexts, _entries(frequencies), scratch, sizes, states)
+    arrays = (symbols, contexts, _entries(frequencies, starts), scratch, sizes, states)
     _over_blocks(_encode, blocks, BLOCK, *arrays)
     ends = [min((b + 1) * BLOCK, symbols.size) + b + 1 for b in range(blocks)]
     return sizes, states, np.concatenate([scratch[e - int(s) : e] for e, s in zip(ends, sizes, strict=True)])
@@ -64,14 +75,25 @@ def _decode_blocks(
         slots[c] = slots_of(frequencies[c : c + 1])
     places = np.cumsum(sizes, dtype=np.int64) - sizes
     padded = np.append(words, np.uint16(0))  # the kernel looks at a word before it knows whether it needs one
-    arrays = (symbols, contexts, _entries(frequencies), slots.ravel(), padded, places, heads.copy())
+    arrays = (
+        symbols,
+        contexts,
+        _entries(frequencies, starts_of(frequencies)),
+        slots.ravel(),
+        padded,
+        places,
+        heads.copy(),
+    )
     _over_blocks(_decode, len(sizes), BLOCK, *arrays)
     return symbols
 
 
-def _entries(frequencies: Counts) -> Longs:
+LOOPS = Loops(_count, _find, _encode_blocks, _decode_blocks)
+
+
+def _entries(frequencies: Counts, starts: Counts) -> Longs:
     """Frequency and start of every symbol in one word: one load."""
-    return (frequencies << 16 | starts_of(frequencies)).astype(np.uint32).ravel()
+    return (frequencies << 16 | starts).astype(np.uint32).ravel()
 
 
 # The loops are free of branches: whether a state overflows is a coin toss that no processor predicts.
@@ -85,6 +107,19 @@ def _histogram(first: int, last: int, symbols: Bytes, contexts: Bytes | None, co
             if contexts is not None:
                 symbol += np.int64(contexts[i]) * 256
             counts[block, i & 3, symbol] += 1  # four counters: a run of one symbol does not wait for itself
+
+
+@_kernel
+def _positions(symbols: Bytes, contexts: Bytes | None, marked: Marks, positions: Counts) -> int:
+    found = 0
+    for i in range(symbols.size):
+        symbol = np.int64(symbols[i])
+        if contexts is not None:
+            symbol += np.int64(contexts[i]) * 256
+        if marked[symbol]:
+            positions[found] = i
+            found += 1
+    return found
 
 
 @_kernel

@@ -40,6 +40,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint16]
 Longs = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
 
 
 class Table(NamedTuple):
@@ -120,8 +121,17 @@ def slots_of(frequencies: Counts) -> Bytes:
     return slots
 
 
-EncodeBlocks = Callable[[Bytes, Bytes | None, Counts], tuple[Longs, Longs, Words]]
-DecodeBlocks = Callable[[int, Bytes | None, Counts, Longs, Longs, Words], Bytes]
+class Loops(NamedTuple):
+    """What an implementation provides: the loops over all symbols."""
+
+    histogram: Callable[[Bytes, Bytes | None, int], Counts]
+    """How often each symbol occurs in each of so many contexts, ``[contexts, 256]``."""
+    find: Callable[[Bytes, Bytes | None, Marks, int], Counts]
+    """Ascending positions of the symbols that are marked for their context; so many of them."""
+    encode: Callable[[Bytes, Bytes | None, Counts, Counts], tuple[Longs, Longs, Words]]
+    """Sizes, states and words of all blocks from frequencies and starts ``[contexts, 256]``."""
+    decode: Callable[[int, Bytes | None, Counts, Longs, Longs, Words], Bytes]
+    """The symbols from their number, contexts and frequencies, and the sizes, states and words."""
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
@@ -129,53 +139,44 @@ def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: i
 
     ``contexts`` uint8 ``[n]``, each below ``num_contexts``: which table a symbol is coded with.
     """
-    return encode_stream(symbols, contexts, num_contexts, _count, _encode_blocks)
+    return encode_stream(symbols, contexts, num_contexts, LOOPS)
 
 
 def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
     """The ``n`` symbols again, from the same contexts."""
-    return decode_stream(stream, n, contexts, num_contexts, _decode_blocks)
+    return decode_stream(stream, n, contexts, num_contexts, LOOPS)
 
 
-def encode_stream(
-    symbols: Tensor,
-    contexts: Tensor | None,
-    num_contexts: int,
-    count: Callable[[Bytes, Bytes | None, int], Counts],
-    encode_blocks: EncodeBlocks,
-) -> Tensor:
+def encode_stream(symbols: Tensor, contexts: Tensor | None, num_contexts: int, loops: Loops) -> Tensor:
     """What all implementations share: tables, escapes, and the order of the parts."""
     if symbols.numel() == 0:
         return torch.empty(0, dtype=torch.uint8)
     source, given = symbols.contiguous().numpy(), None if contexts is None else contexts.contiguous().numpy()
-    counts = count(source, given, num_contexts)
-    occurring = [c for c in range(num_contexts) if counts[c].any()]
-    tables = {c: Table.of(counts[c]) for c in occurring}
-    literals = np.empty(0, np.uint8)
-    if any(t.escape is not None for t in tables.values()):
-        source, literals = _escaped(source, given, tables, num_contexts)
-    frequencies = np.zeros((num_contexts, 256), np.int64)
+    counts = loops.histogram(source, given, num_contexts)
+    tables = {c: Table.of(counts[c]) for c in np.flatnonzero(counts.any(1)).tolist()}
+    frequencies = _stacked(tables, num_contexts)
+    starts = starts_of(frequencies)
+    rare = _marked(tables, num_contexts)
     for c, table in tables.items():
-        frequencies[c] = table.frequencies
-    sizes, states, words = encode_blocks(source, given, frequencies)
+        if table.escape is not None:
+            rare[c] |= (counts[c] > 0) & (table.frequencies == 0)
+            frequencies[c, rare[c]], starts[c, rare[c]] = frequencies[c, table.escape], starts[c, table.escape]
+    literals = source[loops.find(source, given, rare, int(counts[rare].sum()))] if rare.any() else source[:0]
+    sizes, states, words = loops.encode(source, given, frequencies, starts)
     heads = np.frombuffer(b"".join(t.write() for t in tables.values()), np.uint8)
     parts = [heads, sizes.view(np.uint8), states.view(np.uint8), words.view(np.uint8), literals]
     return torch.from_numpy(np.concatenate(parts))
 
 
-def decode_stream(
-    stream: Tensor, n: int, contexts: Tensor | None, num_contexts: int, decode_blocks: DecodeBlocks
-) -> Tensor:
+def decode_stream(stream: Tensor, n: int, contexts: Tensor | None, num_contexts: int, loops: Loops) -> Tensor:
     """The inverse of `encode_stream`."""
     if n == 0:
         return torch.empty(0, dtype=torch.uint8)
     data, given = stream.contiguous().numpy(), None if contexts is None else contexts.contiguous().numpy()
-    occurring = [0] if given is None else np.unique(given).tolist()
-    frequencies, tables = np.zeros((num_contexts, 256), np.int64), {}
-    place = 0
+    occurring = [0] if contexts is None else torch.bincount(contexts).nonzero().flatten().tolist()
+    tables, place = {}, 0
     for c in occurring:
         tables[c], size = Table.read(data[place:])
-        frequencies[c] = tables[c].frequencies
         place += size
     blocks = math.ceil(n / BLOCK)
     heads = np.frombuffer(data[place : place + 4 * blocks * (1 + STATES)].tobytes(), "<u4")
@@ -183,38 +184,38 @@ def decode_stream(
     sizes, states = heads[:blocks], heads[blocks:]
     words = np.frombuffer(data[place : place + 2 * int(sizes.sum())].tobytes(), "<u2")
     place += words.nbytes
-    symbols = decode_blocks(n, given, frequencies, sizes, states, words)
-    if any(t.escape is not None for t in tables.values()):
-        symbols[_are_escapes(symbols, given, tables, num_contexts)] = data[place:]
+    symbols = loops.decode(n, given, _stacked(tables, num_contexts), sizes, states, words)
+    if place < data.size:
+        symbols[loops.find(symbols, given, _marked(tables, num_contexts), data.size - place)] = data[place:]
     return torch.from_numpy(symbols)
 
 
-def _escaped(source: Bytes, contexts: Bytes | None, tables: dict[int, Table], num: int) -> tuple[Bytes, Bytes]:
-    """Symbols with the rare ones replaced by their table's escape symbol, and the rare ones."""
-    names = np.tile(np.arange(256, dtype=np.uint8), (num, 1))
+def _stacked(tables: dict[int, Table], num: int) -> Counts:
+    frequencies = np.zeros((num, 256), np.int64)
     for c, table in tables.items():
-        if table.escape is not None:
-            names[c, table.frequencies == 0] = table.escape
-    replaced = names[0 if contexts is None else contexts, source]
-    return replaced, source[_are_escapes(replaced, contexts, tables, num)]
+        frequencies[c] = table.frequencies
+    return frequencies
 
 
-def _are_escapes(symbols: Bytes, contexts: Bytes | None, tables: dict[int, Table], num: int) -> npt.NDArray[np.bool_]:
+def _marked(tables: dict[int, Table], num: int) -> Marks:
+    """The escape symbols."""
     marked = np.zeros((num, 256), np.bool_)
     for c, table in tables.items():
         if table.escape is not None:
             marked[c, table.escape] = True
-    found: npt.NDArray[np.bool_] = marked[0 if contexts is None else contexts, symbols]
-    return found
+    return marked
 
 
-def _count(symbols: Bytes, contexts: Bytes | None, num: int) -> Counts:
+def _histogram(symbols: Bytes, contexts: Bytes | None, num: int) -> Counts:
     combined = symbols.astype(np.int64) + (0 if contexts is None else contexts.astype(np.int64) * 256)
     return np.bincount(combined, minlength=256 * num).reshape(num, 256)
 
 
-def _encode_blocks(symbols: Bytes, contexts: Bytes | None, frequencies: Counts) -> tuple[Longs, Longs, Words]:
-    starts = starts_of(frequencies)
+def _find(symbols: Bytes, contexts: Bytes | None, marked: Marks, number: int) -> Counts:
+    return np.flatnonzero(marked[0 if contexts is None else contexts, symbols])
+
+
+def _encode(symbols: Bytes, contexts: Bytes | None, frequencies: Counts, starts: Counts) -> tuple[Longs, Longs, Words]:
     sizes, heads, words = [], [], []
     for begin in range(0, symbols.size, BLOCK):
         states, emitted = [LOWEST] * STATES, []
@@ -231,9 +232,7 @@ def _encode_blocks(symbols: Bytes, contexts: Bytes | None, frequencies: Counts) 
     return np.array(sizes, "<u4"), np.array(heads, "<u4"), np.array(words, "<u2")
 
 
-def _decode_blocks(
-    n: int, contexts: Bytes | None, frequencies: Counts, sizes: Longs, heads: Longs, words: Words
-) -> Bytes:
+def _decode(n: int, contexts: Bytes | None, frequencies: Counts, sizes: Longs, heads: Longs, words: Words) -> Bytes:
     starts, slots = starts_of(frequencies), {}
     symbols = np.empty(n, np.uint8)
     place = 0
@@ -251,3 +250,6 @@ def _decode_blocks(
                 place += 1
             states[i % STATES] = x
     return symbols
+
+
+LOOPS = Loops(_histogram, _find, _encode, _decode)

@@ -212,7 +212,7 @@ def _contexts(replica: Tensor) -> tuple[Tensor, int]:
             table, held = table + 1, 0
         tables[exponent] = table
         held += count
-    return torch.tensor(tables, dtype=torch.uint8, device=replica.device)[exponents.int()], table + 1
+    return torch.tensor(tables, dtype=torch.uint8, device=replica.device).index_select(0, exponents.int()), table + 1
 
 
 def _flagged(flag: int, data: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ ENTROPY: Rows = [
     ("int8", {"entropy": "rans"}),
     ("int8", {"entropy": "zstd"}),
     ("int8", {"entropy": "rans", "error_feedback": True}),
-    ("identity", {"entropy": "rans"}),
-    ("bf16", {"entropy": "zstd", "error_feedback": True}),
+    ("identity", {"entropy": "zstd"}),
+    ("bf16", {"entropy": "rans"}),
     ("topk", {"entropy": "rans"}),
 ]
 DELTA: Rows = [
@@ -44,5 +44,6 @@ DELTA: Rows = [
     ("delta", {"values": {"method": "int8", "entropy": "rans", "block_size": 2048}}),
     ("delta", {"mode": "lossless"}),
     ("delta", {"mode": "lossless", "min_numel": 300}),
+    ("delta", {"layers": {"*.bias": {"method": "delta", "mode": "lossless"}}}),
 ]
 FAMILIES: list[Rows] = [CASTS, UNIFORM, SPARSE, WRAPPERS, ENTROPY, DELTA]
