@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Codec, Compressor
+from comm_compress.entropy import EntropyCoded
 from comm_compress.feedback import ErrorFeedback, FeedbackConfig
 from comm_compress.layers import ByLayer
 from comm_compress.policy import Sparing
@@ -37,12 +38,15 @@ class Entry(NamedTuple):
 class CommonConfig:
     """Settings that every method takes beside its own.
 
+    ``entropy``: code the encoded bytes further, without loss, by "rans" or "zstd"; see
+    `comm_compress.entropy.EntropyCoded`.
     ``error_feedback``: true, false, or the settings of `comm_compress.feedback.FeedbackConfig`.
     ``warmup_steps``: so many first collectives of each unit go uncompressed. ``min_numel``: so do units
     of fewer elements, always. ``layers``: methods for parameters by name pattern, each a name or
     ``{"method": name, ...settings}``; the rest goes by this method.
     """
 
+    entropy: Literal["zstd", "rans"] | None = None
     error_feedback: bool | Mapping[str, Any] | None = None
     warmup_steps: int = 0
     min_numel: int = 0
@@ -158,6 +162,11 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
 
     compressor = entry.build(own)
     compressor.name, compressor.settings = name, dataclasses.asdict(own)
+    if common.entropy is not None:
+        refusal = EntropyCoded.refusal(compressor)
+        require(not refusal, "entropy", common.entropy, f"null: {refusal}")
+        assert isinstance(compressor, Codec)
+        compressor = EntropyCoded(compressor, common.entropy)
     by_default = compressor.feedback_by_default
     if by_default is None:
         by_default = entry.error_feedback and not compressor.no_feedback

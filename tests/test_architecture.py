@@ -18,7 +18,7 @@ LAYERS = [
     {"encoded", "segments"},
     {"rounds", "state", "_compat"},
     {"kernels", "compressor", "ledger"},
-    {"feedback", "layers", "policy", "index_codes"},
+    {"entropy", "feedback", "layers", "policy", "index_codes"},
     {"registry"},
     {"methods"},
     {"transport", "simulate"},

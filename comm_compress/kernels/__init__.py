@@ -25,6 +25,7 @@ __all__ = [
     "block_norms",
     "count_sketch",
     "count_sketch_estimate",
+    "exponents",
     "hadamard",
     "largest",
     "magnitude_keys",
@@ -34,9 +35,13 @@ __all__ = [
     "pack_trits",
     "powers_of_two",
     "random_bits",
+    "rans_decode",
+    "rans_encode",
     "signed_powers",
     "stochastic_quantize",
     "topk",
+    "ulp_apply",
+    "ulp_difference",
     "uniform",
     "unpack",
     "unpack_trits",
@@ -163,6 +168,42 @@ def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], n: in
     """float32 ``[n]``: the sketched vector's coordinates, as far as it shows them."""
     estimate: Tensor = _topic("sketch", sketch).count_sketch_estimate(sketch, keys, n)
     return estimate
+
+
+def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+    """uint8 ``[m]`` on CPU: the entropy-coded stream of uint8 symbols ``[n]``; see `entropy_reference`.
+
+    ``contexts`` uint8 ``[n]``, below ``num_contexts``: which table of frequencies a symbol is coded with.
+    There is no GPU kernel: symbols on a GPU are copied to the CPU and coded there.
+    """
+    from comm_compress.kernels import entropy_cpu
+
+    return entropy_cpu.rans_encode(symbols.cpu(), None if contexts is None else contexts.cpu(), num_contexts)
+
+
+def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+    """uint8 ``[n]`` on CPU: the symbols that `rans_encode` was given, from the same contexts."""
+    from comm_compress.kernels import entropy_cpu
+
+    return entropy_cpu.rans_decode(stream.cpu(), n, None if contexts is None else contexts.cpu(), num_contexts)
+
+
+def exponents(values: Tensor) -> Tensor:
+    """uint8 ``[n]``: the biased exponents of floats."""
+    found: Tensor = _topic("ulp", values).exponents(values)
+    return found
+
+
+def ulp_difference(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Symbols and raw bits of the way between floats; see `ulp_reference.ulp_difference`."""
+    symbols, raw_bits = _topic("ulp", old).ulp_difference(old, new)
+    return symbols, raw_bits
+
+
+def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
+    """The new floats from the old; see `ulp_reference.ulp_apply`."""
+    new: Tensor = _topic("ulp", old).ulp_apply(old, symbols, raw_bits)
+    return new
 
 
 def _by_device(tensor: Tensor) -> ModuleType:

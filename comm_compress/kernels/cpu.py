@@ -103,7 +103,7 @@ def _sum_rows(codes: Tensor, scales: Tensor, block_size: int, out: Tensor) -> No
 
 def _over_blocks(kernel: Callable[..., None], num_blocks: int, block_size: int, *arguments: object) -> None:
     """``kernel(first, last, *arguments)`` over all blocks, shared out among torch's threads."""
-    parts = min(torch.get_num_threads(), num_blocks * block_size // WORTH_A_THREAD)
+    parts = min(torch.get_num_threads(), num_blocks, num_blocks * block_size // WORTH_A_THREAD)
     if parts <= 1:
         kernel(0, num_blocks, *arguments)
         return

@@ -3,6 +3,7 @@
 from comm_compress.methods import (
     cast,
     control,
+    delta,
     dgc,
     dither,
     float8,
@@ -21,6 +22,7 @@ from comm_compress.methods import (
 __all__ = [
     "cast",
     "control",
+    "delta",
     "dgc",
     "dither",
     "float8",

@@ -95,4 +95,19 @@ WRAPPERS: Rows = [
     ("int8", {"layers": {"*.weight": {"method": "topk", "ratio": 0.1}}}),
     ("topk", {"layers": {"*.bias": "none", "*.nothing": "int8"}}),
 ]
-FAMILIES: list[Rows] = [CASTS, UNIFORM, QUANTISERS, SPARSE, PROJECTIONS, WRAPPERS]
+ENTROPY: Rows = [
+    ("int8", {"entropy": "rans"}),
+    ("int8", {"entropy": "zstd"}),
+    ("int8", {"entropy": "rans", "error_feedback": True}),
+    ("identity", {"entropy": "zstd"}),
+    ("bf16", {"entropy": "rans"}),
+    ("topk", {"entropy": "rans"}),
+]
+DELTA: Rows = [
+    ("delta", {}),
+    ("delta", {"values": {"method": "int8", "entropy": "rans", "block_size": 2048}}),
+    ("delta", {"mode": "lossless"}),
+    ("delta", {"mode": "lossless", "min_numel": 300}),
+    ("delta", {"layers": {"*.bias": {"method": "delta", "mode": "lossless"}}}),
+]
+FAMILIES: list[Rows] = [CASTS, UNIFORM, QUANTISERS, SPARSE, PROJECTIONS, WRAPPERS, ENTROPY, DELTA]
