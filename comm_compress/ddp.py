@@ -29,7 +29,7 @@ class Handle(BaseHandle):
     DDP forms its buckets anew after the first backward, in the order in which gradients arrived. That first one
     therefore goes uncompressed (and counted), and nothing is remembered of it. From then on a state belongs to a
     bucket's number and its parameters, names and shapes: should a bucket come with others, its state starts afresh
-    and a warning says so. What was loaded waits until its bucket comes, and is dropped with a warning if it does not fit.
+    and a warning says so. What was loaded waits until its bucket comes; what does not fit is dropped with a warning.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class BaseHandle:
         return {key: save(state) for key, state in self._states().items()}
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Put back what `state_dict` gave, on the same rank of as many ranks. Raises ValueError when anything differs."""
+        """Put back what `state_dict` gave on the same rank of as many. Raises ValueError when anything differs."""
         own = self._states()
         if states.keys() != own.keys():
             differing = ", ".join(sorted(states.keys() ^ own.keys()))

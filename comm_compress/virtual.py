@@ -72,6 +72,7 @@ class VirtualRanks:
         self.reshard_after_forward = reshard_after_forward
         self.ledgers = [Ledger() for _ in range(world)]
         """One for each rank."""
+        self._model = model
         self._units = _units(model, world, units, seed)
         self._collected: list[dict[nn.Parameter, Tensor]] = [{} for _ in range(world)]
         self._reduced: dict[nn.Parameter, Tensor] = {}
@@ -94,20 +95,33 @@ class VirtualRanks:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Inside, every parameter is what the ranks would see after the all-gather; the exact ones come back on exit.
+        """Inside, a unit's parameters are what the ranks see after the all-gather; the exact ones come back on exit.
 
-        Once a step, around all ranks' forward and backward passes: it counts FSDP2's gathers of one of them, two a
-        unit (one without ``reshard_after_forward``, and for the root).
+        Once a step, around all ranks' forward and backward passes. As under FSDP2 a unit is gathered when its
+        module's forward begins. It counts FSDP2's gathers of one forward and backward: two a unit (one without
+        ``reshard_after_forward``, and for the root).
         """
         if self.all_gather is None or self.world == 1:
             yield
             return
         exact = [(p, p.data) for unit in self._units for p in unit.parameters.values()]
-        for unit in self._units:
-            self._gather(unit)
+        waiting = {unit.name for unit in self._units}
+        modules = {name or "root": module for name, module in self._model.named_modules()}
+
+        def before_forward(unit: _Unit) -> None:
+            if unit.name in waiting:
+                waiting.remove(unit.name)
+                self._gather(unit)
+
+        hooks = [
+            modules[unit.name].register_forward_pre_hook(lambda *_, unit=unit: before_forward(unit), prepend=True)
+            for unit in self._units
+        ]
         try:
             yield
         finally:
+            for hook in hooks:
+                hook.remove()
             for p, data in exact:
                 p.data = data
 
@@ -154,12 +168,16 @@ class VirtualRanks:
         for unit in self._units:
             if any(p in mine for mine in self._collected for p in unit.trainable.values()):
                 self._used.add(unit.name)
-            if unit.name in self._used:  # from its first use on FSDP2 reduces a unit in every step
+            if unit.name in self._used:  # attach has FSDP2 reduce a unit in every step from its first use on
                 self._reduce(unit)
         self._collected = [{} for _ in range(self.world)]
 
     def _reduce(self, unit: _Unit) -> None:
         trainable = unit.trainable
+        if self.reduce_scatter is None:  # stock FSDP2 reduces no parameter without a gradient
+            trainable = {n: p for n, p in trainable.items() if any(p in mine for mine in self._collected)}
+        if not trainable:
+            return
         inputs = [
             flatten([mine.get(p, torch.zeros_like(p)) for p in trainable.values()], self.world)
             for mine in self._collected
