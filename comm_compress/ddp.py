@@ -1,6 +1,6 @@
 """The same compressors as a communication hook of DistributedDataParallel."""
 
-from __future__ import annotations
+# no postponed annotations: DDP reads the hook's and wants the types themselves
 
 import warnings
 from collections.abc import Mapping
@@ -26,10 +26,11 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 class Handle(BaseHandle):
     """What `attach` installed on a DDP model: its ledger (operation "all_reduce", units "bucket0", ...) and its states.
 
-    DDP forms its buckets anew after the first backward, in the order in which gradients arrived. That first one
-    therefore goes uncompressed (and counted), and nothing is remembered of it. From then on a state belongs to a
-    bucket's number and its parameters, names and shapes: should a bucket come with others, its state starts afresh
-    and a warning says so. What was loaded waits until its bucket comes; what does not fit is dropped with a warning.
+    DDP forms its buckets anew after the first backward (after the second with ``static_graph``, never with
+    ``find_unused_parameters``), in the order in which gradients arrived. Until then they go uncompressed (and counted),
+    and nothing is remembered of them. From then on a state belongs to a bucket's number and its parameters, names
+    and shapes: should a bucket come with others, its state starts afresh and a warning says so. What was loaded
+    waits until its bucket comes; what does not fit is dropped with a warning.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Handle(BaseHandle):
         self.compressor, self.all_gather, self.seed = compressor, all_gather, seed
         self._group: dist.ProcessGroup = model.process_group
         self._names = {id(p): name for name, p in model.module.named_parameters()}
-        self._provisional = model.static_graph or not model.find_unused_parameters
+        self._provisional = 2 if model.static_graph else 0 if model.find_unused_parameters else 1
         self._reductions: dict[int, AllReduce] = {}
         self._loaded: dict[str, Mapping[str, Any]] = {}
         self._detached = False
@@ -72,8 +73,8 @@ class Handle(BaseHandle):
         named = [(self._names[id(p)], g) for p, g in zip(parameters, gradients, strict=True)]
         unit = f"bucket{bucket.index()}"
         self._reduction(bucket.index(), named)(named, unit, self._group, self._group.size())
-        if bucket.is_last():
-            self._provisional = False
+        if bucket.is_last() and self._provisional:
+            self._provisional -= 1
 
     def _reduction(self, index: int, named: list[tuple[str, Tensor]]) -> AllReduce:
         world, unit = self._group.size(), f"bucket{index}"

@@ -103,8 +103,11 @@ class CompressedAllGather(_Comm):
                 "tensor subclass with its own all-gather): no codec can carry them; attach without all_gather"
             )
         collective = Collective(input_tensor.device)
-        compressor = Identity(IdentityConfig()) if self.exact else self.compressor
-        if not self.exact:
+        # reshard_after_forward=k: backward gathers, from k ranks, what forward decoded; rounded again, the weights of
+        # backward would be others than those of forward
+        again = group.size() != self.state.world
+        compressor = Identity(IdentityConfig()) if self.exact or again else self.compressor
+        if not self.exact and not again:
             self.state.begin()
         gathered = transport.run(compressor.all_gather(input_tensor, self.state), group, collective)
         start = collective.now()

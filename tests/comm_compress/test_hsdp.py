@@ -105,12 +105,13 @@ def _two_hops() -> dict[str, Any]:
     )
     got = first(model)
     reference = serial_gradients(4)
-    expected = {op: 0 for op in ("reduce_scatter", "all_reduce")}
+    expected = dict.fromkeys(("reduce_scatter", "all_reduce"), 0)
     for _, group in _groups(model):
         n = sum(p.padded_sharded_param_size.numel() for p in group.fsdp_params)
         # between two replicas, each parameter's chunk is cut in two again
-        half = sum(-(-p.padded_sharded_param_size[0] // 2) * p.padded_sharded_param_size[1:].numel()
-                   for p in group.fsdp_params)
+        half = sum(
+            -(-p.padded_sharded_param_size[0] // 2) * p.padded_sharded_param_size[1:].numel() for p in group.fsdp_params
+        )
         expected["reduce_scatter"] += inside.layout(n, torch.float32).row_bytes
         expected["all_reduce"] += between.layout(half, torch.float32).row_bytes
         expected["all_reduce"] += back.layout(half, torch.float32).row_bytes

@@ -114,8 +114,9 @@ def test_rules_for_every_kind_of_tensor(old: int, new: int, rows: int, columns: 
         moved = cc.reshard(states, new)
     assert len(moved) == new
     after = segments_of(shapes, new)
-    total = sum(torch.cat([t.flatten() for t in unflatten(s["reduce_scatter/u"]["tensors"]["momentum"], after)])
-                for s in moved)
+    total = sum(
+        torch.cat([t.flatten() for t in unflatten(s["reduce_scatter/u"]["tensors"]["momentum"], after)]) for s in moved
+    )
     expected = sum(torch.cat([t.flatten() for t in m]) for m in momenta)
     torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
     for s in moved:
@@ -178,7 +179,11 @@ def _first_part() -> tuple[bytes, dict[str, str]]:
     other = sharded()
     second, refusals = cc.attach(other, reduce_scatter=cc.make("topk")), {}
     saved = handle.state_dict()
-    for name, change in {"rank": {"rank": 1 - dist.get_rank()}, "world": {"world": 5}, "layouts": {"layouts": {"": []}}}.items():
+    for name, change in {
+        "rank": {"rank": 1 - dist.get_rank()},
+        "world": {"world": 5},
+        "layouts": {"layouts": {"": []}},
+    }.items():
         try:
             second.load_state_dict({k: {**v, **change} for k, v in saved.items()})
         except ValueError as e:
@@ -191,7 +196,9 @@ def _first_part() -> tuple[bytes, dict[str, str]]:
 def _second_part(states: list[bytes]) -> tuple[bool, int]:
     model = sharded()
     handle = cc.attach(model, reduce_scatter=cc.make("topk", {"ratio": 0.2}))
-    handle.load_state_dict(cc.reshard([torch.load(io.BytesIO(s)) for s in states], dist.get_world_size())[dist.get_rank()])
+    handle.load_state_dict(
+        cc.reshard([torch.load(io.BytesIO(s)) for s in states], dist.get_world_size())[dist.get_rank()]
+    )
     loss_of(model, batch(dist.get_rank(), 2)).backward()
     finite = all(bool(torch.isfinite(g).all()) for g in gradients(model).values())
     return finite, int(handle.state_dict()["reduce_scatter/root"]["tensors"]["tick"])
