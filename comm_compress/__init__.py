@@ -11,5 +11,18 @@ from comm_compress.compressor import Compressor
 from comm_compress.fsdp import Handle, attach
 from comm_compress.ledger import Ledger, Totals
 from comm_compress.registry import available, make, register
+from comm_compress.reshard import reshard
+from comm_compress.virtual import VirtualRanks
 
-__all__ = ["Compressor", "Handle", "Ledger", "Totals", "attach", "available", "make", "register"]
+__all__ = [
+    "Compressor",
+    "Handle",
+    "Ledger",
+    "Totals",
+    "VirtualRanks",
+    "attach",
+    "available",
+    "make",
+    "register",
+    "reshard",
+]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -26,10 +27,44 @@ def param_groups(module: FSDPModule) -> list[Any]:
     return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
 
 
-def segments(model: nn.Module, group: Any, world: int) -> tuple[Segment, ...]:
-    """Which parameter of ``model`` lies where in a row of this group; empty when one is not sharded over dim 0."""
+def parameters(model: nn.Module, group: Any) -> list[tuple[str, Any]]:
+    """(name in ``model``, FSDP2's record of it) of this group's parameters, in the order of their columns."""
     names = {id(p): name for name, p in model.named_parameters()}
-    if any(p.fsdp_placement.dim != 0 for p in group.fsdp_params):
+    return [(names[id(p.sharded_param)], p) for p in group.fsdp_params]
+
+
+def segments(parameters: list[tuple[str, Any]], world: int) -> tuple[Segment, ...]:
+    """Which parameter lies where in a row of a group; empty when one is not sharded over dim 0."""
+    if any(p.fsdp_placement.dim != 0 for _, p in parameters):
         return ()
-    shapes = [(names[id(p.sharded_param)], tuple(p._orig_size)) for p in group.fsdp_params]
-    return segments_of(shapes, world)
+    return segments_of([(name, tuple(p._orig_size)) for name, p in parameters], world)
+
+
+def trainable(parameters: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Those that a gradient's rows hold: FSDP2 gathers frozen parameters, but has no gradient of them to reduce."""
+    return [(name, p) for name, p in parameters if p.sharded_param.requires_grad]
+
+
+def gathered_dtypes(group: Any) -> set[torch.dtype]:
+    """The dtypes that this group's all-gather would have to carry at once; FSDP2 sends bytes when there are several."""
+    cast = group.mp_policy.param_dtype
+    return {
+        cast if cast is not None and p.sharded_param.is_floating_point() else p.sharded_param.dtype
+        for p in group.fsdp_params
+    }
+
+
+class Meshes(NamedTuple):
+    """The process groups of one parameter group: ranks that share the parameters, and replicas of this shard."""
+
+    info: Any
+    shard: dist.ProcessGroup
+    replicas: dist.ProcessGroup | None
+
+
+def meshes(group: Any) -> Meshes | None:
+    """None for a group that is replicated only."""
+    info = group.mesh_info
+    if not hasattr(info, "shard_process_group"):
+        return None
+    return Meshes(info, info.shard_process_group, info.replicate_process_group if group._is_hsdp else None)

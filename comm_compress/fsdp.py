@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from comm_compress import transport
-from comm_compress._compat import UNUSED_AS_ZEROS, param_groups, segments
+from comm_compress import _compat, allreduce, nonfinite, transport
+from comm_compress.allreduce import AllReduce
 from comm_compress.compressor import Compressor
-from comm_compress.feedback import ErrorFeedback
+from comm_compress.handle import BaseHandle
 from comm_compress.ledger import Collective, Ledger
 from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.segments import Segment
 from comm_compress.state import State
+
+
+class _Unit(NamedTuple):
+    """One parameter group of one FSDP2 module."""
+
+    name: str
+    group: Any
+    parameters: list[tuple[str, Any]]
+    meshes: _compat.Meshes
+
+    def state(self, op: str, seed: int) -> State:
+        """The state of one operation; no two ranks and no two hops share a stream of random numbers."""
+        shard, replicas = self.meshes.shard, self.meshes.replicas
+        replica = replicas.rank() if replicas is not None else 0
+        if op == "all_reduce":
+            assert replicas is not None
+            seed += shard.rank() << 32
+            return State(f"{self.name}/all_reduce", replica, replicas.size(), seed)
+        parameters = _compat.trainable(self.parameters) if op == "reduce_scatter" else self.parameters
+        segments = _compat.segments(parameters, shard.size())
+        return State(self.name, shard.rank(), shard.size(), seed + (replica << 32), segments)
+
+    def gradient_segments(self, n: int) -> tuple[Segment, ...]:
+        """Where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
+        segments = _compat.segments(_compat.trainable(self.parameters), self.meshes.shard.size())
+        return segments if segments and segments[-1].stop == n else ()
 
 
 class _Comm:
     """What both hooks share: plain allocation, and one compressor's state for one unit."""
 
-    def __init__(self, state: State, compressor: Compressor, ledger: Ledger) -> None:
-        self.state, self.compressor, self.ledger = state, compressor, ledger
+    def __init__(self, state: State, compressor: Compressor, ledger: Ledger, unit: _Unit | None = None) -> None:
+        self.state, self.compressor, self.ledger, self.unit = state, compressor, ledger, unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -46,7 +73,10 @@ class CompressedReduceScatter(_Comm):
         rows = input_tensor.view(group.size(), -1)
         collective = Collective(input_tensor.device)
         start = collective.now()
-        self.state.begin(_mark_nonfinite(rows))
+        if self.unit is not None:
+            self.state.segments = self.unit.gradient_segments(rows.shape[1])
+        _require_segments(self.compressor, self.state)
+        self.state.begin(nonfinite.mark(rows))
         collective.spent("encode", start)
         reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective)
         start = collective.now()
@@ -70,11 +100,14 @@ class CompressedAllGather(_Comm):
         if not input_tensor.is_floating_point():
             raise ValueError(
                 f"unit {self.state.unit!r} gathers {input_tensor.dtype} bytes (parameters of several dtypes, or a "
-                "tensor subclass with its own all-gather): a float codec cannot carry them; attach without all_gather"
+                "tensor subclass with its own all-gather): no codec can carry them; attach without all_gather"
             )
         collective = Collective(input_tensor.device)
-        compressor = Identity(IdentityConfig()) if self.exact else self.compressor
-        if not self.exact:
+        # reshard_after_forward=k: backward gathers, from k ranks, what forward decoded; rounded again, the weights of
+        # backward would be others than those of forward
+        again = group.size() != self.state.world
+        compressor = Identity(IdentityConfig()) if self.exact or again else self.compressor
+        if not self.exact and not again:
             self.state.begin()
         gathered = transport.run(compressor.all_gather(input_tensor, self.state), group, collective)
         start = collective.now()
@@ -85,78 +118,79 @@ class CompressedAllGather(_Comm):
             self.ledger.add("all_gather", self.state.unit, collective, elements, input_tensor.itemsize, None)
 
 
-def _mark_nonfinite(rows: Tensor) -> Tensor:
-    """Is all of ``rows`` finite (bool scalar)? If not, put a NaN in front of every row.
+class CompressedAllReduce:
+    """FSDP2's all-reduce hook on HSDP: sums this rank's reduced shard over its replicas.
 
-    Every rank receives one row from every rank, so that one NaN in one rank's gradient reaches all of
-    them in the same collective, without another message.
+    FSDP2 first all-reduces the shard itself, with a collective that no hook replaces. `attach` gives it a group of
+    this rank alone to do that in, so that it keeps its streams, its buffers and ``set_requires_all_reduce`` (a
+    partial sum waits, this hook is not called), and the real reduction happens here. FSDP2 then divides
+    by the size of the groups it knows, the shard's; so the replicas' part of the mean is taken here, unless the user
+    has set a divide factor, which stands for all of it.
     """
-    if rows.numel() == 0:
-        return torch.ones((), dtype=torch.bool, device=rows.device)
-    low, high = torch.aminmax(rows)
-    finite = torch.isfinite(low) & torch.isfinite(high)
-    rows[:, 0] = torch.where(finite, rows[:, 0], torch.nan)
-    return finite
+
+    def __init__(self, unit: _Unit, reduction: AllReduce) -> None:
+        self.unit, self.reduction = unit, reduction
+
+    def __call__(self, reduce_output: Tensor) -> None:
+        """``reduce_output`` ``[n]``: overwritten."""
+        replicas = self.unit.meshes.replicas
+        assert replicas is not None
+        if replicas.size() == 1:
+            return
+        segments = self.unit.gradient_segments(reduce_output.numel())
+        whole = [(self.unit.name, reduce_output)]
+        pieces = [(s.name, reduce_output[s.start : s.stop].view(-1, *s.shape[1:])) for s in segments]
+        if not segments:
+            _require_segments(self.reduction.reduce, State(self.unit.name))
+        divisor = replicas.size() if self.unit.group.gradient_divide_factor is None else 1
+        self.reduction(pieces or whole, self.unit.name, replicas, divisor)
 
 
-class Handle:
+class Handle(BaseHandle):
     """What `attach` installed: its ledger, its state, and the way out."""
 
     def __init__(self, reduce_scatter: Compressor | None, all_gather: Compressor | None) -> None:
+        super().__init__()
         self.reduce_scatter, self.all_gather = reduce_scatter, all_gather
-        self.ledger = Ledger()
-        self._comms: dict[str, _Comm] = {}
+        self._gathers: list[CompressedAllGather] = []
+        self._by_key: dict[str, State] = {}
         self._undo: list[tuple[Any, str, Any]] = []
+        self._alone: dist.ProcessGroup | None = None
 
-    def rollback(self) -> None:
-        """Take back what the last step did to every state. Call it when the optimizer step is skipped.
-
-        Otherwise the states count the step as made, at the latest when each unit is next used.
-        """
-        for comm in self._comms.values():
-            if isinstance(comm, CompressedReduceScatter):  # parameters were gathered in earnest
-                comm.state.rollback()
+    def _states(self) -> dict[str, State]:
+        return self._by_key
 
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Inside, parameters are gathered uncompressed and nothing is entered in the ledger: for evaluation."""
-        gathers = [c for c in self._comms.values() if isinstance(c, CompressedAllGather)]
-        for comm in gathers:
+        for comm in self._gathers:
             comm.exact = True
         try:
             yield
         finally:
-            for comm in gathers:
+            for comm in self._gathers:
                 comm.exact = False
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory that residuals and other states hold on this rank."""
-        return sum(comm.state.num_bytes for comm in self._comms.values())
-
-    def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """The states by "operation/unit", this rank's own. Call it between steps."""
-        return {key: comm.state.state_dict() for key, comm in self._comms.items()}
-
-    def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Put back what `state_dict` gave. Raises ValueError when the units differ."""
-        if states.keys() != self._comms.keys():
-            differing = ", ".join(sorted(states.keys() ^ self._comms.keys()))
-            raise ValueError(f"compressor state is of another model or another method: units differ: {differing}")
-        for key, comm in self._comms.items():
-            comm.state.load_state_dict(states[key])
 
     def detach(self) -> None:
         """Give FSDP2 its own collectives back."""
         for target, attribute, value in reversed(self._undo):
             setattr(target, attribute, value)
+        if self._alone is not None:
+            dist.destroy_process_group(self._alone)
+            self._alone = None
         self._undo.clear()
-        self._comms.clear()
+        self._gathers.clear()
+        self._by_key.clear()
 
-    def _install(self, group: Any, attribute: str, comm: _Comm, key: str) -> None:
-        self._undo.append((group, attribute, getattr(group, attribute)))
-        setattr(group, attribute, comm)
-        self._comms[key] = comm
+    def _set(self, target: Any, attribute: str, value: Any) -> None:
+        self._undo.append((target, attribute, getattr(target, attribute)))
+        setattr(target, attribute, value)
+
+    def _this_rank_alone(self) -> dist.ProcessGroup:
+        if self._alone is None:
+            self._alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        assert self._alone is not None
+        return self._alone
 
 
 def attach(
@@ -164,89 +198,117 @@ def attach(
     *,
     reduce_scatter: Compressor | None = None,
     all_gather: Compressor | None = None,
+    all_reduce: Compressor | None = None,
+    all_reduce_gather: Compressor | None = None,
     seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).
 
     ``reduce_scatter`` carries gradients, ``all_gather`` parameters; None leaves that direction to FSDP2
-    untouched. ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
+    untouched. On a 2-D mesh (HSDP) these run within a shard group, and ``all_reduce`` carries the reduced
+    gradients between replicas: its first half (to the owner of each part) by this method, its second half
+    (the sum, back to everyone) by ``all_reduce_gather``, exactly by default.
+    ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
     to undivided sums, which it divides itself after the float32 sum.
     Raises ValueError when nothing is sharded, when a method cannot do what is asked of it, or when a
     unit is of a kind whose traffic would not all be compressed or counted.
     """
     units = _units(model)
-    _check(units, reduce_scatter, all_gather)
+    for unit in units:
+        _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)
-    for name, module, group in units:
+    for unit in units:
+        group = unit.group
         if reduce_scatter is not None:
-            hook = CompressedReduceScatter(_state(model, name, group, seed), reduce_scatter, handle.ledger)
-            _require_segments(reduce_scatter, hook.state)
-            handle._install(group, "_reduce_scatter_comm", hook, f"reduce_scatter/{name}")
-            handle._undo.append((group, "force_sum_reduction_for_comms", group.force_sum_reduction_for_comms))
-            module.set_force_sum_reduction_for_comms(True)
-            if hasattr(group, UNUSED_AS_ZEROS):  # torch >= 2.13: rows keep their size when parameters get no gradient
-                handle._undo.append((group, UNUSED_AS_ZEROS, getattr(group, UNUSED_AS_ZEROS)))
-                setattr(group, UNUSED_AS_ZEROS, True)
+            state = handle._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
+            handle._set(
+                group, "_reduce_scatter_comm", CompressedReduceScatter(state, reduce_scatter, handle.ledger, unit)
+            )
+        if all_reduce is not None:
+            state = handle._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
+            reduction = AllReduce(state, all_reduce, all_reduce_gather, handle.ledger)
+            handle._set(group, "_all_reduce_hook", CompressedAllReduce(unit, reduction))
+            handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:
-            gather = CompressedAllGather(_state(model, name, group, seed), all_gather, handle.ledger)
-            _require_segments(all_gather, gather.state)
-            handle._install(group, "_all_gather_comm", gather, f"all_gather/{name}")
+            state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
+            gather = CompressedAllGather(state, all_gather, handle.ledger)
+            _require_segments(all_gather, state)
+            handle._gathers.append(gather)
+            handle._set(group, "_all_gather_comm", gather)
+        if reduce_scatter is not None or all_reduce is not None:
+            if unit.meshes.shard.size() > 1:  # FSDP2 divides twice by a divide factor when one rank is to sum
+                handle._set(group, "force_sum_reduction_for_comms", True)
+            if hasattr(group, _compat.UNUSED_AS_ZEROS):  # torch >= 2.13: rows keep their size without some gradients
+                handle._set(group, _compat.UNUSED_AS_ZEROS, True)
     return handle
-
-
-def _state(model: nn.Module, name: str, group: Any, seed: int) -> State:
-    mesh = group.mesh_info.mesh
-    return State(name, mesh.get_local_rank(), mesh.size(), seed, segments(model, group, mesh.size()))
 
 
 def _require_segments(compressor: Compressor, state: State) -> None:
     if compressor.needs_segments and not state.segments:
         raise ValueError(
-            f"{compressor.name}: unit {state.unit!r} is not sharded over dim 0, so its rows do not show which "
-            "parameter lies where; shard over dim 0 or use a method without matrices or layers"
+            f"{compressor.name}: unit {state.unit!r} does not show which parameter lies where in its rows: it is not "
+            "sharded over dim 0, or (torch < 2.13) not every parameter got a gradient; use a method without matrices "
+            "or layers"
         )
 
 
-def _units(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
-    """(name, module, parameter group) of every FSDP2 unit that has parameters of its own."""
+def _units(model: nn.Module) -> list[_Unit]:
+    """Every parameter group of every FSDP2 module that has parameters of its own."""
     found = []
     for name, module in model.named_modules():
         if isinstance(module, FSDPModule):
-            groups = param_groups(module)
-            if len(groups) > 1:
-                raise ValueError(
-                    f"unit {name or 'root'!r} has several parameter groups (per-parameter meshes): not supported"
-                )
-            found += [(name or "root", module, group) for group in groups]
+            groups = _compat.param_groups(module)
+            for i, group in enumerate(groups):
+                full_name = (name or "root") + (f"[{i}]" if len(groups) > 1 else "")
+                meshes = _compat.meshes(group)
+                if meshes is None:
+                    raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.ddp")
+                found.append(_Unit(full_name, group, _compat.parameters(model, group), meshes))
     if not found:
         raise ValueError("attach: the model has no FSDP2 unit with parameters; call fully_shard on it first")
     return found
 
 
 def _check(
-    units: list[tuple[str, FSDPModule, Any]], reduce_scatter: Compressor | None, all_gather: Compressor | None
+    unit: _Unit,
+    reduce_scatter: Compressor | None,
+    all_gather: Compressor | None,
+    all_reduce: Compressor | None,
+    all_reduce_gather: Compressor | None,
 ) -> None:
-    if reduce_scatter is not None and not reduce_scatter.for_gradients:
-        raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
-    if all_gather is not None and isinstance(all_gather, ErrorFeedback):
-        raise ValueError(f"all_gather: {all_gather.name} with error_feedback is for gradients only")
-    if all_gather is not None and not all_gather.for_parameters:
+    group, meshes = unit.group, unit.meshes
+    if any(
+        isinstance(comm, _Comm | CompressedAllReduce)
+        for comm in (group._reduce_scatter_comm, group._all_gather_comm, group._all_reduce_hook)
+    ):
+        raise ValueError(f"unit {unit.name!r} already has compressed collectives; call detach() on the first handle")
+    allreduce.check_gather("all_gather", all_gather)
+    for compressor in (reduce_scatter, all_gather):
+        if compressor is not None:
+            allreduce.check_ranks(compressor, meshes.shard.size())
+    if reduce_scatter is not None:
+        if not reduce_scatter.for_gradients:
+            raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
+        if any(p.sharded_param.requires_grad for _, p in unit.parameters):
+            _require_segments(reduce_scatter, unit.state("reduce_scatter", 0))
+    if all_gather is not None and len(dtypes := _compat.gathered_dtypes(group)) > 1:
         raise ValueError(
-            f"all_gather: {all_gather.name} with these settings does not bring every parameter back the same at every "
-            "gather; use a deterministic dense method (identity, bf16, fp16, fp8, int8, int4, delta)"
+            f"unit {unit.name!r} has parameters of several dtypes ({', '.join(sorted(map(str, dtypes)))}), which FSDP2 "
+            "gathers as bytes that no codec can carry: set MixedPrecisionPolicy(param_dtype=...), put them into "
+            "separate units, or attach without all_gather"
         )
-    for name, _, group in units:
-        if group._is_hsdp:
-            raise ValueError(
-                f"unit {name!r} is sharded over a 2-D mesh (HSDP): its all-reduce between replicas would go "
-                "uncompressed and uncounted; shard over a 1-D mesh"
-            )
-        for comm in (group._reduce_scatter_comm, group._all_gather_comm):
-            if isinstance(comm, _Comm):
-                raise ValueError(f"unit {name!r} already has compressed collectives; call detach() on the first handle")
-        world = group.mesh_info.mesh.size()
-        for compressor in (reduce_scatter, all_gather):
-            if compressor is not None and compressor.max_ranks is not None and world > compressor.max_ranks:
-                raise ValueError(
-                    f"{compressor.name} is defined for at most {compressor.max_ranks} ranks, this unit has {world}"
-                )
+    if meshes.replicas is None:
+        if all_reduce is not None:
+            raise ValueError(f"all_reduce: unit {unit.name!r} is sharded over a 1-D mesh, which has no replicas")
+    elif all_reduce is not None:
+        allreduce.check("all_reduce", all_reduce, all_reduce_gather, meshes.replicas.size())
+        if group._all_reduce_hook is not None:
+            raise ValueError(f"unit {unit.name!r} already has an all-reduce hook, which all_reduce would replace")
+    elif reduce_scatter is not None:
+        raise ValueError(
+            f"unit {unit.name!r} is sharded over a 2-D mesh (HSDP): without all_reduce, its traffic between replicas, "
+            'usually the slower links, would go uncompressed and uncounted; pass all_reduce=make("identity") '
+            "to have it exact and counted"
+        )
+    if all_reduce_gather is not None and all_reduce is None:
+        raise ValueError("all_reduce_gather is the second half of all_reduce, which is not given")

@@ -10,7 +10,8 @@ import torch
 
 from comm_compress.encoded import ByteCount
 
-Op = Literal["reduce_scatter", "all_gather"]
+Op = Literal["reduce_scatter", "all_gather", "all_reduce"]
+ROUNDS = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2}  # what each takes without compression
 Part = Literal["encode", "wire", "decode"]
 Moment = float | torch.cuda.Event
 
@@ -95,7 +96,7 @@ class Ledger:
         totals.value_bytes += collective.bytes.values
         totals.index_bytes += collective.bytes.indices
         totals.metadata_bytes += collective.bytes.metadata
-        totals.extra_collectives += collective.rounds - 1
+        totals.extra_collectives += collective.rounds - ROUNDS[op]
         if finite is not None:
             self._nonfinite.append((totals, finite))
         self._unread.append((totals, collective.spans))

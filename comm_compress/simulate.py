@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,10 +17,11 @@ from comm_compress.state import State
 
 
 class Outcome(NamedTuple):
-    """What each rank got from one collective, and the bytes each would have sent to the others."""
+    """What each rank got from one collective, the bytes each would have sent to the others, and in how many rounds."""
 
     results: list[Any]
     sent: list[ByteCount]
+    rounds: int
 
 
 def states(world: int, unit: str = "", seed: int = 0, segments: tuple[Segment, ...] = ()) -> list[State]:
@@ -45,7 +47,7 @@ def lockstep(ranks: Sequence[Generator[Request, Any, Any]]) -> Outcome:
     world = len(ranks)
     answers: Sequence[Any] = [None] * world
     sent = [ByteCount()] * world
-    while True:
+    for rounds in itertools.count():
         requests, results = [], []
         for rank, answer in zip(ranks, answers, strict=True):
             try:
@@ -54,11 +56,12 @@ def lockstep(ranks: Sequence[Generator[Request, Any, Any]]) -> Outcome:
                 results.append(stop.value)
         if results:
             assert not requests, "ranks must take the same number of rounds"
-            return Outcome(results, sent)
+            return Outcome(results, sent, rounds)
         sent = [
             total + sent_by(request, r, world) for r, (total, request) in enumerate(zip(sent, requests, strict=True))
         ]
         answers = _answer(requests)
+    raise AssertionError("generators end")
 
 
 def _answer(requests: list[Request]) -> list[Any]:

@@ -131,6 +131,12 @@ class State:
         for name, child in self._children.items():
             yield from child._items(f"{prefix}{name}/")
 
+    def layouts(self, prefix: str = "") -> Iterator[tuple[str, tuple[Segment, ...]]]:
+        """Segments by the prefix that this state's and its children's tensors have in `state_dict`."""
+        yield prefix, self.segments
+        for name, child in self._children.items():
+            yield from child.layouts(f"{prefix}{name}/")
+
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace everything by ``tensors``."""
         self.tick = int(tensors["tick"])

@@ -16,13 +16,14 @@ ALLOWED = {
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
 LAYERS = [
     {"encoded", "segments"},
-    {"rounds", "state", "_compat"},
+    {"rounds", "state", "_compat", "nonfinite"},
     {"kernels", "compressor", "ledger"},
-    {"entropy", "feedback", "layers", "policy", "index_codes"},
+    {"entropy", "feedback", "handle", "index_codes", "layers", "policy"},
     {"registry"},
     {"methods"},
     {"transport", "simulate"},
-    {"fsdp", "conformance"},
+    {"allreduce", "virtual", "reshard"},
+    {"fsdp", "ddp", "conformance"},
     {"__init__"},
 ]
 

@@ -1,0 +1,138 @@
+"""The same compressors as a communication hook of DistributedDataParallel."""
+
+# no postponed annotations: DDP reads the hook's and wants the types themselves
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from comm_compress import allreduce
+from comm_compress.allreduce import AllReduce
+from comm_compress.compressor import Compressor
+from comm_compress.handle import BaseHandle, check
+from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.segments import segments_of
+from comm_compress.state import State
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Handle(BaseHandle):
+    """What `attach` installed on a DDP model: its ledger (operation "all_reduce", units "bucket0", ...) and its states.
+
+    DDP forms its buckets anew after the first backward (after the second with ``static_graph``, never with
+    ``find_unused_parameters``), in the order in which gradients arrived. Until then they go uncompressed (and counted),
+    and nothing is remembered of them. From then on a state belongs to a bucket's number and its parameters, names
+    and shapes: should a bucket come with others, its state starts afresh and a warning says so. What was loaded
+    waits until its bucket comes; what does not fit is dropped with a warning.
+    """
+
+    def __init__(
+        self, model: DistributedDataParallel, compressor: Compressor, all_gather: Compressor | None, seed: int
+    ) -> None:
+        super().__init__()
+        self.compressor, self.all_gather, self.seed = compressor, all_gather, seed
+        self._group: dist.ProcessGroup = model.process_group
+        self._names = {id(p): name for name, p in model.module.named_parameters()}
+        self._provisional = 2 if model.static_graph else 0 if model.find_unused_parameters else 1
+        self._reductions: dict[int, AllReduce] = {}
+        self._loaded: dict[str, Mapping[str, Any]] = {}
+        self._detached = False
+
+    def _states(self) -> dict[str, State]:
+        return {f"all_reduce/bucket{i}": reduction.state for i, reduction in self._reductions.items()}
+
+    def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put back what `state_dict` gave; each bucket's part when it is next reduced. Raises ValueError for another
+        rank's or another world size's."""
+        here = State(rank=self._group.rank(), world=self._group.size())
+        for key, saved in states.items():
+            check(key, {**saved, "layouts": {"": []}}, here)
+        self._reductions.clear()
+        self._loaded = dict(states)
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """As `BaseHandle.state_dict`; what was loaded and not used yet is handed on."""
+        return {**{key: dict(saved) for key, saved in self._loaded.items()}, **super().state_dict()}
+
+    def detach(self) -> None:
+        """Back to DDP's own all-reduce. DDP cannot lose a hook, so another one cannot be attached."""
+        self._detached = True
+        self._reductions.clear()
+        self._loaded.clear()
+
+    def reduce(self, bucket: Any) -> None:
+        """The mean over ranks of one bucket's gradients, in place."""
+        gradients, parameters = bucket.gradients(), bucket.parameters()
+        named = [(self._names[id(p)], g) for p, g in zip(parameters, gradients, strict=True)]
+        unit = f"bucket{bucket.index()}"
+        self._reduction(bucket.index(), named)(named, unit, self._group, self._group.size())
+        if bucket.is_last() and self._provisional:
+            self._provisional -= 1
+
+    def _reduction(self, index: int, named: list[tuple[str, Tensor]]) -> AllReduce:
+        world, unit = self._group.size(), f"bucket{index}"
+        layout = segments_of([(name, tuple(g.shape) or (1,)) for name, g in named], world)
+        fresh = State(unit, self._group.rank(), world, self.seed, layout)
+        if self._provisional:
+            return AllReduce(fresh, Identity(IdentityConfig()), None, self.ledger)
+        known = self._reductions.get(index)
+        if known is not None and known.state.segments == layout:
+            return known
+        if known is not None:
+            warnings.warn(
+                f"comm_compress: DDP's {unit} has other parameters than before: its state is reset", stacklevel=2
+            )
+        saved = self._loaded.pop(f"all_reduce/{unit}", None)
+        if saved is not None:
+            try:
+                check(unit, saved, fresh)
+                fresh.load_state_dict(saved["tensors"])
+            except ValueError as e:
+                warnings.warn(f"comm_compress: loaded state dropped: {e}", stacklevel=2)
+        self._reductions[index] = AllReduce(fresh, self.compressor, self.all_gather, self.ledger)
+        return self._reductions[index]
+
+
+def attach(
+    model: DistributedDataParallel, compressor: Compressor, all_gather: Compressor | None = None, seed: int = 0
+) -> Handle:
+    """Compress the gradient all-reduce of ``model``.
+
+    Each bucket is reduce-scattered by ``compressor``, averaged in float32 on each part's owner, and brought back
+    to all ranks by ``all_gather`` (exactly by default; any method for parameters without error feedback), so
+    that gradients stay equal on all ranks. Buckets are laid out like FSDP2 units (`AllReduce`).
+    Raises ValueError for gradients that have no such layout (sparse, or not fp32, bf16 or fp16), for methods that
+    cannot do it, and when ``model`` already has a hook.
+    """
+    allreduce.check("compressor", compressor, all_gather, model.process_group.size())
+    for name, module in model.module.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise ValueError(f"{name}: sparse gradients have no rows that a method could compress; set sparse=False")
+    for name, p in model.module.named_parameters():
+        if p.requires_grad and p.dtype not in FLOATS:
+            raise ValueError(f"{name}: gradients of {p.dtype} cannot be compressed, only fp32, bf16 and fp16")
+    handle = Handle(model, compressor, all_gather, seed)
+    try:
+        model.register_comm_hook(handle, _hook)
+    except RuntimeError as e:
+        raise ValueError(f"attach: DDP takes one communication hook in its life, and this model has one: {e}") from None
+    return handle
+
+
+def _hook(handle: Handle, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    if handle._detached:
+        return allreduce_hook(handle._group, bucket)  # type: ignore[no-any-return]
+    buffer = bucket.buffer()
+    if handle._group.size() > 1:
+        handle.reduce(bucket)
+    # on CUDA the future notes the stream's position, and DDP's own stream waits for it
+    done: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
+    done.set_result(buffer)
+    return done

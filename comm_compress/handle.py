@@ -1,0 +1,82 @@
+"""What every way of attaching gives back: a ledger, and states that can be saved, loaded and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from comm_compress.ledger import Ledger
+from comm_compress.state import State
+
+
+class BaseHandle:
+    """The part of a handle that does not depend on what it is attached to."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+
+    def _states(self) -> dict[str, State]:
+        """Every state by "operation/unit"."""
+        raise NotImplementedError
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that residuals and other states hold on this rank."""
+        return sum(state.num_bytes for state in self._states().values())
+
+    def rollback(self) -> None:
+        """Take back what the last step did to every state. Call it when the optimizer step is skipped.
+
+        Otherwise the states count the step as made, at the latest when each unit is next used.
+        """
+        for key, state in self._states().items():
+            if not key.startswith("all_gather/"):  # parameters were gathered in earnest
+                state.rollback()
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """This rank's states by "operation/unit": nested dicts of tensors and plain values. Call it between steps.
+
+        Every rank has its own: torch.save it to a file of the rank's, or put it under a key with the rank in it when
+        one checkpoint collects all ranks (DCP keeps one copy of a plain tensor that several ranks save under a name).
+        Each entry also says whose it is (``world``, ``rank``) and how its rows are laid out (``layouts``),
+        which `comm_compress.reshard` needs.
+        """
+        return {key: save(state) for key, state in self._states().items()}
+
+    def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put back what `state_dict` gave on the same rank of as many. Raises ValueError when anything differs."""
+        own = self._states()
+        if states.keys() != own.keys():
+            differing = ", ".join(sorted(states.keys() ^ own.keys()))
+            raise ValueError(f"compressor state is of another model or another method: units differ: {differing}")
+        for key, state in own.items():
+            check(key, states[key], state)
+        for key, state in own.items():
+            state.load_state_dict(states[key]["tensors"])
+
+
+def save(state: State) -> dict[str, Any]:
+    """One state as plain values and tensors."""
+    tensors = state.state_dict()
+    layouts = {prefix: [[s.name, list(s.shape)] for s in segments] for prefix, segments in state.layouts()}
+    return {"world": state.world, "rank": state.rank, "layouts": layouts, "tensors": tensors}
+
+
+def check(key: str, saved: Mapping[str, Any], state: State) -> None:
+    """ValueError when ``saved`` is not of this rank, of so many ranks, of these parameters."""
+    if saved["world"] != state.world:
+        raise ValueError(
+            f"{key}: compressor state of {saved['world']} ranks does not fit {state.world}; pass all ranks' states "
+            f"through comm_compress.reshard(states, {state.world}) first"
+        )
+    if saved["rank"] != state.rank:
+        raise ValueError(f"{key}: compressor state is of rank {saved['rank']}, this is rank {state.rank}")
+    here = [[s.name, list(s.shape)] for s in state.segments]
+    if saved["layouts"][""] != here:
+        names = {name for name, _ in _differing(saved["layouts"][""], here)}
+        raise ValueError(f"{key}: compressor state is of other parameters: {', '.join(sorted(names))}")
+
+
+def _differing(a: Iterable[list[Any]], b: Iterable[list[Any]]) -> set[tuple[str, str]]:
+    one, other = ({(name, str(shape)) for name, shape in layout} for layout in (a, b))
+    return one ^ other or {("their order", "")}

@@ -1,0 +1,20 @@
+"""How one rank's NaN reaches every rank in the collective that meets it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def mark(rows: Tensor) -> Tensor:
+    """Is all of ``rows`` ``[W, n]`` finite (bool scalar)? If not, put a NaN in front of every row.
+
+    Every rank receives one row from every rank, so that one NaN in one rank's gradient reaches all of
+    them in the same collective, without another message.
+    """
+    if rows.numel() == 0:
+        return torch.ones((), dtype=torch.bool, device=rows.device)
+    low, high = torch.aminmax(rows)
+    finite = torch.isfinite(low) & torch.isfinite(high)
+    rows[:, 0] = torch.where(finite, rows[:, 0], torch.nan)
+    return finite
