@@ -55,7 +55,7 @@ class OptimConfig(Settings):
     adam_beta1: float = setting(0.9, "decay of AdamW's first moment", at_least=0, below=1)
     adam_beta2: float = setting(0.95, "decay of AdamW's second moment", at_least=0, below=1)
     max_grad_norm: float = setting(1.0, "clip the global gradient norm to this; 0: no clipping", at_least=0)
-    warmup_steps: int = setting(20, "optimiser steps of linear warm-up", at_least=0)
+    warmup_steps: int | None = setting(None, "optimiser steps of linear warm-up; none: the preset's", at_least=0)
     num_epochs: int | None = setting(None, "passes over the training split; none: 1", at_least=1)
     max_steps: int | None = setting(
         None, "stop after this many optimiser steps; none: the preset's, or after num_epochs if given", at_least=1

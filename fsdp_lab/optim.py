@@ -16,8 +16,9 @@ from fsdp_lab.config import OptimConfig
 
 def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> tuple[AdamW, LambdaLR]:
     """Fused AdamW (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate."""
-    learning_rate = config.learning_rate
+    learning_rate, warmup_steps = config.learning_rate, config.warmup_steps
     assert learning_rate is not None, "resolved"
+    assert warmup_steps is not None, "resolved"
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     optimizer = AdamW(
@@ -28,9 +29,9 @@ def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> 
     )
 
     def factor(step: int) -> float:
-        if step < config.warmup_steps:
-            return (step + 1) / config.warmup_steps
-        progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+        if step < warmup_steps:
+            return (step + 1) / warmup_steps
+        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
         floor = config.min_learning_rate_ratio
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 

@@ -14,19 +14,20 @@ class Preset:
     max_length: int
     batch_size: int
     learning_rate: float
+    warmup_steps: int
     max_steps: int | None  # None: one epoch
     shape: dict[str, int] = field(default_factory=dict)
 
 
 PRESETS = {
     # 5.4 million parameters, 4.8 of them GPT-2's vocabulary: minutes on a laptop's CPU
-    "gpt2-nano": Preset(128, 4, 6e-3, 320, {"n_embd": 96, "n_layer": 4, "n_head": 4, "n_positions": 1024}),
+    "gpt2-nano": Preset(128, 4, 4e-3, 60, 320, {"n_embd": 96, "n_layer": 4, "n_head": 4, "n_positions": 1024}),
     # 62.3 million parameters
-    "gpt2-62m": Preset(512, 16, 1e-3, None, {"n_embd": 640, "n_layer": 6, "n_head": 10, "n_positions": 1024}),
+    "gpt2-62m": Preset(512, 16, 1e-3, 100, None, {"n_embd": 640, "n_layer": 6, "n_head": 10, "n_positions": 1024}),
     # the published shape of GPT-2 small, 124 million parameters
-    "gpt2": Preset(512, 16, 6e-4, None, {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}),
+    "gpt2": Preset(512, 16, 6e-4, 100, None, {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}),
 }
-_LOADED = Preset(512, 8, 1e-4, None)  # weights from a folder
+_LOADED = Preset(512, 8, 1e-4, 20, None)  # weights from a folder
 
 
 def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
@@ -54,6 +55,7 @@ def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
             optim,
             batch_size=optim.batch_size or preset.batch_size,
             learning_rate=optim.learning_rate or preset.learning_rate,
+            warmup_steps=preset.warmup_steps if optim.warmup_steps is None else optim.warmup_steps,
             max_steps=preset.max_steps if steps_open else optim.max_steps,
             num_epochs=optim.num_epochs or 1,
         ),

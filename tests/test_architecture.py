@@ -22,8 +22,8 @@ LAYERS = [
     {"registry"},
     {"methods"},
     {"transport", "simulate"},
-    {"allreduce", "virtual", "reshard"},
-    {"fsdp", "ddp", "conformance"},
+    {"allreduce"},
+    {"conformance", "ddp", "fsdp", "reshard", "virtual"},
     {"__init__"},
 ]
 
