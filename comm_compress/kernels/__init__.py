@@ -55,13 +55,13 @@ def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor
 
 def absmax_dequantize(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
     """Float32 ``[R, n]``: every code times its block's scale."""
-    values: Tensor = _by_device(scales).absmax_dequantize(codes, scales, block_size)
+    values: Tensor = _home(scales).absmax_dequantize(codes, scales, block_size)
     return values
 
 
 def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
     """Float32 ``[n]``: the sum of the decoded rows, accumulated in row order."""
-    total: Tensor = _by_device(scales).absmax_dequantize_sum(codes, scales, block_size)
+    total: Tensor = _home(scales).absmax_dequantize_sum(codes, scales, block_size)
     return total
 
 
@@ -208,6 +208,12 @@ def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
 
 def _by_device(tensor: Tensor) -> ModuleType:
     return _cpu() if tensor.device.type == "cpu" else reference
+
+
+def _home(tensor: Tensor) -> ModuleType:
+    if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+        return _cpu()
+    return reference
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from torch import Tensor
 TINY = torch.finfo(torch.float32).tiny
 
 
-def blocks_of(rows: Tensor, block_size: int) -> Tensor:
+def _blocks(rows: Tensor, block_size: int) -> Tensor:
     """``[R, n]`` as float32 ``[R, ceil(n / block_size), block_size]``, zero-padded."""
     n = rows.shape[1]
     count = math.ceil(n / block_size)
@@ -28,7 +28,7 @@ def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor
     """
     if rows.numel() == 0:
         return
-    blocks = blocks_of(rows, block_size)
+    blocks = _blocks(rows, block_size)
     peak = blocks.abs().amax(-1)
     scale = peak / torch.full_like(peak, levels)  # CUDA multiplies by the reciprocal when it divides by a number
     finite, usable = torch.isfinite(peak), scale >= TINY
@@ -43,7 +43,7 @@ def absmax_dequantize(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
     n = codes.shape[1]
     if codes.numel() == 0:
         return codes.new_zeros(codes.shape, dtype=torch.float32)
-    values = blocks_of(codes, block_size) * scales.unsqueeze(-1)
+    values = _blocks(codes, block_size) * scales.unsqueeze(-1)
     return values.flatten(1)[:, :n]
 
 

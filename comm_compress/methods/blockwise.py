@@ -101,5 +101,5 @@ def block_lengths(n: int, block_size: int, device: torch.device, power: float = 
 
 
 def require_block(key: str, size: int | None) -> None:
-    """Refuse sizes of blocks that cost more than they carry, or that float64 partial sums would not fit."""
+    """Refuse blocks whose scales would cost more than their codes, and blocks too long to work on in cache."""
     require(size is None or 8 <= size <= 1 << 20, key, size, "between 8 and 1048576")
