@@ -30,7 +30,7 @@ class SketchConfig:
     sketch_rows: int = 5
     sketch_ratio: float = 0.05
     columns: int | None = None
-    ratio: float = 0.0025
+    ratio: float = 0.01
     k: int | None = None
     oversample: float = 4.0
     keep: Literal["all", "k"] = "all"
@@ -68,13 +68,13 @@ class Sketch(Compressor):
     ||x|| / sqrt(C) cannot be told from the noise of the others: a gradient without heavy coordinates needs
     wide sketches. Biased, and error feedback, on by default, keeps what was not sent.
 
-    Bits a row: 32 m C + P k (32 + ceil(log2 n)), with ``keep = "k"`` another P k. The default sends 1.6 + 0.5 to
-    0.6 bits an element. ``keep = "all"`` because the exact values of all candidates have been paid for.
+    Bits a row: 32 m C + P k (32 + ceil(log2 n)), with ``keep = "k"`` another P k. The defaults send 1.6 + 2 bits
+    an element; ``keep = "all"`` because the exact values of all candidates have been paid for.
 
     Hash functions are drawn anew for each collective from the ranks' shared stream: a coordinate that collides
-    with a heavy one does so once, not for good, and no table of them is held. (The paper fixes them because it
-    keeps the error inside the sketch; here it is kept outside, exactly.) The paper's momentum, accumulated
-    before compression and cleared where it was sent, is left out: the optimizer has its own.
+    with a heavy one does so once, not for good, and no table of them is held. (Only errors kept inside the
+    sketch would need the same functions at every step; here they are kept outside, exactly.) The paper's
+    momentum, accumulated before compression and cleared where it was sent, is left out: the optimizer has its own.
     """
 
     def __init__(self, config: SketchConfig) -> None:

@@ -20,6 +20,7 @@ from comm_compress.methods.lowrank import PowerSGD
 from comm_compress.segments import Segment, flatten, segments_of, unflatten
 from comm_compress.state import State
 from tests.comm_compress.table import build
+from tests.comm_compress.test_fsdp import _nan_step
 from tests.distributed import run_ranks
 
 
@@ -216,10 +217,8 @@ def test_powersgd_shows_a_nan_at_every_destination_and_forgets_it(place: tuple[i
     equal, residuals finite, and the next steps' totals finite."""
     world = 3
     segments, gradients = unit(world)
-    compressor, states = (
-        build("powersgd", {"rank": 2, "min_compression_rate": 0.1}),
-        ranks(world, segments),
-    )
+    compressor = build("powersgd", {"rank": 2, "min_compression_rate": 0.1})
+    states = ranks(world, segments)
     clean = [flatten(g, world) for g in gradients]
     for bad_step in (0, 2):
         for number in range(4):
@@ -229,8 +228,9 @@ def test_powersgd_shows_a_nan_at_every_destination_and_forgets_it(place: tuple[i
             seen = total(step(compressor, inputs, states))
             assert bool(torch.isfinite(seen).all()) == (number != bad_step)
             assert number != bad_step or not torch.isfinite(seen).all(1).any()
-    factors = [state.get("right_factors") for state in states]
-    assert all(torch.equal(f, factors[0]) for f in factors if f is not None and factors[0] is not None)
+    first, *others = [state.state_dict()["right_factors"] for state in states]
+    assert torch.isfinite(first).all()
+    assert all(torch.equal(first, other) for other in others)
 
 
 def test_a_zero_gradient_does_not_kill_the_warm_start() -> None:
@@ -568,6 +568,30 @@ def test_a_zero_gradient_stays_zero_unless_centred() -> None:
             step(compressor, [normal(world, n, seed=number) + 1 for _ in range(world)], states)
         seen = total(step(compressor, [torch.zeros(world, n)] * world, states))
         assert torch.equal(seen, torch.zeros(world, n)) != centre
+
+
+# ---- under FSDP2 ----------------------------------------------------------------------------------------------
+
+UNDER_FSDP: list[tuple[str, dict[str, Any]]] = [
+    ("zero", {}),
+    ("powersgd", {"rank": 1, "min_compression_rate": 0.1}),
+    ("sketch", {"k": 2, "keep": "k"}),
+    ("gradiveq", {"slice_size": 2, "dimensions": 1, "basis_warmup": 1, "refresh_every": 2}),
+    ("gradiveq", {"slice_size": 2, "dimensions": 1, "basis_warmup": 1, "refresh_every": 9}),
+]
+
+
+def _nan_steps() -> list[Any]:
+    return [_nan_step(name, config) for name, config in UNDER_FSDP]
+
+
+def test_a_nan_in_one_ranks_backward_is_seen_on_all_and_remembered_by_none() -> None:
+    """In a second step: with warm factors, in a compressed step and in one that renews the bases."""
+    for results in run_ranks(2, _nan_steps):
+        for (finite, seen, _, untouched), row in zip(results, UNDER_FSDP, strict=True):
+            assert not finite, row
+            assert seen, row
+            assert untouched, row
 
 
 # ---- settings -------------------------------------------------------------------------------------------------
