@@ -18,7 +18,7 @@ from comm_compress.state import State
 
 Coder = Literal["zstd", "rans"]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LEVEL = 1  # of zstd: higher ones cost tenfold time for a percent on codes of numbers
+LEVEL = 1  # of zstd: codes of noise have no repetitions for higher levels to find
 WORTH_CODING = 64  # bytes: shorter streams gain nothing on their tables
 RAW, CODED = 0, 1
 STREAM_HEAD = struct.Struct("<BI")  # how a stream is stored, and its bytes
