@@ -22,7 +22,8 @@ LAYERS = [
     {"registry"},
     {"methods"},
     {"transport", "simulate"},
-    {"allreduce", "virtual", "reshard"},
+    {"allreduce"},
+    {"virtual", "reshard"},
     {"fsdp", "ddp", "conformance"},
     {"__init__"},
 ]
