@@ -18,7 +18,7 @@ from comm_compress.registry import nested, register, require
 from comm_compress.rounds import AllGatherRounds, Gather, ReduceScatterRounds
 from comm_compress.state import State
 
-DEFAULT_VALUES = {"method": "int8"}
+DEFAULT_VALUES = {"method": "int4", "block_size": 2048}
 WHOLE, CHANGE = 0, 1  # a row's first byte
 FLAG_BYTES = 1
 SYMBOL_HEAD = struct.Struct("<I")  # bytes of the coded symbols

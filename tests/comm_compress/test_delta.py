@@ -205,7 +205,7 @@ def test_what_is_not_finite_arrives_and_leaves_again(config: dict[str, Any], bad
         results, _ = gather(method, spoiled, states)
         assert torch.equal(torch.isfinite(results[1]), torch.isfinite(torch.stack(spoiled)))
         recovered, _ = gather(method, [row + 0.01 for row in rows], states)
-        assert float((recovered[1] - torch.stack(rows) - 0.01).abs().max()) < 1e-4
+        assert float((recovered[1] - torch.stack(rows) - 0.01).abs().max()) <= 0.011 / 14, "half a step of int4"
 
 
 @pytest.mark.parametrize("config", [{}, LOSSLESS])
@@ -364,10 +364,10 @@ def test_so_it_does_at_three_ranks() -> None:
 def test_quantized_tracks_stock_and_gathers_once_a_step(two_ranks: list[dict[str, Any]]) -> None:
     for rank in two_ranks:
         sent, distance, errors, changes, state_bytes = rank["quantized"]
-        assert 0 < distance < 1e-3
+        assert 0 < distance < 1e-2
         for step in range(1, 10):
             # what the last step left out counts as change too
-            assert 0 < errors[step] <= (changes[step] + errors[step - 1]) / 254 * 1.01 + 1e-7
+            assert 0 < errors[step] <= (changes[step] + errors[step - 1]) / 14 * 1.01 + 1e-7
         previous = 0
         for forward, backward in sent:
             assert backward - forward == 8 * 3, "a length for each of the units that are gathered again"
