@@ -185,8 +185,10 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
 
 
 def _feedback_config(compressor: Compressor, wanted: Any) -> FeedbackConfig:
-    if reason := "this method loses nothing" if compressor.lossless else compressor.no_feedback:
-        raise ValueError(f"error_feedback: {reason}, there is no error to feed back")
+    if compressor.lossless:
+        raise ValueError("error_feedback: this method loses nothing, there is no error to feed back")
+    if compressor.no_feedback:
+        raise ValueError(f"error_feedback: not with this method: {compressor.no_feedback}")
     try:
         config: FeedbackConfig = parse(FeedbackConfig, {} if wanted is True else wanted)
     except ValueError as e:

@@ -60,6 +60,8 @@ SPARSE: Rows = [
     ("topk", {"values": {"method": "int8", "block_size": 32}, "indices": "int32", "ratio": 0.1}),
     ("topk", {"values": "bf16", "order": "quantize_first", "ratio": 0.1}),
     ("topk", {"values": {"method": "thresholdv", "quantile": 0.5}, "ratio": 0.1}),
+    ("topk", {"values": {"method": "qsgd", "bits": 4}, "ratio": 0.1}),
+    ("topk", {"values": {"method": "nc", "rounding": "nearest"}, "order": "quantize_first", "ratio": 0.1}),
     ("randomk", {}),
     ("randomk", {"scaling": "unbiased", "ratio": 0.25}),
     ("randomk", {"k": 5, "error_feedback": False}),
