@@ -57,6 +57,7 @@ FIRST_RUNS: list[Run] = [
     ("bf16", {}, "none", {}),
     ("fp16", {}, "none", {}),
     ("int8", {}, "none", {}),
+    ("int8", {"error_feedback": True}, "none", {}),
     ("int8", {"scale": "global"}, "none", {}),
     ("topk", {"ratio": 0.01}, "none", {}),
     ("int8", {}, "int8", {}),
