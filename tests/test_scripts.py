@@ -246,7 +246,12 @@ def test_a_port_lost_between_look_and_bind_costs_only_another_try(checkout: Chec
 def test_signals_are_passed_on_once_and_the_end_is_awaited(checkout: Checkout, name: str) -> None:
     command = [str(checkout.root / "run_safe_training.sh"), "--no_tensorboard"]
     run = subprocess.Popen(
-        command, cwd=checkout.cwd, env=checkout.environment(WAIT="1"), stdout=subprocess.PIPE, start_new_session=True
+        command,
+        cwd=checkout.cwd,
+        env=checkout.environment(WAIT="1"),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored when the tests run in the background
     )
     wait_for(Path(f"{checkout.calls_file}.ready").exists)
     os.killpg(run.pid, getattr(signal, f"SIG{name}"))  # as a terminal's Ctrl-C does: the whole foreground group

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from comm_compress import kernels
+from comm_compress import conformance, kernels
+from comm_compress.compressor import Codec
+from comm_compress.feedback import ErrorFeedback
 from comm_compress.kernels import cpu, reference
+from tests.comm_compress.table import IDS, TABLE, build
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-45, -1e-40, 3e-38, 3.4e38, -3.4e38]
 
@@ -111,3 +117,28 @@ def test_bit_streams_are_numpys_packbits() -> None:
     packed = torch.empty(1, 126, dtype=torch.uint8)
     kernels.pack(codes, 1, packed)
     assert (packed[0].numpy() == np.packbits(codes[0].numpy().astype(np.uint8), bitorder="little")).all()
+
+
+@pytest.mark.parametrize(("name", "config"), TABLE, ids=IDS)
+@pytest.mark.parametrize("n", [1, 70_001])
+def test_the_reference_kernels_give_the_same_bytes(
+    name: str, config: dict[str, Any], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What any other device runs, through whole codecs."""
+    built = build(name, config)
+    codec = built.inner if isinstance(built, ErrorFeedback) else built
+    if not isinstance(codec, Codec):
+        pytest.skip("takes rounds of its own")
+    rows = conformance.gradient(2, n)[0]
+    expected = codec.encode(rows, conformance.states(2, n)[0])
+    decoded, total = codec.decode(expected), codec.decode_sum(expected)
+    monkeypatch.setattr(kernels, "_home", lambda _: reference)
+    monkeypatch.setattr(kernels, "_by_device", lambda _: reference)
+    monkeypatch.setattr(
+        kernels, "_topic", lambda topic, _: importlib.import_module(f"comm_compress.kernels.{topic}_reference")
+    )
+    got = codec.encode(rows, conformance.states(2, n)[0])
+    assert got.lengths == expected.lengths
+    assert torch.equal(got.buffer, expected.buffer)
+    assert torch.equal(codec.decode(expected), decoded)
+    torch.testing.assert_close(codec.decode_sum(expected), total, rtol=1e-6, atol=1e-6 * float(total.abs().max()))

@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import conformance, kernels, simulate
+from comm_compress import kernels, simulate
 from comm_compress.compressor import Codec
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.index_codes import CODES, Packed, smallest
-from comm_compress.kernels import bitmap_reference, reference, select_reference
+from comm_compress.kernels import bitmap_reference, select_reference
 from comm_compress.methods.nested_values import probe, reproduces_its_values
 from comm_compress.methods.sparse_rows import SparseRows
 from comm_compress.rounds import Exchange, Sum
 from comm_compress.state import State
 from tests.comm_compress.table import build, codec
-from tests.comm_compress.table_rows import SPARSE
 
 SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1.0, -1.0]
 
@@ -568,27 +567,6 @@ def test_mistakes_are_named(name: str, config: dict[str, Any], words: list[str])
         cc.make(name, config)
     for word in words:
         assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(("name", "config"), SPARSE, ids=str)
-@pytest.mark.parametrize("n", [1, 70_001])
-def test_the_reference_kernels_give_the_same_bytes(
-    name: str, config: dict[str, Any], n: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What any other device runs, through the whole method."""
-    built = build(name, config)
-    compressor = built.inner if isinstance(built, ErrorFeedback) else built
-    assert isinstance(compressor, Codec)
-    rows = conformance.gradient(2, n)[0]
-    expected = compressor.encode(rows, state(2))
-    decoded = compressor.decode(expected)
-    monkeypatch.setattr(kernels, "_selection", lambda _: select_reference)
-    monkeypatch.setattr(kernels, "_bitmaps", lambda _: bitmap_reference)
-    monkeypatch.setattr(kernels, "_by_device", lambda _: reference)
-    got = compressor.encode(rows, state(2))
-    assert got.lengths == expected.lengths
-    assert torch.equal(got.buffer, expected.buffer)
-    assert torch.equal(compressor.decode(expected), decoded)
 
 
 def test_sparse_rows_carry_what_another_method_chose() -> None:

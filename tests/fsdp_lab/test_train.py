@@ -77,7 +77,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, str]:
     code, out, err = lab.run(
         run_name="ordinary",
         comm_compress="topk",
-        comm_config_json='{"ratio": 0.05}',
+        comm_config_json='{"ratio": 0.05, "indices": "int32"}',
         param_compress="int8",
         gradient_accumulation_steps=2,
         eval_steps=6,
@@ -189,7 +189,8 @@ def test_steps_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(lab:
     [
         ({"comm_compress": "topq"}, ["comm_compress", "did you mean 'topk'"]),
         ({"comm_compress": "topk", "comm_config_json": '{"ratio": 2}'}, ["ratio = 2", "at most 1"]),
-        ({"param_compress": "topk"}, ["all_gather", "topk"]),
+        ({"param_compress": "topk"}, ["param_compress", "topk", "int8"]),
+        ({"comm_compress": "delta"}, ["comm_compress", "delta", "parameters only"]),
         ({"model": "gpt5"}, ["model", "gpt5"]),
         ({"max_length": 1100}, ["max_length", "1024"]),
         ({"data_path": "/no/such/file.json"}, ["/no/such/file.json", "data_path"]),
