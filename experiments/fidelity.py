@@ -4,9 +4,9 @@
 
 Two virtual ranks exchange Gaussian and Laplace elements, and real gradients when ``--gradients`` names what
 `experiments.capture_gradients` saved. Bits are what one rank sends to the other, apart by values, indices and
-metadata, over the elements that had to reach it; the error compares every rank's contribution with its input,
-error feedback off (where a method has its own, after the first collective). A method that learns or warms up
-has its settling collectives before the one measured.
+metadata, over the elements that had to reach it; the error compares every rank's contribution with its input, error
+feedback off. The last of two (synthetic) or of all captured collectives counts, so that warm starts are warm. dgc
+accumulates momentum and majority votes carry no magnitude: their errors say little.
 """
 
 from __future__ import annotations
