@@ -14,7 +14,6 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import reference
 from comm_compress.kernels.select_reference import magnitude_keys
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "rans_encode",
     "signed_powers",
     "stochastic_quantize",
-    "topk",
     "ulp_apply",
     "ulp_difference",
     "uniform",
@@ -49,42 +47,42 @@ __all__ = [
 
 
 def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor, levels: int = 127) -> None:
-    """Quantise each block of a row to -levels..levels with its own scale; see `reference.absmax_quantize`."""
-    _by_device(rows).absmax_quantize(rows, block_size, codes, scales, levels)
+    """Quantise each block of a row to -levels..levels with its own scale; see `absmax_reference.absmax_quantize`."""
+    _topic("absmax", rows).absmax_quantize(rows, block_size, codes, scales, levels)
 
 
 def absmax_dequantize(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
     """Float32 ``[R, n]``: every code times its block's scale."""
-    values: Tensor = _home(scales).absmax_dequantize(codes, scales, block_size)
+    values: Tensor = _topic("absmax", scales).absmax_dequantize(codes, scales, block_size)
     return values
 
 
 def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
     """Float32 ``[n]``: the sum of the decoded rows, accumulated in row order."""
-    total: Tensor = _home(scales).absmax_dequantize_sum(codes, scales, block_size)
+    total: Tensor = _topic("absmax", scales).absmax_dequantize_sum(codes, scales, block_size)
     return total
 
 
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
-    """One little-endian bit stream a row; see `reference.pack`."""
-    _by_device(codes).pack(codes, bits, packed)
+    """One little-endian bit stream a row; see `bits_reference.pack`."""
+    _topic("bits", codes).pack(codes, bits, packed)
 
 
 def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) -> Tensor:
     """``[R, n]`` of ``dtype`` (int32 or uint8): the codes that `pack` wrote."""
-    codes: Tensor = _by_device(packed).unpack(packed, bits, n, dtype)
+    codes: Tensor = _topic("bits", packed).unpack(packed, bits, n, dtype)
     return codes
 
 
 def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """int32 ``[n]``: 32 random bits a counter; see `reference.random_bits`."""
-    words: Tensor = _by_device(torch.empty(0, device=device)).random_bits(key, n, device)
+    """int32 ``[n]``: 32 random bits a counter; see `random_reference.random_bits`."""
+    words: Tensor = _on(device.type, "random").random_bits(key, n, device)
     return words
 
 
 def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `reference.uniform`."""
-    numbers: Tensor = _by_device(torch.empty(0, device=device)).uniform(key, n, device)
+    """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `random_reference.uniform`."""
+    numbers: Tensor = _on(device.type, "random").uniform(key, n, device)
     return numbers
 
 
@@ -140,11 +138,6 @@ def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:
     """For each row the ascending positions of keys that reach its floor; see `select_reference.at_least`."""
     places: list[Tensor] = _topic("select", keys).at_least(keys, floors)
     return places
-
-
-def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
-    """The k elements of largest magnitude by ascending index; see `select_reference.topk`."""
-    _topic("select", rows).topk(rows, k, values, indices)
 
 
 def mark_bits(places: Tensor, bitmap: Tensor) -> None:
@@ -206,23 +199,11 @@ def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
     return new
 
 
-def _by_device(tensor: Tensor) -> ModuleType:
-    return _cpu() if tensor.device.type == "cpu" else reference
-
-
-def _home(tensor: Tensor) -> ModuleType:
-    if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
-        return _cpu()
-    return reference
-
-
 @functools.cache
-def _cpu() -> ModuleType:
-    from comm_compress.kernels import cpu  # numba takes a third of a second: only where it is used
-
-    return cpu
+def _on(device: str, topic: str) -> ModuleType:
+    """A topic's kernels for one kind of device; numba takes a third of a second to import, so only where used."""
+    return importlib.import_module(f"comm_compress.kernels.{topic}_{'cpu' if device == 'cpu' else 'reference'}")
 
 
 def _topic(topic: str, tensor: Tensor) -> ModuleType:
-    home = "cpu" if tensor.device.type == "cpu" else "reference"
-    return importlib.import_module(f"comm_compress.kernels.{topic}_{home}")
+    return _on(tensor.device.type, topic)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.cpu import Array, _kernel
+from comm_compress.kernels.numba_tools import Array, compiled
 
 
 def mark_bits(places: Tensor, bitmap: Tensor) -> None:
@@ -25,13 +25,13 @@ def marked_bits(bitmap: Tensor, k: int) -> Tensor:
     return places[:, :k]
 
 
-@_kernel
+@compiled
 def _mark(places: Array, bitmap: Array) -> None:
     for i in range(places.size):
         bitmap[places[i] >> 3] |= np.uint8(1 << (places[i] & 7))
 
 
-@_kernel
+@compiled
 def _marked(bitmap: Array, k: int, places: Array) -> int:
     count = 0
     for i in range(bitmap.size):

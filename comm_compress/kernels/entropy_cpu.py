@@ -7,7 +7,6 @@ import math
 import numpy as np
 from torch import Tensor
 
-from comm_compress.kernels.cpu import _kernel, _over_blocks
 from comm_compress.kernels.entropy_reference import (
     BLOCK,
     LOWEST,
@@ -25,6 +24,7 @@ from comm_compress.kernels.entropy_reference import (
     slots_of,
     starts_of,
 )
+from comm_compress.kernels.numba_tools import compiled, over_blocks
 
 SHIFT = np.uint64(32 - PRECISION)
 MASK = np.uint32(TOTAL - 1)
@@ -42,7 +42,7 @@ def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_cont
 
 def _count(symbols: Bytes, contexts: Bytes | None, num: int) -> Counts:
     counts = np.zeros((math.ceil(symbols.size / BLOCK), 4, num * 256), np.int64)
-    _over_blocks(_histogram, counts.shape[0], BLOCK, symbols, contexts, counts)
+    over_blocks(_histogram, counts.shape[0], BLOCK, symbols, contexts, counts)
     total: Counts = counts.sum((0, 1)).reshape(num, 256)
     return total
 
@@ -61,7 +61,7 @@ def _encode_blocks(
     scratch = np.empty(symbols.size + blocks, np.uint16)
     sizes, states = np.empty(blocks, np.uint32), np.full(blocks * STATES, LOWEST, np.uint32)
     arrays = (symbols, contexts, _entries(frequencies, starts), scratch, sizes, states)
-    _over_blocks(_encode, blocks, BLOCK, *arrays)
+    over_blocks(_encode, blocks, BLOCK, *arrays)
     ends = [min((b + 1) * BLOCK, symbols.size) + b + 1 for b in range(blocks)]
     return sizes, states, np.concatenate([scratch[e - int(s) : e] for e, s in zip(ends, sizes, strict=True)])
 
@@ -84,7 +84,7 @@ def _decode_blocks(
         places,
         heads.copy(),
     )
-    _over_blocks(_decode, len(sizes), BLOCK, *arrays)
+    over_blocks(_decode, len(sizes), BLOCK, *arrays)
     return symbols
 
 
@@ -99,7 +99,7 @@ def _entries(frequencies: Counts, starts: Counts) -> Longs:
 # The loops are free of branches: whether a state overflows is a coin toss that no processor predicts.
 
 
-@_kernel
+@compiled
 def _histogram(first: int, last: int, symbols: Bytes, contexts: Bytes | None, counts: Counts) -> None:
     for block in range(first, last):
         for i in range(block * BLOCK, min((block + 1) * BLOCK, symbols.size)):
@@ -109,7 +109,7 @@ def _histogram(first: int, last: int, symbols: Bytes, contexts: Bytes | None, co
             counts[block, i & 3, symbol] += 1  # four counters: a run of one symbol does not wait for itself
 
 
-@_kernel
+@compiled
 def _positions(symbols: Bytes, contexts: Bytes | None, marked: Marks, positions: Counts) -> int:
     found = 0
     for i in range(symbols.size):
@@ -122,7 +122,7 @@ def _positions(symbols: Bytes, contexts: Bytes | None, marked: Marks, positions:
     return found
 
 
-@_kernel
+@compiled
 def _encode(
     first: int,
     last: int,
@@ -155,7 +155,7 @@ def _encode(
         sizes[block] = end + block + 1 - place
 
 
-@_kernel
+@compiled
 def _decode(
     first: int,
     last: int,

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import reference
+from comm_compress.kernels import bits_reference
 
 PRECISION = 14  # bits of a frequency
 TOTAL = 1 << PRECISION
@@ -75,7 +75,7 @@ class Table(NamedTuple):
         names = used.astype(np.uint8) if len(used) <= LISTED else np.packbits(self.frequencies > 0)
         frequencies = torch.from_numpy(self.frequencies[used[:-1]] - 1).int().unsqueeze(0)
         packed = torch.empty(1, math.ceil(frequencies.numel() * PRECISION / 8), dtype=torch.uint8)
-        reference.pack(frequencies, PRECISION, packed)
+        bits_reference.pack(frequencies, PRECISION, packed)
         return bytes([len(used) - 1]) + escape + names.tobytes() + packed.numpy().tobytes()
 
     @classmethod
@@ -90,7 +90,7 @@ class Table(NamedTuple):
         size = math.ceil((number - 1) * PRECISION / 8)
         packed = torch.from_numpy(stream[place : place + size].copy()).unsqueeze(0)
         frequencies = np.zeros(256, np.int64)
-        frequencies[used[:-1]] = reference.unpack(packed, PRECISION, number - 1)[0].numpy() + 1
+        frequencies[used[:-1]] = bits_reference.unpack(packed, PRECISION, number - 1)[0].numpy() + 1
         frequencies[used[-1]] = TOTAL - frequencies.sum()
         return cls(frequencies, escape), place + size
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comm_compress.kernels.reference import random_bits
+from comm_compress.kernels.random_reference import random_bits
 
 MANTISSA = 23
 ONE = 1 << MANTISSA  # of a mantissa

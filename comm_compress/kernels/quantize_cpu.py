@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.cpu import TINY, Array, _hash, _kernel, _over_blocks, _peak_bits
+from comm_compress.kernels.numba_tools import TINY, Array, compiled, over_blocks, peak_bits
 from comm_compress.kernels.quantize_reference import ROTATED
+from comm_compress.kernels.random_cpu import hash_counter
 
 HALVINGS = int(math.log2(ROTATED))
 NORMALISE = np.float32(ROTATED**-0.5)
@@ -23,9 +24,9 @@ def block_norms(rows: Tensor, block_size: int, p: float) -> Tensor:
     norms = torch.empty(rows.shape[0], math.ceil(rows.shape[1] / block_size), dtype=torch.float64)
     for row, out in zip(rows, norms, strict=True):
         if p == math.inf:
-            _over_blocks(_peaks, out.numel(), block_size, row.view(torch.int32).numpy(), block_size, out.numpy())
+            over_blocks(_peaks, out.numel(), block_size, row.view(torch.int32).numpy(), block_size, out.numpy())
         else:
-            _over_blocks(_norms, out.numel(), block_size, row.numpy(), block_size, p == 2, out.numpy())
+            over_blocks(_norms, out.numel(), block_size, row.numpy(), block_size, p == 2, out.numpy())
     return norms
 
 
@@ -37,25 +38,25 @@ def stochastic_quantize(
     settings = (block_size, np.float32(levels), np.float32(offset), np.uint32(key[0]), np.uint32(key[1]))
     for row in range(rows.shape[0]):
         arrays = (rows[row].numpy(), scales[row].contiguous().numpy(), codes[row].numpy())
-        _over_blocks(_dither, scales.shape[1], block_size, row * rows.shape[1], *settings, *arrays)
+        over_blocks(_dither, scales.shape[1], block_size, row * rows.shape[1], *settings, *arrays)
 
 
 def hadamard(rows: Tensor) -> Tensor:
     """As `quantize_reference.hadamard`, for CPU rows."""
     rotated = torch.empty(rows.shape, dtype=torch.float32).copy_(rows)
     for row in rotated:
-        _over_blocks(_rotate, row.numel() // ROTATED, ROTATED, row.numpy())
+        over_blocks(_rotate, row.numel() // ROTATED, ROTATED, row.numpy())
     return rotated
 
 
-@_kernel
+@compiled
 def _peaks(first: int, last: int, bits: Array, block_size: int, peaks: Array) -> None:
     for block in range(first, last):
-        peak = _peak_bits(bits[block * block_size : min((block + 1) * block_size, bits.size)])
+        peak = peak_bits(bits[block * block_size : min((block + 1) * block_size, bits.size)])
         peaks[block] = np.int32(peak).view(np.float32)
 
 
-@_kernel
+@compiled
 def _norms(first: int, last: int, values: Array, block_size: int, squares: bool, norms: Array) -> None:
     terms = np.empty(block_size, np.float64)
     for block in range(first, last):
@@ -73,25 +74,25 @@ def _norms(first: int, last: int, values: Array, block_size: int, squares: bool,
         norms[block] = np.sqrt(terms[0]) if squares else terms[0]
 
 
-@_kernel
+@compiled
 def _square(values: Array, terms: Array) -> None:
     for i in range(values.size):
         terms[i] = np.float64(values[i]) * np.float64(values[i])
 
 
-@_kernel
+@compiled
 def _magnitude(values: Array, terms: Array) -> None:
     for i in range(values.size):
         terms[i] = abs(np.float64(values[i]))
 
 
-@_kernel
+@compiled
 def _add(source: Array, target: Array) -> None:
     for i in range(source.size):
         target[i] += source[i]
 
 
-@_kernel
+@compiled
 def _dither(
     first: int,
     last: int,
@@ -116,7 +117,7 @@ def _dither(
             codes[start:end] = 0
 
 
-@_kernel
+@compiled
 def _round_randomly(
     values: Array,
     inverse: np.float32,
@@ -130,12 +131,12 @@ def _round_randomly(
     for i in range(values.size):
         t = values[i] * inverse + offset
         whole = np.floor(t)
-        noise = np.float32(_hash(np.uint32(counter + np.uint32(i)), low, high) >> np.uint32(8)) * UNIT
+        noise = np.float32(hash_counter(np.uint32(counter + np.uint32(i)), low, high) >> np.uint32(8)) * UNIT
         rounded = whole + np.float32(noise < t - whole)
         codes[i] = np.int8(np.int32(max(-levels, min(levels, rounded))))
 
 
-@_kernel
+@compiled
 def _rotate(first: int, last: int, values: Array) -> None:
     for block in range(first, last):
         x = values[block * ROTATED : (block + 1) * ROTATED]

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.reference import TINY, _blocks, uniform
+from comm_compress.kernels.absmax_reference import TINY, in_blocks
+from comm_compress.kernels.random_reference import uniform
 
 ROTATED = 32  # elements that one Hadamard rotation mixes
 
@@ -26,7 +27,7 @@ def block_norms(rows: Tensor, block_size: int, p: float) -> Tensor:
         return torch.zeros(
             rows.shape[0], math.ceil(rows.shape[1] / block_size), dtype=torch.float64, device=rows.device
         )
-    magnitudes = _blocks(rows, block_size).abs()
+    magnitudes = in_blocks(rows, block_size).abs()
     if p == math.inf:
         return magnitudes.amax(-1).double()
     terms = magnitudes.double()
@@ -59,9 +60,9 @@ def stochastic_quantize(
         return
     usable = torch.isfinite(scales) & (scales >= TINY)
     inverse = torch.where(usable, 1 / scales, 0).unsqueeze(-1)
-    t = torch.where(usable.unsqueeze(-1), _blocks(rows, block_size), 0) * inverse + offset
+    t = torch.where(usable.unsqueeze(-1), in_blocks(rows, block_size), 0) * inverse + offset
     whole = t.floor()
-    noise = _blocks(uniform(key, rows.numel(), rows.device).view(rows.shape), block_size)
+    noise = in_blocks(uniform(key, rows.numel(), rows.device).view(rows.shape), block_size)
     rounded = (whole + (noise < t - whole)).clamp_(-levels, levels)
     codes.copy_(torch.where(usable.unsqueeze(-1), rounded, 0).flatten(1)[:, : rows.shape[1]])
 

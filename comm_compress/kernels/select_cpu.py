@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.cpu import Array, _kernel, _over_blocks
-from comm_compress.kernels.select_reference import magnitude_keys
+from comm_compress.kernels.numba_tools import MAGNITUDE, Array, compiled, over_blocks, peak_bits
 
-MAGNITUDE = np.int32(0x7FFFFFFF)
 SAMPLE = 1 << 14  # keys that the floor of a longer row is guessed from
 BLOCK = 32  # keys whose maximum is compared with the floor before any of them is looked at
 
@@ -23,7 +21,7 @@ def largest(keys: Tensor, k: int) -> Tensor:
     rows, n = keys.shape
     places = torch.empty(rows, k, dtype=torch.int32)
     if places.numel():
-        _over_blocks(_largest, rows, n, keys.contiguous().numpy(), k, places.numpy())
+        over_blocks(_largest, rows, n, keys.contiguous().numpy(), k, places.numpy())
     return places
 
 
@@ -35,20 +33,13 @@ def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:
     ]
 
 
-def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
-    """As `select_reference.topk`, for CPU rows."""
-    chosen = largest(magnitude_keys(rows), k)
-    indices.copy_(chosen)
-    values.copy_(rows.gather(1, chosen.long()))
-
-
-@_kernel
+@compiled
 def _largest(first: int, last: int, keys: Array, k: int, places: Array) -> None:
     for row in range(first, last):
         _largest_of_row(keys[row], k, places[row])
 
 
-@_kernel
+@compiled
 def _largest_of_row(keys: Array, k: int, places: Array) -> None:
     floor = _guess(keys, k)
     found: Array = np.empty(0, np.int32)
@@ -76,7 +67,7 @@ def _largest_of_row(keys: Array, k: int, places: Array) -> None:
             ties -= 1
 
 
-@_kernel
+@compiled
 def _with_zeros(keys: Array, zeros: int, places: Array) -> None:
     """All keys but zeros, and the first ``zeros`` of those: a row such as an embedding's gradient."""
     count, i = 0, 0
@@ -88,7 +79,7 @@ def _with_zeros(keys: Array, zeros: int, places: Array) -> None:
         i += 1
 
 
-@_kernel
+@compiled
 def _guess(keys: Array, k: int) -> np.int32:
     """A floor that somewhat more than k keys reach, from one key of every so many; 0 where a guess is not worth it."""
     if keys.size < 4 * SAMPLE:
@@ -105,7 +96,7 @@ def _guess(keys: Array, k: int) -> np.int32:
     return np.int32(_kth(sample, rank)[0])
 
 
-@_kernel
+@compiled
 def _histogram_floor(keys: Array, k: int) -> tuple[np.int32, int]:
     """The largest multiple of 2^20 that at least k keys reach, and how many do."""
     counts, odd = np.zeros(1 << 11, np.int32), np.zeros(1 << 11, np.int32)
@@ -122,14 +113,14 @@ def _histogram_floor(keys: Array, k: int) -> tuple[np.int32, int]:
     return np.int32(digit << 20), count
 
 
-@_kernel
+@compiled
 def _collect(keys: Array, floor: np.int32, limit: int) -> Array:
     """The ascending positions of keys >= floor; empty when there are more than ``limit``."""
     places = np.empty(limit + BLOCK, np.int32)
     count = 0
     for start in range(0, keys.size, BLOCK):
         block = keys[start : start + BLOCK]
-        if _peak(block) >= floor:
+        if peak_bits(block) >= floor:
             for i in range(block.size):  # without a branch: hits are too irregular to predict
                 places[count] = start + i
                 count += (block[i] & MAGNITUDE) >= floor
@@ -138,20 +129,12 @@ def _collect(keys: Array, floor: np.int32, limit: int) -> Array:
     return places[:count]
 
 
-@_kernel
-def _peak(keys: Array) -> np.int32:
-    peak = np.int32(0)
-    for i in range(keys.size):
-        peak = max(peak, np.int32(keys[i] & MAGNITUDE))
-    return np.int32(peak)
-
-
-@_kernel
+@compiled
 def _at_least(keys: Array, floor: np.int32) -> Array:
     return _collect(keys, floor, _count(keys, floor))
 
 
-@_kernel
+@compiled
 def _count(keys: Array, floor: np.int32) -> int:
     count = 0
     for i in range(keys.size):
@@ -159,7 +142,7 @@ def _count(keys: Array, floor: np.int32) -> int:
     return count
 
 
-@_kernel
+@compiled
 def _kth(keys: Array, k: int) -> tuple[int, int]:
     """The k-th largest of non-negative keys, and how many keys equal to it belong to the k largest.
 

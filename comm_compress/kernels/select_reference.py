@@ -40,14 +40,3 @@ def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:
     """
     above = (keys & MAGNITUDE) >= floors.unsqueeze(1)
     return [row.nonzero().flatten().int() for row in above]
-
-
-def topk(rows: Tensor, k: int, values: Tensor, indices: Tensor) -> None:
-    """The ``k`` elements of largest magnitude of each row, by ascending index.
-
-    ``rows`` float ``[R, n]``; ``values`` float32 ``[R, k]`` and ``indices`` int32 ``[R, k]`` are written.
-    NaN counts as largest; of equal magnitudes the first are taken.
-    """
-    chosen = largest(magnitude_keys(rows), k)
-    indices.copy_(chosen)
-    values.copy_(rows.gather(1, chosen.long()))

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.cpu import Array, _hash, _kernel, _over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.random_cpu import hash_counter
 
 BLOCK = 1024  # coordinates whose hashes, or estimates, are held at a time: they stay in the first-level cache
 
@@ -20,14 +21,14 @@ def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], columns: int) ->
     num_rows, n = rows.shape
     out = torch.zeros(num_rows, len(keys), columns)
     words = _words(keys)
-    _over_blocks(_sketch, num_rows * len(keys), n, rows.numpy(), words, out.numpy())
+    over_blocks(_sketch, num_rows * len(keys), n, rows.numpy(), words, out.numpy())
     return out
 
 
 def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], n: int) -> Tensor:
     """As `sketch_reference.count_sketch_estimate`, for a CPU sketch."""
     out = torch.empty(n)
-    _over_blocks(_estimate, math.ceil(n / BLOCK), BLOCK, sketch.contiguous().numpy(), _words(keys), out.numpy())
+    over_blocks(_estimate, math.ceil(n / BLOCK), BLOCK, sketch.contiguous().numpy(), _words(keys), out.numpy())
     return out
 
 
@@ -35,7 +36,7 @@ def _words(keys: Sequence[tuple[int, int]]) -> Array:
     return np.array(keys, dtype=np.uint32).reshape(-1, 2)
 
 
-@_kernel
+@compiled
 def _sketch(first: int, last: int, rows: Array, keys: Array, out: Array) -> None:
     buckets, signed = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
     num_keys, columns, n = keys.shape[0], out.shape[2], rows.shape[1]
@@ -49,7 +50,7 @@ def _sketch(first: int, last: int, rows: Array, keys: Array, out: Array) -> None
                 target[buckets[i]] += values[i] * signed[i]
 
 
-@_kernel
+@compiled
 def _estimate(first: int, last: int, sketch: Array, keys: Array, out: Array) -> None:
     num_keys, columns = sketch.shape
     buckets, signs = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
@@ -67,22 +68,22 @@ def _estimate(first: int, last: int, sketch: Array, keys: Array, out: Array) -> 
         _copy_unsigned_zero(found[num_keys // 2, :size], out[start : start + size])
 
 
-@_kernel
+@compiled
 def _place(start: int, low: np.uint32, high: np.uint32, columns: int, buckets: Array, signs: Array) -> None:
     for i in range(buckets.size):
-        word = _hash(np.uint32(start + i), low, high)
+        word = hash_counter(np.uint32(start + i), low, high)
         buckets[i] = np.int32((np.uint64(word) * np.uint64(columns)) >> np.uint64(32))
         signs[i] = np.float32(1 - 2 * np.int32(word & np.uint32(1)))
 
 
-@_kernel
+@compiled
 def _order(low: Array, high: Array) -> None:
     for i in range(low.size):
         a, b = low[i], high[i]
         low[i], high[i] = (a, b) if a <= b else (b, a)
 
 
-@_kernel
+@compiled
 def _copy_unsigned_zero(values: Array, out: Array) -> None:
     for i in range(out.size):
         out[i] = values[i] + np.float32(0)

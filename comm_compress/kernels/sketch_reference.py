@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.reference import random_bits
+from comm_compress.kernels.random_reference import random_bits
 
 
 def _places(key: tuple[int, int], n: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:

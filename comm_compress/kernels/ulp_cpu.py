@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.cpu import Array, _kernel, _over_blocks
+from comm_compress.kernels.bits_cpu import fetch_bytes, flush_bytes
+from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
 from comm_compress.kernels.ulp_reference import DIRECT, EXPONENT, WIDTHS
 
 RAW_BYTES = 4  # at most 28 bits an element
@@ -20,7 +21,7 @@ def exponents(values: Tensor) -> Tensor:
     place = EXPONENT[values.dtype]
     found = torch.empty(values.numel(), dtype=torch.uint8)
     mask = (1 << (8 * values.itemsize - 1 - place)) - 1
-    _over_blocks(_exponents, values.numel(), 1, _bits(values), place, mask, found.numpy())
+    over_blocks(_exponents, values.numel(), 1, _bits(values), place, mask, found.numpy())
     return found
 
 
@@ -45,18 +46,18 @@ def _bits(values: Tensor) -> Array:
     return bits
 
 
-@_kernel
+@compiled
 def _exponents(first: int, last: int, bits: Array, place: int, mask: int, found: Array) -> None:
     for i in range(first, last):
         found[i] = np.uint8((np.int32(bits[i]) >> place) & mask)
 
 
-@_kernel
+@compiled
 def _fold(bits: np.int64, magnitude: np.int64) -> np.int64:
     return np.int64(bits ^ ((bits >> 63) & magnitude))
 
 
-@_kernel
+@compiled
 def _difference(old: Array, new: Array, width: int, symbols: Array, packed: Array) -> int:
     magnitude, places = (np.int64(1) << (width - 1)) - 1, 64 - width
     waiting, count, place = np.uint64(0), np.int64(0), 0
@@ -71,18 +72,14 @@ def _difference(old: Array, new: Array, width: int, symbols: Array, packed: Arra
         symbols[i] = np.uint8(DIRECT + 8 * (raw - 1) + ((z >> raw) & 7))
         waiting |= np.uint64(z & ((np.int64(1) << raw) - 1)) << np.uint64(count)
         count += raw
-        while count >= 8:
-            packed[place] = np.uint8(waiting & np.uint64(255))
-            waiting >>= np.uint64(8)
-            count -= 8
-            place += 1
+        waiting, count, place = flush_bytes(waiting, count, packed, place)
     if count:
         packed[place] = np.uint8(waiting)
         place += 1
     return place
 
 
-@_kernel
+@compiled
 def _apply(old: Array, symbols: Array, packed: Array, width: int, new: Array) -> None:
     magnitude, places = (np.int64(1) << (width - 1)) - 1, 64 - width
     waiting, count, place = np.uint64(0), np.int64(0), 0
@@ -90,10 +87,7 @@ def _apply(old: Array, symbols: Array, packed: Array, width: int, new: Array) ->
         z = np.int64(symbols[i])
         if z >= DIRECT:
             raw = (z - DIRECT) // 8 + 1
-            while count < raw:
-                waiting |= np.uint64(packed[place]) << np.uint64(count)
-                place += 1
-                count += 8
+            waiting, count, place = fetch_bytes(waiting, count, raw, packed, place)
             low = np.int64(waiting) & ((np.int64(1) << raw) - 1)
             z = ((8 | ((z - DIRECT) & 7)) << raw) | low
             waiting >>= np.uint64(raw)

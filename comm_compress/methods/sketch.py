@@ -12,9 +12,12 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.index_codes import Packed
 from comm_compress.registry import register, require
 from comm_compress.rounds import Exchange, Gather, Reduced, ReduceScatterRounds, Sum
 from comm_compress.state import State
+
+INDICES = Packed()
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Sketch(Compressor):
         """One row of each round's message."""
         count = self.candidates(n)
         sketch = Field("sketch", torch.float32, self.config.sketch_rows * self.columns(n), "values")
-        indices = Field("indices", torch.uint8, math.ceil(count * _index_bits(n) / 8), "indices")
+        indices = Field("indices", torch.uint8, INDICES.size(n, count), "indices")
         layouts = [Layout(sketch), Layout(indices), Layout(Field("values", torch.float32, count, "values"))]
         if self.config.keep == "k":
             layouts.append(Layout(Field("kept", torch.uint8, math.ceil(count / 8), "indices")))
@@ -122,11 +125,10 @@ class Sketch(Compressor):
         estimate = kernels.count_sketch_estimate(torch.where(finite, summed, 0), keys, n)
 
         message = Encoded.empty(1, n, layouts[1], rows.device)
-        mine = torch.empty(1, count, dtype=torch.int32, device=rows.device)
-        kernels.topk(estimate.unsqueeze(0), count, torch.empty_like(mine, dtype=torch.float32), mine)
-        kernels.pack(mine, _index_bits(n), message["indices"])
+        mine = kernels.largest(kernels.magnitude_keys(estimate.unsqueeze(0)), count)
+        message["indices"].copy_(INDICES.encode(mine, n))
         gathered = yield Gather(message)
-        indices = kernels.unpack(gathered["indices"], _index_bits(n), count).long()
+        indices = INDICES.decode(gathered["indices"], n, count).long()
 
         message = Encoded.empty(world, n, layouts[2], rows.device)
         given = message["values"].copy_(rows.gather(1, indices))
@@ -149,8 +151,3 @@ class Sketch(Compressor):
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
         """What was kept was sent exactly: those places become zero."""
         return target.scatter_add_(1, sent.indices, -sent.values)
-
-
-def _index_bits(n: int) -> int:
-    """Bits of one position in a row of ``n``."""
-    return max(1, (n - 1).bit_length())

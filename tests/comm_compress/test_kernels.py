@@ -15,7 +15,7 @@ from torch import Tensor
 from comm_compress import conformance, kernels
 from comm_compress.compressor import Codec
 from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import cpu, reference
+from comm_compress.kernels import absmax_cpu, absmax_reference, bits_reference, random_reference
 from tests.comm_compress.table import IDS, TABLE, build
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-45, -1e-40, 3e-38, 3.4e38, -3.4e38]
@@ -46,16 +46,16 @@ def test_absmax_kernels_give_the_references_bytes(
         if values.numel():
             values.view(-1)[int(place * values.numel())] = value
     expected, codes, scales = buffers(rows, n, block_size)
-    reference.absmax_quantize(values, block_size, codes, scales)
+    absmax_reference.absmax_quantize(values, block_size, codes, scales)
     got, cpu_codes, cpu_scales = buffers(rows, n, block_size)
-    cpu.absmax_quantize(values, block_size, cpu_codes, cpu_scales)
+    absmax_cpu.absmax_quantize(values, block_size, cpu_codes, cpu_scales)
     assert torch.equal(cpu_codes, codes)
     assert torch.equal(cpu_scales.isnan(), scales.isnan())
     assert torch.equal(cpu_scales.nan_to_num(), scales.nan_to_num())
     if not scales.isnan().any():
         assert torch.equal(got, expected)
     for name in ("absmax_dequantize", "absmax_dequantize_sum"):
-        ours, theirs = (getattr(m, name)(codes, scales, block_size) for m in (cpu, reference))
+        ours, theirs = (getattr(m, name)(codes, scales, block_size) for m in (absmax_cpu, absmax_reference))
         assert torch.equal(ours.nan_to_num(), theirs.nan_to_num()), name
         assert torch.equal(ours.isnan(), theirs.isnan()), name
 
@@ -64,12 +64,12 @@ def test_absmax_kernels_give_the_references_bytes(
 def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     values = torch.randn(2, 100_000, generator=torch.Generator().manual_seed(0))
     expected, codes, scales = buffers(2, 100_000, 256)
-    reference.absmax_quantize(values, 256, codes, scales)
+    absmax_reference.absmax_quantize(values, 256, codes, scales)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         got, codes, scales = buffers(2, 100_000, 256)
-        cpu.absmax_quantize(values, 256, codes, scales)
+        absmax_cpu.absmax_quantize(values, 256, codes, scales)
     finally:
         torch.set_num_threads(before)
     assert torch.equal(got, expected)
@@ -82,8 +82,8 @@ CPU = torch.device("cpu")
 @given(key=KEYS, n=st.sampled_from([0, 1, 1000, 300_000]))
 @settings(max_examples=10, deadline=None)
 def test_random_numbers_are_the_references(key: tuple[int, int], n: int) -> None:
-    assert torch.equal(kernels.random_bits(key, n, CPU), reference.random_bits(key, n, CPU))
-    assert torch.equal(kernels.uniform(key, n, CPU), reference.uniform(key, n, CPU))
+    assert torch.equal(kernels.random_bits(key, n, CPU), random_reference.random_bits(key, n, CPU))
+    assert torch.equal(kernels.uniform(key, n, CPU), random_reference.uniform(key, n, CPU))
 
 
 def test_random_numbers_look_random() -> None:
@@ -103,17 +103,17 @@ def test_random_numbers_look_random() -> None:
 @given(bits=st.integers(1, 31), n=st.sampled_from([0, 1, 7, 63, 64, 65, 1000]), rows=st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_bit_streams_come_back_and_are_the_references(bits: int, n: int, rows: int) -> None:
-    codes = reference.random_bits((bits, n), rows * n, CPU).view(rows, n) & ((1 << bits) - 1)
+    codes = random_reference.random_bits((bits, n), rows * n, CPU).view(rows, n) & ((1 << bits) - 1)
     mine, theirs = (torch.full((rows, -(-n * bits // 8)), 255, dtype=torch.uint8) for _ in range(2))
     kernels.pack(codes, bits, mine)
-    reference.pack(codes, bits, theirs)
+    bits_reference.pack(codes, bits, theirs)
     assert torch.equal(mine, theirs)
     assert torch.equal(kernels.unpack(mine, bits, n), codes)
-    assert torch.equal(reference.unpack(mine, bits, n), codes)
+    assert torch.equal(bits_reference.unpack(mine, bits, n), codes)
 
 
 def test_bit_streams_are_numpys_packbits() -> None:
-    codes = reference.random_bits((1, 1), 1001, CPU).view(1, -1) & 1
+    codes = random_reference.random_bits((1, 1), 1001, CPU).view(1, -1) & 1
     packed = torch.empty(1, 126, dtype=torch.uint8)
     kernels.pack(codes, 1, packed)
     assert (packed[0].numpy() == np.packbits(codes[0].numpy().astype(np.uint8), bitorder="little")).all()
@@ -132,10 +132,8 @@ def test_the_reference_kernels_give_the_same_bytes(
     rows = conformance.gradient(2, n)[0]
     expected = codec.encode(rows, conformance.states(2, n)[0])
     decoded, total = codec.decode(expected), codec.decode_sum(expected)
-    monkeypatch.setattr(kernels, "_home", lambda _: reference)
-    monkeypatch.setattr(kernels, "_by_device", lambda _: reference)
     monkeypatch.setattr(
-        kernels, "_topic", lambda topic, _: importlib.import_module(f"comm_compress.kernels.{topic}_reference")
+        kernels, "_on", lambda _, topic: importlib.import_module(f"comm_compress.kernels.{topic}_reference")
     )
     got = codec.encode(rows, conformance.states(2, n)[0])
     assert got.lengths == expected.lengths

@@ -19,7 +19,17 @@ from torch import Tensor
 import comm_compress as cc
 from comm_compress import kernels, simulate
 from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import cpu, formats_cpu, formats_reference, quantize_cpu, quantize_reference, reference
+from comm_compress.kernels import (
+    absmax_cpu,
+    absmax_reference,
+    bits_cpu,
+    bits_reference,
+    formats_cpu,
+    formats_reference,
+    quantize_cpu,
+    quantize_reference,
+    random_reference,
+)
 from comm_compress.state import State
 from tests.comm_compress.table import build, codec
 
@@ -142,7 +152,9 @@ def test_powers_of_two_are_the_references(rows: Tensor, key: tuple[int, int] | N
 @given(n=st.integers(0, 400), seed=st.integers(0, 100))
 def test_trits_come_back_and_are_the_references(n: int, seed: int) -> None:
     codes = (
-        (reference.random_bits((seed, n), 2 * n, torch.device("cpu")).view(2, n) % 3 - 1).clamp(-1, 1).to(torch.int8)
+        (random_reference.random_bits((seed, n), 2 * n, torch.device("cpu")).view(2, n) % 3 - 1)
+        .clamp(-1, 1)
+        .to(torch.int8)
     )
     mine, theirs = (torch.full((2, -(-n // 5)), 7, dtype=torch.uint8) for _ in range(2))
     formats_cpu.pack_trits(codes, mine)
@@ -158,7 +170,7 @@ def test_trits_come_back_and_are_the_references(n: int, seed: int) -> None:
 @given(rows=rows_with_specials(), block=st.sampled_from([8, 128]), levels=st.sampled_from([1, 3, 7, 127]))
 def test_absmax_codes_of_any_levels_are_the_references(rows: Tensor, block: int, levels: int) -> None:
     results = []
-    for home in (cpu, reference):
+    for home in (absmax_cpu, absmax_reference):
         codes, scales = (
             torch.zeros(rows.shape, dtype=torch.int8),
             torch.zeros(rows.shape[0], -(-rows.shape[1] // block)),
@@ -172,10 +184,10 @@ def test_absmax_codes_of_any_levels_are_the_references(rows: Tensor, block: int,
 @given(bits=st.integers(1, 8), n=st.integers(0, 200))
 @few
 def test_codes_can_be_unpacked_into_bytes(bits: int, n: int) -> None:
-    codes = reference.random_bits((bits, n), n, torch.device("cpu")).view(1, n) & ((1 << bits) - 1)
+    codes = random_reference.random_bits((bits, n), n, torch.device("cpu")).view(1, n) & ((1 << bits) - 1)
     packed = torch.empty(1, -(-n * bits // 8), dtype=torch.uint8)
     kernels.pack(codes.to(torch.uint8), bits, packed)
-    for home in (cpu, reference):
+    for home in (bits_cpu, bits_reference):
         got = home.unpack(packed, bits, n, torch.uint8)
         assert got.dtype == torch.uint8
         assert torch.equal(got.int(), codes)
