@@ -12,7 +12,7 @@ from comm_compress import nonfinite, transport
 from comm_compress.compressor import Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.ledger import Collective, Ledger
-from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.rounds import Reduced, Request
 from comm_compress.segments import flatten, segments_of, unflatten
 from comm_compress.state import State
@@ -31,7 +31,7 @@ def all_reduce(
     return (yield from gather.all_gather(mine, state.child("gather", state.segments)))
 
 
-class AllReduce:
+class GradientAllReduce:
     """Reduces gradients over a process group, in place.
 
     They are laid out as FSDP2 lays out a unit (`segments.flatten`: row d holds dim-0 chunk d of every one), whatever
@@ -41,7 +41,7 @@ class AllReduce:
 
     def __init__(self, state: State, reduce: Compressor, gather: Compressor | None, ledger: Ledger) -> None:
         self.state, self.reduce, self.ledger = state, reduce, ledger
-        self.gather = gather if gather is not None else Identity(IdentityConfig())
+        self.gather = gather if gather is not None else UNCOMPRESSED
 
     def __call__(
         self, named: Sequence[tuple[str, Tensor]], unit: str, group: dist.ProcessGroup, divisor: float

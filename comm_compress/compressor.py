@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.encoded import Encoded, Layout
+from comm_compress.kernels.residual import Residual
 from comm_compress.rounds import AllGatherRounds, Exchange, Gather, Reduced, ReduceScatterRounds
 from comm_compress.state import State
 
@@ -28,8 +29,6 @@ class Compressor(ABC):
     - ``total`` is the sum over ranks of their `contribution` (where `additive`).
     """
 
-    linear: bool = False
-    """May encoded rows be summed before decoding?"""
     unbiased: bool = False
     """E[contribution] = input?"""
     lossless: bool = False
@@ -70,6 +69,13 @@ class Compressor(ABC):
         """``target - contribution(sent)``, in ``target``'s memory (float32 ``[W, n]``): the new residual."""
         return target.sub_(self.contribution(sent))
 
+    def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
+        """The rounds of one reduce-scatter of the residual's target; what it leaves out goes to ``residual.new``."""
+        target = residual.target(rows)
+        reduced: Reduced = yield from self.reduce_scatter(target, state)
+        self.subtract_contribution(target, reduced.sent)
+        return reduced
+
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """The rounds of one all-gather of ``row`` ``[n]``; returns all ranks' rows, ``[W, n]``."""
         raise ValueError(f"{self.name}: not for all-gather")
@@ -77,6 +83,21 @@ class Compressor(ABC):
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
         """Bytes that one rank sends to others in a reduce-scatter of ``[world, n]``; None when the data decide."""
         return None
+
+
+def claim_as(wrapper: Compressor, first: Compressor, *others: Compressor) -> None:
+    """Let ``wrapper`` claim what ``first`` and ``others`` all claim, under the name and settings of ``first``.
+
+    What it changes itself it sets afterwards.
+    """
+    everyone = [first, *others]
+    wrapper.name, wrapper.settings = first.name, first.settings
+    for claim in ("unbiased", "lossless", "for_gradients", "for_parameters", "additive"):
+        setattr(wrapper, claim, all(getattr(c, claim) for c in everyone))
+    wrapper.needs_segments = any(c.needs_segments for c in everyone)
+    wrapper.max_ranks = min((c.max_ranks for c in everyone if c.max_ranks is not None), default=None)
+    wrapper.no_feedback = next((c.no_feedback for c in everyone if c.no_feedback), "")
+    wrapper.feedback_by_default = first.feedback_by_default
 
 
 class Codec(Compressor):
@@ -97,13 +118,37 @@ class Codec(Compressor):
     def decode(self, encoded: Encoded) -> Tensor:
         """The rows again, ``[R, n]``, in float32 or in a narrower dtype that holds them exactly."""
 
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """`decode` to ``out`` ``[R, n]``, of any float dtype; returns it."""
+        return out.copy_(self.decode(encoded))
+
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """The sum of the decoded rows, accumulated in rank order, to ``out`` (float32 ``[n]``); returns it."""
+        return torch.sum(self.decode(encoded), 0, dtype=torch.float32, out=out)
+
     def decode_sum(self, encoded: Encoded) -> Tensor:
-        """The float32 sum of the decoded rows, ``[n]``, accumulated in rank order."""
-        return torch.sum(self.decode(encoded), 0, dtype=torch.float32)
+        """`sum_into` a new tensor."""
+        return self.sum_into(encoded, torch.empty(encoded.n, device=encoded.buffer.device))
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """Encode ``residual.target(rows)`` and leave what that loses in ``residual.new``.
+
+        Three passes over memory; a method with a fused kernel needs one.
+        """
+        target = residual.target(rows)
+        encoded = self.encode(target, state)
+        self.subtract_contribution(target, encoded)
+        return encoded
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """The fields of one encoded row of ``n`` elements of ``dtype`` (methods of fixed size)."""
         raise NotImplementedError(f"{self.name or type(self).__name__} has rows of variable size")
+
+    def received(self, row: Tensor, n: int) -> Encoded:
+        """One encoded row of ``n`` float32 elements, from its bytes alone (uint8, aligned as if newly allocated)."""
+        if self.fixed_size:
+            return Encoded(row.unsqueeze(0), self.layout(n, torch.float32), n)
+        return Encoded.ragged([row], n)
 
     def wire_bytes(self, n: int, dtype: torch.dtype = torch.float32) -> int | None:
         """Bytes of one encoded row of ``n`` elements; None when the data decide."""
@@ -120,11 +165,20 @@ class Codec(Compressor):
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """Encode, exchange, decode and sum."""
-        message = self.encode(rows, state)
+        return (yield from self.exchange(self.encode(rows, state), state))
+
+    def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
+        """The same of the target; the residual is ready before anything is sent."""
+        return (yield from self.exchange(self.encode_with_feedback(rows, residual, state), state))
+
+    def exchange(self, message: Encoded, state: State) -> ReduceScatterRounds:
+        """Exchange, decode and sum."""
         received = yield Exchange(message)
-        return Reduced(self.decode_sum(received), message)
+        return Reduced(self.sum_into(received, state.result((message.n,), message.buffer.device)), message)
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """Encode, gather, decode."""
         received = yield Gather(self.encode(row.unsqueeze(0), state))
-        return self.decode(received)
+        if state.output is None:
+            return self.decode(received)
+        return self.decode_into(received, state.output.view(state.world, row.numel()))

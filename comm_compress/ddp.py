@@ -13,10 +13,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from comm_compress import allreduce
-from comm_compress.allreduce import AllReduce
+from comm_compress.allreduce import GradientAllReduce
 from comm_compress.compressor import Compressor
 from comm_compress.handle import BaseHandle, check
-from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.segments import segments_of
 from comm_compress.state import State
 
@@ -41,7 +41,7 @@ class Handle(BaseHandle):
         self._group: dist.ProcessGroup = model.process_group
         self._names = {id(p): name for name, p in model.module.named_parameters()}
         self._provisional = 2 if model.static_graph else 0 if model.find_unused_parameters else 1
-        self._reductions: dict[int, AllReduce] = {}
+        self._reductions: dict[int, GradientAllReduce] = {}
         self._loaded: dict[str, Mapping[str, Any]] = {}
         self._detached = False
 
@@ -76,12 +76,12 @@ class Handle(BaseHandle):
         if bucket.is_last() and self._provisional:
             self._provisional -= 1
 
-    def _reduction(self, index: int, named: list[tuple[str, Tensor]]) -> AllReduce:
+    def _reduction(self, index: int, named: list[tuple[str, Tensor]]) -> GradientAllReduce:
         world, unit = self._group.size(), f"bucket{index}"
         layout = segments_of([(name, tuple(g.shape) or (1,)) for name, g in named], world)
         fresh = State(unit, self._group.rank(), world, self.seed, layout)
         if self._provisional:
-            return AllReduce(fresh, Identity(IdentityConfig()), None, self.ledger)
+            return GradientAllReduce(fresh, UNCOMPRESSED, None, self.ledger)
         known = self._reductions.get(index)
         if known is not None and known.state.segments == layout:
             return known
@@ -96,7 +96,7 @@ class Handle(BaseHandle):
                 fresh.load_state_dict(saved["tensors"])
             except ValueError as e:
                 warnings.warn(f"comm_compress: loaded state dropped: {e}", stacklevel=2)
-        self._reductions[index] = AllReduce(fresh, self.compressor, self.all_gather, self.ledger)
+        self._reductions[index] = GradientAllReduce(fresh, self.compressor, self.all_gather, self.ledger)
         return self._reductions[index]
 
 
@@ -107,7 +107,7 @@ def attach(
 
     Each bucket is reduce-scattered by ``compressor``, averaged in float32 on each part's owner, and brought back
     to all ranks by ``all_gather`` (exactly by default; any method for parameters without error feedback), so
-    that gradients stay equal on all ranks. Buckets are laid out like FSDP2 units (`AllReduce`).
+    that gradients stay equal on all ranks. Buckets are laid out like FSDP2 units (`GradientAllReduce`).
     Raises ValueError for gradients that have no such layout (sparse, or not fp32, bf16 or fp16), for methods that
     cannot do it, and when ``model`` already has a hook.
     """

@@ -104,7 +104,11 @@ class Encoded:
     @classmethod
     def empty(cls, num_rows: int, n: int, layout: Layout, device: torch.device) -> Encoded:
         """Rows to be filled through ``encoded["field"]`` views. Padding is zero: equal inputs give equal bytes."""
-        buffer = torch.empty(num_rows, layout.row_bytes, dtype=torch.uint8, device=device)
+        return cls.within(torch.empty(num_rows, layout.row_bytes, dtype=torch.uint8, device=device), layout, n)
+
+    @classmethod
+    def within(cls, buffer: Tensor, layout: Layout, n: int) -> Encoded:
+        """The same in memory that is there already: uint8 ``[R, layout.row_bytes]``."""
         if layout.padding:
             buffer.zero_()
         return cls(buffer, layout, n)

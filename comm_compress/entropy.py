@@ -11,9 +11,9 @@ import zstandard
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Codec, Compressor
+from comm_compress.compressor import Codec, Compressor, claim_as
 from comm_compress.encoded import ByteCount, Encoded, Field, Layout
-from comm_compress.rounds import Exchange, Reduced, ReduceScatterRounds
+from comm_compress.kernels.residual import Residual
 from comm_compress.state import State
 
 Coder = Literal["zstd", "rans"]
@@ -58,12 +58,8 @@ class EntropyCoded(Codec):
 
     def __init__(self, inner: Codec, coder: Coder) -> None:
         self.inner, self.coder = inner, coder
-        self.name = inner.name
+        claim_as(self, inner)
         self.settings = {**inner.settings, "entropy": coder}
-        self.unbiased, self.lossless = inner.unbiased, inner.lossless
-        self.for_gradients, self.for_parameters = inner.for_gradients, inner.for_parameters
-        self.needs_segments, self.max_ranks, self.additive = inner.needs_segments, inner.max_ranks, inner.additive
-        self.no_feedback, self.feedback_by_default = inner.no_feedback, inner.feedback_by_default
 
     @staticmethod
     def refusal(method: Compressor) -> str:
@@ -72,7 +68,7 @@ class EntropyCoded(Codec):
             return "this method's rows are summed on the wire, or take several rounds"
         if not method.fixed_size:
             return "this method's rows vary in size: they are coded already"
-        own = type(method).reduce_scatter is not Codec.reduce_scatter or type(method).all_gather is not Codec.all_gather
+        own = type(method).exchange is not Codec.exchange or type(method).all_gather is not Codec.all_gather
         return "this method takes rounds of its own" if own else ""
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
@@ -83,23 +79,17 @@ class EntropyCoded(Codec):
         """The codec's."""
         return self.inner.decode(self.expand(encoded))
 
-    def decode_sum(self, encoded: Encoded) -> Tensor:
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """The codec's."""
-        return self.inner.decode_sum(self.expand(encoded))
+        return self.inner.decode_into(self.expand(encoded), out)
 
-    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """As `Codec.reduce_scatter`; what was sent is remembered as it was before coding."""
-        plain = self.inner.encode(rows, state)
-        received = yield Exchange(self.compress(plain, rows.dtype))
-        return Reduced(self.decode_sum(received), plain)
-
-    def contribution(self, sent: Encoded) -> Tensor:
-        """The codec's, of coded rows or of what `reduce_scatter` remembered."""
-        return self.inner.contribution(sent if sent.lengths is None else self.expand(sent))
-
-    def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """The codec's."""
-        return self.inner.subtract_contribution(target, sent if sent.lengths is None else self.expand(sent))
+        return self.inner.sum_into(self.expand(encoded), out)
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """The codec's rows, coded."""
+        return self.compress(self.inner.encode_with_feedback(rows, residual, state), torch.float32)
 
     def compress(self, plain: Encoded, dtype: torch.dtype) -> Encoded:
         """Ragged rows of the same content; ``dtype`` is that of the rows that were encoded."""

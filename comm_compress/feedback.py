@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Compressor, claim_as
+from comm_compress.kernels.residual import Residual
 from comm_compress.rounds import Reduced, ReduceScatterRounds
 from comm_compress.state import State
 
@@ -51,8 +52,8 @@ class ErrorFeedback(Compressor):
 
     def __init__(self, inner: Compressor, config: FeedbackConfig) -> None:
         self.inner, self.config = inner, config
-        self.name = inner.name
-        self.linear, self.max_ranks, self.needs_segments = inner.linear, inner.max_ranks, inner.needs_segments
+        claim_as(self, inner)
+        self.unbiased = self.lossless = self.for_parameters = False  # what is sent holds earlier errors too
         self.settings = {**inner.settings, "error_feedback": vars(config)}
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
@@ -65,9 +66,9 @@ class ErrorFeedback(Compressor):
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """The wrapped method's rounds over the target."""
-        target = self._target(rows, state)
-        reduced: Reduced = yield from self.inner.reduce_scatter(target, state)
-        self._keep(self.inner.subtract_contribution(target, reduced.sent), state)
+        residual = Residual(self._waiting(rows, state), self.config.decay, self._buffer(rows, state))
+        reduced: Reduced = yield from self.inner.reduce_scatter_with_feedback(rows, residual, state)
+        self._keep(residual.new, state)
         return reduced
 
     def residual(self, state: State) -> Tensor | None:
@@ -85,22 +86,24 @@ class ErrorFeedback(Compressor):
             return residual
         return kernels.absmax_dequantize(residual, scales, INT8_BLOCK)
 
-    def _target(self, rows: Tensor, state: State) -> Tensor:
-        in_place = self.config.dtype == "fp32"  # the target becomes the residual
-        target = (
-            state.spare("residual", rows, torch.float32) if in_place else torch.empty_like(rows, dtype=torch.float32)
-        )
+    def _buffer(self, rows: Tensor, state: State) -> Tensor:
+        """Where the new residual is computed; in float32 also where it stays."""
+        if self.config.dtype == "fp32":
+            return state.spare("residual", rows, torch.float32)
+        return state.scratch("residual", tuple(rows.shape), torch.float32, rows.device)
+
+    def _waiting(self, rows: Tensor, state: State) -> Tensor | None:
         residual = self._committed(state)
         reset = self.config.reset_every and state.tick % self.config.reset_every == 0
         if residual is None or reset:
-            return target.copy_(rows)
+            return None
         if residual.shape != rows.shape:
             raise ValueError(
                 f"{self.name}: the residual has shape {tuple(residual.shape)} but this gradient has "
                 f"{tuple(rows.shape)}: the unit's set of parameters with a gradient has changed. Use torch >= 2.13, "
                 "where unused parameters are reduced as zeros, or turn error_feedback off"
             )
-        return torch.add(rows, residual, alpha=self.config.decay, out=target)
+        return residual
 
     def _keep(self, residual: Tensor, state: State) -> None:
         if self.config.dtype == "fp32":

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from comm_compress import _compat, allreduce, nonfinite, transport
-from comm_compress.allreduce import AllReduce
+from comm_compress.allreduce import GradientAllReduce
 from comm_compress.compressor import Compressor
 from comm_compress.handle import BaseHandle
 from comm_compress.ledger import Collective, Ledger
-from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.segments import Segment
 from comm_compress.state import State
 
@@ -106,7 +106,7 @@ class CompressedAllGather(_Comm):
         # reshard_after_forward=k: backward gathers, from k ranks, what forward decoded; rounded again, the weights of
         # backward would be others than those of forward
         again = group.size() != self.state.world
-        compressor = Identity(IdentityConfig()) if self.exact or again else self.compressor
+        compressor = UNCOMPRESSED if self.exact or again else self.compressor
         if not self.exact and not again:
             self.state.begin()
         gathered = transport.run(compressor.all_gather(input_tensor, self.state), group, collective)
@@ -128,7 +128,7 @@ class CompressedAllReduce:
     has set a divide factor, which stands for all of it.
     """
 
-    def __init__(self, unit: _Unit, reduction: AllReduce) -> None:
+    def __init__(self, unit: _Unit, reduction: GradientAllReduce) -> None:
         self.unit, self.reduction = unit, reduction
 
     def __call__(self, reduce_output: Tensor) -> None:
@@ -226,7 +226,7 @@ def attach(
             )
         if all_reduce is not None:
             state = handle._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
-            reduction = AllReduce(state, all_reduce, all_reduce_gather, handle.ledger)
+            reduction = GradientAllReduce(state, all_reduce, all_reduce_gather, handle.ledger)
             handle._set(group, "_all_reduce_hook", CompressedAllReduce(unit, reduction))
             handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,15 +10,15 @@ from comm_compress.ledger import Ledger
 from comm_compress.state import State
 
 
-class BaseHandle:
+class BaseHandle(ABC):
     """The part of a handle that does not depend on what it is attached to."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
 
+    @abstractmethod
     def _states(self) -> dict[str, State]:
         """Every state by "operation/unit"."""
-        raise NotImplementedError
 
     @property
     def state_bytes(self) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Compressor, claim_as
 from comm_compress.rounds import AllGatherRounds, Reduced, ReduceScatterRounds
-from comm_compress.segments import Segment
+from comm_compress.segments import Segment, Spans, put_columns, take_columns
 from comm_compress.state import State
 
 
@@ -20,17 +21,8 @@ class _Part(NamedTuple):
 
     label: str
     method: Compressor
-    spans: list[tuple[int, int]]
+    spans: Spans
     segments: tuple[Segment, ...]
-
-    def take(self, rows: Tensor) -> Tensor:
-        return torch.cat([rows[..., a:b] for a, b in self.spans], -1)
-
-    def put(self, columns: Tensor, out: Tensor) -> None:
-        start = 0
-        for a, b in self.spans:
-            out[..., a:b] = columns[..., start : start + b - a]
-            start += b - a
 
 
 class _Sent(NamedTuple):
@@ -47,24 +39,17 @@ class ByLayer(Compressor):
     more) for every method that occurs in the unit.
     """
 
-    needs_segments = True
-
     def __init__(self, layers: Mapping[str, Compressor], rest: Compressor) -> None:
         self.layers, self.rest = dict(layers), rest
-        everyone = [*self.layers.values(), rest]
-        self.for_gradients = all(c.for_gradients for c in everyone)
-        self.for_parameters = all(c.for_parameters for c in everyone)
-        self.lossless, self.unbiased = all(c.lossless for c in everyone), all(c.unbiased for c in everyone)
-        self.additive = all(c.additive for c in everyone)
-        limits = [c.max_ranks for c in everyone if c.max_ranks is not None]
-        self.max_ranks = min(limits, default=None)
-        self.name = rest.name
+        self._parts = functools.cache(self._find_parts)  # the same few rows at every step
+        claim_as(self, rest, *self.layers.values())
+        self.needs_segments = True
         self.settings = {
             **rest.settings,
             "layers": {pattern: {"method": c.name, **c.settings} for pattern, c in self.layers.items()},
         }
 
-    def _parts(self, n: int, segments: Sequence[Segment]) -> list[_Part]:
+    def _find_parts(self, n: int, segments: tuple[Segment, ...]) -> list[_Part]:
         """The methods that occur in a unit with rows of ``n``, in the patterns' order."""
         if n and not segments:
             raise ValueError(f"{self.name}: layers needs to know which parameter lies where (State.segments)")
@@ -89,9 +74,9 @@ class ByLayer(Compressor):
         sent = []
         for part in self._parts(rows.shape[1], state.segments):
             reduced: Reduced = yield from part.method.reduce_scatter(
-                part.take(rows), state.child(part.label, part.segments)
+                take_columns(rows, part.spans), state.child(part.label, part.segments)
             )
-            part.put(reduced.total, total)
+            put_columns(reduced.total, part.spans, total)
             sent.append((part, reduced.sent))
         return Reduced(total, _Sent(rows.shape, rows.device, sent))
 
@@ -99,13 +84,14 @@ class ByLayer(Compressor):
         """The parts' contributions in their places."""
         out = torch.zeros(sent.shape, device=sent.device)
         for part, message in sent.parts:
-            part.put(part.method.contribution(message), out)
+            put_columns(part.method.contribution(message), part.spans, out)
         return out
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """Part after part."""
         out = row.new_empty((state.world, row.numel()))
         for part in self._parts(row.numel(), state.segments):
-            gathered = yield from part.method.all_gather(part.take(row), state.child(part.label, part.segments))
-            part.put(gathered, out)
+            columns = take_columns(row, part.spans)
+            gathered = yield from part.method.all_gather(columns, state.child(part.label, part.segments))
+            put_columns(gathered, part.spans, out)
         return out

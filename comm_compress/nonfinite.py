@@ -6,6 +6,20 @@ import torch
 from torch import Tensor
 
 
+def all_finite(rows: Tensor) -> Tensor:
+    """Bool scalar on the tensor's device. One pass, no mask: a NaN or an infinity shows in the extremes."""
+    if rows.numel() == 0:
+        return torch.ones((), dtype=torch.bool, device=rows.device)
+    low, high = torch.aminmax(rows)
+    return torch.isfinite(low) & torch.isfinite(high)
+
+
+def rows_finite(rows: Tensor) -> Tensor:
+    """`all_finite` of each row of ``[R, n]``, n > 0: bool ``[R]``."""
+    low, high = torch.aminmax(rows, dim=1)
+    return torch.isfinite(low) & torch.isfinite(high)
+
+
 def mark(rows: Tensor) -> Tensor:
     """Is all of ``rows`` ``[W, n]`` finite (bool scalar)? If not, put a NaN in front of every row.
 
@@ -13,8 +27,7 @@ def mark(rows: Tensor) -> Tensor:
     them in the same collective, without another message.
     """
     if rows.numel() == 0:
-        return torch.ones((), dtype=torch.bool, device=rows.device)
-    low, high = torch.aminmax(rows)
-    finite = torch.isfinite(low) & torch.isfinite(high)
+        return all_finite(rows)
+    finite = all_finite(rows)
     rows[:, 0] = torch.where(finite, rows[:, 0], torch.nan)
     return finite

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress.compressor import Compressor
+from comm_compress.compressor import Compressor, claim_as
 from comm_compress.rounds import AllGatherRounds, Reduced, ReduceScatterRounds
 from comm_compress.state import State
 
@@ -27,12 +27,8 @@ class Sparing(Compressor):
     def __init__(self, inner: Compressor, plain: Compressor, warmup_steps: int, min_numel: int) -> None:
         self.inner, self.plain = inner, plain
         self.warmup_steps, self.min_numel = warmup_steps, min_numel
-        self.name = inner.name
+        claim_as(self, inner, plain)
         self.settings = {**inner.settings, "warmup_steps": warmup_steps, "min_numel": min_numel}
-        self.linear, self.unbiased, self.lossless = inner.linear, inner.unbiased, inner.lossless
-        self.additive = inner.additive
-        self.for_gradients, self.for_parameters = inner.for_gradients, inner.for_parameters
-        self.needs_segments, self.max_ranks = inner.needs_segments, inner.max_ranks
 
     def _chosen(self, numel: int, state: State) -> Compressor:
         return self.plain if numel < self.min_numel or state.tick <= self.warmup_steps else self.inner

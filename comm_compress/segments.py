@@ -9,6 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+Spans = Sequence[tuple[int, int]]
+"""Ranges of columns: first, and one past the last."""
+
 
 class Segment(NamedTuple):
     """One parameter of an FSDP unit: columns ``start`` to ``stop`` of every row.
@@ -47,3 +50,16 @@ def flatten(tensors: Sequence[Tensor], world: int) -> Tensor:
 def unflatten(rows: Tensor, segments: Sequence[Segment]) -> list[Tensor]:
     """The full tensors again from ``[W, n]``, padding dropped: the inverse of `flatten`."""
     return [rows[:, s.start : s.stop].reshape(-1, *s.shape[1:])[: s.shape[0]] for s in segments]
+
+
+def take_columns(rows: Tensor, spans: Spans) -> Tensor:
+    """The columns of ``spans`` side by side, from the last dimension of ``rows``."""
+    return torch.cat([rows[..., a:b] for a, b in spans], -1) if spans else rows[..., :0]
+
+
+def put_columns(columns: Tensor, spans: Spans, out: Tensor) -> None:
+    """Back to their places in ``out``: the inverse of `take_columns`."""
+    start = 0
+    for a, b in spans:
+        out[..., a:b] = columns[..., start : start + b - a]
+        start += b - a

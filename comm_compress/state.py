@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from comm_compress.encoded import Encoded, Layout
 from comm_compress.segments import Segment
+from comm_compress.workspace import Workspace
 
 
 class Key(NamedTuple):
@@ -31,6 +34,7 @@ class State:
     ``segments``: which parameter lies where in a row; empty when unknown.
     ``finite``: bool scalar tensor set by `begin`: were all of this rank's inputs finite? A state must never
     absorb the others.
+    ``output``: where the caller wants the result of the collective under way, or None; see `result`.
     """
 
     def __init__(
@@ -38,26 +42,37 @@ class State:
     ) -> None:
         self.unit, self.rank, self.world, self.seed, self.segments = unit, rank, world, seed, segments
         self.finite: Tensor | None = None
+        self.output: Tensor | None = None
         self.tick = 0
+        self._workspace: Workspace | None = None
+        self._path = ""
         self._under_way = False
         self._tensors: dict[str, Tensor] = {}
         self._proposed: dict[str, Tensor] = {}
         self._spare: dict[str, Tensor] = {}
         self._children: dict[str, State] = {}
 
-    def begin(self, finite: Tensor | None = None) -> None:
-        """A new collective: what the last one proposed takes effect."""
+    def begin(
+        self, finite: Tensor | None = None, output: Tensor | None = None, workspace: Workspace | None = None
+    ) -> None:
+        """A new collective: what the last one proposed takes effect.
+
+        ``output``: where the caller wants the result; a method that writes it there (`result`) saves a copy.
+        ``workspace``: where `scratch` and `message` take their memory from; without one it is always fresh.
+        """
         self.commit()
-        self.finite, self._under_way = finite, True
+        self.finite, self.output, self._under_way = finite, output, True
+        self._workspace = workspace
         self.tick += 1
         for child in self._children.values():
-            child.begin(finite)
+            child.begin(finite, workspace=workspace)
 
     def child(self, name: str, segments: tuple[Segment, ...] = ()) -> State:
         """The state of a part of the unit, which begins, commits, rolls back and is saved with the whole."""
         if name not in self._children:
             child = State(f"{self.unit}/{name}", self.rank, self.world, self.seed, segments)
             child.finite, child.tick, child._under_way = self.finite, self.tick, self._under_way
+            child._workspace, child._path = self._workspace, f"{self._path}{name}/"
             self._children[name] = child
         if segments:
             self._children[name].segments = segments
@@ -72,6 +87,26 @@ class State:
     def get(self, name: str) -> Tensor | None:
         """The committed tensor, or None before the first one."""
         return self._tensors.get(name)
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Uninitialised memory that is this method's until the collective ends."""
+        if self._workspace is None:
+            return torch.empty(shape, dtype=dtype, device=device)
+        return self._workspace.take(self._path + name, shape, dtype, device)
+
+    def message(self, rows: Tensor, layout: Layout, name: str = "message") -> Encoded:
+        """Encoded rows to be filled, one for each of ``rows`` ``[R, n]``; valid until the collective ends.
+
+        Padding is zero: equal inputs give equal bytes.
+        """
+        num_rows, n = rows.shape
+        return Encoded.within(self.scratch(name, (num_rows, layout.row_bytes), torch.uint8, rows.device), layout, n)
+
+    def result(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """A float32 tensor for the collective's result: the caller's own where it has the size and the dtype."""
+        if self.output is not None and self.output.dtype == torch.float32 and self.output.numel() == math.prod(shape):
+            return self.output.view(shape)
+        return self.scratch("result", shape, torch.float32, device)
 
     def spare(self, name: str, like: Tensor, dtype: torch.dtype) -> Tensor:
         """A buffer to build the next version in (shape and device of ``like``), reused from step to step."""

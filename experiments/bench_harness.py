@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from experiments.training import torchrun, train
+
 RANKS = 2
 
 
@@ -62,20 +64,10 @@ def harness(steps: int) -> float:
     """Tokens/s that the trainer's results row states for `none`."""
     with tempfile.TemporaryDirectory() as folder:
         row = Path(folder) / "row.jsonl"
-        flags = ["--model", "gpt2-nano", "--comm_compress", "none", "--max_steps", str(steps), "--no_save_model"]
-        flags += ["--output_dir", folder, "--results_path", str(row)]
-        torchrun("fsdp_lab.train", flags)
+        flags = ["--model", "gpt2-nano", "--comm_compress", "none", "--max_steps", str(steps)]
+        if code := train(flags, RANKS, row):
+            sys.exit(code)
         return float(json.loads(row.read_text())["tokens_per_s"])
-
-
-def torchrun(module: str, flags: list[str]) -> str:
-    """Run a module on RANKS ranks; its standard output."""
-    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
-    command += [f"--nproc-per-node={RANKS}", "-m", "--", module, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{module} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def main() -> None:
@@ -92,8 +84,11 @@ def main() -> None:
         os._exit(0)
     ratios = []
     for repeat in range(arguments.repeats):
-        output = torchrun("experiments.bench_harness", ["--as-bare-rank", "--steps", str(arguments.steps)])
-        plain = float(next(line for line in output.splitlines() if line.startswith("BARE")).split()[1])
+        as_rank = ["--as-bare-rank", "--steps", str(arguments.steps)]
+        done = torchrun("experiments.bench_harness", as_rank, RANKS, stdout=subprocess.PIPE)
+        if done.returncode:
+            sys.exit(done.returncode)
+        plain = float(next(line for line in done.stdout.splitlines() if line.startswith("BARE")).split()[1])
         ours = harness(arguments.steps)
         ratios.append(ours / plain)
         print(

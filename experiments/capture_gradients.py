@@ -9,9 +9,7 @@ captured step, unit and rank, the rows ``[W, n]`` that FSDP2 hands over, with th
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.segments import Segment
+from experiments.training import train
 
 
 class Unit(NamedTuple):
@@ -31,15 +30,10 @@ class Unit(NamedTuple):
 
 def capture(out: Path, steps: range, ranks: int, flags: list[str]) -> None:
     """Run the training and fill ``out``. Ends the program when the training fails."""
-    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
-    command += [f"--nproc-per-node={ranks}", "-m", "--", "experiments.capture_gradients", "--as-rank"]
-    command += [str(out), str(steps.start), str(steps.stop)]
-    with tempfile.TemporaryDirectory() as folder:
-        command += ["--comm_compress", "captured_identity", "--param_compress", "none", "--no_tensorboard"]
-        command += ["--no_save_model", "--output_dir", folder, "--results_path", f"{folder}/results.jsonl"]
-        command += ["--max_steps", str(steps.stop), *flags]
-        if code := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-            sys.exit(code)
+    program = ["experiments.capture_gradients", "--as-rank", str(out), str(steps.start), str(steps.stop)]
+    own = ["--comm_compress", "captured_identity", "--param_compress", "none", "--max_steps", str(steps.stop)]
+    if code := train([*own, *flags], ranks, program=program):
+        sys.exit(code)
 
 
 def load(folder: Path) -> list[Unit]:
@@ -66,8 +60,8 @@ def _rank_main(out: Path, first: int, last: int) -> None:
     from comm_compress.registry import register
     from comm_compress.rounds import ReduceScatterRounds
     from comm_compress.state import State
+    from fsdp_lab import train as trainer
     from fsdp_lab.entry import run_as_program
-    from fsdp_lab.train import train
 
     @register("captured_identity", IdentityConfig)
     class CapturedIdentity(Identity):
@@ -81,7 +75,7 @@ def _rank_main(out: Path, first: int, last: int) -> None:
                 torch.save(saved, out / f"{state.unit}-{state.tick:06d}-{state.rank}.pt")
             return (yield from super().reduce_scatter(rows, state))
 
-    run_as_program(train)
+    run_as_program(trainer.train)
 
 
 def steps_of(text: str) -> range:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from experiments.method_settings import ALL_RUNS, FIRST_RUNS, Run
+from experiments.training import train
 from fsdp_lab import results
 
 SETS = {"first": FIRST_RUNS, "all": ALL_RUNS}
@@ -24,13 +23,9 @@ SETS = {"first": FIRST_RUNS, "all": ALL_RUNS}
 def run(chosen: Run, out: Path, ranks: int, flags: list[str]) -> None:
     """One training run; its row goes to ``out``, also when it fails."""
     method, settings, parameters, parameter_settings = chosen
-    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
-    command += [f"--nproc-per-node={ranks}", "-m", "--", "fsdp_lab.train", "--comm_compress", method]
-    command += ["--comm_config_json", json.dumps(settings), "--param_compress", parameters]
-    command += ["--param_config_json", json.dumps(parameter_settings)]
-    with tempfile.TemporaryDirectory() as folder:
-        command += ["--output_dir", folder, "--results_path", str(out), "--no_tensorboard", "--no_save_model", *flags]
-        code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    own = ["--comm_compress", method, "--comm_config_json", json.dumps(settings)]
+    own += ["--param_compress", parameters, "--param_config_json", json.dumps(parameter_settings)]
+    code = train([*own, *flags], ranks, out)
     if code == 2:  # a mistake in the flags is one in every run
         sys.exit(code)
 

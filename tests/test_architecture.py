@@ -15,9 +15,9 @@ ALLOWED = {
 }
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
 LAYERS = [
-    {"encoded", "segments"},
-    {"rounds", "state", "_compat", "nonfinite"},
-    {"kernels", "compressor", "ledger"},
+    {"encoded", "segments", "workspace"},
+    {"kernels", "rounds", "state", "_compat", "nonfinite"},
+    {"compressor", "ledger"},
     {"entropy", "feedback", "handle", "index_codes", "layers", "policy"},
     {"registry"},
     {"methods"},

@@ -1,5 +1,6 @@
 """The start scripts, with a stand-in for .venv's interpreter that writes down what it is asked to do."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -195,11 +196,9 @@ def test_two_starts_in_one_second_keep_two_logs(checkout: Checkout) -> None:
 def test_tensorboard_leaves_a_busy_port_to_its_owner_and_ends_with_the_training(checkout: Checkout) -> None:
     with socket.socket() as owner:
         owner.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with contextlib.suppress(OSError):  # taken by somebody else: as good
             owner.bind(("127.0.0.1", 6006))
             owner.listen()
-        except OSError:
-            pass  # taken by somebody else: as good
         environment = checkout.environment(WAIT="1", TENSORBOARD_DELAY_S="0")
         run = subprocess.Popen(
             [checkout.root / "run_safe_training.sh"],

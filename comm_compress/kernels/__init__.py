@@ -14,9 +14,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from comm_compress.kernels.block_code import BlockCode
+from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.select_reference import magnitude_keys
 
 __all__ = [
+    "BlockCode",
+    "Residual",
     "absmax_dequantize",
     "absmax_dequantize_sum",
     "absmax_quantize",
@@ -24,6 +28,8 @@ __all__ = [
     "block_norms",
     "count_sketch",
     "count_sketch_estimate",
+    "decode_blocks",
+    "encode_blocks",
     "exponents",
     "hadamard",
     "largest",
@@ -38,12 +44,35 @@ __all__ = [
     "rans_encode",
     "signed_powers",
     "stochastic_quantize",
+    "sum_blocks",
     "ulp_apply",
     "ulp_difference",
     "uniform",
     "unpack",
     "unpack_trits",
 ]
+
+
+def encode_blocks(
+    rows: Tensor,
+    code: BlockCode,
+    key: tuple[int, int] | None,
+    codes: Tensor,
+    scales: Tensor,
+    residual: Residual | None = None,
+) -> None:
+    """Codes and scales of every block, packed; with the residual in the same pass. See `blocks_reference`."""
+    _topic("blocks", rows).encode_blocks(rows, code, key, codes, scales, residual)
+
+
+def decode_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    """Every code times its block's scale, to ``out`` ``[R, n]`` of any float dtype."""
+    _topic("blocks", codes).decode_blocks(codes, scales, code, out)
+
+
+def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    """The sum of the decoded rows, accumulated in row order, to ``out`` float32 ``[n]``."""
+    _topic("blocks", codes).sum_blocks(codes, scales, code, out)
 
 
 def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor, levels: int = 127) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from comm_compress import nonfinite
 from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.registry import register
@@ -38,11 +39,10 @@ class Zero(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Look, but send nothing."""
-        num_rows, n = rows.shape
-        out = Encoded.empty(num_rows, n, self.layout(n, rows.dtype), rows.device)
+        n = rows.shape[1]
+        out = state.message(rows, self.layout(n, rows.dtype))
         if n:
-            low, high = torch.aminmax(rows, dim=1)
-            out["finite"].copy_((torch.isfinite(low) & torch.isfinite(high)).unsqueeze(1))
+            out["finite"].copy_(nonfinite.rows_finite(rows).unsqueeze(1))
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
@@ -50,7 +50,6 @@ class Zero(Codec):
         values = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         return values.masked_fill_(encoded["finite"] == 0, torch.nan) if encoded.n else values
 
-    def decode_sum(self, encoded: Encoded) -> Tensor:
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """Zeros, or NaNs if any row was not finite."""
-        total = torch.zeros(encoded.n, device=encoded.buffer.device)
-        return total.masked_fill_((encoded["finite"] == 0).any(), torch.nan)
+        return out.zero_().masked_fill_((encoded["finite"] == 0).any(), torch.nan)

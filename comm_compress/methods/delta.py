@@ -154,12 +154,8 @@ class QuantizedDelta(Delta):
         state.put("last", row.clone())
 
     def _apply(self, replica: Tensor, data: Tensor) -> Tensor:
-        n = replica.numel()
-        if self.codec.fixed_size:
-            encoded = Encoded(data.unsqueeze(0), self.codec.layout(n, torch.float32), n)
-        else:
-            encoded = Encoded.ragged([data], n)
-        return (replica.float() + self.codec.decode(encoded)[0]).to(replica.dtype)
+        change = self.codec.decode(self.codec.received(data, replica.numel()))[0]
+        return (replica.float() + change).to(replica.dtype)
 
 
 class LosslessDelta(Delta):

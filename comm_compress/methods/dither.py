@@ -6,13 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
-
-from comm_compress import kernels
-from comm_compress.methods.blockwise import BlockCodec, as_scales, block_lengths, require_block
+from comm_compress.kernels import BlockCode
+from comm_compress.methods.blockwise import BlockCodec, require_block
 from comm_compress.registry import register, require
-from comm_compress.state import State
 
 
 @dataclass(frozen=True)
@@ -58,23 +54,10 @@ class QSGD(BlockCodec):
     paper: Elias coding, so the size depends on n alone.
     """
 
-    unbiased = True
-
     def __init__(self, config: QsgdConfig) -> None:
-        self.levels = config.levels or (1 << (config.bits - 1)) - 1
-        super().__init__(config.bucket_size, math.ceil(math.log2(2 * self.levels + 1)) or 1)
-        self.p = 2 if config.norm == "l2" else math.inf
-
-    def quantize(self, rows: Tensor, codes: Tensor, scales: Tensor, state: State) -> None:
-        """Norms, then one random rounding."""
-        bucket, key = self.block_size(rows.shape[1]), state.key("rounding")
-        norms = kernels.block_norms(rows, bucket, self.p)
-        if self.levels:
-            scales.copy_(as_scales(norms, self.levels))
-            kernels.stochastic_quantize(rows, scales, bucket, self.levels, key, codes)
-        else:  # (1 + x / norm) / 2, rounded to 0 or 1
-            scales.copy_(as_scales(norms))
-            kernels.stochastic_quantize(rows, 2 * scales, bucket, 1, key, codes, offset=0.5)
+        levels = config.levels or (1 << (config.bits - 1)) - 1
+        bits = math.ceil(math.log2(2 * levels + 1)) or 1
+        super().__init__(BlockCode(config.bucket_size, bits, levels or 1, config.norm, "stochastic"))
 
 
 @dataclass(frozen=True)
@@ -109,16 +92,5 @@ class TernGrad(BlockCodec):
     """
 
     def __init__(self, config: TernGradConfig) -> None:
-        super().__init__(config.bucket_size, 2 if config.packing == "2bit" else None)
-        self.clip_sigmas, self.unbiased = config.clip_sigmas, config.clip_sigmas == 0
-
-    def quantize(self, rows: Tensor, codes: Tensor, scales: Tensor, state: State) -> None:
-        """Scalers, then one random rounding, which clips."""
-        n = rows.shape[1]
-        bucket = self.block_size(n)
-        scalers = kernels.block_norms(rows, bucket, math.inf)
-        if self.clip_sigmas:
-            sigma = kernels.block_norms(rows, bucket, 2) / block_lengths(n, bucket, rows.device, 0.5)
-            scalers = torch.minimum(scalers, self.clip_sigmas * sigma)
-        scales.copy_(as_scales(scalers))
-        kernels.stochastic_quantize(rows, scales, bucket, 1, state.key("rounding"), codes)
+        bits = 2 if config.packing == "2bit" else None
+        super().__init__(BlockCode(config.bucket_size, bits, 1, "max", "stochastic", config.clip_sigmas))

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
-
-from comm_compress import kernels
-from comm_compress.compressor import Codec
-from comm_compress.encoded import Encoded, Field, Layout
-from comm_compress.methods.blockwise import as_scales, require_block
+from comm_compress.kernels import BlockCode
+from comm_compress.methods.blockwise import BlockCodec, require_block
 from comm_compress.registry import register
-from comm_compress.state import State
 
-FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+LARGEST = {"e4m3": 448, "e5m2": 57344}
 
 
 @dataclass(frozen=True)
@@ -31,7 +24,7 @@ class Float8Config:
 
 
 @register("fp8", Float8Config)
-class Float8(Codec):
+class Float8(BlockCodec):
     """s = max|x| / M, code = fp8(x * (1 / s)), value = code * s (arXiv 2209.05433); M = 448 (e4m3) or 57344 (e5m2).
 
     Round to nearest, ties to even: biased. The error of an element relative to itself is at most 2^-4 (e4m3) or
@@ -44,41 +37,4 @@ class Float8(Codec):
     for_parameters = True
 
     def __init__(self, config: Float8Config) -> None:
-        self.block_size, self.dtype = config.block_size, FORMATS[config.format]
-
-    def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """Scales first (they need the alignment), then one byte an element."""
-        blocks = math.ceil(n / self.block_size)
-        return Layout(Field("scales", torch.float32, blocks, "metadata"), Field("codes", torch.uint8, n, "values"))
-
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Row after row: one row of scaled float32 numbers in memory."""
-        n = rows.shape[1]
-        out = Encoded.empty(rows.shape[0], n, self.layout(n, rows.dtype), rows.device)
-        largest = torch.finfo(self.dtype).max
-        out["scales"].copy_(as_scales(kernels.block_norms(rows, self.block_size, math.inf), largest))
-        for row, scales, codes in zip(rows, out["scales"], out["codes"], strict=True):
-            inverse = self._spread(torch.where(scales > 0, 1 / scales, 0), n)  # 0 also where the scale is NaN
-            scaled = torch.where(inverse > 0, row.float() * inverse, 0)
-            codes.copy_(scaled.to(self.dtype).view(torch.uint8))
-        return out
-
-    def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows."""
-        rows = torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device)
-        for row, scales, codes in zip(rows, encoded["scales"], encoded["codes"], strict=True):
-            row.copy_(self._row(codes, scales))
-        return rows
-
-    def decode_sum(self, encoded: Encoded) -> Tensor:
-        """The sum over rows, one decoded row at a time."""
-        total = torch.zeros(encoded.n, device=encoded.buffer.device)
-        for scales, codes in zip(encoded["scales"], encoded["codes"], strict=True):
-            total += self._row(codes, scales)
-        return total
-
-    def _row(self, codes: Tensor, scales: Tensor) -> Tensor:
-        return codes.view(self.dtype).float().mul_(self._spread(scales, codes.numel()))
-
-    def _spread(self, scales: Tensor, n: int) -> Tensor:
-        return scales.repeat_interleave(self.block_size)[:n]
+        super().__init__(BlockCode(config.block_size, 8, LARGEST[config.format], rounding=config.format))

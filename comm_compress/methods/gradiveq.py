@@ -13,7 +13,7 @@ from torch import Tensor
 
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded, Field, Layout
-from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import register, require
 from comm_compress.rounds import AllReduce, Exchange, Gather, Reduced, ReduceScatterRounds, Request, Sum
 from comm_compress.state import State
@@ -99,8 +99,6 @@ class GradiVeQ(Compressor):
     until a sampled step delivers it at once, into that step's samples too.
     """
 
-    linear = True
-
     def __init__(self, config: GradiVeQConfig) -> None:
         self.config = config
 
@@ -111,8 +109,8 @@ class GradiVeQ(Compressor):
         if turn == "compress":
             assert bases is not None
             return (yield from self._compressed(rows, bases, state.rank))
-        message = _PLAIN.encode(rows.clone(), state)  # it outlives the rows, which error feedback writes to
-        total = _PLAIN.decode_sum((yield Exchange(message)))
+        message = UNCOMPRESSED.encode(rows.clone(), state)  # it outlives the rows, which error feedback writes to
+        total = UNCOMPRESSED.decode_sum((yield Exchange(message)))
         if turn != "plain" and self._learns(total.numel()):
             yield from self._learn(total, turn == "renew", state)
         return Reduced(total, message)
@@ -120,7 +118,7 @@ class GradiVeQ(Compressor):
     def contribution(self, sent: _Codes | Encoded) -> Tensor:
         """U U^T (x_r - mu / W) + mu / W, float32, or the plain rows."""
         if isinstance(sent, Encoded):
-            return _PLAIN.decode(sent)
+            return UNCOMPRESSED.decode(sent)
         world = sent.codes.shape[0]
         slices = sent.codes @ sent.bases.basis.mT + (sent.bases.mean / world).unsqueeze(1)
         return slices.flatten(1)[:, : sent.n]
@@ -206,9 +204,6 @@ class GradiVeQ(Compressor):
         size = self.config.slice_size
         basis = Field("basis", torch.float32, size * dimensions, "metadata")
         return Layout(basis, Field("mean", torch.float32, size if self.config.centre else 0, "metadata"))
-
-
-_PLAIN = Identity(IdentityConfig())
 
 
 def _stored(state: State) -> _Bases | None:

@@ -42,3 +42,7 @@ class Identity(Codec):
     def decode(self, encoded: Encoded) -> Tensor:
         """A view in the input's dtype."""
         return encoded["values"]
+
+
+UNCOMPRESSED = Identity(IdentityConfig())
+"""For the parts and the steps that a method leaves as they are."""

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress import kernels
+from comm_compress import kernels, nonfinite
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded
-from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import register, require
 from comm_compress.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request
-from comm_compress.segments import Segment
+from comm_compress.segments import Segment, Spans, put_columns, take_columns
 from comm_compress.state import State
 
 
@@ -66,7 +66,7 @@ class _Plan(NamedTuple):
     """What becomes of a unit's parameters: low rank, or columns that stay as they are."""
 
     matrices: list[_Matrix]
-    plain: list[tuple[int, int]]
+    plain: Spans
 
 
 class _Factors(NamedTuple):
@@ -82,7 +82,7 @@ class _Sent(NamedTuple):
     shape: torch.Size
     device: torch.device
     factors: list[_Factors]
-    spans: list[tuple[int, int]]
+    spans: Spans
     plain: Encoded
 
 
@@ -108,7 +108,6 @@ class PowerSGD(Compressor):
     average (their sums over ranks are equal), and the compression rate counts what the wire carries.
     """
 
-    linear = True
     needs_segments = True
 
     def __init__(self, config: PowerSGDConfig) -> None:
@@ -118,9 +117,9 @@ class PowerSGD(Compressor):
         """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
         plan = self._plan(rows.shape[1], rows.shape[0], state.segments)
         total = torch.zeros(rows.shape[1], device=rows.device)
-        plain = _PLAIN.encode(_columns(rows, plan.plain), state)
+        plain = UNCOMPRESSED.encode(take_columns(rows, plan.plain), state)
         if plan.plain:
-            _put_columns(_PLAIN.decode_sum((yield Exchange(plain))), plan.plain, total)
+            put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), plan.plain, total)
         factors: list[_Factors] = []
         if plan.matrices:
             factors, finite = yield from self._project(rows, plan.matrices, total, state)
@@ -195,7 +194,7 @@ class PowerSGD(Compressor):
         out = torch.zeros(sent.shape, device=sent.device)
         for m, left, right in sent.factors:
             m.chunks(out).copy_(left @ right.T)
-        _put_columns(_PLAIN.decode(sent.plain), sent.spans, out)
+        put_columns(UNCOMPRESSED.decode(sent.plain), sent.spans, out)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
@@ -205,9 +204,6 @@ class PowerSGD(Compressor):
         for a, b in sent.spans:
             target[:, a:b] = 0
         return target
-
-
-_PLAIN = Identity(IdentityConfig())
 
 
 def _times(chunks: Tensor, right: Tensor) -> Tensor:
@@ -229,8 +225,7 @@ def _orthonormal(factor: Tensor) -> Tensor:
 
 def _nan_unless_finite(rows: Tensor) -> Tensor:
     """One element, 0 or NaN: padding has no row in P, and a product may lose an infinity."""
-    low, high = torch.aminmax(rows)
-    return torch.where(torch.isfinite(low) & torch.isfinite(high), 0.0, torch.nan).view(1)
+    return torch.where(nonfinite.all_finite(rows), 0.0, torch.nan).view(1)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -241,16 +236,3 @@ def _split(joined: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
     sizes = [a * b for a, b in shapes]
     parts = torch.split_with_sizes(joined[: sum(sizes)], sizes)
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def _columns(rows: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """The columns of ``spans`` side by side."""
-    return torch.cat([rows[..., a:b] for a, b in spans], -1) if spans else rows[..., :0]
-
-
-def _put_columns(columns: Tensor, spans: Sequence[tuple[int, int]], out: Tensor) -> None:
-    """Back to their places."""
-    start = 0
-    for a, b in spans:
-        out[..., a:b] = columns[..., start : start + b - a]
-        start += b - a

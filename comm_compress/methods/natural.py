@@ -53,8 +53,8 @@ class NaturalCompression(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Round, and pack the signs."""
-        num_rows, n = rows.shape
-        out = Encoded.empty(num_rows, n, self.layout(n, rows.dtype), rows.device)
+        n = rows.shape[1]
+        out = state.message(rows, self.layout(n, rows.dtype))
         out["exponents"].copy_(kernels.powers_of_two(rows, _lowest(out), self._key(state)))
         kernels.pack((rows < 0).view(torch.uint8), 1, out["signs"])
         return out
@@ -88,8 +88,8 @@ class WindowedNaturalCompression(NaturalCompression):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Place the window, round."""
-        num_rows, n = rows.shape
-        out = Encoded.empty(num_rows, n, self.layout(n, rows.dtype), rows.device)
+        n = rows.shape[1]
+        out = state.message(rows, self.layout(n, rows.dtype))
         if n == 0:
             return out
         peak = kernels.block_norms(rows, n, math.inf).float()

@@ -23,10 +23,8 @@ def value_codec(config: str | Mapping[str, Any] | None, key: str = "values") -> 
     """
     if config is None:
         return None
-    settings = config if isinstance(config, str) else {"error_feedback": False, **config}
-    if isinstance(settings, str):
-        settings = {"method": settings, "error_feedback": False}
-    made = nested(key, settings)
+    settings = {"method": config} if isinstance(config, str) else config
+    made = nested(key, {"error_feedback": False, **settings})
     if not isinstance(made, Codec) or made.needs_segments or not made.for_gradients:
         raise ValueError(f"{key} = {config!r}: must be a method for gradients that encodes single rows of numbers")
     state = _begun()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from comm_compress import kernels
+from comm_compress import kernels, nonfinite
 from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.methods.nested_values import value_codec
@@ -48,7 +48,6 @@ class RandomK(Codec):
     def __init__(self, config: RandomKConfig) -> None:
         self.config = config
         self.codec = value_codec(config.values)
-        self.linear = self.codec is None
         self.fixed_size = self.codec is None or self.codec.fixed_size
         scaled = config.scaling == "unbiased"
         self.unbiased = scaled and (self.codec is None or self.codec.unbiased)
@@ -83,10 +82,9 @@ class RandomK(Codec):
         dense = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         return dense.index_copy_(1, encoded.agreed["drawn"].long(), self._values(encoded))
 
-    def decode_sum(self, encoded: Encoded) -> Tensor:
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """Sums k values and scatters once: all rows hold the same coordinates."""
-        total = torch.zeros(encoded.n, device=encoded.buffer.device)
-        return total.index_copy_(0, encoded.agreed["drawn"].long(), self._values(encoded).sum(0))
+        return out.zero_().index_copy_(0, encoded.agreed["drawn"].long(), self._values(encoded).sum(0))
 
     def _values(self, encoded: Encoded) -> Tensor:
         """What was sent for the drawn coordinates, float32 ``[R, k]``, scaled."""
@@ -100,22 +98,16 @@ class RandomK(Codec):
             return super().subtract_contribution(target, sent)
         return target.index_fill_(1, sent.agreed["drawn"].long(), 0)
 
-    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+    def exchange(self, message: Encoded, state: State) -> ReduceScatterRounds:
         """One sum on the wire, or one exchange where values are coded."""
-        message = self.encode(rows, state)
-        if self.codec is None:
-            summed = yield Sum(message, torch.float32)
-            return Reduced(self.decode_sum(summed), message)
-        received = yield Exchange(message)
-        return Reduced(self.decode_sum(replace(received, agreed=message.agreed)), message)
+        received = yield (Sum(message, torch.float32) if self.codec is None else Exchange(message))
+        total = state.result((message.n,), message.buffer.device)
+        return Reduced(self.sum_into(replace(received, agreed=message.agreed), total), message)
 
 
 def _show_nonfinite(rows: Tensor, values: Tensor, state: State) -> None:
     """Make every row's first sent value NaN when a number that may not have been drawn is not finite."""
     if values.numel() == 0:
         return
-    finite = state.finite
-    if finite is None:
-        low, high = torch.aminmax(rows)
-        finite = torch.isfinite(low) & torch.isfinite(high)
+    finite = nonfinite.all_finite(rows) if state.finite is None else state.finite
     values[:, 0] = torch.where(finite, values[:, 0], torch.nan)

@@ -12,7 +12,9 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.encoded import Encoded, Field, Layout
-from comm_compress.methods.blockwise import BlockCodec, as_scales, block_lengths, require_block
+from comm_compress.kernels import BlockCode
+from comm_compress.kernels.blocks_reference import block_lengths
+from comm_compress.methods.blockwise import BlockCodec, require_block
 from comm_compress.registry import register
 from comm_compress.state import State
 
@@ -54,7 +56,7 @@ class OneBit(Codec):
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Sums and counts of each side."""
         n = rows.shape[1]
-        out = Encoded.empty(rows.shape[0], n, self.layout(n, rows.dtype), rows.device)
+        out = state.message(rows, self.layout(n, rows.dtype))
         if n == 0:
             return out
         above = rows >= 0
@@ -109,14 +111,7 @@ class ScaledSign(BlockCodec):
     """
 
     def __init__(self, config: SignConfig) -> None:
-        super().__init__(config.group_size, 1)
-
-    def quantize(self, rows: Tensor, codes: Tensor, scales: Tensor, state: State) -> None:
-        """Mean magnitudes and signs."""
-        n = rows.shape[1]
-        group = self.block_size(n)
-        scales.copy_(as_scales(kernels.block_norms(rows, group, 1) / block_lengths(n, group, rows.device)))
-        codes.copy_(rows >= 0).mul_(2).sub_(1)
+        super().__init__(BlockCode(config.group_size, 1, 1, "mean", "sign"))
 
 
 ALL_ZERO, FINITE, NOT_FINITE = 0, 1, 2  # what a group's mark says
@@ -151,7 +146,7 @@ class MajorityVote(Codec):
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Marks and signs."""
         n = rows.shape[1]
-        out = Encoded.empty(rows.shape[0], n, self.layout(n, rows.dtype), rows.device)
+        out = state.message(rows, self.layout(n, rows.dtype))
         peaks = kernels.block_norms(rows, self.group_size, math.inf)
         out["marks"].copy_(torch.where(torch.isfinite(peaks), torch.where(peaks > 0, FINITE, ALL_ZERO), NOT_FINITE))
         coins = (kernels.random_bits(state.key("zeros"), rows.numel(), rows.device) & 1).view(rows.shape)

@@ -157,11 +157,7 @@ class SparseRows:
         coded = row[HEADER_BYTES : HEADER_BYTES + size].clone()
         if self.codec is None:
             return coded.view(torch.float32), indices
-        if self.codec.fixed_size:
-            inner = Encoded(coded.unsqueeze(0), self.codec.layout(k, torch.float32), k)
-        else:
-            inner = Encoded.ragged([coded], k)
-        return self.codec.decode(inner)[0].float(), indices
+        return self.codec.decode(self.codec.received(coded, k))[0].float(), indices
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Dense float32 rows ``[R, n]``, zero where nothing was sent."""
@@ -170,12 +166,12 @@ class SparseRows:
             row.index_copy_(0, indices.long(), values)
         return dense
 
-    def decode_sum(self, encoded: Encoded) -> Tensor:
-        """float32 ``[n]``: scatter-add row after row, so that the order of sums is the order of ranks."""
-        total = torch.zeros(encoded.n, device=encoded.buffer.device)
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Scatter-add row after row to ``out`` ``[n]``, so that the order of sums is the order of ranks."""
+        out.zero_()
         for values, indices in self.rows(encoded):
-            total.index_add_(0, indices, values)
-        return total
+            out.index_add_(0, indices, values)
+        return out
 
     def subtract(self, target: Tensor, sent: Encoded) -> Tensor:
         """``target - decode(sent)`` in ``target``'s memory, touching only what was sent.
@@ -201,9 +197,9 @@ class SparseCodec(Codec):
         """Dense rows, zero where nothing was sent."""
         return self.rows.decode(encoded)
 
-    def decode_sum(self, encoded: Encoded) -> Tensor:
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """The sum without holding dense rows."""
-        return self.rows.decode_sum(encoded)
+        return self.rows.sum_into(encoded, out)
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
         """Only what was sent is touched."""

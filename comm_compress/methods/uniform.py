@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from comm_compress import kernels
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded, Field, Layout
-from comm_compress.methods.blockwise import BlockCodec, as_scales, require_block
+from comm_compress.kernels import BlockCode
+from comm_compress.methods.blockwise import BlockCodec, require_block
 from comm_compress.registry import register, require
 from comm_compress.rounds import AllReduce, Reduced, ReduceScatterRounds, Sum
 from comm_compress.state import State
@@ -36,7 +36,7 @@ class Int8Config:
     hadamard: bool = False
 
     def __post_init__(self) -> None:
-        require_block("block_size", self.block_size)
+        _require_blocks(self.block_size, self.hadamard)
         if self.scale == "global":
             require(self.rounding == "nearest", "rounding", self.rounding, "'nearest' with scale = 'global'")
             require(not self.hadamard, "hadamard", self.hadamard, "false with scale = 'global'")
@@ -51,7 +51,13 @@ class Int4Config:
     hadamard: bool = False
 
     def __post_init__(self) -> None:
-        require_block("block_size", self.block_size)
+        _require_blocks(self.block_size, self.hadamard)
+
+
+def _require_blocks(block_size: int, hadamard: bool) -> None:
+    require_block("block_size", block_size)
+    aligned = not hadamard or block_size % 32 == 0
+    require(aligned, "block_size", block_size, "a multiple of 32 with hadamard, which mixes 32 elements")
 
 
 class BlockUniform(BlockCodec):
@@ -72,31 +78,9 @@ class BlockUniform(BlockCodec):
     """
 
     def __init__(self, bits: int, config: Int4Config | Int8Config) -> None:
-        super().__init__(config.block_size, bits)
-        self.levels = (1 << (bits - 1)) - 1
-        self.hadamard, self.unbiased = config.hadamard, config.rounding == "stochastic"
+        levels = (1 << (bits - 1)) - 1
+        super().__init__(BlockCode(config.block_size, bits, levels, rounding=config.rounding, rotate=config.hadamard))
         self.for_parameters = not self.unbiased
-
-    def quantize(self, rows: Tensor, codes: Tensor, scales: Tensor, state: State) -> None:
-        """Rotate if asked to, scale, round."""
-        block_size = self.block_size(rows.shape[1])
-        if self.hadamard:
-            rows = kernels.hadamard(rows)
-        if self.unbiased:
-            scales.copy_(as_scales(kernels.block_norms(rows, block_size, math.inf), self.levels))
-            kernels.stochastic_quantize(rows, scales, block_size, self.levels, state.key("rounding"), codes)
-        else:
-            kernels.absmax_quantize(rows, block_size, codes, scales, self.levels)
-
-    def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows, rotated back."""
-        rows = super().decode(encoded)
-        return kernels.hadamard(rows) if self.hadamard else rows
-
-    def decode_sum(self, encoded: Encoded) -> Tensor:
-        """The sum over rows, rotated back once."""
-        total = super().decode_sum(encoded)
-        return kernels.hadamard(total.unsqueeze(0))[0] if self.hadamard else total
 
 
 class SharedScaleInt8(Compressor):
@@ -108,7 +92,6 @@ class SharedScaleInt8(Compressor):
     8 bits an element and one extra collective of 4 bytes.
     """
 
-    linear = True
     max_ranks = LEVELS
 
     def __init__(self, config: Int8Config) -> None:

@@ -1,0 +1,57 @@
+"""Buffers for what a collective needs while it runs, used by one collective after another."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class Workspace:
+    """Named buffers that grow to what was asked of them and stay.
+
+    Fresh memory costs a CPU a page fault for every 4 KiB, which is as much time as a codec takes to fill it; so
+    what lives no longer than one collective (messages, received rows, totals) goes where the last one's went. Two
+    collectives that run at the same time need a workspace each.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.device], Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """An uninitialised tensor; what was taken under this name before is overwritten through it."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        buffer = self._buffers.get((name, device))
+        if buffer is None or buffer.numel() < num_bytes:
+            buffer = self._buffers[name, device] = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        return buffer[:num_bytes].view(dtype).view(shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return sum(buffer.numel() for buffer in self._buffers.values())
+
+
+class WorkspacePool:
+    """As many workspaces as collectives ever ran at the same time: one, unless gathers are prefetched."""
+
+    def __init__(self) -> None:
+        self._all: list[Workspace] = []
+        self._free: list[Workspace] = []
+
+    def acquire(self) -> Workspace:
+        """A workspace that nobody uses; give it back with `release`."""
+        if not self._free:
+            self._free.append(Workspace())
+            self._all.append(self._free[-1])
+        return self._free.pop()
+
+    def release(self, workspace: Workspace) -> None:
+        """Its collective is over, and so are the tensors taken from it."""
+        self._free.append(workspace)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return sum(workspace.num_bytes for workspace in self._all)

@@ -1,0 +1,32 @@
+"""Starting a training run from a script, as `run_safe_training.sh` starts one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TRAINER = ("fsdp_lab.train",)
+
+
+def torchrun(module: str, flags: Sequence[str], ranks: int, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a module on ``ranks`` processes of this machine; ``how``: further arguments of `subprocess.run`."""
+    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
+    command += [f"--nproc-per-node={ranks}", "-m", "--", module, *flags]
+    return subprocess.run(command, text=True, check=False, **how)
+
+
+def train(flags: Sequence[str], ranks: int, row: Path | None = None, program: Sequence[str] = TRAINER) -> int:
+    """A run that leaves nothing behind but a row in ``row``; its exit code. It prints to standard error only.
+
+    ``program``: the module that trains, and arguments that come before the trainer's own.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        where = ["--output_dir", folder, "--results_path", str(row or Path(folder) / "results.jsonl")]
+        module, *first = program
+        return torchrun(
+            module, [*first, *where, "--no_save_model", *flags], ranks, stdout=subprocess.DEVNULL
+        ).returncode
