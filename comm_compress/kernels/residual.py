@@ -26,4 +26,6 @@ class Residual(NamedTuple):
         """Write the target to ``new`` and return it."""
         if self.old is None:
             return self.new.copy_(rows)
-        return torch.add(rows, self.old, alpha=self.decay, out=self.new)
+        if self.decay == 1:
+            return torch.add(rows, self.old, out=self.new)
+        return torch.mul(self.old, self.decay, out=self.new).add_(rows)  # rounded twice: with alpha, torch may fuse
