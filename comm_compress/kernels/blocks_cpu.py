@@ -20,8 +20,10 @@ from comm_compress.kernels.numba_tools import INFINITY, MAGNITUDE, TINY, Array, 
 from comm_compress.kernels.packing_cpu import pack_piece, unpack_piece
 from comm_compress.kernels.random_cpu import UNIT, noise_piece
 from comm_compress.kernels.residual import Residual
+from comm_compress.kernels.stream_cpu import fence, stream
 
 PIECE = 1024  # elements whose codes are held unpacked
+CACHED = 1 << 15  # elements of a span whose target is held apart: half of a small second-level cache
 ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
 ROUNDINGS = {"nearest": 0, "stochastic": 1, "sign": 2, "e4m3": 3, "e5m2": 4}
 NEAREST, STOCHASTIC, SIGN, E4M3, E5M2 = ROUNDINGS.values()
@@ -134,15 +136,20 @@ def _encode(
     spans, tiles = (n + span - 1) // span, (n + TILE - 1) // TILE
     piece, noise, lanes = np.zeros(PIECE, np.int8), np.empty(PIECE, np.uint32), np.empty(LANES, np.float64)
     turned = np.empty(span if rotate_first else 0, np.float32)
+    streamed = mode != NO_FEEDBACK and span <= CACHED
+    target = np.empty(span if streamed else 0, np.float32)
     for item in range(first, last):
         row, from_ = item // spans, item % spans * span
         to = min(from_ + span, n)
         start, end = row * n + from_, row * n + to
+        left = target[: end - start] if streamed else new[start:end]
         if mode == ADD_OLD:
-            _add(rows[start:end], old[start:end], decay, new[start:end])
+            _add(rows[start:end], old[start:end], decay, left)
         elif mode == NOTHING_WAITS:
-            new[start:end] = rows[start:end]
-        x = rows[start:end] if mode == NO_FEEDBACK else new[start:end]
+            left[:] = rows[start:end]
+        elif streamed:
+            left[:] = new[start:end]
+        x = rows[start:end] if mode == NO_FEEDBACK else left
         if rotate_first:
             turned[: x.size] = x
             x = turned[: x.size]
@@ -163,15 +170,17 @@ def _encode(
             if mode != NO_FEEDBACK:
                 for inside in range(0, part.size, block_size):
                     until = min(inside + block_size, part.size)
-                    scale = found[(begin + inside) // block_size]
+                    scale, rest = found[(begin + inside) // block_size], part[inside:until]
                     if rotate_first:  # what was rounded is no longer needed: what it decodes to takes its place
-                        part[inside:until] = 0
-                    _add_values(
-                        piece[inside:until], rounding, bits, scale if rotate_first else -scale, part[inside:until]
-                    )
+                        rest[:] = 0
+                    _add_values(piece[inside:until], rounding, bits, scale if rotate_first else -scale, rest)
         if rotate_first and mode != NO_FEEDBACK:
             rotate(x)
-            _subtract(x, new[start:end])
+            _subtract(x, left)
+        if streamed:
+            stream(left, new[start:end])
+    if streamed:
+        fence()
 
 
 @compiled
