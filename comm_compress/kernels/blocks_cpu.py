@@ -50,7 +50,7 @@ def encode_blocks(
     mode, decay, old, new = NO_FEEDBACK, 1.0, rows, rows
     if residual is not None:
         new, decay = residual.new, residual.decay
-        if rows.dtype != torch.float32:
+        if rows.dtype != torch.float32 or (residual.old is not None and residual.old.dtype != torch.float32):
             mode, rows = TARGET_IN_NEW, residual.target(rows)
         else:
             mode, old = (NOTHING_WAITS, rows) if residual.old is None else (ADD_OLD, residual.old)
