@@ -60,12 +60,16 @@ class Variant(NamedTuple):
 
 
 def label(method: str, config: Settings) -> str:
-    """A method and what differs from its defaults."""
-    return " ".join([method, *(f"{key}={_short(value)}" for key, value in config.items())])
+    """A method and what differs from its defaults: words speak for themselves, numbers need their key."""
+    return " ".join([method, *(_setting(key, value) for key, value in config.items())])
 
 
-def _short(value: Any) -> str:
-    return "+".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+def _setting(key: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{key}: " + label(value["method"], {k: v for k, v in value.items() if k != "method"})
+    if value is True:
+        return key
+    return value if isinstance(value, str) else f"{key}={value}"
 
 
 def variant(method: str, config: Settings) -> Variant:

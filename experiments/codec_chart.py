@@ -35,9 +35,9 @@ def draw(rows: Sequence[tuple[str, Row]], path: Path) -> None:
             if value > LONGEST:
                 axes.text(LONGEST - 0.02, place, f"{value:.0f}", va="center", ha="right", fontsize=6, color="white")
     axes.axvline(1, color="black", linewidth=1, linestyle="--")
-    axes.text(1, -0.75, "memcpy", ha="center", va="bottom", fontsize=8)
+    axes.text(1, 1.005, "memcpy", transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.set_ylim(len(labels) - 0.4, -0.8)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlim(0, LONGEST)
     axes.tick_params(axis="x", labelsize=8)
     axes.set_xlabel("fraction of the roofline: least bytes at a copy's rate, over the time", fontsize=8)

@@ -117,7 +117,7 @@ def _peers_of(method: str, config: dict[str, Any], device: str) -> list[tuple[st
         }
         return [*found, *([("numpy", on_numpy[method])] if numpy and method in on_numpy else [])]
     if (method, config) == ("int8", {"scale": "global"}):
-        return [("torch.quantize_per_tensor", _quantize_per_tensor)]
+        return [("torch.quantize_per_tensor", lambda unit: _without(DECODE, _quantize_per_tensor(unit)))]
     if method == "topk" and config.get("selection") == "chunked":
         return [("torch.topk", lambda unit: _topk(unit, config["ratio"], CHUNK))]
     if (method, config) == ("signsgd", {"mode": "majority"}) and numpy:
@@ -148,6 +148,10 @@ def _quantize_per_tensor(unit: Unit) -> Calls:
 
     received = quantize()
     return {ENCODE: quantize, SUM: lambda: received.dequantize().sum(0), DECODE: received.dequantize}
+
+
+def _without(operation: str, calls: Calls) -> Calls:
+    return {name: call for name, call in calls.items() if name != operation}
 
 
 def _bitsandbytes_8bit(unit: Unit) -> Calls:
