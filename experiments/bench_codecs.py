@@ -87,7 +87,7 @@ def measured(v: Variant, unit: Unit, repeats: int, with_peers: bool) -> tuple[li
     """One method's rows and its peers', with the current number of threads, and which peers are not installed."""
     ours = runs(v.plain, v.with_feedback, unit)
     theirs, missing = peers(v.method, v.config, unit) if with_peers else ([], set())
-    references = eager(runs(v.plain, v.with_feedback, unit)) if with_peers else []
+    references = eager(v.plain, v.with_feedback, unit) if with_peers else []
     return measure(v.method, v.config, [*ours, *references, *theirs], unit, repeats), missing
 
 
@@ -146,7 +146,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def peer_table(rows: Sequence[Row], missing: set[str]) -> str:
-    """Each of our operations beside every peer's, in Markdown."""
+    """Each of our operations beside every peer's, in Markdown; nothing if there are none."""
     ours = {(_name(row), row.threads): row for row in rows if not row.implementation}
     lines = []
     for peer in rows:
@@ -156,8 +156,10 @@ def peer_table(rows: Sequence[Row], missing: set[str]) -> str:
             cells.append(_verdict(own.seconds, peer.seconds))
             lines.append([*cells, _milliseconds(own), _milliseconds(peer), str(peer.threads)])
     heads = ["method", "operation", "peer", "ours is", "ours ms", "peer ms", "threads"]
-    absent = [f"{name}: not installed" for name in sorted(missing)]
-    return "\n".join([_markdown(heads, lines, left=4), *([""] if absent else []), *absent])
+    blocks = ["\n" + _markdown(heads, lines, left=4)] if lines else []
+    if missing:
+        blocks.append("\nNot installed: " + ", ".join(sorted(missing)) + ".")
+    return "\n".join(blocks)
 
 
 def _verdict(ours: float, theirs: float) -> str:
@@ -234,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found, absent = measured(v, unit, options.repeats, not options.no_peers)
             rows += found
             missing |= absent
-    text = table(rows) if options.no_peers else table(rows) + "\n\n" + peer_table(rows, missing)
+    text = "\n".join(part for part in (table(rows), peer_table(rows, missing)) if part)
     print(text)
     if options.json is not None:
         settings = {key: getattr(options, key) for key in ("device", "methods", "mib", "threads", "repeats")}

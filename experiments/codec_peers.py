@@ -18,16 +18,19 @@ import numpy as np
 import torch
 
 from comm_compress import kernels
+from comm_compress.compressor import Compressor
 from comm_compress.methods.lowrank import PowerSGDConfig
 from experiments.codec_timing import (
     DECODE,
     ENCODE,
+    LEAST_MIB,
     ROUNDS,
     ROUNDS_FEEDBACK,
     WORLDS,
     Run,
     Sample,
     Unit,
+    runs,
     sum_of,
     timed,
 )
@@ -51,17 +54,20 @@ def reference_kernels() -> Iterator[set[str]]:
         yield asked
 
 
-def eager(ours: list[Run]) -> list[Run]:
-    """The same collectives with the reference kernels; those that use no kernel are eager torch already."""
-    found = []
-    for run in ours:
-        with reference_kernels() as asked:
-            run.call()
-            asked.clear()  # the first call may draw what later ones keep
-            run.call()
-        if asked:
-            found.append(Run(EAGER, _under_reference(run.call)))
-    return found
+def eager(plain: Compressor, with_feedback: Compressor | None, unit: Unit) -> list[Run]:
+    """The same collectives of 2 ranks with the reference kernels; those without any kernel are eager torch already."""
+    probes = runs(plain, with_feedback, Unit(LEAST_MIB, unit.device), WORLDS[:1])
+    found = runs(plain, with_feedback, unit, WORLDS[:1])
+    return [
+        Run(EAGER, _under_reference(run.call)) for run, probe in zip(found, probes, strict=True) if _uses_kernels(probe)
+    ]
+
+
+def _uses_kernels(run: Run) -> bool:
+    run.call()  # the first collective may draw what later ones keep
+    with reference_kernels() as asked:
+        run.call()
+    return bool(asked)
 
 
 def _under_reference(call: Callable[[], list[Sample]]) -> Callable[[], list[Sample]]:

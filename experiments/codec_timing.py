@@ -33,6 +33,7 @@ WORLDS = (2, 8)  # the first also where one size is enough
 WARM_UP = 3  # kernels are compiled, error feedback has both of its buffers
 SLOW_S, FEW = 0.5, 3  # a peer that takes longer is measured only so often
 SIDE = 256  # both sides of the unit's matrix are multiples: any number of ranks and every block size come out even
+LEAST_MIB, MOST_MIB = 4 * SIDE**2 / (1 << 20), 1 << 16
 T = TypeVar("T")
 
 
@@ -67,9 +68,8 @@ class Unit:
     """
 
     def __init__(self, mib: float, device: torch.device) -> None:
-        least, most = SIDE**2 / (1 << 18), 1 << 16
-        if not least <= mib <= most:
-            raise ValueError(f"--mib: got {mib:g}, must be between {least:g} and {most}")
+        if not LEAST_MIB <= mib <= MOST_MIB:
+            raise ValueError(f"--mib: got {mib:g}, must be between {LEAST_MIB:g} and {MOST_MIB}")
         elements = int(mib * (1 << 18))
         a = 1 << (elements.bit_length() - 1) // 2
         self.device, self.shape = device, (a, elements // a // SIDE * SIDE)
@@ -194,19 +194,20 @@ def _row_bytes(encoded: Any) -> int:
     return sum(encoded.row(r).numel() for r in range(encoded.num_rows))
 
 
-def runs(plain: Compressor, with_feedback: Compressor | None, unit: Unit, implementation: str = "") -> list[Run]:
+def runs(plain: Compressor, with_feedback: Compressor | None, unit: Unit, worlds: Sequence[int] = WORLDS) -> list[Run]:
     """One method's collectives, as the hooks of FSDP2 run them: a state, a workspace, an output for each.
 
-    ``with_feedback``: None where error feedback makes no sense.
+    ``with_feedback``: None where error feedback makes no sense. ``worlds``: numbers of ranks; all is measured with the
+    first, sums with the others too.
     """
     found = []
     if plain.for_gradients:
-        found += [_reduce_scatter(plain, world, unit) for world in WORLDS]
+        found += [_reduce_scatter(plain, world, unit) for world in worlds]
         if with_feedback is not None:
             found.append(_reduce_scatter(with_feedback, WORLDS[0], unit))
     if plain.for_parameters:
         found.append(_all_gather(plain, unit))
-    return [Run(implementation, call) for call in found]
+    return [Run("", call) for call in found]
 
 
 def _reduce_scatter(compressor: Compressor, world: int, unit: Unit) -> Callable[[], list[Sample]]:

@@ -117,8 +117,8 @@ def test_eager_torch_is_the_reference_kernels_and_only_where_there_are_kernels(u
         runs(v.plain, None, unit)[0].call()
     assert asked == {"blocks"}
     assert kernels._on is before
-    assert {run.implementation for run in eager(runs(v.plain, None, unit))} == {"eager torch"}
-    assert eager(runs(variant("powersgd", {}).plain, None, unit)) == []
+    assert {run.implementation for run in eager(v.plain, None, unit)} == {"eager torch"}
+    assert eager(variant("powersgd", {}).plain, None, unit) == []
 
 
 @pytest.mark.parametrize(("method", "config"), [(m, c) for m, configs in TIMED_METHODS.items() for c in configs])
