@@ -60,25 +60,25 @@ def lockstep(ranks: Sequence[Generator[Request, Any, Any]]) -> Outcome:
         sent = [
             total + sent_by(request, r, world) for r, (total, request) in enumerate(zip(sent, requests, strict=True))
         ]
-        answers = _answer(requests)
+        answers = [_answer(requests, rank) for rank in range(world)]
     raise AssertionError("generators end")
 
 
-def _answer(requests: list[Request]) -> list[Any]:
+def echo(request: Request, rank: int, world: int) -> Any:
+    """The answer that ``rank`` gets when every rank makes the same request: one rank alone, for measurements."""
+    return _answer([request] * world, rank)
+
+
+def _answer(requests: list[Request], rank: int) -> Any:
     first = requests[0]
     assert all(type(r) is type(first) for r in requests), "ranks must make the same request"
     if isinstance(first, AllReduce):
         stacked = torch.stack([r.tensor for r in requests if isinstance(r, AllReduce)])
-        answer = stacked.amax(0) if first.op == "max" else stacked.sum(0)
-        return [answer.clone() for _ in requests]
+        return stacked.amax(0) if first.op == "max" else stacked.sum(0)
     messages: list[Encoded] = [r.message for r in requests if not isinstance(r, AllReduce)]
-    if isinstance(first, Gather):
-        return [_received(m, [sender.row(0) for sender in messages]) for m in messages]
-    received = [_received(message, [sender.row(rank) for sender in messages]) for rank, message in enumerate(messages)]
-    if isinstance(first, Sum):
-        dtype = first.dtype
-        return [m.replaced(_summed(m.buffer, dtype)) for m in received]
-    return received
+    row = 0 if isinstance(first, Gather) else rank
+    received = _received(messages[rank], [sender.row(row) for sender in messages])
+    return received.replaced(_summed(received.buffer, first.dtype)) if isinstance(first, Sum) else received
 
 
 def _summed(rows: Tensor, dtype: torch.dtype) -> Tensor:

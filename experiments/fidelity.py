@@ -23,13 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import comm_compress as cc
 from comm_compress import simulate
 from comm_compress.encoded import ByteCount
-from comm_compress.feedback import ErrorFeedback
 from comm_compress.segments import Segment, segments_of
 from experiments import capture_gradients
-from experiments.method_settings import GRADIENT_METHODS
+from experiments.method_settings import GRADIENT_METHODS, plain
 from fsdp_lab.user_errors import user_errors
 
 SETTLING = 1  # collectives before the measured one: warm starts are in effect then
@@ -72,16 +70,6 @@ class _Sums:
         self.size += float((x**2).sum())
         self.decoded += float((y**2).sum())
         self.inner += float((x * y).sum())
-
-
-def plain(name: str, config: dict[str, Any]) -> cc.Compressor:
-    """The method without the feedback that it may have by default."""
-    compressor = cc.make(name, config)
-    assert compressor is not None
-    if isinstance(compressor, ErrorFeedback):
-        compressor = cc.make(name, {**config, "error_feedback": False})
-        assert compressor is not None
-    return compressor
 
 
 def measure(

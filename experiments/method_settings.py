@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import comm_compress as cc
+from comm_compress.feedback import ErrorFeedback
+
 Settings = dict[str, Any]
 
 GRADIENT_METHODS: dict[str, list[Settings]] = {
@@ -50,6 +53,22 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
     "zero": [{}],
 }
 
+# whose speed is measured: every method's default, and settings that take other kernels
+TIMED_METHODS: dict[str, list[Settings]] = {
+    **{method: settings[:1] for method, settings in GRADIENT_METHODS.items()},
+    "int8": [{}, {"hadamard": True}, {"scale": "global"}, {"entropy": "rans"}],
+    "qsgd": [{}, {"bits": 8}, {"norm": "l2"}],
+    "nc": [{}, {"bits": 8}],
+    "terngrad": [{}, {"packing": "base3"}],
+    "signsgd": [{}, {"mode": "majority"}],
+    "topk": [
+        {},
+        {"selection": "chunked", "ratio": 0.015625},
+        {"values": {"method": "qsgd", "bits": 4}},
+    ],
+    "delta": [{}, {"mode": "lossless"}],
+}
+
 Run = tuple[str, Settings, str, Settings]  # gradients' method and settings, parameters' method and settings
 
 FIRST_RUNS: list[Run] = [
@@ -77,3 +96,13 @@ ALL_RUNS: list[Run] = [
     ("int8", {}, "delta", {}),
     ("int4", {"error_feedback": True}, "delta", {}),
 ]
+
+
+def plain(name: str, config: dict[str, Any]) -> cc.Compressor:
+    """The method without the feedback that it may have by default."""
+    compressor = cc.make(name, config)
+    assert compressor is not None
+    if isinstance(compressor, ErrorFeedback):
+        compressor = cc.make(name, {**config, "error_feedback": False})
+        assert compressor is not None
+    return compressor
