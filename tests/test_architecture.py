@@ -23,6 +23,7 @@ LAYERS = [
     {"methods"},
     {"transport", "simulate"},
     {"allreduce"},
+    {"fsdp_hooks"},
     {"conformance", "ddp", "fsdp", "reshard", "virtual"},
     {"__init__"},
 ]
