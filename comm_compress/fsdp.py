@@ -22,6 +22,7 @@ from comm_compress.fsdp_hooks import (
     require_segments,
 )
 from comm_compress.handle import BaseHandle
+from comm_compress.prefetch import Prefetch
 from comm_compress.state import State
 
 
@@ -31,24 +32,31 @@ class Handle(BaseHandle):
     def __init__(self, reduce_scatter: Compressor | None, all_gather: Compressor | None) -> None:
         super().__init__()
         self.reduce_scatter, self.all_gather = reduce_scatter, all_gather
-        self._gathers: list[CompressedAllGather] = []
+        self._gathers: list[tuple[Any, CompressedAllGather]] = []
         self._by_key: dict[str, State] = {}
         self._undo: list[tuple[Any, str, Any]] = []
         self._alone: dist.ProcessGroup | None = None
+        self._prefetch: Prefetch | None = None
 
     def _states(self) -> dict[str, State]:
         return self._by_key
 
     @contextmanager
     def exact(self) -> Iterator[None]:
-        """Inside, parameters are gathered uncompressed and nothing is entered in the ledger: for evaluation."""
-        for comm in self._gathers:
-            comm.exact = True
+        """Inside, parameters are gathered uncompressed and nothing is entered in the ledger: for evaluation.
+
+        Units are resharded on the way in and out: none goes on with what it gathered on the other side.
+        """
+        self._set_exact(True)
         try:
             yield
         finally:
-            for comm in self._gathers:
-                comm.exact = False
+            self._set_exact(False)
+
+    def _set_exact(self, exact: bool) -> None:
+        for group, comm in self._gathers:
+            group.reshard()
+            comm.exact = exact
 
     def detach(self) -> None:
         """Give FSDP2 its own collectives back."""
@@ -57,6 +65,9 @@ class Handle(BaseHandle):
         if self._alone is not None:
             dist.destroy_process_group(self._alone)
             self._alone = None
+        if self._prefetch is not None:
+            self._prefetch.undo()
+            self._prefetch = None
         self._undo.clear()
         self._gathers.clear()
         self._by_key.clear()
@@ -79,6 +90,7 @@ def attach(
     all_gather: Compressor | None = None,
     all_reduce: Compressor | None = None,
     all_reduce_gather: Compressor | None = None,
+    prefetch: bool = True,
     seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).
@@ -87,6 +99,8 @@ def attach(
     untouched. On a 2-D mesh (HSDP) these run within a shard group, and ``all_reduce`` carries the reduced
     gradients between replicas: its first half (to the owner of each part) by this method, its second half
     (the sum, back to everyone) by ``all_reduce_gather``, exactly by default.
+    ``prefetch``: on a CPU, gather the next unit's parameters while one computes, compressed or not (`Prefetch`);
+    the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
     ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
     to undivided sums, which it divides itself after the float32 sum.
     Raises ValueError when nothing is sharded, when a method cannot do what is asked of it, or when a
@@ -96,6 +110,8 @@ def attach(
     for unit in units:
         _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)
+    if prefetch:
+        handle._prefetch = Prefetch(model)
     for unit in units:
         group = unit.group
         if reduce_scatter is not None:
@@ -114,7 +130,7 @@ def attach(
             state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
             gather = CompressedAllGather(state, all_gather, handle.ledger, handle.workspaces)
             require_segments(all_gather, state)
-            handle._gathers.append(gather)
+            handle._gathers.append((group, gather))
             handle._set(group, "_all_gather_comm", gather)
         if reduce_scatter is not None or all_reduce is not None:
             if unit.meshes.shard.size() > 1:  # FSDP2 divides twice by a divide factor when one rank is to sum

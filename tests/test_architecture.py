@@ -17,7 +17,7 @@ ALLOWED = {
 LAYERS = [
     {"encoded", "segments", "workspace"},
     {"kernels", "rounds", "state", "_compat", "nonfinite"},
-    {"compressor", "ledger"},
+    {"compressor", "ledger", "prefetch"},
     {"entropy", "feedback", "handle", "index_codes", "layers", "policy"},
     {"registry"},
     {"methods"},
