@@ -68,3 +68,30 @@ def meshes(group: Any) -> Meshes | None:
     if not hasattr(info, "shard_process_group"):
         return None
     return Meshes(info, info.shard_process_group, info.replicate_process_group if group._is_hsdp else None)
+
+
+def forward_prefetch(module: FSDPModule) -> list[Any]:
+    """The states that a module was told to prefetch in forward (`set_modules_to_forward_prefetch`)."""
+    return list(module._get_fsdp_state()._states_to_forward_prefetch)
+
+
+def last_forward(outermost: FSDPModule) -> list[FSDPModule]:
+    """The modules with parameters of their own whose forward ended in that of ``outermost``, in the order of ending."""
+    ended = [group.modules[0] for group in outermost._get_fsdp_state()._comm_ctx.post_forward_order]
+    ended = [m for i, m in enumerate(ended) if i == 0 or m is not ended[i - 1]]  # several groups of one module
+    earlier = [i for i, m in enumerate(ended[:-1]) if m is outermost]
+    return ended[earlier[-1] + 1 :] if earlier else ended
+
+
+def in_backward() -> bool:
+    """Does autograd run right now?"""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def drop_pending_gather(group: Any) -> None:
+    """Wait for an all-gather that nobody has waited for, and forget it; as FSDP2 does when backward ends."""
+    if group._all_gather_result is not None:
+        work = group._all_gather_result.all_gather_work
+        if isinstance(work, dist.Work):
+            work.wait()
+        group._all_gather_result = None

@@ -16,6 +16,7 @@ from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.rounds import Reduced, Request
 from comm_compress.segments import flatten, segments_of, unflatten
 from comm_compress.state import State
+from comm_compress.workspace import WorkspacePool
 
 
 def all_reduce(
@@ -28,7 +29,9 @@ def all_reduce(
     """
     reduced: Reduced = yield from reduce.reduce_scatter(rows, state)
     mine = (reduced.total / divisor).to(rows.dtype)
-    return (yield from gather.all_gather(mine, state.child("gather", state.segments)))
+    back = state.child("gather", state.segments)
+    back.output = state.scratch("gathered", tuple(rows.shape), rows.dtype, rows.device)
+    return (yield from gather.all_gather(mine, back))
 
 
 class GradientAllReduce:
@@ -39,8 +42,15 @@ class GradientAllReduce:
     layers included, at the price of a copy and of FSDP2's padding.
     """
 
-    def __init__(self, state: State, reduce: Compressor, gather: Compressor | None, ledger: Ledger) -> None:
-        self.state, self.reduce, self.ledger = state, reduce, ledger
+    def __init__(
+        self,
+        state: State,
+        reduce: Compressor,
+        gather: Compressor | None,
+        ledger: Ledger,
+        workspaces: WorkspacePool,
+    ) -> None:
+        self.state, self.reduce, self.ledger, self.workspaces = state, reduce, ledger, workspaces
         self.gather = gather if gather is not None else UNCOMPRESSED
 
     def __call__(
@@ -53,13 +63,16 @@ class GradientAllReduce:
         shapes = [(name, tuple(tensor.shape)) for (name, _), tensor in zip(named, tensors, strict=True)]
         self.state.segments = segments_of(shapes, group.size())
         rows = flatten(tensors, group.size())
-        self.state.begin(nonfinite.mark(rows))
+        workspace = self.workspaces.acquire(rows.device)
+        self.state.begin(nonfinite.mark(rows), workspace=workspace)
         collective.spent("encode", start)
         rounds = all_reduce(rows, self.reduce, self.gather, self.state, divisor)
-        everything = transport.run(rounds, group, collective)
+        everything = transport.run(rounds, group, collective, workspace)
         start = collective.now()
         for tensor, result in zip(tensors, unflatten(everything, self.state.segments), strict=True):
             tensor.copy_(result)
+        self.state.end()
+        self.workspaces.release(workspace)
         collective.spent("decode", start)
         elements = 2 * rows[1:].numel()  # both halves
         self.ledger.add("all_reduce", unit, collective, elements, rows.itemsize, self.state.finite)

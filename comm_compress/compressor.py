@@ -109,6 +109,8 @@ class Codec(Compressor):
 
     fixed_size: bool = True
     """Is the byte count a function of n alone?"""
+    plain: bool = False
+    """Are an encoded row's bytes those of the row itself?"""
 
     @abstractmethod
     def encode(self, rows: Tensor, state: State) -> Encoded:
@@ -178,7 +180,8 @@ class Codec(Compressor):
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """Encode, gather, decode."""
-        received = yield Gather(self.encode(row.unsqueeze(0), state))
-        if state.output is None:
+        message, out = self.encode(row.unsqueeze(0), state), state.output
+        received = yield Gather(message, out if self.plain else None)
+        if out is None or self.plain:
             return self.decode(received)
-        return self.decode_into(received, state.output.view(state.world, row.numel()))
+        return self.decode_into(received, out.view(state.world, row.numel()))

@@ -2,148 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from comm_compress import _compat, allreduce, nonfinite, transport
+from comm_compress import _compat, allreduce
 from comm_compress.allreduce import GradientAllReduce
 from comm_compress.compressor import Compressor
+from comm_compress.fsdp_hooks import (
+    Comm,
+    CompressedAllGather,
+    CompressedAllReduce,
+    CompressedReduceScatter,
+    Unit,
+    require_segments,
+)
 from comm_compress.handle import BaseHandle
-from comm_compress.ledger import Collective, Ledger
-from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.segments import Segment
+from comm_compress.prefetch import Prefetch
 from comm_compress.state import State
-
-
-class _Unit(NamedTuple):
-    """One parameter group of one FSDP2 module."""
-
-    name: str
-    group: Any
-    parameters: list[tuple[str, Any]]
-    meshes: _compat.Meshes
-
-    def state(self, op: str, seed: int) -> State:
-        """The state of one operation; no two ranks and no two hops share a stream of random numbers."""
-        shard, replicas = self.meshes.shard, self.meshes.replicas
-        replica = replicas.rank() if replicas is not None else 0
-        if op == "all_reduce":
-            assert replicas is not None
-            seed += shard.rank() << 32
-            return State(f"{self.name}/all_reduce", replica, replicas.size(), seed)
-        parameters = _compat.trainable(self.parameters) if op == "reduce_scatter" else self.parameters
-        segments = _compat.segments(parameters, shard.size())
-        return State(self.name, shard.rank(), shard.size(), seed + (replica << 32), segments)
-
-    def gradient_segments(self, n: int) -> tuple[Segment, ...]:
-        """Where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
-        segments = _compat.segments(_compat.trainable(self.parameters), self.meshes.shard.size())
-        return segments if segments and segments[-1].stop == n else ()
-
-
-class _Comm:
-    """What both hooks share: plain allocation, and one compressor's state for one unit."""
-
-    def __init__(self, state: State, compressor: Compressor, ledger: Ledger, unit: _Unit | None = None) -> None:
-        self.state, self.compressor, self.ledger, self.unit = state, compressor, ledger, unit
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class CompressedReduceScatter(_Comm):
-    """FSDP2's ReduceScatter contract: sums row d of every rank's ``[W, n]`` input at rank d."""
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> None:
-        """``input_tensor`` ``[W * n]``, rank-major, overwritten when not finite; ``output_tensor`` ``[n]``."""
-        assert op == dist.ReduceOp.SUM, "attach() asks FSDP2 for undivided sums"
-        rows = input_tensor.view(group.size(), -1)
-        collective = Collective(input_tensor.device)
-        start = collective.now()
-        if self.unit is not None:
-            self.state.segments = self.unit.gradient_segments(rows.shape[1])
-        _require_segments(self.compressor, self.state)
-        self.state.begin(nonfinite.mark(rows))
-        collective.spent("encode", start)
-        reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective)
-        start = collective.now()
-        output_tensor.copy_(reduced.total)
-        collective.spent("decode", start)
-        elements = rows[1:].numel()
-        self.ledger.add("reduce_scatter", self.state.unit, collective, elements, rows.itemsize, self.state.finite)
-
-
-class CompressedAllGather(_Comm):
-    """FSDP2's AllGather contract. Every rank, the owner included, ends with the decoded row."""
-
-    def __init__(self, state: State, compressor: Compressor, ledger: Ledger) -> None:
-        super().__init__(state, compressor, ledger)
-        self.exact = False
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
-    ) -> None:
-        """``input_tensor`` ``[n]``, a view of this rank's place in ``output_tensor`` ``[W * n]``."""
-        if not input_tensor.is_floating_point():
-            raise ValueError(
-                f"unit {self.state.unit!r} gathers {input_tensor.dtype} bytes (parameters of several dtypes, or a "
-                "tensor subclass with its own all-gather): no codec can carry them; attach without all_gather"
-            )
-        collective = Collective(input_tensor.device)
-        # reshard_after_forward=k: backward gathers, from k ranks, what forward decoded; rounded again, the weights of
-        # backward would be others than those of forward
-        again = group.size() != self.state.world
-        compressor = UNCOMPRESSED if self.exact or again else self.compressor
-        if not self.exact and not again:
-            self.state.begin()
-        gathered = transport.run(compressor.all_gather(input_tensor, self.state), group, collective)
-        start = collective.now()
-        output_tensor.view_as(gathered).copy_(gathered)
-        collective.spent("decode", start)
-        if not self.exact:
-            elements = input_tensor.numel() * (group.size() - 1)
-            self.ledger.add("all_gather", self.state.unit, collective, elements, input_tensor.itemsize, None)
-
-
-class CompressedAllReduce:
-    """FSDP2's all-reduce hook on HSDP: sums this rank's reduced shard over its replicas.
-
-    FSDP2 first all-reduces the shard itself, with a collective that no hook replaces. `attach` gives it a group of
-    this rank alone to do that in, so that it keeps its streams, its buffers and ``set_requires_all_reduce`` (a
-    partial sum waits, this hook is not called), and the real reduction happens here. FSDP2 then divides
-    by the size of the groups it knows, the shard's; so the replicas' part of the mean is taken here, unless the user
-    has set a divide factor, which stands for all of it.
-    """
-
-    def __init__(self, unit: _Unit, reduction: GradientAllReduce) -> None:
-        self.unit, self.reduction = unit, reduction
-
-    def __call__(self, reduce_output: Tensor) -> None:
-        """``reduce_output`` ``[n]``: overwritten."""
-        replicas = self.unit.meshes.replicas
-        assert replicas is not None
-        if replicas.size() == 1:
-            return
-        segments = self.unit.gradient_segments(reduce_output.numel())
-        whole = [(self.unit.name, reduce_output)]
-        pieces = [(s.name, reduce_output[s.start : s.stop].view(-1, *s.shape[1:])) for s in segments]
-        if not segments:
-            _require_segments(self.reduction.reduce, State(self.unit.name))
-        divisor = replicas.size() if self.unit.group.gradient_divide_factor is None else 1
-        self.reduction(pieces or whole, self.unit.name, replicas, divisor)
 
 
 class Handle(BaseHandle):
@@ -152,24 +32,31 @@ class Handle(BaseHandle):
     def __init__(self, reduce_scatter: Compressor | None, all_gather: Compressor | None) -> None:
         super().__init__()
         self.reduce_scatter, self.all_gather = reduce_scatter, all_gather
-        self._gathers: list[CompressedAllGather] = []
+        self._gathers: list[tuple[Any, CompressedAllGather]] = []
         self._by_key: dict[str, State] = {}
         self._undo: list[tuple[Any, str, Any]] = []
         self._alone: dist.ProcessGroup | None = None
+        self._prefetch: Prefetch | None = None
 
     def _states(self) -> dict[str, State]:
         return self._by_key
 
     @contextmanager
     def exact(self) -> Iterator[None]:
-        """Inside, parameters are gathered uncompressed and nothing is entered in the ledger: for evaluation."""
-        for comm in self._gathers:
-            comm.exact = True
+        """Inside, parameters are gathered uncompressed and nothing is entered in the ledger: for evaluation.
+
+        Units are resharded on the way in and out: none goes on with what it gathered on the other side.
+        """
+        self._set_exact(True)
         try:
             yield
         finally:
-            for comm in self._gathers:
-                comm.exact = False
+            self._set_exact(False)
+
+    def _set_exact(self, exact: bool) -> None:
+        for group, comm in self._gathers:
+            group.reshard()
+            comm.exact = exact
 
     def detach(self) -> None:
         """Give FSDP2 its own collectives back."""
@@ -178,6 +65,9 @@ class Handle(BaseHandle):
         if self._alone is not None:
             dist.destroy_process_group(self._alone)
             self._alone = None
+        if self._prefetch is not None:
+            self._prefetch.undo()
+            self._prefetch = None
         self._undo.clear()
         self._gathers.clear()
         self._by_key.clear()
@@ -200,6 +90,7 @@ def attach(
     all_gather: Compressor | None = None,
     all_reduce: Compressor | None = None,
     all_reduce_gather: Compressor | None = None,
+    prefetch: bool = True,
     seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).
@@ -208,6 +99,8 @@ def attach(
     untouched. On a 2-D mesh (HSDP) these run within a shard group, and ``all_reduce`` carries the reduced
     gradients between replicas: its first half (to the owner of each part) by this method, its second half
     (the sum, back to everyone) by ``all_reduce_gather``, exactly by default.
+    ``prefetch``: on a CPU, gather the next unit's parameters while one computes, compressed or not (`Prefetch`);
+    the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
     ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
     to undivided sums, which it divides itself after the float32 sum.
     Raises ValueError when nothing is sharded, when a method cannot do what is asked of it, or when a
@@ -217,23 +110,27 @@ def attach(
     for unit in units:
         _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)
+    if prefetch:
+        handle._prefetch = Prefetch(model)
     for unit in units:
         group = unit.group
         if reduce_scatter is not None:
             state = handle._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
             handle._set(
-                group, "_reduce_scatter_comm", CompressedReduceScatter(state, reduce_scatter, handle.ledger, unit)
+                group,
+                "_reduce_scatter_comm",
+                CompressedReduceScatter(state, reduce_scatter, handle.ledger, handle.workspaces, unit),
             )
         if all_reduce is not None:
             state = handle._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
-            reduction = GradientAllReduce(state, all_reduce, all_reduce_gather, handle.ledger)
+            reduction = GradientAllReduce(state, all_reduce, all_reduce_gather, handle.ledger, handle.workspaces)
             handle._set(group, "_all_reduce_hook", CompressedAllReduce(unit, reduction))
             handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:
             state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
-            gather = CompressedAllGather(state, all_gather, handle.ledger)
-            _require_segments(all_gather, state)
-            handle._gathers.append(gather)
+            gather = CompressedAllGather(state, all_gather, handle.ledger, handle.workspaces)
+            require_segments(all_gather, state)
+            handle._gathers.append((group, gather))
             handle._set(group, "_all_gather_comm", gather)
         if reduce_scatter is not None or all_reduce is not None:
             if unit.meshes.shard.size() > 1:  # FSDP2 divides twice by a divide factor when one rank is to sum
@@ -243,16 +140,7 @@ def attach(
     return handle
 
 
-def _require_segments(compressor: Compressor, state: State) -> None:
-    if compressor.needs_segments and not state.segments:
-        raise ValueError(
-            f"{compressor.name}: unit {state.unit!r} does not show which parameter lies where in its rows: it is not "
-            "sharded over dim 0, or (torch < 2.13) not every parameter got a gradient; use a method without matrices "
-            "or layers"
-        )
-
-
-def _units(model: nn.Module) -> list[_Unit]:
+def _units(model: nn.Module) -> list[Unit]:
     """Every parameter group of every FSDP2 module that has parameters of its own."""
     found = []
     for name, module in model.named_modules():
@@ -263,14 +151,14 @@ def _units(model: nn.Module) -> list[_Unit]:
                 meshes = _compat.meshes(group)
                 if meshes is None:
                     raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.ddp")
-                found.append(_Unit(full_name, group, _compat.parameters(model, group), meshes))
+                found.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
     if not found:
         raise ValueError("attach: the model has no FSDP2 unit with parameters; call fully_shard on it first")
     return found
 
 
 def _check(
-    unit: _Unit,
+    unit: Unit,
     reduce_scatter: Compressor | None,
     all_gather: Compressor | None,
     all_reduce: Compressor | None,
@@ -278,7 +166,7 @@ def _check(
 ) -> None:
     group, meshes = unit.group, unit.meshes
     if any(
-        isinstance(comm, _Comm | CompressedAllReduce)
+        isinstance(comm, Comm | CompressedAllReduce)
         for comm in (group._reduce_scatter_comm, group._all_gather_comm, group._all_reduce_hook)
     ):
         raise ValueError(f"unit {unit.name!r} already has compressed collectives; call detach() on the first handle")
@@ -290,7 +178,7 @@ def _check(
         if not reduce_scatter.for_gradients:
             raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
         if any(p.sharded_param.requires_grad for _, p in unit.parameters):
-            _require_segments(reduce_scatter, unit.state("reduce_scatter", 0))
+            require_segments(reduce_scatter, unit.state("reduce_scatter", 0))
     if all_gather is not None and len(dtypes := _compat.gathered_dtypes(group)) > 1:
         raise ValueError(
             f"unit {unit.name!r} has parameters of several dtypes ({', '.join(sorted(map(str, dtypes)))}), which FSDP2 "

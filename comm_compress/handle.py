@@ -8,6 +8,7 @@ from typing import Any
 
 from comm_compress.ledger import Ledger
 from comm_compress.state import State
+from comm_compress.workspace import WorkspacePool
 
 
 class BaseHandle(ABC):
@@ -15,6 +16,7 @@ class BaseHandle(ABC):
 
     def __init__(self) -> None:
         self.ledger = Ledger()
+        self.workspaces = WorkspacePool()
 
     @abstractmethod
     def _states(self) -> dict[str, State]:
@@ -24,6 +26,11 @@ class BaseHandle(ABC):
     def state_bytes(self) -> int:
         """Memory that residuals and other states hold on this rank."""
         return sum(state.num_bytes for state in self._states().values())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that collectives use while they run and keep for the next ones, beside `state_bytes`."""
+        return self.workspaces.num_bytes
 
     def rollback(self) -> None:
         """Take back what the last step did to every state. Call it when the optimizer step is skipped.

@@ -23,7 +23,8 @@ class Totals:
     Bytes are what this rank sends to other ranks, payload only (no TCP/IP headers). ``elements`` is how
     many it would have sent uncompressed: times 4 the float32 baseline, times 2 the bf16 one.
     ``raw_bytes`` uses the dtype FSDP2 handed over. Milliseconds of codec and wire are those of the calling
-    thread (CPU; waiting for a slower peer counts as wire) or stream (CUDA).
+    thread (CPU; waiting for a slower peer counts as wire) or stream (CUDA). So on a CPU the wire time of a
+    prefetched all-gather is what was not hidden behind computation: posting its messages, and waiting at the end.
     """
 
     calls: int = 0

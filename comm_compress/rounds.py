@@ -30,9 +30,13 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Gather:
-    """The message's single row goes to every rank. Answer: an `Encoded` of W rows, row r from rank r."""
+    """The message's single row goes to every rank. Answer: an `Encoded` of W rows, row r from rank r.
+
+    ``into``: contiguous memory of just their size that the rows may be received in, to save a copy.
+    """
 
     message: Encoded
+    into: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,12 @@ class State:
         for child in self._children.values():
             child.begin(finite, workspace=workspace)
 
+    def end(self) -> None:
+        """The collective is over: its memory, and where its result went, may be someone else's from now on."""
+        self.output = self._workspace = None
+        for child in self._children.values():
+            child.end()
+
     def child(self, name: str, segments: tuple[Segment, ...] = ()) -> State:
         """The state of a part of the unit, which begins, commits, rolls back and is saved with the whole."""
         if name not in self._children:

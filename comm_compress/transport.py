@@ -10,8 +10,8 @@ Which primitive fills the link (measured: docs/transport.md):
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -21,103 +21,180 @@ from torch.profiler import record_function
 from comm_compress._compat import all_gather_single, reduce_scatter_single
 from comm_compress.encoded import Encoded
 from comm_compress.ledger import Collective
-from comm_compress.rounds import LENGTH_BYTES, AllReduce, Exchange, Gather, Request, sent_by
+from comm_compress.rounds import LENGTH_BYTES, AllReduce, Gather, Request, Sum, sent_by
+from comm_compress.workspace import Workspace
 
 Result = TypeVar("Result")
 REDUCE_OPS = {"max": dist.ReduceOp.MAX, "sum": dist.ReduceOp.SUM}
 
 
-def run(rounds: Generator[Request, Any, Result], group: dist.ProcessGroup, collective: Collective) -> Result:
+Answer = Encoded | Tensor
+
+
+def run(
+    rounds: Generator[Request, Any, Result],
+    group: dist.ProcessGroup,
+    collective: Collective,
+    workspace: Workspace | None = None,
+) -> Result:
     """Drive a compressor's rounds over a process group; bytes and times go to ``collective``.
 
-    Time before the last request is encoding, time after the last answer is decoding.
+    Time before the last request is encoding, time after the last answer is decoding. What is received lies in
+    ``workspace`` (fresh memory without one).
     """
-    answer: Encoded | Tensor | None = None
-    while True:
+    return Running(rounds, group, collective, workspace or Workspace()).result()
+
+
+class Running(Generic[Result]):
+    """A collective under way: its first request's messages are being sent while the caller does something else.
+
+    On gloo messages travel in its own thread. They are matched by the order in which a pair of ranks posts them, so
+    all ranks must start and finish their collectives in the same order. Rows that differ in length wait for
+    the lengths before they start; later rounds begin when `result` is asked for. On CUDA a collective runs to
+    its end in the current stream.
+    """
+
+    def __init__(
+        self,
+        rounds: Generator[Request, Any, Result],
+        group: dist.ProcessGroup,
+        collective: Collective,
+        workspace: Workspace,
+    ) -> None:
+        self._rounds, self._group, self._collective, self._workspace = rounds, group, collective, workspace
+        self._answer: Callable[[], Answer] | None = None
+        self._resume(None)
+
+    def result(self) -> Result:
+        """Wait for what is on its way, and take the remaining rounds."""
+        while self._answer is not None:
+            start = self._collective.now()
+            with record_function("comm_compress::wire"):
+                answer = self._answer()
+            self._collective.spent("wire", start)
+            self._resume(answer)
+        return self._result
+
+    def _resume(self, answer: Answer | None) -> None:
+        collective = self._collective
         start = collective.now()
         try:
             with record_function(f"comm_compress::{'encode' if answer is None else 'decode'}"):
-                request = rounds.send(answer)
+                request = self._rounds.send(answer)
         except StopIteration as stop:
             collective.spent("decode", start)
-            return cast(Result, stop.value)
+            self._answer, self._result = None, cast(Result, stop.value)
+            return
         collective.spent("encode", start)
         start = collective.now()
         with record_function("comm_compress::wire"):
-            answer = _perform(request, group, collective)
+            collective.charge(sent_by(request, self._group.rank(), self._group.size()))
+            self._answer = self._post(request)
         collective.spent("wire", start)
 
+    def _post(self, request: Request) -> Callable[[], Answer]:
+        """Send and receive; what is returned waits for that and gives the answer."""
+        group = self._group
+        if isinstance(request, AllReduce):
+            reduced = _all_reduce(request, group)
+            return lambda: reduced
+        message = request.message
+        if message.lengths is not None:
+            return self._post_ragged(message, isinstance(request, Gather))
+        if isinstance(request, Sum) and (message.buffer.is_cuda or message.buffer.numel() == 0):
+            summed = message.replaced(_native_sum(message.buffer, request.dtype, group))
+            return lambda: summed
+        if isinstance(request, Gather):
+            received = self._received(message, request.into)
+            pending = _all_gather(message.buffer, received, group)
+        else:
+            received = self._received(message)
+            pending = _exchange(message.buffer, received, group)
 
-def _perform(request: Request, group: dist.ProcessGroup, collective: Collective) -> Encoded | Tensor:
-    collective.charge(sent_by(request, group.rank(), group.size()))
-    if isinstance(request, AllReduce):
-        return _all_reduce(request, group)
-    message = request.message
-    if message.lengths is not None:
-        return _ragged(request, message, group)
-    if isinstance(request, Gather):
-        return message.replaced(_all_gather(message.buffer, group))
-    if isinstance(request, Exchange):
-        return message.replaced(_exchange(message.buffer, group))
-    return message.replaced(_sum(message, request.dtype, group))
+        def answer() -> Encoded:
+            _wait(pending)
+            if isinstance(request, Sum):
+                return message.replaced(
+                    torch.sum(received.view(request.dtype), 0, keepdim=True, dtype=request.dtype).view(torch.uint8)
+                )
+            return message.replaced(received)
+
+        return answer
+
+    def _post_ragged(self, message: Encoded, everywhere: bool) -> Callable[[], Answer]:
+        """Lengths first, then rows of just those lengths."""
+        world, device = self._group.size(), message.buffer.device
+        parts = [message.row(0 if everywhere else r) for r in range(world)]
+        announced = torch.tensor([part.numel() for part in parts], device=device).view(torch.uint8)
+        seen = torch.empty_like(announced)
+        _wait(_exchange(announced.view(world, LENGTH_BYTES), seen.view(world, LENGTH_BYTES), self._group))
+        lengths = seen.view(torch.int64).tolist()
+        rows = self._take((world, max(lengths)), device)
+        received = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+        if rows.is_cuda:
+            dist.all_to_all(received, parts, group=self._group)
+            pending = []
+        else:
+            pending = _send_pairs(parts, received, self._group)
+
+        def answer() -> Encoded:
+            _wait(pending)
+            return Encoded(rows, None, message.n, lengths=tuple(lengths))
+
+        return answer
+
+    def _received(self, message: Encoded, into: Tensor | None = None) -> Tensor:
+        """Where W rows like those of ``message`` go: ``into``, or a place of this round's own."""
+        shape = (self._group.size(), message.buffer.shape[1])
+        if into is None:
+            return self._take(shape, message.buffer.device)
+        return into.view(torch.uint8).view(shape)
+
+    def _take(self, shape: tuple[int, int], device: torch.device) -> Tensor:
+        return self._workspace.take(f"received {self._collective.rounds}", shape, torch.uint8, device)
 
 
-def _exchange(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """``rows[d]`` to rank d; row r of the answer comes from rank r. uint8 ``[W, m]``."""
-    received = torch.empty_like(rows)
-    if rows.device.type == "cpu":
-        _send_pairs(list(rows), received, group)
-    else:
+def _exchange(rows: Tensor, received: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
+    """``rows[d]`` to rank d; row r of ``received`` comes from rank r. uint8 ``[W, m]``."""
+    if rows.is_cuda:
         dist.all_to_all_single(received, rows, group=group)
-    return received
+        return []
+    return _send_pairs(list(rows), received, group)
 
 
-def _all_gather(row: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """``row`` uint8 ``[1, m]`` to every rank; the answer is ``[W, m]``."""
-    received = row.new_empty((group.size(), row.shape[1]))
-    if row.device.type == "cpu":
-        _send_pairs([row[0]] * group.size(), received, group)
-    else:
+def _all_gather(row: Tensor, received: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
+    """``row`` uint8 ``[1, m]`` to every rank; ``received`` is ``[W, m]``."""
+    if row.is_cuda:
         all_gather_single(received, row, group=group)
-    return received
+        return []
+    return _send_pairs([row[0]] * group.size(), received, group)
 
 
-def _ragged(request: Request, message: Encoded, group: dist.ProcessGroup) -> Encoded:
-    """Lengths first, then rows of just those lengths."""
-    world, everywhere = group.size(), isinstance(request, Gather)
-    parts = [message.row(0 if everywhere else r) for r in range(world)]
-    announced = torch.tensor([part.numel() for part in parts], device=message.buffer.device)
-    lengths = _exchange(announced.view(torch.uint8).view(world, LENGTH_BYTES), group).view(torch.int64).flatten()
-    received = [message.buffer.new_empty(n) for n in lengths.tolist()]
-    if message.buffer.device.type == "cpu":
-        _send_pairs(parts, received, group)
-    else:
-        dist.all_to_all(received, parts, group=group)
-    return Encoded.ragged(received, message.n)
-
-
-def _send_pairs(parts: Sequence[Tensor], received: Sequence[Tensor] | Tensor, group: dist.ProcessGroup) -> None:
+def _send_pairs(
+    parts: Sequence[Tensor], received: Sequence[Tensor] | Tensor, group: dist.ProcessGroup
+) -> list[dist.Work]:
     """Full-duplex pairs: every send and receive is posted before any is waited for. Nothing is sent for nothing."""
     rank, world = group.rank(), group.size()
-    received[rank].copy_(parts[rank])
+    if received[rank].data_ptr() != parts[rank].data_ptr():
+        received[rank].copy_(parts[rank])
     peers = [(rank + i) % world for i in range(1, world)]
     pending = [
         dist.irecv(received[peer], group=group, group_src=peer) for peer in reversed(peers) if received[peer].numel()
     ]
     pending += [dist.isend(parts[peer], group=group, group_dst=peer) for peer in peers if parts[peer].numel()]
+    return [work for work in pending if work is not None]  # None: this rank does not belong to the group
+
+
+def _wait(pending: Sequence[dist.Work]) -> None:
     for work in pending:
-        assert work is not None, "this rank belongs to the group"
         work.wait()
 
 
-def _sum(message: Encoded, dtype: torch.dtype, group: dist.ProcessGroup) -> Tensor:
+def _native_sum(rows: Tensor, dtype: torch.dtype, group: dist.ProcessGroup) -> Tensor:
     """Row d of all ranks, summed in ``dtype``, as uint8 ``[1, m]`` at rank d."""
-    if message.buffer.numel() == 0:
-        return message.buffer[:1]
-    if message.buffer.device.type == "cpu":
-        received = _exchange(message.buffer, group)
-        return torch.sum(received.view(dtype), 0, keepdim=True, dtype=dtype).view(torch.uint8)
-    codes = message.buffer.view(dtype)
+    if rows.numel() == 0:
+        return rows[:1]
+    codes = rows.view(dtype)
     total = torch.empty_like(codes[:1])
     reduce_scatter_single(total, codes, group=group)
     return total.view(torch.uint8)

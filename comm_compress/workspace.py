@@ -34,24 +34,30 @@ class Workspace:
 
 
 class WorkspacePool:
-    """As many workspaces as collectives ever ran at the same time: one, unless gathers are prefetched."""
+    """As many workspaces as collectives ever ran at the same time: one, unless gathers are prefetched.
+
+    On CUDA each stream has its own: work that was enqueued in another one may still be using what was released here.
+    """
 
     def __init__(self) -> None:
-        self._all: list[Workspace] = []
-        self._free: list[Workspace] = []
+        self._all: list[tuple[Workspace, int]] = []
+        self._free: dict[int, list[Workspace]] = {}
 
-    def acquire(self) -> Workspace:
+    def acquire(self, device: torch.device) -> Workspace:
         """A workspace that nobody uses; give it back with `release`."""
-        if not self._free:
-            self._free.append(Workspace())
-            self._all.append(self._free[-1])
-        return self._free.pop()
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        free = self._free.setdefault(stream, [])
+        if not free:
+            free.append(Workspace())
+            self._all.append((free[0], stream))
+        return free.pop()
 
     def release(self, workspace: Workspace) -> None:
-        """Its collective is over, and so are the tensors taken from it."""
-        self._free.append(workspace)
+        """Its collective is over (CUDA: enqueued), and so are the tensors taken from it."""
+        stream = next(stream for known, stream in self._all if known is workspace)
+        self._free[stream].append(workspace)
 
     @property
     def num_bytes(self) -> int:
         """Memory held."""
-        return sum(workspace.num_bytes for workspace in self._all)
+        return sum(workspace.num_bytes for workspace, _ in self._all)

@@ -57,7 +57,7 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
 
     import comm_compress as cc
     from comm_compress._compat import all_gather_single, reduce_scatter_single
-    from comm_compress.fsdp import CompressedAllGather, CompressedReduceScatter
+    from comm_compress.fsdp_hooks import CompressedAllGather, CompressedReduceScatter
     from comm_compress.state import State
 
     dist.init_process_group("gloo")

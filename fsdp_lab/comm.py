@@ -50,7 +50,9 @@ class Communication:
 
     def __init__(self, model: nn.Module, config: CommConfig, seed: int) -> None:
         gradients, parameters = _gradients(config), _parameters(config)
-        self._handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters, seed=seed)
+        self._handle = cc.attach(
+            model, reduce_scatter=gradients, all_gather=parameters, prefetch=config.fsdp_prefetch, seed=seed
+        )
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
         self.stock = StockTraffic([], {}, "")  # nothing seen yet
 

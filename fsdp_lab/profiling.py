@@ -75,7 +75,8 @@ class StockTraffic:
 
     A call's time is the shortest of any rank's: who arrives last waits for nobody. Of the steps the median
     counts, the first left out. So neither ranks that the profiler slows unevenly nor one odd step are taken
-    for communication.
+    for communication. It is the time of the transfer, also where a prefetched all-gather hides it behind computation;
+    our own ledger counts what had to be waited for.
     """
 
     def __init__(self, by_rank: list[StockCalls], itemsize: dict[Op, int], backend: str) -> None:

@@ -17,12 +17,13 @@ ALLOWED = {
 LAYERS = [
     {"encoded", "segments", "workspace"},
     {"kernels", "rounds", "state", "_compat", "nonfinite"},
-    {"compressor", "ledger"},
+    {"compressor", "ledger", "prefetch"},
     {"entropy", "feedback", "handle", "index_codes", "layers", "policy"},
     {"registry"},
     {"methods"},
     {"transport", "simulate"},
     {"allreduce"},
+    {"fsdp_hooks"},
     {"conformance", "ddp", "fsdp", "reshard", "virtual"},
     {"__init__"},
 ]

@@ -195,7 +195,7 @@ class GradiVeQ(Compressor):
         if centre:
             message["mean"].copy_(mean)
         gathered = yield Gather(message)
-        basis = gathered["basis"].reshape(-1, size, dimensions)
+        basis = gathered["basis"].reshape(-1, size, dimensions).clone()  # it outlives the message
         if bool(torch.isfinite(basis).all()):
             state.propose("basis", basis)
             state.propose("mean", gathered["mean"].clone() if centre else basis.new_zeros(basis.shape[:2]))

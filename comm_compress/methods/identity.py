@@ -25,7 +25,7 @@ class Identity(Codec):
     Trains like stock FSDP2: bit for bit at two ranks, to float32 rounding above (another order of sums).
     """
 
-    unbiased = lossless = for_parameters = True
+    unbiased = lossless = for_parameters = plain = True
 
     def __init__(self, config: IdentityConfig) -> None:
         pass

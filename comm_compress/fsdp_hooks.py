@@ -1,0 +1,200 @@
+"""FSDP2's communication contracts, kept with compressors: what `fsdp.attach` installs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from comm_compress import _compat, nonfinite, transport
+from comm_compress.allreduce import GradientAllReduce
+from comm_compress.compressor import Compressor
+from comm_compress.ledger import Collective, Ledger
+from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.segments import Segment
+from comm_compress.state import State
+from comm_compress.workspace import WorkspacePool
+
+
+class Unit(NamedTuple):
+    """One parameter group of one FSDP2 module."""
+
+    name: str
+    group: Any
+    parameters: list[tuple[str, Any]]
+    meshes: _compat.Meshes
+
+    def state(self, op: str, seed: int) -> State:
+        """The state of one operation; no two ranks and no two hops share a stream of random numbers."""
+        shard, replicas = self.meshes.shard, self.meshes.replicas
+        replica = replicas.rank() if replicas is not None else 0
+        if op == "all_reduce":
+            assert replicas is not None
+            seed += shard.rank() << 32
+            return State(f"{self.name}/all_reduce", replica, replicas.size(), seed)
+        parameters = _compat.trainable(self.parameters) if op == "reduce_scatter" else self.parameters
+        segments = _compat.segments(parameters, shard.size())
+        return State(self.name, shard.rank(), shard.size(), seed + (replica << 32), segments)
+
+    def gradient_segments(self, n: int) -> tuple[Segment, ...]:
+        """Where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
+        segments = _compat.segments(_compat.trainable(self.parameters), self.meshes.shard.size())
+        return segments if segments and segments[-1].stop == n else ()
+
+
+class Comm:
+    """What both hooks share: plain allocation, and one compressor's state for one unit."""
+
+    def __init__(
+        self,
+        state: State,
+        compressor: Compressor,
+        ledger: Ledger,
+        workspaces: WorkspacePool | None = None,
+        unit: Unit | None = None,
+    ) -> None:
+        self.state, self.compressor, self.ledger, self.unit = state, compressor, ledger, unit
+        self.workspaces = workspaces or WorkspacePool()
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """FSDP2 asks here for a collective's input and output."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class CompressedReduceScatter(Comm):
+    """FSDP2's ReduceScatter contract: sums row d of every rank's ``[W, n]`` input at rank d."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """``input_tensor`` ``[W * n]``, rank-major, overwritten when not finite; ``output_tensor`` ``[n]``."""
+        assert op == dist.ReduceOp.SUM, "attach() asks FSDP2 for undivided sums"
+        rows = input_tensor.view(group.size(), -1)
+        collective = Collective(input_tensor.device)
+        start = collective.now()
+        if self.unit is not None:
+            self.state.segments = self.unit.gradient_segments(rows.shape[1])
+        require_segments(self.compressor, self.state)
+        workspace = self.workspaces.acquire(rows.device)
+        self.state.begin(nonfinite.mark(rows), output_tensor, workspace)
+        collective.spent("encode", start)
+        reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
+        start = collective.now()
+        _bring(reduced.total, output_tensor)
+        self.state.end()
+        self.workspaces.release(workspace)
+        collective.spent("decode", start)
+        elements = rows[1:].numel()
+        self.ledger.add("reduce_scatter", self.state.unit, collective, elements, rows.itemsize, self.state.finite)
+
+
+class CompressedAllGather(Comm):
+    """FSDP2's AllGather contract. Every rank, the owner included, ends with the decoded row."""
+
+    exact = False
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        """``input_tensor`` ``[n]``, a view of this rank's place in ``output_tensor`` ``[W * n]``.
+
+        ``async_op`` on a CPU: only encode and begin to send; whoever needs the rows waits for the answer and decodes.
+        """
+        if not input_tensor.is_floating_point():
+            raise ValueError(
+                f"unit {self.state.unit!r} gathers {input_tensor.dtype} bytes (parameters of several dtypes, or a "
+                "tensor subclass with its own all-gather): no codec can carry them; attach without all_gather"
+            )
+        # reshard_after_forward=k: backward gathers, from k ranks, what forward decoded; rounded again, the weights of
+        # backward would be others than those of forward
+        again = group.size() != self.state.world
+        compressor, state = self.compressor, self.state
+        if self.exact or again:
+            compressor, state = UNCOMPRESSED, State(self.state.unit, group.rank(), group.size())
+        counted = not self.exact
+        collective, workspace = Collective(input_tensor.device), self.workspaces.acquire(input_tensor.device)
+        state.begin(output=output_tensor, workspace=workspace)
+        running = transport.Running(compressor.all_gather(input_tensor, state), group, collective, workspace)
+
+        def finish() -> None:
+            gathered = running.result()
+            start = collective.now()
+            _bring(gathered, output_tensor)
+            state.end()
+            self.workspaces.release(workspace)
+            collective.spent("decode", start)
+            if counted:
+                elements = input_tensor.numel() * (group.size() - 1)
+                self.ledger.add("all_gather", state.unit, collective, elements, input_tensor.itemsize, None)
+
+        if async_op and not input_tensor.is_cuda:
+            return _UnderWay(finish)
+        finish()
+        return None
+
+
+class _UnderWay(dist.Work):  # type: ignore[misc]
+    """What FSDP2 waits for before it uses gathered parameters."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        super().__init__()
+        self._finish: Callable[[], None] | None = finish
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Receive and decode, once."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
+        return True
+
+
+def _bring(result: Tensor, output: Tensor) -> None:
+    """Copy ``result`` to ``output``, unless it was written there."""
+    if result.data_ptr() != output.data_ptr():
+        output.view_as(result).copy_(result)
+
+
+class CompressedAllReduce:
+    """FSDP2's all-reduce hook on HSDP: sums this rank's reduced shard over its replicas.
+
+    FSDP2 first all-reduces the shard itself, with a collective that no hook replaces. `attach` gives it a group of
+    this rank alone to do that in, so that it keeps its streams, its buffers and ``set_requires_all_reduce`` (a
+    partial sum waits, this hook is not called), and the real reduction happens here. FSDP2 then divides
+    by the size of the groups it knows, the shard's; so the replicas' part of the mean is taken here, unless the user
+    has set a divide factor, which stands for all of it.
+    """
+
+    def __init__(self, unit: Unit, reduction: GradientAllReduce) -> None:
+        self.unit, self.reduction = unit, reduction
+
+    def __call__(self, reduce_output: Tensor) -> None:
+        """``reduce_output`` ``[n]``: overwritten."""
+        replicas = self.unit.meshes.replicas
+        assert replicas is not None
+        if replicas.size() == 1:
+            return
+        segments = self.unit.gradient_segments(reduce_output.numel())
+        whole = [(self.unit.name, reduce_output)]
+        pieces = [(s.name, reduce_output[s.start : s.stop].view(-1, *s.shape[1:])) for s in segments]
+        if not segments:
+            require_segments(self.reduction.reduce, State(self.unit.name))
+        divisor = replicas.size() if self.unit.group.gradient_divide_factor is None else 1
+        self.reduction(pieces or whole, self.unit.name, replicas, divisor)
+
+
+def require_segments(compressor: Compressor, state: State) -> None:
+    """ValueError when ``compressor`` needs to know which parameter lies where, and ``state`` does not say."""
+    if compressor.needs_segments and not state.segments:
+        raise ValueError(
+            f"{compressor.name}: unit {state.unit!r} does not show which parameter lies where in its rows: it is not "
+            "sharded over dim 0, or (torch < 2.13) not every parameter got a gradient; use a method without matrices "
+            "or layers"
+        )

@@ -1,0 +1,100 @@
+"""What prefetched all-gathers save behind a slow link: the default run with and without them, alternately.
+
+    sudo python -m experiments.bench_prefetch [--rate 200mbit] [--methods none int8] [--steps 20] [--repeats 1]
+        [--json FILE] [-- FLAG VALUE...]
+
+Two ranks, one network namespace each. A method carries both directions (``none``: FSDP2's own collectives).
+Columns, the median over all runs (a file given with --json is added to):
+
+    step       milliseconds of a step, the run's median
+    exposed    step, less that of the same method without a limit to the rate
+    waiting    milliseconds a step that our ledger saw the ranks wait for all-gathers (none: how long they took)
+
+What follows ``--`` goes to every run of fsdp_lab.train.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.namespaces import Namespaces
+from fsdp_lab.rank_environment import rank_environment
+from fsdp_lab.user_errors import user_errors
+
+RANKS = 2
+Line = dict[str, Any]
+
+
+def measure(rate: str, method: str, prefetch: bool, steps: int, flags: Sequence[str]) -> Line:
+    """One run. RuntimeError when it fails."""
+    with tempfile.TemporaryDirectory() as folder, Namespaces(RANKS, rate) as net:
+        rows = Path(folder) / "rows.jsonl"
+        command = [sys.executable, "-m", "fsdp_lab.train", "--comm_compress", method, "--param_compress", method]
+        command += ["--max_steps", str(steps), "--log_interval", str(steps), "--fsdp_prefetch", str(prefetch).lower()]
+        command += ["--output_dir", folder, "--results_path", str(rows), "--no_save_model", "--tensorboard", "false"]
+        if code := net.run([*command, *flags], rank_environment(RANKS)):
+            raise RuntimeError(f"{method}: exit code {code}")
+        row = json.loads(rows.read_text())
+    return {
+        "rate": rate,
+        "method": method,
+        "prefetch": prefetch,
+        "steps": row["steps"],
+        "step_ms": row["step_time_ms_p50"],
+        "gather_ms": row["comm_time_ms_by_op"]["all_gather"] / row["steps"],
+        "reduce_ms": row["comm_time_ms_by_op"]["reduce_scatter"] / row["steps"],
+        "val_loss": row["val_loss"],
+    }
+
+
+def table(lines: Iterable[Line]) -> str:
+    """The medians for people."""
+    found: dict[tuple[str, str, bool], list[Line]] = {}
+    for line in lines:
+        found.setdefault((line["method"], line["rate"], line["prefetch"]), []).append(line)
+
+    def median(key: tuple[str, str, bool], column: str) -> float:
+        return float(statistics.median(line[column] for line in found[key]))
+
+    heads = [("rate", 10), ("prefetch", 10), ("runs", 6), ("step ms", 10), ("exposed ms", 12), ("waiting ms", 12)]
+    rows = [f"{'method':10s}" + "".join(f"{name:>{width}s}" for name, width in heads)]
+    for method, rate, prefetch in found:
+        key, free = (method, rate, prefetch), (method, "none", prefetch)
+        exposed = f"{median(key, 'step_ms') - median(free, 'step_ms'):.0f}" if free in found and rate != "none" else "-"
+        cells = f"{len(found[key]):>6d}{median(key, 'step_ms'):>10.0f}{exposed:>12s}{median(key, 'gather_ms'):>12.1f}"
+        rows.append(f"{method:10s}{rate:>10s}{'on' if prefetch else 'off':>10s}{cells}")
+    return "\n".join(rows)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Alternate, print, and add to the file."""
+    words = list(argv)
+    split = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", default="200mbit")
+    parser.add_argument("--methods", nargs="+", default=["none", "identity", "int8"])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(words[:split])
+    known: list[Line] = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    with user_errors("bench_prefetch"):
+        for _ in range(options.repeats):
+            for method in options.methods:
+                for prefetch in (False, True):
+                    known.append(measure(options.rate, method, prefetch, options.steps, words[split + 1 :]))
+                    if options.json is not None:
+                        options.json.write_text(json.dumps(known, indent=1) + "\n")
+    print(table(known))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
