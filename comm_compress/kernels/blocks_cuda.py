@@ -16,7 +16,7 @@ from comm_compress.kernels.bits_cuda import code_at
 from comm_compress.kernels.block_code import TRITS, BlockCode
 from comm_compress.kernels.random_cuda import uniform_at
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.triton_tools import TILE, as_int32, launch, power_of_two, row_stride
+from comm_compress.kernels.triton_tools import TILE, as_int32, launch, power_of_two, row_stride, target_at
 
 LONGEST = 4096  # elements of a block that one program holds
 TILES = 4  # of 1024 elements, that one program sums
@@ -119,15 +119,6 @@ def _warps(elements: int) -> int:
 
 
 @triton.jit
-def _target(rows, old, decay, i, mask):
-    """What is encoded: the row's elements, with what earlier steps left out."""
-    x = tl.load(rows + i, mask=mask, other=0).to(tl.float32)
-    if old is not None:  # one rounding, as torch.add with alpha has
-        x = tl.fma(tl.load(old + i, mask=mask, other=0).to(tl.float32), decay, x)
-    return x
-
-
-@triton.jit
 def _rotated(x, i, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Every 32 elements of ``[ROWS, COLUMNS]`` rotated, but those after the last multiple of 32 of a row."""
     y = tl.reshape(x * NORMALISE, [ROWS * COLUMNS])
@@ -155,7 +146,7 @@ def _lane_sums(
     squares = tl.zeros([ROWS, 32], tl.float64)
     for step in range(STEPS):
         i = (start + step * 32)[:, None] + tl.arange(0, 32)[None, :]
-        x = _target(rows, old, decay, i, i < stop[:, None])
+        x = target_at(rows, old, decay, i, i < stop[:, None])
         if ROTATE:
             x = _rotated(x, i, n, ROWS, 32)
         wide = x.to(tl.float64)
@@ -314,7 +305,7 @@ def _encode(
     mask = i < n
     if BLOCK < PADDED:
         mask = mask & (tl.arange(0, PADDED) < BLOCK)[None, :]
-    target = _target(rows, old, decay, i, mask)
+    target = target_at(rows, old, decay, i, mask)
     x = target
     if ROTATE:
         x = _rotated(target, i, n, BLOCKS, PADDED)
@@ -360,7 +351,7 @@ def _tile_sizes(
     number += row * blocks * tiles
     if SIZE == "max":
         i = start[:, None] + tl.arange(0, SUMMED)[None, :]
-        x = _target(rows, old, decay, i, i < stop[:, None])
+        x = target_at(rows, old, decay, i, i < stop[:, None])
         if ROTATE:
             x = _rotated(x, i, n, TILES, SUMMED)
         tl.store(found + number, _peaks(x), mask=mask)
@@ -423,7 +414,7 @@ def _round(
     else:
         i = line[:, None] * COLUMNS + column
         mask = i < n
-    target = _target(rows, old, decay, i, mask)
+    target = target_at(rows, old, decay, i, mask)
     x = target
     if ROTATE:
         tl.static_assert(BITS != 0, "five trits do not divide 32 elements")

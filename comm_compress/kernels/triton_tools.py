@@ -11,6 +11,8 @@ import contextlib
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 TILE = 2048  # elements that a program of four warps holds in registers
@@ -20,6 +22,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
     """Run a kernel over ``grid`` on the device of its first argument, on the current stream."""
     if 0 in grid:
         return
+    assert all(side < 1 << 16 for side in grid[1:]), "CUDA's limit"
     device = arguments[0].device
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         kernel[grid](*arguments, enable_fp_fusion=False, **constants)
@@ -40,3 +43,15 @@ def as_int32(word: int) -> int:
 def power_of_two(size: int) -> int:
     """The next power of two: what a Triton tensor's sides have to be."""
     return 1 << max(size - 1, 0).bit_length()
+
+
+@triton.jit
+def target_at(rows, old, decay, i, mask):
+    """float32: the elements ``i`` of a row, and of what earlier steps left out (``old`` None: nothing); 0 where masked.
+
+    `Residual.target`, which rounds once.
+    """
+    x = tl.load(rows + i, mask=mask, other=0).to(tl.float32)
+    if old is not None:
+        x = tl.fma(tl.load(old + i, mask=mask, other=0).to(tl.float32), decay, x)
+    return x

@@ -128,3 +128,11 @@ def test_streams_and_random_numbers_compile(bits: int, assembly: dict[str, str])
     assert assembly.keys() == {"_pack", "_unpack", "_random"}
     for ptx in assembly.values():
         as_written(ptx)
+
+
+def test_selection_compiles(assembly: dict[str, str]) -> None:
+    from comm_compress.kernels import select_cuda
+
+    for n in (3000, 30_000):
+        select_cuda.largest(torch.zeros(2, n, dtype=torch.int32), 30)
+    assert assembly.keys() == {"_largest_of_row", "_histogram", "_next_digit", "_count", "_write"}

@@ -17,6 +17,8 @@ from comm_compress.kernels import (
     blocks_reference,
     random_cuda,
     random_reference,
+    select_cuda,
+    select_reference,
 )
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton.py"
@@ -123,3 +125,37 @@ def test_block_codes(
     assert torch.equal(mine[0][:, codes_of], theirs[0][:, codes_of])
     for name, a, b in zip(("scales", "residual", "decoded", "sum"), mine[1:], theirs[1:], strict=True):
         assert same_bits(a, b), name
+
+
+def magnitudes(kind: str, num_rows: int, n: int) -> Tensor:
+    """Keys of rows with many, few or no equal magnitudes."""
+    x = torch.randn(num_rows, n, generator=torch.Generator().manual_seed(n))
+    if kind == "ties":
+        x = (2 * x).round()
+    elif kind == "mostly zeros":
+        x[x.abs() < 1.5] = 0
+    elif kind == "not finite":
+        x = x.bfloat16().float()
+        x.view(-1)[0], x.view(-1)[-1] = float("nan"), -float("inf")
+    return select_reference.magnitude_keys(x)
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "mostly zeros", "not finite"])
+@pytest.mark.parametrize(
+    ("num_rows", "n", "ks"),
+    [(2, 1, (0, 1)), (3, 700, (1, 50, 700)), (2, 4096, (40,)), (2, 20_001, (1, 300, 20_001)), (1, 4097, (4000,))],
+)
+def test_the_largest(kind: str, num_rows: int, n: int, ks: tuple[int, ...]) -> None:
+    keys = magnitudes(kind, num_rows, n + 3)[:, 1:-2]
+    for k in ks:
+        assert torch.equal(select_cuda.largest(keys, k), select_reference.largest(keys, k)), k
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "not finite"])
+@pytest.mark.parametrize("n", [0, 1, 9000])
+def test_at_least(kind: str, n: int) -> None:
+    floors = torch.tensor([1.0, 0.0, float("inf"), 1e30]).view(torch.int32)
+    keys = magnitudes(kind, 4, n + 1)[:, 1:]
+    for mine, theirs in zip(select_cuda.at_least(keys, floors), select_reference.at_least(keys, floors), strict=True):
+        assert mine.dtype == torch.int32
+        assert torch.equal(mine, theirs)
