@@ -114,8 +114,10 @@ class Ledger:
         for totals, spans in self._unread:
             for part, start, end in spans:
                 setattr(totals, f"{part}_ms", getattr(totals, f"{part}_ms") + _milliseconds(start, end))
-        for totals, finite in self._nonfinite:
-            totals.nonfinite_inputs += not bool(finite)
+        if self._nonfinite:  # one transfer from a GPU for all of them
+            counted, flags = zip(*self._nonfinite, strict=True)
+            for totals, finite in zip(counted, torch.stack(flags).tolist(), strict=True):
+                totals.nonfinite_inputs += not finite
         self._unread.clear()
         self._nonfinite.clear()
 

@@ -22,6 +22,21 @@ class Key(NamedTuple):
     high: int
 
 
+class _Later:
+    """A bool scalar of any device, for the CPU to ask about later: it waits for what was queued before, no more."""
+
+    def __init__(self, flag: Tensor) -> None:
+        self._flag, self._there = flag, None
+        if flag.is_cuda:
+            self._flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(flag, non_blocking=True)
+            self._there = torch.cuda.current_stream(flag.device).record_event()
+
+    def __bool__(self) -> bool:
+        if self._there is not None:
+            self._there.synchronize()
+        return bool(self._flag)
+
+
 class State:
     """Named tensors of one FSDP unit in one direction, with one uncommitted version of each.
 
@@ -46,6 +61,7 @@ class State:
         self.tick = 0
         self._workspace: Workspace | None = None
         self._path = ""
+        self._keep: _Later | None = None
         self._under_way = False
         self._tensors: dict[str, Tensor] = {}
         self._proposed: dict[str, Tensor] = {}
@@ -122,12 +138,13 @@ class State:
         return buffer
 
     def propose(self, name: str, tensor: Tensor) -> None:
-        """Make ``tensor`` the next version of ``name``; the old one stays when this rank's input was not finite."""
-        if self.finite is not None and tensor.is_cuda:  # decided on the device: no synchronisation in backward
-            tensor = torch.where(self.finite, tensor, self._tensors.get(name, torch.zeros_like(tensor)))
-        elif self.finite is not None and not bool(self.finite):
-            self._spare[name] = tensor
-            return
+        """Make ``tensor`` the next version of ``name``; the old one stays when this rank's input was not finite.
+
+        Which of the two is decided when the state is used next: on a GPU the answer is known by then, so that backward
+        need not wait for it.
+        """
+        if self.finite is not None and self._keep is None:
+            self._keep = _Later(self.finite)
         self._proposed[name] = tensor
 
     def put(self, name: str, tensor: Tensor) -> None:
@@ -136,12 +153,15 @@ class State:
 
     def commit(self) -> None:
         """Let what was proposed take effect; the old versions become spare buffers."""
+        if self._keep is not None and not self._keep:
+            self._spare.update(self._proposed)
+            self._proposed.clear()
         for name, tensor in self._proposed.items():
             if name in self._tensors:
                 self._spare[name] = self._tensors[name]
             self._tensors[name] = tensor
         self._proposed.clear()
-        self._under_way = False
+        self._keep, self._under_way = None, False
         for child in self._children.values():
             child.commit()
 
@@ -150,7 +170,7 @@ class State:
         self._spare.update(self._proposed)
         self._proposed.clear()
         self.tick -= self._under_way
-        self._under_way = False
+        self._keep, self._under_way = None, False
         for child in self._children.values():
             child.rollback()
 
@@ -181,7 +201,7 @@ class State:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace everything by ``tensors``."""
         self.tick = int(tensors["tick"])
-        self._under_way = False
+        self._keep, self._under_way = None, False
         self._tensors = {name: t.clone() for name, t in tensors.items() if name != "tick" and "/" not in name}
         self._proposed.clear()
         self._spare.clear()

@@ -1,13 +1,14 @@
 """The few hot primitives, each with a reference in torch operations and faster twins that give the same bytes.
 
-A method calls these and never asks where its tensors live. CPU tensors go to numba; everything else to
-the reference, which runs on any device.
+A method calls these and never asks where its tensors live. CPU tensors go to numba, CUDA tensors to Triton where a
+topic has such kernels; everything else to the reference, which runs on any device.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -238,7 +239,14 @@ def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
 @functools.cache
 def _on(device: str, topic: str) -> ModuleType:
     """A topic's kernels for one kind of device; numba takes a third of a second to import, so only where used."""
-    return importlib.import_module(f"comm_compress.kernels.{topic}_{'cpu' if device == 'cpu' else 'reference'}")
+    kind = device if device == "cpu" or (device == "cuda" and _on_triton(topic)) else "reference"
+    return importlib.import_module(f"comm_compress.kernels.{topic}_{kind}")
+
+
+def _on_triton(topic: str) -> bool:
+    """Triton comes with CUDA builds of torch; without it, and for what it has no kernels for, the reference runs."""
+    wanted = ("triton", f"comm_compress.kernels.{topic}_cuda")
+    return all(importlib.util.find_spec(name) is not None for name in wanted)
 
 
 def _topic(topic: str, tensor: Tensor) -> ModuleType:

@@ -1,0 +1,138 @@
+"""Triton kernels without a GPU: run in Triton's interpreter, and compiled for a GPU that is not there.
+
+Triton comes with CUDA builds of torch. Beside a CPU build: ``pip install --no-deps triton`` (280 MB), then
+``pytest tests/comm_compress/test_triton.py``. On a GPU, `test_gpu` runs the kernels themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from comm_compress.kernels import BlockCode, Residual
+
+triton = pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+
+
+@pytest.mark.timeout(900)
+def test_interpreted_kernels_give_the_references_bytes() -> None:
+    """In a process of its own: the interpreter has to be chosen before the first import."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/comm_compress/triton_interpreted.py"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert " passed" in done.stdout
+
+
+@pytest.fixture
+def assembly(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """PTX for compute capability 9.0 of every kernel that is launched from here on, by its name; nothing runs."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("TRITON_INTERPRET is set")
+    found: dict[str, str] = {}
+
+    def compile_only(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
+        constants = {name: value for name, value in keywords.items() if name in kernel.arg_names}
+        options = {name: value for name, value in keywords.items() if name not in constants}
+        signature, attributes = dict.fromkeys(kernel.arg_names, "constexpr"), {}
+        for place, (name, value) in enumerate(zip(kernel.arg_names, arguments, strict=False)):
+            signature[name] = "i32" if kernel.params[place].do_not_specialize else _type(value)
+            if signature[name] == "constexpr":
+                constants[name] = value
+            elif (
+                not isinstance(value, float)
+                and (value.data_ptr() if isinstance(value, torch.Tensor) else value) % 16 == 0
+            ):
+                attributes[(place,)] = [["tt.divisibility", 16]]
+        source = triton.compiler.ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
+        target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+        found[kernel.__name__] = triton.compile(source, target=target, options=options).asm["ptx"]
+
+    monkeypatch.setattr(triton.runtime.jit.JITFunction, "run", compile_only)
+    return found
+
+
+def _type(value: Any) -> str:
+    """What a launch makes of an argument."""
+    if isinstance(value, torch.Tensor):
+        return "*" + triton.runtime.jit.type_canonicalisation_dict[str(value.dtype).removeprefix("torch.")]
+    if value is None or value == 1:
+        return "constexpr"
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def as_written(ptx: str, fused: int = 0) -> None:
+    """Every operation rounds once, and to nearest; ``fused`` is the number of fused ones that were asked for."""
+    assert "st.global" in ptx
+    assert len(re.findall(r"\bfma\.", ptx)) == fused
+    assert not re.search(r"\b(div|sqrt|rcp)\.(full|approx)", ptx)
+    flushing = {line.split()[0] for line in ptx.splitlines() if ".ftz" in line}
+    assert flushing <= {"cvt.rmi.ftz.f32.f32"}  # the floor
+
+
+CODES = [
+    BlockCode(256, 8, 127),
+    BlockCode(64, 4, 7),
+    BlockCode(40, 3, 3, rounding="stochastic"),
+    BlockCode(None, 4, 7, rotate=True),
+    BlockCode(2048, 1, 1, size="l2", rounding="stochastic"),
+    BlockCode(256, 1, 1, size="mean", rounding="sign"),
+    BlockCode(256, 8, 448, rounding="e4m3"),
+    BlockCode(8192, None, 1, "mean", "stochastic", 2.5),
+    BlockCode(512, 8, 127, size="l2", rounding="stochastic", clip_sigmas=3.0, rotate=True),
+]
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_block_codes_compile_and_contract_nothing(code: BlockCode, assembly: dict[str, str]) -> None:
+    from comm_compress.kernels import blocks_cuda
+
+    rows, n = torch.empty(2, 40_000), 40_000
+    codes, scales = torch.empty(2, code.code_bytes(n), dtype=torch.uint8), torch.empty(2, code.blocks(n))
+    blocks_cuda.encode_blocks(rows, code, (1, 2), codes, scales, Residual(None, 1.0, torch.empty(2, n)))
+    blocks_cuda.decode_blocks(codes, scales, code, rows.bfloat16())
+    blocks_cuda.sum_blocks(codes, scales, code, rows[0])
+    assert len(assembly) >= 2
+    for ptx in assembly.values():
+        as_written(ptx)
+
+
+def test_the_target_is_rounded_once(assembly: dict[str, str]) -> None:
+    from comm_compress.kernels import blocks_cuda
+
+    code, rows = BlockCode(256, 8, 127), torch.empty(2, 4096)
+    codes, scales = torch.empty(2, 4096, dtype=torch.uint8), torch.empty(2, 16)
+    blocks_cuda.encode_blocks(rows, code, None, codes, scales, Residual(rows, 0.9, torch.empty(2, 4096)))
+    as_written(assembly["_encode"], fused=16)  # of 2048 elements in 128 threads
+
+
+@pytest.mark.parametrize("bits", [1, 3, 8, 13, 31])
+def test_streams_and_random_numbers_compile(bits: int, assembly: dict[str, str]) -> None:
+    from comm_compress.kernels import bits_cuda, random_cuda
+
+    packed = torch.empty(2, 500 * bits, dtype=torch.uint8)
+    bits_cuda.pack(torch.empty(2, 4000, dtype=torch.int32), bits, packed)
+    bits_cuda.unpack(packed, bits, 4000)
+    random_cuda.random_bits((1, 2**32 - 1), 4000, CPU)
+    random_cuda.uniform((1, 2), 4000, CPU)
+    assert assembly.keys() == {"_pack", "_unpack", "_random"}
+    for ptx in assembly.values():
+        as_written(ptx)
+
+
+def test_selection_compiles(assembly: dict[str, str]) -> None:
+    from comm_compress.kernels import select_cuda
+
+    for n in (3000, 30_000):
+        select_cuda.largest(torch.zeros(2, n, dtype=torch.int32), 30)
+    assert assembly.keys() == {"_largest_of_row", "_histogram", "_next_digit", "_count", "_write"}

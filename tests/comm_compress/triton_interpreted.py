@@ -1,0 +1,161 @@
+"""Every Triton kernel against its reference, in Triton's interpreter. Run by `test_triton`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from comm_compress.kernels import (
+    BlockCode,
+    Residual,
+    bits_cuda,
+    bits_reference,
+    blocks_cuda,
+    blocks_reference,
+    random_cuda,
+    random_reference,
+    select_cuda,
+    select_reference,
+)
+
+assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton.py"
+CPU = torch.device("cpu")
+SPECIAL = (float("nan"), float("inf"), 1e-40, 3e38, -0.0, 1e-45)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal bit for bit, any NaN like any other."""
+    plain = [x.nan_to_num(7.0).view(torch.int32) for x in (a, b)]
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(*plain)
+
+
+@pytest.mark.parametrize("key", [(1, 2), (0xDEADBEEF, 0x89ABCDEF)])
+def test_random_numbers(key: tuple[int, int]) -> None:
+    assert torch.equal(random_cuda.random_bits(key, 5000, CPU), random_reference.random_bits(key, 5000, CPU))
+    assert torch.equal(random_cuda.uniform(key, 5000, CPU), random_reference.uniform(key, 5000, CPU))
+
+
+@pytest.mark.parametrize("bits", range(1, 32))
+def test_bit_streams(bits: int) -> None:
+    for n in (0, 1, 7, 65, 2100):
+        codes = random_reference.random_bits((bits, n), 2 * n, CPU).view(2, n)
+        messages = torch.full((2, 2, -(-n * bits // 8) + 3), 255, dtype=torch.uint8)
+        mine, theirs = messages[:, :, 1:-2]  # between bytes that are none of theirs
+        bits_cuda.pack(codes, bits, mine)
+        bits_reference.pack(codes, bits, theirs)
+        assert torch.equal(messages[0], messages[1]), n
+        assert torch.equal(bits_cuda.unpack(mine, bits, n), bits_reference.unpack(mine, bits, n)), n
+    if bits <= 8:
+        for dtype in (torch.int8, torch.uint8):
+            bits_cuda.pack(codes.to(dtype), bits, mine)
+            bits_reference.pack(codes.to(dtype), bits, theirs)
+            assert torch.equal(mine, theirs)
+        assert torch.equal(bits_cuda.unpack(mine, bits, n, torch.uint8), bits_reference.unpack(mine, bits, n).byte())
+
+
+CODES = [
+    BlockCode(256, 8, 127),
+    BlockCode(64, 4, 7),
+    BlockCode(40, 3, 3),
+    BlockCode(8, 5, 15),
+    BlockCode(None, 8, 127),
+    BlockCode(None, 4, 7, rotate=True),
+    BlockCode(96, 4, 7, rotate=True),
+    BlockCode(5000, 6, 31, size="l2"),
+    BlockCode(8192, 2, 1, size="mean", rounding="stochastic"),
+    BlockCode(None, 2, 1, size="mean", rounding="stochastic", clip_sigmas=2.7),
+    BlockCode(256, 1, 1, size="mean", rounding="sign"),
+    BlockCode(2048, 1, 1, size="l2", rounding="stochastic"),
+    BlockCode(None, 1, 1, size="mean", rounding="sign"),
+    BlockCode(256, 8, 448, rounding="e4m3"),
+    BlockCode(256, 8, 57344, rounding="e5m2"),
+    BlockCode(24, 8, 448, size="mean", rounding="e4m3"),  # larger than the format holds
+    BlockCode(64, None, 1, "max", "stochastic", 2.5),
+    BlockCode(None, None, 1, "l2", "stochastic"),
+    BlockCode(1 << 20, 7, 63, size="l2", rounding="stochastic"),
+    BlockCode(512, 8, 127, size="l2", rounding="stochastic", clip_sigmas=3.0, rotate=True),
+]
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "feedback", "special"),
+    [
+        ((2, 1), torch.float32, None, ()),
+        ((3, 1000), torch.float32, torch.float32, ()),
+        ((1, 17_003), torch.bfloat16, None, ()),
+        ((2, 6161), torch.float16, torch.bfloat16, ()),
+        ((2, 3000), torch.float32, torch.float32, SPECIAL),
+    ],
+    ids=["one", "feedback", "long", "halves", "special"],
+)
+def test_block_codes(
+    code: BlockCode,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    feedback: torch.dtype | None,
+    special: tuple[float, ...],
+) -> None:
+    """Message, residual, decoded rows and sum; rows of the message in the middle of other bytes."""
+    num_rows, n = shape
+    generator = torch.Generator().manual_seed(n)
+    rows = torch.randn(shape, generator=generator) * torch.tensor([1.0, 1e-3, 1e3])[:num_rows, None]
+    for place, value in enumerate(special):
+        rows.view(-1)[place * 407 + 3] = value
+    rows = rows.to(dtype)
+    old = None if feedback is None else torch.randn(shape, generator=generator).to(feedback)
+    blocks, num_bytes = code.blocks(n), code.code_bytes(n)
+    results = []
+    for kernel in (blocks_reference, blocks_cuda):
+        message = torch.full((num_rows, 4 * blocks + -(-num_bytes // 4) * 4 + 8), 255, dtype=torch.uint8)
+        scales, codes = message[:, : 4 * blocks].view(torch.float32), message[:, 4 * blocks : 4 * blocks + num_bytes]
+        residual = Residual(old, 0.9, torch.full(shape, 7.0))
+        kernel.encode_blocks(rows, code, (77, 0xF1234567), codes, scales, residual if n > 1 else None)
+        decoded, total = torch.empty(shape), torch.empty(n)
+        kernel.decode_blocks(codes, scales, code, decoded)
+        kernel.sum_blocks(codes, scales, code, total)
+        results.append((message, scales, residual.new, decoded, total))
+    theirs, mine = results
+    if not theirs[1].isnan().any():
+        assert torch.equal(mine[0], theirs[0])
+    codes_of = slice(4 * blocks, None)
+    assert torch.equal(mine[0][:, codes_of], theirs[0][:, codes_of])
+    for name, a, b in zip(("scales", "residual", "decoded", "sum"), mine[1:], theirs[1:], strict=True):
+        assert same_bits(a, b), name
+
+
+def magnitudes(kind: str, num_rows: int, n: int) -> Tensor:
+    """Keys of rows with many, few or no equal magnitudes."""
+    x = torch.randn(num_rows, n, generator=torch.Generator().manual_seed(n))
+    if kind == "ties":
+        x = (2 * x).round()
+    elif kind == "mostly zeros":
+        x[x.abs() < 1.5] = 0
+    elif kind == "not finite":
+        x = x.bfloat16().float()
+        x.view(-1)[0], x.view(-1)[-1] = float("nan"), -float("inf")
+    return select_reference.magnitude_keys(x)
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "mostly zeros", "not finite"])
+@pytest.mark.parametrize(
+    ("num_rows", "n", "ks"),
+    [(2, 1, (0, 1)), (3, 700, (1, 50, 700)), (2, 4096, (40,)), (2, 20_001, (1, 300, 20_001)), (1, 4097, (4000,))],
+)
+def test_the_largest(kind: str, num_rows: int, n: int, ks: tuple[int, ...]) -> None:
+    keys = magnitudes(kind, num_rows, n + 3)[:, 1:-2]
+    for k in ks:
+        assert torch.equal(select_cuda.largest(keys, k), select_reference.largest(keys, k)), k
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "not finite"])
+@pytest.mark.parametrize("n", [0, 1, 9000])
+def test_at_least(kind: str, n: int) -> None:
+    floors = torch.tensor([1.0, 0.0, float("inf"), 1e30]).view(torch.int32)
+    keys = magnitudes(kind, 4, n + 1)[:, 1:]
+    for mine, theirs in zip(select_cuda.at_least(keys, floors), select_reference.at_least(keys, floors), strict=True):
+        assert mine.dtype == torch.int32
+        assert torch.equal(mine, theirs)
