@@ -75,6 +75,11 @@ def forward_prefetch(module: FSDPModule) -> list[Any]:
     return list(module._get_fsdp_state()._states_to_forward_prefetch)
 
 
+def backward_prefetch(module: FSDPModule) -> list[Any]:
+    """The same for backward (`set_modules_to_backward_prefetch`)."""
+    return list(module._get_fsdp_state()._states_to_backward_prefetch)
+
+
 def last_forward(outermost: FSDPModule) -> list[FSDPModule]:
     """The modules with parameters of their own whose forward ended in that of ``outermost``, in the order of ending."""
     ended = [group.modules[0] for group in outermost._get_fsdp_state()._comm_ctx.post_forward_order]

@@ -90,7 +90,7 @@ def attach(
     all_gather: Compressor | None = None,
     all_reduce: Compressor | None = None,
     all_reduce_gather: Compressor | None = None,
-    prefetch: bool = True,
+    prefetch: int = 2,
     seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).
@@ -99,19 +99,21 @@ def attach(
     untouched. On a 2-D mesh (HSDP) these run within a shard group, and ``all_reduce`` carries the reduced
     gradients between replicas: its first half (to the owner of each part) by this method, its second half
     (the sum, back to everyone) by ``all_reduce_gather``, exactly by default.
-    ``prefetch``: on a CPU, gather the next unit's parameters while one computes, compressed or not (`Prefetch`);
-    the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
+    ``prefetch``: on a CPU, gather the parameters of so many next units while one computes, compressed or not
+    (`Prefetch`); the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
     ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
     to undivided sums, which it divides itself after the float32 sum.
     Raises ValueError when nothing is sharded, when a method cannot do what is asked of it, or when a
     unit is of a kind whose traffic would not all be compressed or counted.
     """
+    if prefetch < 0:
+        raise ValueError(f"prefetch = {prefetch!r}: must be 0 (none) or positive")
     units = _units(model)
     for unit in units:
         _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)
     if prefetch:
-        handle._prefetch = Prefetch(model)
+        handle._prefetch = Prefetch(model, prefetch)
     for unit in units:
         group = unit.group
         if reduce_scatter is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,22 +13,23 @@ from comm_compress import _compat
 
 
 class Prefetch:
-    """Every FSDP2 unit on a CPU gathers its parameters while the unit before it computes, until `undo`.
+    """Every FSDP2 unit on a CPU gathers its parameters while the units before it compute, until `undo`.
 
     FSDP2 prefetches on CUDA streams; on a CPU it waits for each unit's all-gather. This turns its asynchronous
-    all-gathers on, with which its prefetching in backward works on a CPU too, and has each unit ask for the next one's
-    parameters in forward, in the order that the first forward shows. No number changes. It takes the memory of one
-    more gathered unit. Units for which the user has set a forward prefetch keep it. What was prefetched and not
-    used is dropped when the forward ends (only delta remembers it: it sent that change a step earlier). Units on
-    other devices are left alone.
+    all-gathers on and has each unit ask for the parameters of the next ``ahead`` units, in forward and in backward, in
+    the order that the first forward shows. No number changes. It takes the memory of ``ahead`` more gathered units.
+    What the user has told a unit to prefetch stays. What was prefetched and not used is dropped when forward or
+    backward ends (only delta remembers it: it sent that change a step earlier). Units on other devices are left alone.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, ahead: int) -> None:
+        self._ahead = ahead
         units = [m for m in model.modules() if isinstance(m, FSDPModule) and _on_cpu(m)]
         self._before = [(g, g.unshard_async_op) for unit in units for g in _compat.param_groups(unit)]
         for group, _ in self._before:
             group.unshard_async_op = True
-        self._ours = {unit for unit in units if not _compat.forward_prefetch(unit)}
+        self._forward = {unit for unit in units if not _compat.forward_prefetch(unit)}
+        self._backward = {unit for unit in units if not _compat.backward_prefetch(unit)}
         inner = {module for unit in units for module in _inside(unit)}
         self._hooks = [self._watch(unit, units) for unit in units if unit not in inner]
 
@@ -38,8 +39,10 @@ class Prefetch:
             hook.remove()
         for group, value in self._before:
             group.unshard_async_op = value
-        for unit in self._ours:
+        for unit in self._forward:
             unit.set_modules_to_forward_prefetch([])
+        for unit in self._backward:
+            unit.set_modules_to_backward_prefetch([])
 
     def _watch(self, outermost: Any, units: Sequence[FSDPModule]) -> Any:
         """After each forward of ``outermost`` drop what nobody used; after the first, learn the order."""
@@ -55,19 +58,26 @@ class Prefetch:
             for group in groups:
                 _compat.drop_pending_gather(group)
             if not learnt:
-                learnt = self._learn(_in_order_of_use(_compat.last_forward(module)))
+                learnt = self._learn(_compat.last_forward(module))
 
         return outermost.register_forward_hook(after_forward)
 
-    def _learn(self, order: Sequence[FSDPModule]) -> bool:
-        """Have each unit ask for the one behind it, if that is always the same; was there an order?"""
-        followers: dict[FSDPModule, set[FSDPModule | None]] = {}
-        for unit, follower in zip(order, [*order[1:], None], strict=True):
-            followers.setdefault(unit, set()).add(follower)
-        for unit, found in followers.items():
-            if unit in self._ours and len(found) == 1 and (follower := found.pop()) is not None:
-                unit.set_modules_to_forward_prefetch([follower])
-        return len(order) > 1
+    def _learn(self, ended: Sequence[FSDPModule]) -> bool:
+        """Tell each unit whom to prefetch, from the order in which units ended; was there one?"""
+        for unit, following in self._followers(_in_order_of_use(ended)):
+            if unit in self._forward:
+                unit.set_modules_to_forward_prefetch(following)
+        for unit, following in self._followers(ended[::-1]):
+            if unit in self._backward:
+                unit.set_modules_to_backward_prefetch(following)
+        return len(ended) > 1
+
+    def _followers(self, order: Sequence[FSDPModule]) -> Iterator[tuple[FSDPModule, list[FSDPModule]]]:
+        """Each unit with the next ``ahead`` ones, if they are the same wherever it occurs."""
+        found: dict[FSDPModule, set[tuple[FSDPModule, ...]]] = {}
+        for place, unit in enumerate(order, 1):
+            found.setdefault(unit, set()).add(tuple(order[place : place + self._ahead]))
+        yield from ((unit, list(following.pop())) for unit, following in found.items() if len(following) == 1)
 
 
 def _on_cpu(unit: FSDPModule) -> bool:

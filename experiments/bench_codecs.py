@@ -15,7 +15,8 @@ rounds everything. Columns:
     ms         median (quartiles)
     speed-up   over the first of several --threads
 
-A method's own state is not among the least bytes. Then every method beside its peers (`experiments.codec_peers`).
+A method's own state is not among the least bytes. Then every method beside
+its peers (`experiments.codec_peers`, `experiments.codec_eager`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ import torch
 
 import comm_compress as cc
 from experiments.codec_chart import draw
-from experiments.codec_peers import eager, peers
-from experiments.codec_timing import ENCODE, OPERATIONS, Row, Unit, measure, runs
+from experiments.codec_eager import eager
+from experiments.codec_peers import peers
+from experiments.codec_timing import ENCODE, OPERATIONS, Row, measure, runs
+from experiments.codec_unit import Unit
 from experiments.method_settings import TIMED_METHODS, Settings, plain
 from fsdp_lab.environment import hardware, versions
 from fsdp_lab.user_errors import user_errors

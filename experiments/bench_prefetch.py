@@ -1,7 +1,7 @@
-"""What prefetched all-gathers save behind a slow link: the default run with and without them, alternately.
+"""What prefetched all-gathers save behind a slow link: the default run with and without them, in turn.
 
     sudo python -m experiments.bench_prefetch [--rate 200mbit] [--methods none int8] [--steps 20] [--repeats 1]
-        [--json FILE] [-- FLAG VALUE...]
+        [--prefetch 0 2] [--json FILE] [-- FLAG VALUE...]
 
 Two ranks, one network namespace each. A method carries both directions (``none``: FSDP2's own collectives).
 Columns, the median over all runs (a file given with --json is added to):
@@ -32,12 +32,12 @@ RANKS = 2
 Line = dict[str, Any]
 
 
-def measure(rate: str, method: str, prefetch: bool, steps: int, flags: Sequence[str]) -> Line:
+def measure(rate: str, method: str, prefetch: int, steps: int, flags: Sequence[str]) -> Line:
     """One run. RuntimeError when it fails."""
     with tempfile.TemporaryDirectory() as folder, Namespaces(RANKS, rate) as net:
         rows = Path(folder) / "rows.jsonl"
         command = [sys.executable, "-m", "fsdp_lab.train", "--comm_compress", method, "--param_compress", method]
-        command += ["--max_steps", str(steps), "--log_interval", str(steps), "--fsdp_prefetch", str(prefetch).lower()]
+        command += ["--max_steps", str(steps), "--log_interval", str(steps), "--fsdp_prefetch", str(prefetch)]
         command += ["--output_dir", folder, "--results_path", str(rows), "--no_save_model", "--tensorboard", "false"]
         if code := net.run([*command, *flags], rank_environment(RANKS)):
             raise RuntimeError(f"{method}: exit code {code}")
@@ -56,11 +56,11 @@ def measure(rate: str, method: str, prefetch: bool, steps: int, flags: Sequence[
 
 def table(lines: Iterable[Line]) -> str:
     """The medians for people."""
-    found: dict[tuple[str, str, bool], list[Line]] = {}
+    found: dict[tuple[str, str, int], list[Line]] = {}
     for line in lines:
         found.setdefault((line["method"], line["rate"], line["prefetch"]), []).append(line)
 
-    def median(key: tuple[str, str, bool], column: str) -> float:
+    def median(key: tuple[str, str, int], column: str) -> float:
         return float(statistics.median(line[column] for line in found[key]))
 
     heads = [("rate", 10), ("prefetch", 10), ("runs", 6), ("step ms", 10), ("exposed ms", 12), ("waiting ms", 12)]
@@ -69,7 +69,7 @@ def table(lines: Iterable[Line]) -> str:
         key, free = (method, rate, prefetch), (method, "none", prefetch)
         exposed = f"{median(key, 'step_ms') - median(free, 'step_ms'):.0f}" if free in found and rate != "none" else "-"
         cells = f"{len(found[key]):>6d}{median(key, 'step_ms'):>10.0f}{exposed:>12s}{median(key, 'gather_ms'):>12.1f}"
-        rows.append(f"{method:10s}{rate:>10s}{'on' if prefetch else 'off':>10s}{cells}")
+        rows.append(f"{method:10s}{rate:>10s}{prefetch:>10d}{cells}")
     return "\n".join(rows)
 
 
@@ -80,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--methods", nargs="+", default=["none", "identity", "int8"])
+    parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 2], help="how many blocks ahead")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -88,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("bench_prefetch"):
         for _ in range(options.repeats):
             for method in options.methods:
-                for prefetch in (False, True):
+                for prefetch in options.prefetch:
                     known.append(measure(options.rate, method, prefetch, options.steps, words[split + 1 :]))
                     if options.json is not None:
                         options.json.write_text(json.dumps(known, indent=1) + "\n")

@@ -44,5 +44,5 @@ def draw(rows: Sequence[tuple[str, Row]], path: Path) -> None:
     axes.grid(axis="x", linewidth=0.4, alpha=0.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, loc="lower right", frameon=True)
+    axes.legend(fontsize=8, loc="lower right", framealpha=1)
     figure.savefig(path, dpi=160)

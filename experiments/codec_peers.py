@@ -1,4 +1,4 @@
-"""Other people's code for what our methods do, on the same data: eager torch, numpy, and libraries that may be there.
+"""Other people's code for what our methods do, on the same data: torch, numpy, and libraries that may be there.
 
 A peer may do less than the method beside it (torch.topk packs no positions, numpy.packbits knows no scales), never
 more. It is called the way its users call it, so it allocates its results.
@@ -6,76 +6,20 @@ more. It is called the way its users call it, so it allocates its results.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import warnings
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 
-from comm_compress import kernels
-from comm_compress.compressor import Compressor
 from comm_compress.methods.lowrank import PowerSGDConfig
-from experiments.codec_timing import (
-    DECODE,
-    ENCODE,
-    LEAST_MIB,
-    ROUNDS,
-    ROUNDS_FEEDBACK,
-    WORLDS,
-    Run,
-    Sample,
-    Unit,
-    runs,
-    sum_of,
-    timed,
-)
+from experiments.codec_timing import DECODE, ENCODE, ROUNDS, ROUNDS_FEEDBACK, WORLDS, Run, Sample, sum_of
+from experiments.codec_unit import Unit, timed
 
 Calls = dict[str, Callable[[], Any]]  # by operation
-EAGER = "eager torch"
 INT8_BLOCK, INT4_BLOCK, SIGN_GROUP, CHUNK = 256, 128, 1024, 4096  # our defaults
 SUM = sum_of(WORLDS[0])
-
-
-@contextlib.contextmanager
-def reference_kernels() -> Iterator[set[str]]:
-    """Inside, every kernel is its torch reference; the set says which topics were asked for."""
-    asked: set[str] = set()
-
-    def reference(device: str, topic: str) -> ModuleType:
-        asked.add(topic)
-        return importlib.import_module(f"comm_compress.kernels.{topic}_reference")
-
-    with mock.patch.object(kernels, "_on", reference):
-        yield asked
-
-
-def eager(plain: Compressor, with_feedback: Compressor | None, unit: Unit) -> list[Run]:
-    """The same collectives of 2 ranks with the reference kernels; those without any kernel are eager torch already."""
-    probes = runs(plain, with_feedback, Unit(LEAST_MIB, unit.device), WORLDS[:1])
-    found = runs(plain, with_feedback, unit, WORLDS[:1])
-    return [
-        Run(EAGER, _under_reference(run.call)) for run, probe in zip(found, probes, strict=True) if _uses_kernels(probe)
-    ]
-
-
-def _uses_kernels(run: Run) -> bool:
-    run.call()  # the first collective may draw what later ones keep
-    with reference_kernels() as asked:
-        run.call()
-    return bool(asked)
-
-
-def _under_reference(call: Callable[[], list[Sample]]) -> Callable[[], list[Sample]]:
-    def inside() -> list[Sample]:
-        with reference_kernels():
-            return call()
-
-    return inside
 
 
 def peers(method: str, config: dict[str, Any], unit: Unit) -> tuple[list[Run], set[str]]:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,18 +22,14 @@ from comm_compress import simulate
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.rounds import AllReduce, Reduced, Request
-from comm_compress.segments import segments_of
-from comm_compress.state import State
 from comm_compress.workspace import Workspace
+from experiments.codec_unit import Unit, timed
 
 ENCODE, FEEDBACK, DECODE = "encode", "encode with feedback", "decode"
 ROUNDS, ROUNDS_FEEDBACK = "all rounds", "all rounds with feedback"
 WORLDS = (2, 8)  # the first also where one size is enough
 WARM_UP = 3  # kernels are compiled, error feedback has both of its buffers
 SLOW_S, FEW = 0.5, 3  # a peer that takes longer is measured only so often
-SIDE = 256  # both sides of the unit's matrix are multiples: any number of ranks and every block size come out even
-LEAST_MIB, MOST_MIB = 4 * SIDE**2 / (1 << 20), 1 << 16
-T = TypeVar("T")
 
 
 def sum_of(world: int) -> str:
@@ -43,57 +38,6 @@ def sum_of(world: int) -> str:
 
 
 OPERATIONS = [ENCODE, FEEDBACK, ROUNDS, ROUNDS_FEEDBACK, *map(sum_of, WORLDS), DECODE]
-
-
-def timed(device: torch.device, call: Callable[[], T]) -> tuple[T, float]:
-    """A call's result and its seconds: by the clock, on CUDA by events with the device idle before and after."""
-    if device.type != "cuda":
-        start = time.perf_counter()
-        result = call()
-        return result, time.perf_counter() - start
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize(device)
-    first.record()
-    result = call()
-    last.record()
-    torch.cuda.synchronize(device)
-    return result, first.elapsed_time(last) / 1e3
-
-
-class Unit:
-    """The gradient of one square weight (almost), float32: Gaussian times a log-normal scale for each column.
-
-    ``matrix`` ``[a, b]``, the same for equal sizes. `copy_seconds` is the yardstick: a copy of other memory of this
-    size, which also leaves nothing of the unit in the caches.
-    """
-
-    def __init__(self, mib: float, device: torch.device) -> None:
-        if not LEAST_MIB <= mib <= MOST_MIB:
-            raise ValueError(f"--mib: got {mib:g}, must be between {LEAST_MIB:g} and {MOST_MIB}")
-        elements = int(mib * (1 << 18))
-        a = 1 << (elements.bit_length() - 1) // 2
-        self.device, self.shape = device, (a, elements // a // SIDE * SIDE)
-        generator = torch.Generator().manual_seed(0)
-        scale = torch.randn(self.shape[1], generator=generator).exp()
-        self.matrix = torch.randn(self.shape, generator=generator).mul_(scale).to(device)
-        self._source, self._target = self.matrix.clone(), torch.zeros_like(self.matrix)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows together, however many there are."""
-        return self.matrix.nbytes
-
-    def rows(self, world: int) -> Tensor:
-        """``[world, n]``: row d belongs to rank d."""
-        return self.matrix.view(world, -1)
-
-    def state(self, world: int) -> State:
-        """Rank 0's."""
-        return State("unit", 0, world, segments=segments_of([("weight", self.shape)], world))
-
-    def copy_seconds(self) -> float:
-        """One plain copy of as many bytes."""
-        return timed(self.device, lambda: self._target.copy_(self._source))[1]
 
 
 class Sample(NamedTuple):

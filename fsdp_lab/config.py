@@ -71,7 +71,9 @@ class CommConfig(Settings):
     param_compress: str = setting("none", "compression method of the parameter all-gather")
     param_config_json: dict[str, Any] = setting({}, "the parameter method's own settings")  # noqa: RUF009
     comm_dtype: str = setting("fp32", "dtype that FSDP2 reduces gradients in", choices=("fp32", "bf16", "fp16"))
-    fsdp_prefetch: bool = setting(True, "CPU: gather the next block's parameters while one computes, also with none")
+    fsdp_prefetch: int = setting(
+        2, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0
+    )
     fsdp_reshard: bool = setting(True, "free the full parameters after forward, gather them again for backward")
 
 

@@ -13,8 +13,10 @@ from comm_compress import kernels, simulate
 from comm_compress.rounds import AllReduce
 from experiments import codec_timing
 from experiments.bench_codecs import label, main, variant
-from experiments.codec_peers import eager, peers, reference_kernels
-from experiments.codec_timing import Row, Run, Sample, Unit, measure, runs
+from experiments.codec_eager import eager, reference_kernels
+from experiments.codec_peers import peers
+from experiments.codec_timing import Row, Run, Sample, measure, runs
+from experiments.codec_unit import Unit
 from experiments.method_settings import TIMED_METHODS
 
 CPU, MIB = torch.device("cpu"), 0.25
