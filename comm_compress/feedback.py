@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,11 +10,25 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.compressor import Compressor, claim_as
-from comm_compress.kernels.residual import Residual
+from comm_compress.kernels import BlockCode, Residual
 from comm_compress.rounds import Reduced, ReduceScatterRounds
 from comm_compress.state import State
 
-INT8_BLOCK = 256  # elements that share a scale in an int8 residual
+INT8 = BlockCode(256, 8, 127)
+"""How an int8 residual is kept."""
+
+
+def to_int8(rows: Tensor, codes: Tensor, scales: Tensor) -> None:
+    """Write float ``rows`` ``[R, n]`` as int8 ``codes`` ``[R, n]`` and float32 ``scales`` ``[R, INT8.blocks(n)]``."""
+    if rows.numel():
+        kernels.encode_blocks(rows, INT8, None, codes.view(torch.uint8), scales)
+
+
+def from_int8(codes: Tensor, scales: Tensor, out: Tensor) -> Tensor:
+    """What they stand for, to ``out`` float32 ``[R, n]``, which is returned."""
+    if out.numel():
+        kernels.decode_blocks(codes.view(torch.uint8), scales, INT8, out)
+    return out
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,8 @@ class ErrorFeedback(Compressor):
         scales = state.get("residual_scales")
         if residual is None or scales is None:
             return residual
-        return kernels.absmax_dequantize(residual, scales, INT8_BLOCK)
+        dense = state.scratch("old residual", tuple(residual.shape), torch.float32, residual.device)
+        return from_int8(residual, scales, dense)
 
     def _buffer(self, rows: Tensor, state: State) -> Tensor:
         """Where the new residual is computed; in float32 also where it stays."""
@@ -112,8 +126,8 @@ class ErrorFeedback(Compressor):
             state.propose("residual", state.spare("residual", residual, torch.bfloat16).copy_(residual))
         else:
             codes = state.spare("residual", residual, torch.int8)
-            blocks = residual.new_empty(residual.shape[0], math.ceil(residual.shape[1] / INT8_BLOCK))
+            blocks = residual.new_empty(residual.shape[0], INT8.blocks(residual.shape[1]))
             scales = state.spare("residual_scales", blocks, torch.float32)
-            kernels.absmax_quantize(residual, INT8_BLOCK, codes, scales)
+            to_int8(residual, codes, scales)
             state.propose("residual", codes)
             state.propose("residual_scales", scales)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -10,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from comm_compress import kernels
-from comm_compress.feedback import INT8_BLOCK
+from comm_compress.feedback import INT8, from_int8, to_int8
 from comm_compress.segments import Segment, flatten, segments_of, unflatten
 
 Saved = Mapping[str, Any]
@@ -111,7 +109,8 @@ def _relaid(rows: Tensor, old: Sequence[Segment], new_world: int) -> Tensor:
 def _dense(tensors: Mapping[str, Tensor], name: str) -> Tensor:
     """The tensor, or what an int8 residual with its scales stands for."""
     scales = tensors.get(f"{name}_scales")
-    return tensors[name] if scales is None else kernels.absmax_dequantize(tensors[name], scales, INT8_BLOCK)
+    codes = tensors[name]
+    return codes if scales is None else from_int8(codes, scales, torch.empty_like(codes, dtype=torch.float32))
 
 
 def _stored(tensors: Mapping[str, Tensor], name: str, rows: Tensor) -> dict[str, Tensor]:
@@ -119,6 +118,6 @@ def _stored(tensors: Mapping[str, Tensor], name: str, rows: Tensor) -> dict[str,
     if f"{name}_scales" not in tensors:
         return {name: rows}
     codes = torch.empty_like(rows, dtype=torch.int8)
-    scales = rows.new_empty(rows.shape[0], math.ceil(rows.shape[1] / INT8_BLOCK))
-    kernels.absmax_quantize(rows, INT8_BLOCK, codes, scales)
+    scales = rows.new_empty(rows.shape[0], INT8.blocks(rows.shape[1]))
+    to_int8(rows, codes, scales)
     return {name: codes, f"{name}_scales": scales}

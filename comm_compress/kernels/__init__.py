@@ -37,6 +37,7 @@ __all__ = [
     "magnitude_keys",
     "mark_bits",
     "marked_bits",
+    "noise_bits",
     "pack",
     "pack_trits",
     "powers_of_two",
@@ -107,6 +108,12 @@ def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) 
 def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     """int32 ``[n]``: 32 random bits a counter; see `random_reference.random_bits`."""
     words: Tensor = _on(device.type, "random").random_bits(key, n, device)
+    return words
+
+
+def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device) -> Tensor:
+    """int32 ``[R, n]``: 32 random bits for each element of rows; see `random_reference.noise_bits`."""
+    words: Tensor = _on(device.type, "random").noise_bits(key, num_rows, n, device)
     return words
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from comm_compress.kernels import bits_reference, formats_reference
 from comm_compress.kernels.block_code import BlockCode
-from comm_compress.kernels.random_reference import uniform
+from comm_compress.kernels.random_reference import as_fractions, noise_bits
 from comm_compress.kernels.residual import Residual
 
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
@@ -35,7 +35,7 @@ def encode_blocks(
     """Write the ``codes`` and ``scales`` of float ``rows`` ``[R, n]``, n > 0.
 
     ``codes`` uint8 ``[R, code.code_bytes(n)]`` and ``scales`` float32 ``[R, code.blocks(n)]`` may be strided views of
-    a message. ``key``: of the random numbers; element i of row r has ``uniform(key)[r * n + i]``. With a
+    a message. ``key``: of the random numbers, `noise_bits` as fractions. With a
     ``residual``, its target is encoded and ``residual.new`` becomes what that loses (NaN where a block is not finite).
     """
     n = rows.shape[1]
@@ -160,7 +160,7 @@ def _rounded(x: Tensor, inverse: Tensor, n: int, code: BlockCode, key: tuple[int
         rounded = (x >= 0) & (inverse > 0)
     else:
         assert key is not None
-        noise = in_blocks(uniform(key, x.shape[0] * n, x.device).view(-1, n), x.shape[2])
+        noise = in_blocks(as_fractions(noise_bits(key, x.shape[0], n, x.device)), x.shape[2])
         t = x * inverse * 0.5 + 0.5 if code.bits == 1 else x * inverse
         whole = t.floor()
         least = 0 if code.bits == 1 else -levels

@@ -8,9 +8,13 @@ they wait and take the cores from torch and from other ranks.
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -23,7 +27,41 @@ TINY = np.float32(torch.finfo(torch.float32).tiny)
 WORTH_A_THREAD = 1 << 18  # elements: below, handing work over costs more than it saves
 
 Array = npt.NDArray[np.generic]
-compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+SETTINGS: Any = numba.config
+_njit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+
+def _cache_folder() -> str:
+    """Where compiled kernels are kept: a folder for each version of all kernels together.
+
+    numba compares the file of the function itself only; a kernel compiled with an older version of something
+    that it calls, from another file, would go on being used.
+    """
+    here = Path(__file__).parent
+    version = hashlib.blake2b(digest_size=8)
+    for source in sorted(here.glob("*.py")):
+        version.update(source.read_bytes())
+    beside, user = here / "__pycache__", Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    base = beside if os.access(here, os.W_OK) else user / "comm_compress"
+    return str(Path(SETTINGS.CACHE_DIR or base) / f"kernels-{version.hexdigest()}")
+
+
+CACHE_FOLDER = _cache_folder()
+
+
+def compiled(function: Kernel) -> Kernel:
+    """Decorator: compile for the types of the first call, once, and keep the result on disk."""
+    before, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, CACHE_FOLDER
+    try:
+        kernel: Kernel = _njit(function)
+        return kernel
+    finally:
+        SETTINGS.CACHE_DIR = before
+
+
 inlined = numba.njit(inline="always")  # a piece of a loop's body: as an ordinary call it made packing 3 times slower
 
 

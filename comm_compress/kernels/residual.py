@@ -14,8 +14,8 @@ class Residual(NamedTuple):
         target = rows + decay * old
         new    = target - decoded(encoded(target))
 
-    ``old``: float32 ``[R, n]``, or None when nothing waits. ``new``: float32 ``[R, n]``, contiguous, written; another
-    memory than ``old``, so that a void step can be taken back.
+    ``old``: float32 or bfloat16 ``[R, n]``, or None when nothing waits. ``new``: float32 ``[R, n]``, contiguous,
+    written; another memory than ``old``, so that a void step can be taken back.
     """
 
     old: Tensor | None
@@ -26,4 +26,7 @@ class Residual(NamedTuple):
         """Write the target to ``new`` and return it."""
         if self.old is None:
             return self.new.copy_(rows)
-        return torch.add(rows, self.old, alpha=self.decay, out=self.new)
+        if self.decay == 1 and self.old.dtype == torch.float32:
+            return torch.add(rows, self.old, out=self.new)
+        # in float32, rounded after the product and after the sum: with alpha, torch fuses them on some machines
+        return self.new.copy_(self.old).mul_(self.decay).add_(rows)

@@ -125,16 +125,15 @@ def test_rules_for_every_kind_of_tensor(old: int, new: int, rows: int, columns: 
 
 def test_an_int8_residual_keeps_its_sum_to_its_own_rounding() -> None:
     shapes, old = [("w", (9, 40))], segments_of([("w", (9, 40))], 2)
-    from comm_compress.feedback import INT8_BLOCK
-    from comm_compress.kernels import absmax_dequantize, absmax_quantize
+    from comm_compress.feedback import from_int8, to_int8
 
     states: Saved = []
     dense = []
     for rank in range(2):
         rows = flatten([torch.randn(9, 40, generator=torch.Generator().manual_seed(rank))], 2)
         codes, scales = torch.empty_like(rows, dtype=torch.int8), torch.empty(2, 1)
-        absmax_quantize(rows, INT8_BLOCK, codes, scales)
-        dense.append(unflatten(absmax_dequantize(codes, scales, INT8_BLOCK), old)[0])
+        to_int8(rows, codes, scales)
+        dense.append(unflatten(from_int8(codes, scales, torch.empty_like(rows)), old)[0])
         state = State("u", rank, 2, 0, old)
         state.put("residual", codes)
         state.put("residual_scales", scales)
@@ -143,7 +142,8 @@ def test_an_int8_residual_keeps_its_sum_to_its_own_rounding() -> None:
     total = torch.zeros(9, 40)
     for s in cc.reshard(states, 3):
         tensors = s["reduce_scatter/u"]["tensors"]
-        total += unflatten(absmax_dequantize(tensors["residual"], tensors["residual_scales"], INT8_BLOCK), new)[0]
+        codes, scales = tensors["residual"], tensors["residual_scales"]
+        total += unflatten(from_int8(codes, scales, torch.empty(codes.shape)), new)[0]
     torch.testing.assert_close(total, dense[0] + dense[1], rtol=0, atol=float(total.abs().max()) / 127)
 
 

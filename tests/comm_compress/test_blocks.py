@@ -1,0 +1,139 @@
+"""Block codes: the fused CPU kernels give the definition's bytes, sums and residuals, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from comm_compress.kernels import BlockCode, Residual, blocks_cpu, blocks_reference, random_cpu, random_reference
+
+CPU = torch.device("cpu")
+CODES = [
+    *(BlockCode(32, bits, (1 << (bits - 1)) - 1) for bits in (2, 3, 4, 5, 6, 7, 8)),
+    *(BlockCode(128, bits, (1 << (bits - 1)) - 1, "l2", "stochastic") for bits in (2, 3, 8)),
+    BlockCode(2048, 4, 7),
+    BlockCode(1040, 5, 15),
+    BlockCode(104, 4, 7, rounding="stochastic"),
+    BlockCode(None, 8, 127, rounding="stochastic"),
+    BlockCode(None, 3, 3, "l2", "stochastic"),
+    BlockCode(64, 4, 7, rotate=True),
+    BlockCode(2048, 8, 127, rounding="stochastic", rotate=True),
+    BlockCode(512, 1, 1, "max", "stochastic"),
+    BlockCode(512, 1, 1, "l2", "stochastic"),
+    BlockCode(1024, 1, 1, "mean", "sign"),
+    BlockCode(8, 1, 1, "mean", "sign"),
+    BlockCode(512, 2, 1, "max", "stochastic", 2.5),
+    BlockCode(512, None, 1, "max", "stochastic", 2.5),
+    BlockCode(40, 8, 448, rounding="e4m3"),
+    BlockCode(256, 8, 57344, rounding="e5m2"),
+]
+
+
+class Outcome(NamedTuple):
+    """All that the three primitives write."""
+
+    message: Tensor
+    scales: Tensor
+    total: Tensor
+    decoded: Tensor
+    residual: Tensor
+
+
+def outcome(module: object, code: BlockCode, rows: Tensor, residual: Residual | None) -> Outcome:
+    """Encode into strided views of a message, as codecs do; decode and sum."""
+    num_rows, n = rows.shape
+    head, size = 4 * code.blocks(n), code.code_bytes(n)
+    message = torch.zeros(num_rows, math.ceil((head + size) / 4) * 4, dtype=torch.uint8)
+    scales, codes = message[:, :head].view(torch.float32), message[:, head : head + size]
+    total, decoded = torch.empty(n), torch.empty(num_rows, n)
+    module.encode_blocks(rows, code, (5, 6), codes, scales, residual)  # type: ignore[attr-defined]
+    module.sum_blocks(codes, scales, code, total)  # type: ignore[attr-defined]
+    module.decode_blocks(codes, scales, code, decoded)  # type: ignore[attr-defined]
+    return Outcome(codes.clone(), scales.clone(), total, decoded, torch.empty(0) if residual is None else residual.new)
+
+
+def awkward(num_rows: int, n: int, dtype: torch.dtype) -> Tensor:
+    """Rows far apart in size; long ones with blocks that are zero, denormal and not finite."""
+    generator = torch.Generator().manual_seed(n)
+    exponents = torch.randint(-30, 30, (num_rows, 1), generator=generator)
+    rows = (torch.randn(num_rows, n, generator=generator) * 10.0**exponents).to(dtype)
+    if n > 4000:
+        rows[0, 1234], rows[-1, 3000], rows[0, 4000] = math.nan, math.inf, -0.0
+        rows[0, :512] = 0
+        rows[-1, 2048:2600] = 1e-41
+    return rows
+
+
+def assert_same_bits(got: Tensor, expected: Tensor, what: str) -> None:
+    assert torch.equal(got.isnan(), expected.isnan()), what
+    assert torch.equal(got.nan_to_num(), expected.nan_to_num()), what
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize(("num_rows", "n"), [(1, 1), (2, 7), (3, 257), (2, 5000), (1, 70_001)])
+@pytest.mark.parametrize("waits", ["no feedback", "nothing", "float32", "bfloat16"])
+def test_the_kernels_give_the_definitions_bytes(code: BlockCode, num_rows: int, n: int, waits: str) -> None:
+    rows = awkward(num_rows, n, torch.float32)
+    found = []
+    for module in (blocks_cpu, blocks_reference):
+        residual = None
+        if waits != "no feedback":
+            old = None if waits == "nothing" else rows.nan_to_num(1, 1, 1).flip(1).to(getattr(torch, waits))
+            residual = Residual(old, 0.9, torch.empty(num_rows, n))
+        found.append(outcome(module, code, rows, residual))
+    for name, got, expected in zip(Outcome._fields, *found, strict=True):
+        assert_same_bits(got.float(), expected.float(), name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_rows_are_encoded_as_their_float32_values(dtype: torch.dtype) -> None:
+    rows = torch.randn(2, 3000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for residual in (None, Residual(rows.float() * 0.1, 1.0, torch.empty(2, 3000))):
+        narrow = outcome(blocks_cpu, CODES[2], rows, residual)
+        narrow = narrow._replace(residual=narrow.residual.clone())
+        wide = outcome(blocks_cpu, CODES[2], rows.float(), residual)
+        assert all(torch.equal(a, b) for a, b in zip(narrow, wide, strict=True))
+
+
+@pytest.mark.parametrize("code", [CODES[0], BlockCode(256, 8, 127), BlockCode(512, 4, 7, "max", "stochastic")], ids=str)
+def test_the_number_of_threads_changes_nothing(code: BlockCode) -> None:
+    rows = torch.randn(2, 600_001, generator=torch.Generator().manual_seed(0))
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            residual = Residual(rows.flip(1), 1.0, torch.empty(rows.shape))
+            found.append(outcome(blocks_cpu, code, rows, residual))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_sums_in_lanes_are_sums() -> None:
+    x = torch.randn(3, 5, 3000, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(blocks_reference.lane_sums(x), x.double().sum(-1), rtol=1e-12, atol=1e-12)
+    squares = blocks_reference.lane_sums(x, squares=True)
+    torch.testing.assert_close(squares, x.double().square().sum(-1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 511, 513, 1024, 1025, 300_000])
+def test_noise_is_the_references(n: int) -> None:
+    got = random_cpu.noise_bits((3, 2**32 - 1), 3, n, CPU)
+    assert torch.equal(got, random_reference.noise_bits((3, 2**32 - 1), 3, n, CPU))
+    assert not torch.equal(got[0], got[1])
+
+
+def test_noise_is_uniform_and_elements_that_share_a_word_do_not_move_together() -> None:
+    """Every bit's mean, and the correlation at every lag that the sharing could show, within five deviations."""
+    n = 1 << 20
+    words = random_cpu.noise_bits((1, 2), 1, n, CPU)[0]
+    for place in range(32):
+        assert abs(float(((words >> place) & 1).double().mean()) - 0.5) < 5 * 0.5 / n**0.5
+    u = random_reference.as_fractions(words).double() - 0.5
+    for lag in (1, 16, 256, 511, 512, 513, 1024):
+        assert abs(float((u * u.roll(lag)).mean())) < 5 / 12 / n**0.5, lag
