@@ -14,7 +14,7 @@ from torch import Tensor
 
 from comm_compress.kernels.bits_cuda import code_at
 from comm_compress.kernels.block_code import TRITS, BlockCode
-from comm_compress.kernels.random_cuda import uniform_at
+from comm_compress.kernels.random_cuda import as_fractions, noise_at
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.triton_tools import TILE, as_int32, launch, power_of_two, row_stride, target_at
 
@@ -183,7 +183,7 @@ def _scale(peak, total, squares, length, LEVELS: tl.constexpr, SIZE: tl.constexp
 
 
 @triton.jit
-def _codes(x, scale, counter, low, high, LEVELS: tl.constexpr, BITS: tl.constexpr, ROUNDING: tl.constexpr):
+def _codes(x, scale, row, i, n, low, high, LEVELS: tl.constexpr, BITS: tl.constexpr, ROUNDING: tl.constexpr):
     """int32 codes (fp8: their bits; 1 bit: 0 or 1) of ``x``, 0 where the scale is 0 or NaN.
 
     ``scale`` has the shape of ``x``, or one column, or is a scalar: a quotient for every block is enough.
@@ -201,7 +201,7 @@ def _codes(x, scale, counter, low, high, LEVELS: tl.constexpr, BITS: tl.constexp
         if BITS == 1:
             t = t * 0.5 + 0.5
         whole = tl.floor(t)  # which may take a denormal for 0: -1 and a share of 1, or 0 and one below 0, both give 0
-        up = uniform_at(counter, low, high) < t - whole
+        up = as_fractions(noise_at(row, i, n, low, high)) < t - whole
         rounded = tl.where(up, whole + 1.0, whole)
         rounded = tl.minimum(tl.maximum(rounded, 0.0 if BITS == 1 else -LEVELS * 1.0), LEVELS * 1.0)
         code = tl.where(usable, rounded.to(tl.int32), 0)
@@ -325,7 +325,7 @@ def _encode(
     scale = _scale(peak, total, squares, length, LEVELS, SIZE, CLIP)
     tl.store(scales + row * scale_stride + block, scale, mask=start < n)
     if FUSED:
-        code = _codes(x, scale[:, None], (row * n + i).to(tl.uint32), low, high, LEVELS, BITS, ROUNDING)
+        code = _codes(x, scale[:, None], row, i, n, low, high, LEVELS, BITS, ROUNDING)
         code = tl.where(mask, code, 0)
         _store_packed(codes + row * code_stride, code, block, num_bytes, BITS, BLOCK, BLOCKS, PADDED)
         if new is not None:
@@ -420,7 +420,7 @@ def _round(
         tl.static_assert(BITS != 0, "five trits do not divide 32 elements")
         x = _rotated(target, i, n, ROWS, COLUMNS)
     scale = _scale_at(scales + row * scale_stride, i, mask, BITS, BLOCK, ROWS, COLUMNS)
-    code = _codes(x, scale, (row * n + i).to(tl.uint32), low, high, LEVELS, BITS, ROUNDING)
+    code = _codes(x, scale, row, i, n, low, high, LEVELS, BITS, ROUNDING)
     codes += row * code_stride
     if BITS == 0:
         power = tl.where(column == 0, 1, tl.where(column == 1, 3, tl.where(column == 2, 9, 27)))

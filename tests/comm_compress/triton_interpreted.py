@@ -36,6 +36,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def test_random_numbers(key: tuple[int, int]) -> None:
     assert torch.equal(random_cuda.random_bits(key, 5000, CPU), random_reference.random_bits(key, 5000, CPU))
     assert torch.equal(random_cuda.uniform(key, 5000, CPU), random_reference.uniform(key, 5000, CPU))
+    for n in (1, 513, 5000):
+        assert torch.equal(random_cuda.noise_bits(key, 3, n, CPU), random_reference.noise_bits(key, 3, n, CPU))
 
 
 @pytest.mark.parametrize("bits", range(1, 32))
