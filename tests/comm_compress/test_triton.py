@@ -1,7 +1,7 @@
-"""Triton kernels without a GPU: run in Triton's interpreter, and compiled for a GPU that is not there.
+"""Triton kernels without a GPU: `test_triton_kernels` in Triton's interpreter, and compiled for one that is not there.
 
 Triton comes with CUDA builds of torch. Beside a CPU build: ``pip install --no-deps triton`` (280 MB), then
-``pytest tests/comm_compress/test_triton.py``. On a GPU, `test_gpu` runs the kernels themselves.
+``pytest tests/comm_compress/test_triton.py``. On a GPU, ``pytest -m gpu`` runs the kernels themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 @pytest.mark.timeout(900)
 def test_interpreted_kernels_give_the_references_bytes() -> None:
     """In a process of its own: the interpreter has to be chosen before the first import."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/comm_compress/triton_interpreted.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/comm_compress/test_triton_kernels.py"]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
     )

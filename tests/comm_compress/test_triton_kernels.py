@@ -1,4 +1,4 @@
-"""Every Triton kernel against its reference, in Triton's interpreter. Run by `test_triton`."""
+"""Every Triton kernel gives its reference's bytes: on a GPU, or in Triton's interpreter (`test_triton` starts it)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from torch import Tensor
 from comm_compress.kernels import (
     BlockCode,
     Residual,
-    bits_cuda,
     bits_reference,
-    blocks_cuda,
     blocks_reference,
-    random_cuda,
     random_reference,
-    select_cuda,
     select_reference,
 )
 
-assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton.py"
+pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
+
+from comm_compress.kernels import bits_cuda, blocks_cuda, random_cuda, select_cuda
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HERE = torch.device("cpu" if INTERPRETED else "cuda")
+pytestmark = (
+    []
+    if INTERPRETED
+    else [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+)
 CPU = torch.device("cpu")
 SPECIAL = (float("nan"), float("inf"), 1e-40, 3e38, -0.0, 1e-45)
 
@@ -34,28 +40,27 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 @pytest.mark.parametrize("key", [(1, 2), (0xDEADBEEF, 0x89ABCDEF)])
 def test_random_numbers(key: tuple[int, int]) -> None:
-    assert torch.equal(random_cuda.random_bits(key, 5000, CPU), random_reference.random_bits(key, 5000, CPU))
-    assert torch.equal(random_cuda.uniform(key, 5000, CPU), random_reference.uniform(key, 5000, CPU))
+    assert torch.equal(random_cuda.random_bits(key, 5000, HERE).cpu(), random_reference.random_bits(key, 5000, CPU))
+    assert torch.equal(random_cuda.uniform(key, 5000, HERE).cpu(), random_reference.uniform(key, 5000, CPU))
     for n in (1, 513, 5000):
-        assert torch.equal(random_cuda.noise_bits(key, 3, n, CPU), random_reference.noise_bits(key, 3, n, CPU))
+        mine = random_cuda.noise_bits(key, 3, n, HERE).cpu()
+        assert torch.equal(mine, random_reference.noise_bits(key, 3, n, CPU))
 
 
 @pytest.mark.parametrize("bits", range(1, 32))
 def test_bit_streams(bits: int) -> None:
     for n in (0, 1, 7, 65, 2100):
         codes = random_reference.random_bits((bits, n), 2 * n, CPU).view(2, n)
-        messages = torch.full((2, 2, -(-n * bits // 8) + 3), 255, dtype=torch.uint8)
-        mine, theirs = messages[:, :, 1:-2]  # between bytes that are none of theirs
-        bits_cuda.pack(codes, bits, mine)
-        bits_reference.pack(codes, bits, theirs)
-        assert torch.equal(messages[0], messages[1]), n
-        assert torch.equal(bits_cuda.unpack(mine, bits, n), bits_reference.unpack(mine, bits, n)), n
-    if bits <= 8:
-        for dtype in (torch.int8, torch.uint8):
-            bits_cuda.pack(codes.to(dtype), bits, mine)
-            bits_reference.pack(codes.to(dtype), bits, theirs)
-            assert torch.equal(mine, theirs)
-        assert torch.equal(bits_cuda.unpack(mine, bits, n, torch.uint8), bits_reference.unpack(mine, bits, n).byte())
+        for dtype in (torch.int32, torch.int8, torch.uint8) if bits <= 8 and n == 65 else (torch.int32,):
+            messages = []
+            for kernel, device in ((bits_reference, CPU), (bits_cuda, HERE)):
+                message = torch.full((2, -(-n * bits // 8) + 3), 255, dtype=torch.uint8, device=device)
+                packed = message[:, 1:-2]  # between bytes that are none of the kernel's
+                kernel.pack(codes.to(device, dtype), bits, packed)
+                back = kernel.unpack(packed, bits, n, torch.int32 if dtype == torch.int32 else torch.uint8)
+                messages.append((message.cpu(), back.cpu()))
+            for theirs, mine in zip(*messages, strict=True):
+                assert torch.equal(theirs, mine), (n, dtype)
 
 
 CODES = [
@@ -91,8 +96,12 @@ CODES = [
         ((1, 17_003), torch.bfloat16, None, ()),
         ((2, 6161), torch.float16, torch.bfloat16, ()),
         ((2, 3000), torch.float32, torch.float32, SPECIAL),
+        pytest.param(
+            *((3, 1_000_003), torch.float32, torch.float32, ()),
+            marks=pytest.mark.skipif(INTERPRETED, reason="many tiles: for a GPU"),
+        ),
     ],
-    ids=["one", "feedback", "long", "halves", "special"],
+    ids=["one", "feedback", "long", "halves", "special", "many tiles"],
 )
 def test_block_codes(
     code: BlockCode,
@@ -111,21 +120,26 @@ def test_block_codes(
     old = None if feedback is None else torch.randn(shape, generator=generator).to(feedback)
     blocks, num_bytes = code.blocks(n), code.code_bytes(n)
     results = []
-    for kernel in (blocks_reference, blocks_cuda):
-        message = torch.full((num_rows, 4 * blocks + -(-num_bytes // 4) * 4 + 8), 255, dtype=torch.uint8)
+    for kernel, device in ((blocks_reference, CPU), (blocks_cuda, HERE)):
+        row_bytes = 4 * blocks + -(-num_bytes // 4) * 4 + 8
+        message = torch.full((num_rows, row_bytes), 255, dtype=torch.uint8, device=device)
         scales, codes = message[:, : 4 * blocks].view(torch.float32), message[:, 4 * blocks : 4 * blocks + num_bytes]
-        residual = Residual(old, 0.9, torch.full(shape, 7.0))
-        kernel.encode_blocks(rows, code, (77, 0xF1234567), codes, scales, residual if n > 1 else None)
-        decoded, total = torch.empty(shape), torch.empty(n)
+        waiting = None if old is None else old.to(device)
+        residual = Residual(waiting, 0.9, torch.full(shape, 7.0, device=device)) if n > 1 else None
+        kernel.encode_blocks(rows.to(device), code, (77, 0xF1234567), codes, scales, residual)
+        decoded, total = torch.empty(shape, device=device), torch.empty(n, device=device)
         kernel.decode_blocks(codes, scales, code, decoded)
         kernel.sum_blocks(codes, scales, code, total)
-        results.append((message, scales, residual.new, decoded, total))
+        narrow = torch.empty(shape, dtype=torch.float16, device=device)
+        kernel.decode_blocks(codes, scales, code, narrow)
+        left = decoded if residual is None else residual.new
+        results.append([x.cpu() for x in (message, scales, left, decoded, total, narrow.float())])
     theirs, mine = results
     if not theirs[1].isnan().any():
         assert torch.equal(mine[0], theirs[0])
     codes_of = slice(4 * blocks, None)
     assert torch.equal(mine[0][:, codes_of], theirs[0][:, codes_of])
-    for name, a, b in zip(("scales", "residual", "decoded", "sum"), mine[1:], theirs[1:], strict=True):
+    for name, a, b in zip(("scales", "residual", "decoded", "sum", "as float16"), mine[1:], theirs[1:], strict=True):
         assert same_bits(a, b), name
 
 
@@ -150,7 +164,7 @@ def magnitudes(kind: str, num_rows: int, n: int) -> Tensor:
 def test_the_largest(kind: str, num_rows: int, n: int, ks: tuple[int, ...]) -> None:
     keys = magnitudes(kind, num_rows, n + 3)[:, 1:-2]
     for k in ks:
-        assert torch.equal(select_cuda.largest(keys, k), select_reference.largest(keys, k)), k
+        assert torch.equal(select_cuda.largest(keys.to(HERE), k).cpu(), select_reference.largest(keys, k)), k
 
 
 @pytest.mark.parametrize("kind", ["random", "ties", "not finite"])
@@ -158,6 +172,7 @@ def test_the_largest(kind: str, num_rows: int, n: int, ks: tuple[int, ...]) -> N
 def test_at_least(kind: str, n: int) -> None:
     floors = torch.tensor([1.0, 0.0, float("inf"), 1e30]).view(torch.int32)
     keys = magnitudes(kind, 4, n + 1)[:, 1:]
-    for mine, theirs in zip(select_cuda.at_least(keys, floors), select_reference.at_least(keys, floors), strict=True):
+    found = select_cuda.at_least(keys.to(HERE), floors.to(HERE))
+    for mine, theirs in zip(found, select_reference.at_least(keys, floors), strict=True):
         assert mine.dtype == torch.int32
-        assert torch.equal(mine, theirs)
+        assert torch.equal(mine.cpu(), theirs)
