@@ -14,8 +14,8 @@ class Residual(NamedTuple):
         target = rows + decay * old
         new    = target - decoded(encoded(target))
 
-    ``old``: float32 ``[R, n]``, or None when nothing waits. ``new``: float32 ``[R, n]``, contiguous, written; another
-    memory than ``old``, so that a void step can be taken back.
+    ``old``: float32 or bfloat16 ``[R, n]``, or None when nothing waits. ``new``: float32 ``[R, n]``, contiguous, is
+    written; another memory than ``old``, so that a void step can be taken back.
     """
 
     old: Tensor | None
@@ -26,4 +26,6 @@ class Residual(NamedTuple):
         """Write the target to ``new`` and return it."""
         if self.old is None:
             return self.new.copy_(rows)
+        if rows.dtype != torch.float32:  # two bfloat16 tensors would be added in bfloat16
+            return self.new.copy_(rows).add_(self.old, alpha=self.decay)
         return torch.add(rows, self.old, alpha=self.decay, out=self.new)

@@ -32,6 +32,7 @@ Function = Callable[..., Any]
 intrinsic: Callable[[Function], Function] = extending.intrinsic  # numba's own annotations are missing or wrong
 overload: Callable[[Function], Callable[[Function], Function]] = extending.overload
 alloca_once: Any = cgutils.alloca_once
+get_or_insert_function: Any = cgutils.get_or_insert_function
 raw_memcpy: Any = cgutils.raw_memcpy
 
 LANES = 32
@@ -244,7 +245,9 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     """``a * b + c``, rounded once."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
+        vector = _vector(FLOAT)
+        kind = ir.FunctionType(vector, [vector] * 3)
+        return builder.call(get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32"), arguments)
 
     return FLOATS(FLOATS, FLOATS, FLOATS), build
 
@@ -257,7 +260,17 @@ def where(context: Any, mask: Any, a: Any, b: Any) -> Any:
         mask, a, b = arguments
         return builder.select(builder.bitcast(mask, _vector(BOOL)), a, b)
 
-    return FLOATS(types.uint32, FLOATS, FLOATS), build
+    return a(types.uint32, a, a), build
+
+
+@intrinsic
+def ones(context: Any, mask: Any) -> Any:
+    """How many of a mask's bits are 1."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.ctpop(arguments[0]), ir.IntType(64))
+
+    return types.int64(types.uint32), build
 
 
 def _comparison(predicate: str, words: str) -> Any:
@@ -289,7 +302,10 @@ def _operator(function: Function, instruction: str) -> None:
 
     @overload(function)
     def choose(a: Any, b: Any) -> Any:
-        return (lambda a, b: calculate(a, b)) if isinstance(a, Vector) and a == b else None
+        def calculated(a: Any, b: Any) -> Any:
+            return calculate(a, b)
+
+        return calculated if isinstance(a, Vector) and a == b else None
 
 
 _operator(operator.add, "fadd")
