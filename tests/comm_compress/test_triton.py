@@ -128,3 +128,20 @@ def test_selection_compiles(assembly: dict[str, str]) -> None:
     for n in (3000, 30_000):
         select_cuda.largest(torch.zeros(2, n, dtype=torch.int32), 30)
     assert assembly.keys() == {"_largest_of_row", "_histogram", "_next_digit", "_count", "_write"}
+
+
+def test_means_and_votes_compile_and_contract_nothing(assembly: dict[str, str]) -> None:
+    from comm_compress.kernels import means_cuda, votes_cuda
+
+    rows, means = torch.empty(2, 40_000), torch.empty(2, 40)
+    bits, marks = torch.empty(2, 5000, dtype=torch.uint8), torch.empty(2, 40, dtype=torch.uint8)
+    means_cuda.encode_means(rows, 1024, means, means, bits, Residual(rows, 0.9, rows))
+    votes_cuda.encode_votes(rows, 1024, (1, 2), marks, bits)
+    for out in (rows, rows.bfloat16()):
+        means_cuda.decode_means(means, means, bits, 1024, out)
+        votes_cuda.decode_votes(marks, bits, 1024, out)
+    means_cuda.sum_means(means, means, bits, 1024, rows[0])
+    votes_cuda.sum_votes(marks, bits, 1024, rows[0])
+    assert assembly.keys() == {"_encode_means", "_decode_means", "_encode_votes", "_decode_votes"}
+    for ptx in assembly.values():
+        as_written(ptx)

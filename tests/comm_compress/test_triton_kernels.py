@@ -13,13 +13,15 @@ from comm_compress.kernels import (
     Residual,
     bits_reference,
     blocks_reference,
+    means_reference,
     random_reference,
     select_reference,
+    votes_reference,
 )
 
 pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 
-from comm_compress.kernels import bits_cuda, blocks_cuda, random_cuda, select_cuda
+from comm_compress.kernels import bits_cuda, blocks_cuda, means_cuda, random_cuda, select_cuda, votes_cuda
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -176,3 +178,50 @@ def test_at_least(kind: str, n: int) -> None:
     for mine, theirs in zip(found, select_reference.at_least(keys, floors), strict=True):
         assert mine.dtype == torch.int32
         assert torch.equal(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("group_size", [8, 40, 1024, 4096, 8192])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "feedback", "special"),
+    [
+        ((2, 1), torch.float32, None, ()),
+        ((2, 5001), torch.bfloat16, None, ()),
+        ((3, 3000), torch.float32, torch.float32, ()),
+        ((2, 2500), torch.float32, torch.bfloat16, SPECIAL),
+    ],
+    ids=["one", "plain", "feedback", "special"],
+)
+def test_means_and_votes(
+    group_size: int,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    feedback: torch.dtype | None,
+    special: tuple[float, ...],
+) -> None:
+    (num_rows, n), generator = shape, torch.Generator().manual_seed(1)
+    rows = torch.randn(shape, generator=generator)
+    rows[:, n // 4 : n // 2] = 0
+    for place, value in enumerate(special):
+        rows.view(-1)[place * 407 + 3] = value
+    rows = rows.to(dtype)
+    old = None if feedback is None else torch.randn(shape, generator=generator).to(feedback)
+    results = []
+    for means, votes, device in ((means_reference, votes_reference, CPU), (means_cuda, votes_cuda, HERE)):
+        x = rows.to(device)
+        above, below = (torch.empty(num_rows, -(-n // group_size), device=device) for _ in range(2))
+        residual = None if old is None else Residual(old.to(device), 0.9, torch.empty(shape, device=device))
+        bits, signs = (torch.full((num_rows, -(-n // 8)), 99, dtype=torch.uint8, device=device) for _ in range(2))
+        marks = torch.full(above.shape, 99, dtype=torch.uint8, device=device)
+        rows_out, votes_out = (torch.empty(shape, device=device) for _ in range(2))
+        total, decision = (torch.empty(n, device=device) for _ in range(2))
+        means.encode_means(x, group_size, above, below, bits, residual)
+        means.decode_means(above, below, bits, group_size, rows_out)
+        means.sum_means(above, below, bits, group_size, total)
+        votes.encode_votes(x, group_size, (5, 0xF1234567), marks, signs)
+        votes.decode_votes(marks, signs, group_size, votes_out)
+        votes.sum_votes(marks, signs, group_size, decision)
+        left = rows_out if residual is None else residual.new
+        results.append({"bits": bits, "signs": signs, "marks": marks, "above": above, "below": below, "left": left})
+        results[-1] |= {"rows": rows_out, "total": total, "votes": votes_out, "decision": decision}
+    for name, theirs in results[0].items():
+        assert same_bits(theirs.float(), results[1][name].cpu().float()), name
