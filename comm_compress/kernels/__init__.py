@@ -30,7 +30,11 @@ __all__ = [
     "count_sketch",
     "count_sketch_estimate",
     "decode_blocks",
+    "decode_means",
+    "decode_votes",
     "encode_blocks",
+    "encode_means",
+    "encode_votes",
     "exponents",
     "hadamard",
     "largest",
@@ -47,6 +51,8 @@ __all__ = [
     "signed_powers",
     "stochastic_quantize",
     "sum_blocks",
+    "sum_means",
+    "sum_votes",
     "ulp_apply",
     "ulp_difference",
     "uniform",
@@ -134,6 +140,38 @@ def stochastic_quantize(
 ) -> None:
     """Unbiased rounding to multiples of given scales; see `quantize_reference.stochastic_quantize`."""
     _topic("quantize", rows).stochastic_quantize(rows, scales, block_size, levels, key, codes, offset)
+
+
+def encode_means(
+    rows: Tensor, group_size: int, above: Tensor, below: Tensor, bits: Tensor, residual: Residual | None = None
+) -> None:
+    """The mean of each side of zero in every group, and the signs; see `means_reference.encode_means`."""
+    _topic("means", rows).encode_means(rows, group_size, above, below, bits, residual)
+
+
+def decode_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
+    """The mean of every element's side, to ``out`` ``[R, n]`` of any float dtype."""
+    _topic("means", bits).decode_means(above, below, bits, group_size, out)
+
+
+def sum_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
+    """The sum of the decoded rows, accumulated in row order, to ``out`` float32 ``[n]``."""
+    _topic("means", bits).sum_means(above, below, bits, group_size, out)
+
+
+def encode_votes(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
+    """Signs, zeros by coin, and what every group is; see `votes_reference.encode_votes`."""
+    _topic("votes", rows).encode_votes(rows, group_size, key, marks, bits)
+
+
+def decode_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
+    """-1, 0, 1 or NaN, to ``out`` ``[R, n]`` of any float dtype; see `votes_reference.decode_votes`."""
+    _topic("votes", bits).decode_votes(marks, bits, group_size, out)
+
+
+def sum_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
+    """R times the sign that most rows have, to ``out`` float32 ``[n]``; see `votes_reference.sum_votes`."""
+    _topic("votes", bits).sum_votes(marks, bits, group_size, out)
 
 
 def hadamard(rows: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from comm_compress.kernels.bits_cuda import code_at
 from comm_compress.kernels.block_code import TRITS, BlockCode
-from comm_compress.kernels.random_cuda import uniform_at
+from comm_compress.kernels.random_cuda import as_fractions, noise_at
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.triton_tools import TILE, as_int32, launch, power_of_two, row_stride, target_at
 
@@ -54,7 +54,7 @@ def encode_blocks(
             "BLOCK": padded if whole_row else block,
             "PADDED": padded,
             "BLOCKS": together,
-            "num_warps": _warps(together * padded),
+            "num_warps": warps(together * padded),
         }
         grid = (triton.cdiv(blocks, together), num_rows)
         fused = code.bits is not None
@@ -69,8 +69,8 @@ def encode_blocks(
         launch(_tile_sizes, grid, *source, *found, blocks, tiles, block, **size, TILES=TILES)
         size.pop("ROTATE")
         launch(_combine, (blocks, num_rows), *found, blocks, tiles, block, n, scales, row_stride(scales), **size)
-    block, columns = _columns(code, n) if code.bits is not None else (0 if whole_row else code.block(n), 8)
-    shape = {"BLOCK": block, "ROWS": TILE // columns, "COLUMNS": columns, "num_warps": _warps(TILE)}
+    block, columns = columns_of(code.block(n), n) if code.bits is not None else (0 if whole_row else code.block(n), 8)
+    shape = {"BLOCK": block, "ROWS": TILE // columns, "COLUMNS": columns, "num_warps": warps(TILE)}
     in_tile = TILE if code.bits is not None else TILE // 8 * TRITS
     launch(_round, (triton.cdiv(n, in_tile), num_rows), *source, *to, low, high, **rounding, **shape)
 
@@ -87,7 +87,7 @@ def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
 
 def _decode_to(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor, SUM: bool) -> None:
     n, num_rows = out.shape[1], codes.shape[0]
-    block, columns = _columns(code, n)
+    block, columns = columns_of(code.block(n), n)
     launch(
         _decode,
         (triton.cdiv(n, TILE), out.shape[0]),
@@ -99,19 +99,19 @@ def _decode_to(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor, SUM:
         SUM=SUM,
         ROWS=TILE // columns,
         COLUMNS=columns,
-        num_warps=_warps(TILE),
+        num_warps=warps(TILE),
     )
 
 
-def _columns(code: BlockCode, n: int) -> tuple[int, int]:
+def columns_of(block: int, n: int) -> tuple[int, int]:
     """BLOCK (0: one for the row) and COLUMNS of a tile: a block in each line where blocks divide tiles."""
-    block = code.block(n)
     if block >= n:
         return 0, TILE
     return block, block if TILE % block == 0 else TILE
 
 
-def _warps(elements: int) -> int:
+def warps(elements: int) -> int:
+    """How many share a tile: 16 elements a thread, at most 8 warps."""
     return min(8, max(1, elements // 512))
 
 
@@ -137,11 +137,14 @@ def _peaks(x):
 
 
 @triton.jit
-def _lane_sums(
+def lane_sums(
     rows, old, decay, start, stop, n, ROWS: tl.constexpr, STEPS: tl.constexpr, SIZE: tl.constexpr, CLIP: tl.constexpr,
     ROTATE: tl.constexpr,
 ):  # fmt: skip
-    """float64 sums of magnitudes and of squares of ``[start, stop)`` of each of ROWS tiles, in lanes of 32."""
+    """float64 sums of magnitudes and of squares (or of what is above 0 and what is below) of ``[start, stop)``.
+
+    For each of ROWS tiles, in lanes of 32.
+    """
     total = tl.zeros([ROWS, 32], tl.float64)
     squares = tl.zeros([ROWS, 32], tl.float64)
     for step in range(STEPS):
@@ -150,6 +153,9 @@ def _lane_sums(
         if ROTATE:
             x = _rotated(x, i, n, ROWS, 32)
         wide = x.to(tl.float64)
+        if SIZE == "sides":
+            total += tl.where(x <= 0, 0.0, wide)  # a NaN is on both
+            squares += tl.where(x >= 0, 0.0, wide)
         if SIZE == "mean":
             total += tl.abs(wide)
         if SIZE == "l2" or CLIP > 0:
@@ -183,7 +189,7 @@ def _scale(peak, total, squares, length, LEVELS: tl.constexpr, SIZE: tl.constexp
 
 
 @triton.jit
-def _codes(x, scale, counter, low, high, LEVELS: tl.constexpr, BITS: tl.constexpr, ROUNDING: tl.constexpr):
+def _codes(x, scale, row, i, n, low, high, LEVELS: tl.constexpr, BITS: tl.constexpr, ROUNDING: tl.constexpr):
     """int32 codes (fp8: their bits; 1 bit: 0 or 1) of ``x``, 0 where the scale is 0 or NaN.
 
     ``scale`` has the shape of ``x``, or one column, or is a scalar: a quotient for every block is enough.
@@ -201,7 +207,7 @@ def _codes(x, scale, counter, low, high, LEVELS: tl.constexpr, BITS: tl.constexp
         if BITS == 1:
             t = t * 0.5 + 0.5
         whole = tl.floor(t)  # which may take a denormal for 0: -1 and a share of 1, or 0 and one below 0, both give 0
-        up = uniform_at(counter, low, high) < t - whole
+        up = as_fractions(noise_at(row, i, n, low, high)) < t - whole
         rounded = tl.where(up, whole + 1.0, whole)
         rounded = tl.minimum(tl.maximum(rounded, 0.0 if BITS == 1 else -LEVELS * 1.0), LEVELS * 1.0)
         code = tl.where(usable, rounded.to(tl.int32), 0)
@@ -248,7 +254,7 @@ def _values(code, BITS: tl.constexpr, ROUNDING: tl.constexpr):
 
 
 @triton.jit
-def _store_packed(
+def store_packed(
     codes, code, block, num_bytes, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """Pack ``code`` int32 ``[ROWS, COLUMNS]``, 0 beyond the row: line r is block ``block[r]``, BLOCK codes of it."""
@@ -318,16 +324,16 @@ def _encode(
         summed: tl.constexpr = PADDED if PADDED < 1024 else 1024
         steps: tl.constexpr = (summed + 31) // 32
         for first in tl.static_range(0, PADDED, summed):
-            more, more_squares = _lane_sums(rows, old, decay, start + first, stop, n, BLOCKS, steps, SIZE, CLIP, ROTATE)
+            more, more_squares = lane_sums(rows, old, decay, start + first, stop, n, BLOCKS, steps, SIZE, CLIP, ROTATE)
             total += more
             squares += more_squares
     length = tl.maximum(stop - start, 1).to(tl.float64)
     scale = _scale(peak, total, squares, length, LEVELS, SIZE, CLIP)
     tl.store(scales + row * scale_stride + block, scale, mask=start < n)
     if FUSED:
-        code = _codes(x, scale[:, None], (row * n + i).to(tl.uint32), low, high, LEVELS, BITS, ROUNDING)
+        code = _codes(x, scale[:, None], row, i, n, low, high, LEVELS, BITS, ROUNDING)
         code = tl.where(mask, code, 0)
-        _store_packed(codes + row * code_stride, code, block, num_bytes, BITS, BLOCK, BLOCKS, PADDED)
+        store_packed(codes + row * code_stride, code, block, num_bytes, BITS, BLOCK, BLOCKS, PADDED)
         if new is not None:
             new += row * new_stride
             _leave(new, code, scale[:, None], target, i, mask, n, BITS, ROUNDING, ROTATE, BLOCKS, PADDED)
@@ -356,7 +362,7 @@ def _tile_sizes(
             x = _rotated(x, i, n, TILES, SUMMED)
         tl.store(found + number, _peaks(x), mask=mask)
     if SIZE != "max" or CLIP > 0:
-        total, squares = _lane_sums(rows, old, decay, start, stop, n, TILES, SUMMED // 32, SIZE, CLIP, ROTATE)
+        total, squares = lane_sums(rows, old, decay, start, stop, n, TILES, SUMMED // 32, SIZE, CLIP, ROTATE)
         if SIZE == "mean":
             tl.store(found + number, total, mask=mask)
         tl.store(squared + number, squares, mask=mask)
@@ -419,8 +425,8 @@ def _round(
     if ROTATE:
         tl.static_assert(BITS != 0, "five trits do not divide 32 elements")
         x = _rotated(target, i, n, ROWS, COLUMNS)
-    scale = _scale_at(scales + row * scale_stride, i, mask, BITS, BLOCK, ROWS, COLUMNS)
-    code = _codes(x, scale, (row * n + i).to(tl.uint32), low, high, LEVELS, BITS, ROUNDING)
+    scale = scale_at(scales + row * scale_stride, i, mask, BITS, BLOCK, ROWS, COLUMNS)
+    code = _codes(x, scale, row, i, n, low, high, LEVELS, BITS, ROUNDING)
     codes += row * code_stride
     if BITS == 0:
         power = tl.where(column == 0, 1, tl.where(column == 1, 3, tl.where(column == 2, 9, 27)))
@@ -428,13 +434,13 @@ def _round(
         digit = tl.where(mask, code + 1, 0)
         tl.store(codes + line, tl.sum(digit * power, axis=1).to(tl.uint8), mask=line < num_bytes)
     else:
-        _store_packed(codes, tl.where(mask, code, 0), line, num_bytes, BITS, COLUMNS, ROWS, COLUMNS)
+        store_packed(codes, tl.where(mask, code, 0), line, num_bytes, BITS, COLUMNS, ROWS, COLUMNS)
     if new is not None:
         _leave(new + row * new_stride, code, scale, target, i, mask, n, BITS, ROUNDING, ROTATE, ROWS, COLUMNS)
 
 
 @triton.jit
-def _scale_at(scales, i, mask, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def scale_at(scales, i, mask, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The scales of a tile of elements ``i``: a scalar, one for every line, or one for every element."""
     if BLOCK == 0:
         scale = tl.load(scales)
@@ -482,17 +488,23 @@ def _decoded(
     mask = i < n
     if BITS == 0:
         code = _trit_at(codes, i, mask)
-    elif 8 % BITS == 0:  # every byte is loaded once
-        width: tl.constexpr = COLUMNS // 8 * BITS
-        byte = line * width + tl.arange(0, width)[None, :]
-        octet = tl.load(codes + byte, mask=byte < num_bytes, other=0).to(tl.int32)
-        place = (tl.arange(0, 8 // BITS) * BITS)[None, None, :]
-        code = tl.reshape((octet[:, :, None] >> place) & ((1 << BITS) - 1), [ROWS, COLUMNS])
+    elif 8 % BITS == 0:
+        code = unpacked(codes, line, num_bytes, BITS, ROWS, COLUMNS)
     else:
         code = code_at(codes, i, mask, BITS)
     if BITS > 1 and (ROUNDING == "nearest" or ROUNDING == "stochastic"):  # two's complement
         code = (code ^ (1 << (BITS - 1))) - (1 << (BITS - 1))
-    return _values(code, BITS, ROUNDING) * _scale_at(scales, i, mask, BITS, BLOCK, ROWS, COLUMNS)
+    return _values(code, BITS, ROUNDING) * scale_at(scales, i, mask, BITS, BLOCK, ROWS, COLUMNS)
+
+
+@triton.jit
+def unpacked(codes, line, num_bytes, BITS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """int32 ``[ROWS, COLUMNS]``: codes of a power of two bits, every byte loaded once; ``line`` ``[ROWS, 1]``."""
+    width: tl.constexpr = COLUMNS // 8 * BITS
+    byte = line * width + tl.arange(0, width)[None, :]
+    octet = tl.load(codes + byte, mask=byte < num_bytes, other=0).to(tl.int32)
+    place = (tl.arange(0, 8 // BITS) * BITS)[None, None, :]
+    return tl.reshape((octet[:, :, None] >> place) & ((1 << BITS) - 1), [ROWS, COLUMNS])
 
 
 @triton.jit

@@ -17,6 +17,14 @@ def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     return words
 
 
+def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device) -> Tensor:
+    """As `random_reference.noise_bits`."""
+    words = torch.empty(num_rows, n, dtype=torch.int32, device=device)
+    low, high = (as_int32(word) for word in key)
+    launch(_noise, (triton.cdiv(n, TILE), num_rows), words, n, low, high, TILE=TILE)
+    return words
+
+
 def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     """As `random_reference.uniform`."""
     numbers = torch.empty(n, dtype=torch.float32, device=device)
@@ -41,21 +49,34 @@ def hash_counter(counter, low, high):
     """uint32: the 32 random bits of each uint32 counter under a key of two int32 words."""
     low = low.to(tl.uint32)
     high = high.to(tl.uint32)
-    word = _mix(counter ^ low) * tl.full([], 0x9E3779B1, tl.uint32) + low
-    word = _mix(word ^ high) * tl.full([], 0x9E3779B1, tl.uint32) + high
-    return _mix(word)
+    return _mix((_mix(counter ^ low) * tl.full([], 0x9E3779B1, tl.uint32) + low) ^ high)
 
 
 @triton.jit
-def uniform_at(counter, low, high):
-    """float32 in [0, 1) of each uint32 counter."""
-    return (hash_counter(counter, low, high) >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
+def noise_at(row, i, n, low, high):
+    """uint32: the random bits of the elements ``i`` of row ``row`` (int64) of ``n``."""
+    word = (row * ((n + 1023) // 1024) + i // 1024) * 512 + i % 512
+    word = hash_counter(word.to(tl.uint32), low, high)
+    return tl.where((i & 512) == 0, word, (word << 16) | (word >> 16))
+
+
+@triton.jit
+def as_fractions(words):
+    """float32 in [0, 1) of uint32 words."""
+    return (words >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
 
 
 @triton.jit(do_not_specialize=["low", "high"])
 def _random(out, n, low, high, UNIFORM: tl.constexpr, TILE: tl.constexpr):
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     if UNIFORM:
-        tl.store(out + i, uniform_at(i.to(tl.uint32), low, high), mask=i < n)
+        tl.store(out + i, as_fractions(hash_counter(i.to(tl.uint32), low, high)), mask=i < n)
     else:
         tl.store(out + i, hash_counter(i.to(tl.uint32), low, high).to(tl.int32, bitcast=True), mask=i < n)
+
+
+@triton.jit(do_not_specialize=["low", "high"])
+def _noise(out, n, low, high, TILE: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    tl.store(out + row * n + i, noise_at(row, i, n, low, high).to(tl.int32, bitcast=True), mask=i < n)

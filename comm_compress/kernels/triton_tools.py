@@ -49,9 +49,9 @@ def power_of_two(size: int) -> int:
 def target_at(rows, old, decay, i, mask):
     """float32: the elements ``i`` of a row, and of what earlier steps left out (``old`` None: nothing); 0 where masked.
 
-    `Residual.target`, which rounds once.
+    `Residual.target`, which rounds the product and the sum.
     """
     x = tl.load(rows + i, mask=mask, other=0).to(tl.float32)
     if old is not None:
-        x = tl.fma(tl.load(old + i, mask=mask, other=0).to(tl.float32), decay, x)
+        x += tl.load(old + i, mask=mask, other=0).to(tl.float32) * decay
     return x

@@ -12,8 +12,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.encoded import Encoded, Field, Layout
-from comm_compress.kernels import BlockCode
-from comm_compress.kernels.blocks_reference import block_lengths
+from comm_compress.kernels import BlockCode, Residual
 from comm_compress.methods.blockwise import BlockCodec, require_block
 from comm_compress.registry import register
 from comm_compress.state import State
@@ -54,36 +53,34 @@ class OneBit(Codec):
         )
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Sums and counts of each side."""
-        n = rows.shape[1]
-        out = state.message(rows, self.layout(n, rows.dtype))
-        if n == 0:
-            return out
-        above = rows >= 0
-        kernels.pack(above.view(torch.uint8), 1, out["bits"])
-        count = kernels.block_norms(above, self.group_size, 1)
-        rest = block_lengths(n, self.group_size, rows.device) - count
-        out["above"].copy_(kernels.block_norms(rows.clamp(min=0), self.group_size, 1) / count.clamp(min=1))
-        out["below"].copy_(kernels.block_norms(rows.clamp(max=0), self.group_size, 1) / -rest.clamp(min=1))
+        """Both means of every group and the signs: one pass over memory."""
+        return self._encode(rows, None, state)
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """The same, and the residual in the same pass."""
+        return self._encode(rows, residual, state)
+
+    def _encode(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
+        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
+        if rows.numel():
+            kernels.encode_means(rows, self.group_size, out["above"], out["below"], out["bits"], residual)
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Float32 rows."""
-        codes, scales = self._terms(encoded)
-        rows = torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device)
-        for row, c, s in zip(rows, codes, scales, strict=True):
-            row.copy_(kernels.absmax_dequantize_sum(c, s, self.group_size))
-        return rows
+        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
-    def decode_sum(self, encoded: Encoded) -> Tensor:
-        """The sum over rows, from int8 codes: decoded rows are never held."""
-        codes, scales = self._terms(encoded)
-        return kernels.absmax_dequantize_sum(codes.flatten(0, 1), scales.flatten(0, 1), self.group_size)
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Rows of any float dtype."""
+        if out.numel():
+            kernels.decode_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
+        return out
 
-    def _terms(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
-        """Codes 0 and 1 ``[R, 2, n]`` and scales ``[R, 2, groups]``: a row is bit * above + (1 - bit) * below."""
-        bits = kernels.unpack(encoded["bits"], 1, encoded.n, torch.uint8).view(torch.int8)
-        return torch.stack((bits, 1 - bits), 1), torch.stack((encoded["above"], encoded["below"]), 1)
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Decoded rows are never held."""
+        if out.numel():
+            kernels.sum_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
+        return out
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,6 @@ class ScaledSign(BlockCodec):
         super().__init__(BlockCode(config.group_size, 1, 1, "mean", "sign"))
 
 
-ALL_ZERO, FINITE, NOT_FINITE = 0, 1, 2  # what a group's mark says
-
-
 class MajorityVote(Codec):
     """Every rank sends the signs of its gradient; the result is the sign that most of them sent (arXiv 1802.04434).
 
@@ -144,29 +138,27 @@ class MajorityVote(Codec):
         )
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Marks and signs."""
-        n = rows.shape[1]
-        out = state.message(rows, self.layout(n, rows.dtype))
-        peaks = kernels.block_norms(rows, self.group_size, math.inf)
-        out["marks"].copy_(torch.where(torch.isfinite(peaks), torch.where(peaks > 0, FINITE, ALL_ZERO), NOT_FINITE))
-        coins = (kernels.random_bits(state.key("zeros"), rows.numel(), rows.device) & 1).view(rows.shape)
-        kernels.pack(torch.where(rows == 0, coins, rows > 0), 1, out["bits"])
+        """Marks and signs: one pass over memory."""
+        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
+        if rows.numel():
+            kernels.encode_votes(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """The votes: -1, 1, 0 where a rank abstains, NaN where it was not finite."""
-        return kernels.absmax_dequantize(*self._votes(encoded), self.group_size)
+        """The votes in float32: -1, 1, 0 where a rank abstains, NaN where it was not finite."""
+        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
-    def decode_sum(self, encoded: Encoded) -> Tensor:
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """The votes in any float dtype."""
+        if out.numel():
+            kernels.decode_votes(encoded["marks"], encoded["bits"], self.group_size, out)
+        return out
+
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """The number of ranks times the sign of the sum of votes."""
-        votes = kernels.absmax_dequantize_sum(*self._votes(encoded), self.group_size)
-        return torch.where(votes.isnan(), torch.nan, votes.sign() * encoded.num_rows)
-
-    def _votes(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
-        """int8 signs ``[R, n]`` and float32 weights of groups: 0, 1 or NaN."""
-        signs = kernels.unpack(encoded["bits"], 1, encoded.n, torch.uint8).mul_(2).sub_(1).view(torch.int8)
-        marks = encoded["marks"]
-        return signs, torch.where(marks <= FINITE, marks.float(), torch.nan)
+        if out.numel():
+            kernels.sum_votes(encoded["marks"], encoded["bits"], self.group_size, out)
+        return out
 
 
 @register("signsgd", SignConfig, error_feedback=True)

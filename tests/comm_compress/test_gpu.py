@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from comm_compress import conformance, simulate
+from comm_compress import conformance, nonfinite, simulate
 from comm_compress.compressor import Codec
 from tests.comm_compress.table import IDS, TABLE, build
 
@@ -28,3 +28,32 @@ def test_cuda_gives_what_the_cpu_gives(name: str, config: dict[str, Any], n: int
         got = simulate.reduce_scatter(compressor, on_gpu, conformance.states(2, n))
         for a, b in zip(expected, got, strict=True):  # sums over ranks may round differently
             torch.testing.assert_close(b.total.cpu(), a.total, rtol=1e-5, atol=1e-6 * float(a.total.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("identity", {}),
+        ("int8", {}),
+        ("int8", {"error_feedback": True}),
+        ("int8", {"error_feedback": {"dtype": "int8"}}),
+        ("int4", {"hadamard": True}),
+        ("fp8", {}),
+        ("qsgd", {}),
+        ("terngrad", {}),
+        ("topk", {}),
+    ],
+    ids=str,
+)
+def test_the_cpu_does_not_wait(name: str, config: dict[str, Any]) -> None:
+    """Methods of fixed size: a collective is queued without reading anything back."""
+    compressor, states = build(name, config), conformance.states(2, 70_001)
+    inputs = [x.cuda() for x in conformance.gradient(2, 70_001)]
+    for mode in ("default", "error"):  # the first time kernels are compiled
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            for state, rows in zip(states, inputs, strict=True):
+                state.begin(nonfinite.mark(rows))
+            simulate.reduce_scatter(compressor, inputs, states)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,312 @@
+"""32 floats at a time: LLVM's vectors as values in numba kernels.
+
+LLVM makes vector instructions of a plain loop over a contiguous slice, and most kernels are such loops. Some things it
+does badly or not at all: comparisons to the bits of a mask (one instruction on AVX-512, a few elsewhere) and back,
+32 running sums in registers, float16. There a kernel says which vectors it means:
+
+    x = load(values, i, end)                 # values[i : min(i + 32, end)], then zeros
+    mask = at_least(x, 0)                    # uint32, bit j: x[j] >= 0
+    sums = sums + doubles(where(mask, x, splat(0)))
+    store_mask(bits, i // 8, end - i, mask)
+
+Nothing here names an instruction set; LLVM makes of it what the machine has. Places are not checked. Arrays have one
+dimension and are contiguous; in memory numbers may be narrower: see `bits_of`. Masks are plain uint32.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from llvmlite import ir
+from numba import extending
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from torch import Tensor
+
+from comm_compress.kernels.numba_tools import Array
+
+Function = Callable[..., Any]
+intrinsic: Callable[[Function], Function] = extending.intrinsic  # numba's own annotations are missing or wrong
+overload: Callable[[Function], Callable[[Function], Function]] = extending.overload
+alloca_once: Any = cgutils.alloca_once
+get_or_insert_function: Any = cgutils.get_or_insert_function
+raw_memcpy: Any = cgutils.raw_memcpy
+
+LANES = 32
+NARROW = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
+QUIET_NAN = 0x7FC0  # bfloat16's
+
+
+def bits_of(tensor: Tensor) -> Array:
+    """A CPU tensor of any float dtype as the array that `load` and `store` take: float32 or, narrower, its bits.
+
+    numba knows neither bfloat16 (uint16 here) nor float16 (int16).
+    """
+    array: Array = tensor.view(NARROW.get(tensor.dtype, tensor.dtype)).numpy()
+    return array
+
+
+def _vector(element: ir.Type) -> ir.VectorType:
+    return ir.VectorType(element, LANES)
+
+
+FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
+BOOL, BYTE, SHORT, WORD = (ir.IntType(width) for width in (1, 8, 16, 32))
+
+
+class Vector(types.Type):
+    """The type of 32 numbers, ``floats`` (float32) or ``doubles`` (float64)."""
+
+
+FLOATS, DOUBLES = Vector("floats"), Vector("doubles")
+
+
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Vector) -> None:
+        element = FLOAT if kind == FLOATS else DOUBLE
+        super().__init__(manager, kind, _vector(element))  # type: ignore[no-untyped-call]
+
+
+extending.register_model(Vector)(_VectorModel)
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def load(context: Any, values: Any, i: Any, end: Any) -> Any:
+    """``values[i : min(i + 32, end)]`` as floats, zeros after it; of float32, float16 or bfloat16 (see `bits_of`)."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        loaded = _load(context, builder, signature.args[0], *arguments)
+        if signature.args[0].dtype == types.float32:
+            return loaded
+        if signature.args[0].dtype == types.int16:
+            return builder.fpext(builder.bitcast(loaded, _vector(HALF)), _vector(FLOAT))
+        wide = builder.shl(builder.zext(loaded, _vector(WORD)), _all(WORD, 16))
+        return builder.bitcast(wide, _vector(FLOAT))
+
+    return FLOATS(values, types.intp, types.intp), build
+
+
+@intrinsic
+def store(context: Any, values: Any, i: Any, end: Any, x: Any) -> Any:
+    """``values[i : min(i + 32, end)] = x``, rounded to nearest even where the array is narrower."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, i, end, x = arguments
+        if signature.args[0].dtype == types.int16:
+            x = builder.bitcast(builder.fptrunc(x, _vector(HALF)), _vector(SHORT))
+        elif signature.args[0].dtype == types.uint16:
+            x = _to_bfloat16(builder, x)
+        _store(context, builder, signature.args[0], array, i, end, x)
+        return context.get_dummy_value()
+
+    return types.void(values, types.intp, types.intp, FLOATS), build
+
+
+@intrinsic
+def load_mask(context: Any, bits: Any, place: Any, count: Any) -> Any:
+    """The bits of ``bits[place : place + 4]`` (uint8); fewer bytes, and then zeros, where ``count`` bits are left."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place, end = _as_bytes(builder, arguments[0], *arguments[1:])
+        bytes_ = _load(context, builder, signature.args[0], array, place, end, WORD.width // BYTE.width)
+        return builder.bitcast(bytes_, WORD)
+
+    return types.uint32(bits, types.intp, types.intp), build
+
+
+@intrinsic
+def store_mask(context: Any, bits: Any, place: Any, count: Any, mask: Any) -> Any:
+    """``bits[place : place + 4] = mask`` (uint8); fewer bytes, its last bits zero, where ``count`` bits are left."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place, end = _as_bytes(builder, *arguments[:3])
+        count, mask = arguments[2:]
+        whole = builder.icmp_signed(">=", count, count.type(LANES))
+        kept = builder.sub(builder.shl(WORD(1), builder.trunc(count, WORD)), WORD(1))
+        mask = builder.select(whole, mask, builder.and_(mask, kept))
+        mask = builder.bitcast(mask, ir.VectorType(BYTE, WORD.width // BYTE.width))
+        _store(context, builder, signature.args[0], array, place, end, mask)
+        return context.get_dummy_value()
+
+    return types.void(bits, types.intp, types.intp, types.uint32), build
+
+
+def _as_bytes(builder: Any, array: Any, place: Any, count: Any) -> tuple[Any, Any, Any]:
+    """Where the bytes of ``count`` bits end."""
+    num_bytes = builder.ashr(builder.add(count, count.type(7)), count.type(3))
+    return array, place, builder.add(place, num_bytes)
+
+
+def _load(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, lanes: int = LANES) -> Any:
+    pointer, vector = _place(context, builder, kind, array, i, lanes)
+    spare = alloca_once(builder, vector)
+    left = builder.sub(end, i)
+    whole = builder.icmp_signed(">=", left, left.type(lanes))
+    with builder.if_else(whole, likely=True) as (then, otherwise):
+        with then:
+            all_ = builder.load(pointer, align=kind.dtype.bitwidth // 8)
+            after_all = builder.block
+        with otherwise:
+            builder.store(ir.Constant(vector, None), spare)
+            raw_memcpy(builder, spare, pointer, left, kind.dtype.bitwidth // 8)
+            some = builder.load(spare)
+            after_some = builder.block
+    loaded = builder.phi(vector)
+    loaded.add_incoming(all_, after_all)
+    loaded.add_incoming(some, after_some)
+    return loaded
+
+
+def _store(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, x: Any) -> None:
+    pointer, vector = _place(context, builder, kind, array, i, x.type.count)
+    spare = alloca_once(builder, vector)
+    left = builder.sub(end, i)
+    whole = builder.icmp_signed(">=", left, left.type(x.type.count))
+    with builder.if_else(whole, likely=True) as (then, otherwise):
+        with then:
+            builder.store(x, pointer, align=kind.dtype.bitwidth // 8)
+        with otherwise:
+            builder.store(x, spare)
+            raw_memcpy(builder, pointer, spare, left, kind.dtype.bitwidth // 8)
+
+
+def _place(context: Any, builder: Any, kind: Any, array: Any, i: Any, lanes: int) -> tuple[Any, ir.VectorType]:
+    vector = ir.VectorType(context.get_data_type(kind.dtype), lanes)
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [i]), vector.as_pointer()), vector
+
+
+def _to_bfloat16(builder: Any, x: Any) -> Any:
+    """To nearest even by integer arithmetic (the machine's own instruction turns denormals into zeros)."""
+    bits = builder.bitcast(x, _vector(WORD))
+    odd = builder.and_(builder.lshr(bits, _all(WORD, 16)), _all(WORD, 1))
+    rounded = builder.lshr(builder.add(bits, builder.add(odd, _all(WORD, 0x7FFF))), _all(WORD, 16))
+    narrow = builder.select(builder.fcmp_unordered("uno", x, x), _all(WORD, QUIET_NAN), rounded)
+    return builder.trunc(narrow, _vector(SHORT))
+
+
+# ---- arithmetic -------------------------------------------------------------------------------------------------
+
+
+def _all(element: ir.Type, number: float) -> Any:
+    return ir.Constant(_vector(element), [number] * LANES)
+
+
+def _spread(builder: Any, number: Any) -> Any:
+    one = builder.insert_element(ir.Constant(_vector(number.type), ir.Undefined), number, WORD(0))
+    return builder.shuffle_vector(one, one, _all(WORD, 0))
+
+
+@intrinsic
+def splat(context: Any, number: Any) -> Any:
+    """A float32 number 32 times."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _spread(builder, arguments[0])
+
+    return FLOATS(types.float32), build
+
+
+@intrinsic
+def doubles(context: Any, x: Any) -> Any:
+    """The same numbers in float64."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(arguments[0], _vector(DOUBLE))
+
+    return DOUBLES(FLOATS), build
+
+
+@intrinsic
+def sum_of_pairs(context: Any, x: Any) -> Any:
+    """The sum of 32 doubles as float64: neighbouring pairs are added until one number is left."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, lanes = arguments[0], LANES
+        while lanes > 1:
+            lanes //= 2
+            half = ir.VectorType(WORD, lanes)
+            even, odd = ([2 * j + k for j in range(lanes)] for k in (0, 1))
+            left, right = (builder.shuffle_vector(x, x, ir.Constant(half, places)) for places in (even, odd))
+            x = builder.fadd(left, right)
+        return builder.extract_element(x, WORD(0))
+
+    return types.float64(DOUBLES), build
+
+
+@intrinsic
+def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c``, rounded once."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = _vector(FLOAT)
+        kind = ir.FunctionType(vector, [vector] * 3)
+        return builder.call(get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32"), arguments)
+
+    return FLOATS(FLOATS, FLOATS, FLOATS), build
+
+
+@intrinsic
+def where(context: Any, mask: Any, a: Any, b: Any) -> Any:
+    """``a`` where the mask's bit is 1, else ``b``."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        mask, a, b = arguments
+        return builder.select(builder.bitcast(mask, _vector(BOOL)), a, b)
+
+    return a(types.uint32, a, a), build
+
+
+@intrinsic
+def ones(context: Any, mask: Any) -> Any:
+    """How many of a mask's bits are 1."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.ctpop(arguments[0]), ir.IntType(64))
+
+    return types.int64(types.uint32), build
+
+
+def _comparison(predicate: str, words: str) -> Any:
+    def compare(context: Any, x: Any, number: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            x, number = arguments
+            return builder.bitcast(builder.fcmp_ordered(predicate, x, _spread(builder, number)), WORD)
+
+        return types.uint32(FLOATS, types.float32), build
+
+    compare.__doc__ = f"The mask of the elements {words} a float32 number; NaN is not."
+    return intrinsic(compare)
+
+
+at_least = _comparison(">=", ">=")
+at_most = _comparison("<=", "<=")
+above = _comparison(">", ">")
+below = _comparison("<", "<")
+equal = _comparison("==", "equal to")
+
+
+def _operator(function: Function, instruction: str) -> None:
+    @intrinsic
+    def calculate(context: Any, a: Any, b: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, instruction)(*arguments)
+
+        return a(a, a), build
+
+    @overload(function)
+    def choose(a: Any, b: Any) -> Any:
+        def calculated(a: Any, b: Any) -> Any:
+            return calculate(a, b)
+
+        return calculated if isinstance(a, Vector) and a == b else None
+
+
+_operator(operator.add, "fadd")
+_operator(operator.sub, "fsub")

@@ -1,0 +1,227 @@
+"""Every Triton kernel gives its reference's bytes: on a GPU, or in Triton's interpreter (`test_triton` starts it)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from comm_compress.kernels import (
+    BlockCode,
+    Residual,
+    bits_reference,
+    blocks_reference,
+    means_reference,
+    random_reference,
+    select_reference,
+    votes_reference,
+)
+
+pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
+
+from comm_compress.kernels import bits_cuda, blocks_cuda, means_cuda, random_cuda, select_cuda, votes_cuda
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HERE = torch.device("cpu" if INTERPRETED else "cuda")
+pytestmark = (
+    []
+    if INTERPRETED
+    else [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+)
+CPU = torch.device("cpu")
+SPECIAL = (float("nan"), float("inf"), 1e-40, 3e38, -0.0, 1e-45)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal bit for bit, any NaN like any other."""
+    plain = [x.nan_to_num(7.0).view(torch.int32) for x in (a, b)]
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(*plain)
+
+
+@pytest.mark.parametrize("key", [(1, 2), (0xDEADBEEF, 0x89ABCDEF)])
+def test_random_numbers(key: tuple[int, int]) -> None:
+    assert torch.equal(random_cuda.random_bits(key, 5000, HERE).cpu(), random_reference.random_bits(key, 5000, CPU))
+    assert torch.equal(random_cuda.uniform(key, 5000, HERE).cpu(), random_reference.uniform(key, 5000, CPU))
+    for n in (1, 513, 5000):
+        mine = random_cuda.noise_bits(key, 3, n, HERE).cpu()
+        assert torch.equal(mine, random_reference.noise_bits(key, 3, n, CPU))
+
+
+@pytest.mark.parametrize("bits", range(1, 32))
+def test_bit_streams(bits: int) -> None:
+    for n in (0, 1, 7, 65, 2100):
+        codes = random_reference.random_bits((bits, n), 2 * n, CPU).view(2, n)
+        for dtype in (torch.int32, torch.int8, torch.uint8) if bits <= 8 and n == 65 else (torch.int32,):
+            messages = []
+            for kernel, device in ((bits_reference, CPU), (bits_cuda, HERE)):
+                message = torch.full((2, -(-n * bits // 8) + 3), 255, dtype=torch.uint8, device=device)
+                packed = message[:, 1:-2]  # between bytes that are none of the kernel's
+                kernel.pack(codes.to(device, dtype), bits, packed)
+                back = kernel.unpack(packed, bits, n, torch.int32 if dtype == torch.int32 else torch.uint8)
+                messages.append((message.cpu(), back.cpu()))
+            for theirs, mine in zip(*messages, strict=True):
+                assert torch.equal(theirs, mine), (n, dtype)
+
+
+CODES = [
+    BlockCode(256, 8, 127),
+    BlockCode(64, 4, 7),
+    BlockCode(40, 3, 3),
+    BlockCode(8, 5, 15),
+    BlockCode(None, 8, 127),
+    BlockCode(None, 4, 7, rotate=True),
+    BlockCode(96, 4, 7, rotate=True),
+    BlockCode(5000, 6, 31, size="l2"),
+    BlockCode(8192, 2, 1, size="mean", rounding="stochastic"),
+    BlockCode(None, 2, 1, size="mean", rounding="stochastic", clip_sigmas=2.7),
+    BlockCode(256, 1, 1, size="mean", rounding="sign"),
+    BlockCode(2048, 1, 1, size="l2", rounding="stochastic"),
+    BlockCode(None, 1, 1, size="mean", rounding="sign"),
+    BlockCode(256, 8, 448, rounding="e4m3"),
+    BlockCode(256, 8, 57344, rounding="e5m2"),
+    BlockCode(24, 8, 448, size="mean", rounding="e4m3"),  # larger than the format holds
+    BlockCode(64, None, 1, "max", "stochastic", 2.5),
+    BlockCode(None, None, 1, "l2", "stochastic"),
+    BlockCode(1 << 20, 7, 63, size="l2", rounding="stochastic"),
+    BlockCode(512, 8, 127, size="l2", rounding="stochastic", clip_sigmas=3.0, rotate=True),
+]
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "feedback", "special"),
+    [
+        ((2, 1), torch.float32, None, ()),
+        ((3, 1000), torch.float32, torch.float32, ()),
+        ((1, 17_003), torch.bfloat16, None, ()),
+        ((2, 6161), torch.float16, torch.bfloat16, ()),
+        ((2, 3000), torch.float32, torch.float32, SPECIAL),
+        pytest.param(
+            *((3, 1_000_003), torch.float32, torch.float32, ()),
+            marks=pytest.mark.skipif(INTERPRETED, reason="many tiles: for a GPU"),
+        ),
+    ],
+    ids=["one", "feedback", "long", "halves", "special", "many tiles"],
+)
+def test_block_codes(
+    code: BlockCode,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    feedback: torch.dtype | None,
+    special: tuple[float, ...],
+) -> None:
+    """Message, residual, decoded rows and sum; rows of the message in the middle of other bytes."""
+    num_rows, n = shape
+    generator = torch.Generator().manual_seed(n)
+    rows = torch.randn(shape, generator=generator) * torch.tensor([1.0, 1e-3, 1e3])[:num_rows, None]
+    for place, value in enumerate(special):
+        rows.view(-1)[place * 407 + 3] = value
+    rows = rows.to(dtype)
+    old = None if feedback is None else torch.randn(shape, generator=generator).to(feedback)
+    blocks, num_bytes = code.blocks(n), code.code_bytes(n)
+    results = []
+    for kernel, device in ((blocks_reference, CPU), (blocks_cuda, HERE)):
+        row_bytes = 4 * blocks + -(-num_bytes // 4) * 4 + 8
+        message = torch.full((num_rows, row_bytes), 255, dtype=torch.uint8, device=device)
+        scales, codes = message[:, : 4 * blocks].view(torch.float32), message[:, 4 * blocks : 4 * blocks + num_bytes]
+        waiting = None if old is None else old.to(device)
+        residual = Residual(waiting, 0.9, torch.full(shape, 7.0, device=device)) if n > 1 else None
+        kernel.encode_blocks(rows.to(device), code, (77, 0xF1234567), codes, scales, residual)
+        decoded, total = torch.empty(shape, device=device), torch.empty(n, device=device)
+        kernel.decode_blocks(codes, scales, code, decoded)
+        kernel.sum_blocks(codes, scales, code, total)
+        narrow = torch.empty(shape, dtype=torch.float16, device=device)
+        kernel.decode_blocks(codes, scales, code, narrow)
+        left = decoded if residual is None else residual.new
+        results.append([x.cpu() for x in (message, scales, left, decoded, total, narrow.float())])
+    theirs, mine = results
+    if not theirs[1].isnan().any():
+        assert torch.equal(mine[0], theirs[0])
+    codes_of = slice(4 * blocks, None)
+    assert torch.equal(mine[0][:, codes_of], theirs[0][:, codes_of])
+    for name, a, b in zip(("scales", "residual", "decoded", "sum", "as float16"), mine[1:], theirs[1:], strict=True):
+        assert same_bits(a, b), name
+
+
+def magnitudes(kind: str, num_rows: int, n: int) -> Tensor:
+    """Keys of rows with many, few or no equal magnitudes."""
+    x = torch.randn(num_rows, n, generator=torch.Generator().manual_seed(n))
+    if kind == "ties":
+        x = (2 * x).round()
+    elif kind == "mostly zeros":
+        x[x.abs() < 1.5] = 0
+    elif kind == "not finite":
+        x = x.bfloat16().float()
+        x.view(-1)[0], x.view(-1)[-1] = float("nan"), -float("inf")
+    return select_reference.magnitude_keys(x)
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "mostly zeros", "not finite"])
+@pytest.mark.parametrize(
+    ("num_rows", "n", "ks"),
+    [(2, 1, (0, 1)), (3, 700, (1, 50, 700)), (2, 4096, (40,)), (2, 20_001, (1, 300, 20_001)), (1, 4097, (4000,))],
+)
+def test_the_largest(kind: str, num_rows: int, n: int, ks: tuple[int, ...]) -> None:
+    keys = magnitudes(kind, num_rows, n + 3)[:, 1:-2]
+    for k in ks:
+        assert torch.equal(select_cuda.largest(keys.to(HERE), k).cpu(), select_reference.largest(keys, k)), k
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "not finite"])
+@pytest.mark.parametrize("n", [0, 1, 9000])
+def test_at_least(kind: str, n: int) -> None:
+    floors = torch.tensor([1.0, 0.0, float("inf"), 1e30]).view(torch.int32)
+    keys = magnitudes(kind, 4, n + 1)[:, 1:]
+    found = select_cuda.at_least(keys.to(HERE), floors.to(HERE))
+    for mine, theirs in zip(found, select_reference.at_least(keys, floors), strict=True):
+        assert mine.dtype == torch.int32
+        assert torch.equal(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("group_size", [8, 40, 1024, 4096, 8192])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "feedback", "special"),
+    [
+        ((2, 1), torch.float32, None, ()),
+        ((2, 5001), torch.bfloat16, None, ()),
+        ((3, 3000), torch.float32, torch.float32, ()),
+        ((2, 2500), torch.float32, torch.bfloat16, SPECIAL),
+    ],
+    ids=["one", "plain", "feedback", "special"],
+)
+def test_means_and_votes(
+    group_size: int,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    feedback: torch.dtype | None,
+    special: tuple[float, ...],
+) -> None:
+    (num_rows, n), generator = shape, torch.Generator().manual_seed(1)
+    rows = torch.randn(shape, generator=generator)
+    rows[:, n // 4 : n // 2] = 0
+    for place, value in enumerate(special):
+        rows.view(-1)[place * 407 + 3] = value
+    rows = rows.to(dtype)
+    old = None if feedback is None else torch.randn(shape, generator=generator).to(feedback)
+    results = []
+    for means, votes, device in ((means_reference, votes_reference, CPU), (means_cuda, votes_cuda, HERE)):
+        x = rows.to(device)
+        above, below = (torch.empty(num_rows, -(-n // group_size), device=device) for _ in range(2))
+        residual = None if old is None else Residual(old.to(device), 0.9, torch.empty(shape, device=device))
+        bits, signs = (torch.full((num_rows, -(-n // 8)), 99, dtype=torch.uint8, device=device) for _ in range(2))
+        marks = torch.full(above.shape, 99, dtype=torch.uint8, device=device)
+        rows_out, votes_out = (torch.empty(shape, device=device) for _ in range(2))
+        total, decision = (torch.empty(n, device=device) for _ in range(2))
+        means.encode_means(x, group_size, above, below, bits, residual)
+        means.decode_means(above, below, bits, group_size, rows_out)
+        means.sum_means(above, below, bits, group_size, total)
+        votes.encode_votes(x, group_size, (5, 0xF1234567), marks, signs)
+        votes.decode_votes(marks, signs, group_size, votes_out)
+        votes.sum_votes(marks, signs, group_size, decision)
+        left = rows_out if residual is None else residual.new
+        results.append({"bits": bits, "signs": signs, "marks": marks, "above": above, "below": below, "left": left})
+        results[-1] |= {"rows": rows_out, "total": total, "votes": votes_out, "decision": decision}
+    for name, theirs in results[0].items():
+        assert same_bits(theirs.float(), results[1][name].cpu().float()), name

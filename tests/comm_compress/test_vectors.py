@@ -1,0 +1,72 @@
+"""Vectors in CPU kernels against numpy and torch, at every length of the last, partial one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from comm_compress.kernels.bitmask_cpu import expand_signs, pack_signs
+from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.vectors import LANES, bits_of, load, store
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+HARD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 6e-8, 2.9e-8, 65519.0, 65520.0, 3.4e38, -3.39e38]
+
+
+def numbers(n: int, dtype: torch.dtype) -> Tensor:
+    """Of all sizes, the hard ones first, and behind them a few more that nobody may touch."""
+    generator = torch.Generator().manual_seed(n)
+    sizes = 10.0 ** (torch.rand(n + 4, generator=generator) * 84 - 44)
+    values = torch.randn(n + 4, generator=generator) * sizes
+    values[: min(n, len(HARD))] = torch.tensor(HARD)[:n]
+    return values.to(dtype)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Any NaN like any other."""
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(a[~a.isnan()], b[~b.isnan()])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [*range(68), 1027])
+def test_signs_are_numpys_packbits_and_expand_again(n: int, dtype: torch.dtype) -> None:
+    values, size = numbers(n, dtype), -(-n // 8)
+    packed = np.full(size + 4, 7, np.uint8)
+    pack_signs(bits_of(values)[:n], packed[:size])
+    assert (packed[:size] == np.packbits((values[:n] >= 0).numpy(), bitorder="little")).all()
+    assert (packed[size:] == 7).all(), "written beyond the end"
+    out = values.clone()
+    expand_signs(packed[:size], np.float32(1.001), np.float32(-math.inf), bits_of(out)[:n])
+    assert torch.equal(out[:n], torch.where(values[:n] >= 0, 1.001, -math.inf).to(dtype))
+    assert torch.equal(out[n:], values[n:]), "written beyond the end"
+
+
+@compiled
+def _copy(source: Array, target: Array) -> None:
+    for i in range(0, source.size, LANES):
+        store(target, i, source.size, load(source, i, source.size))
+
+
+@pytest.mark.parametrize("source", DTYPES)
+@pytest.mark.parametrize("target", DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 5000])
+def test_loads_and_stores_convert_as_torch_does(n: int, source: torch.dtype, target: torch.dtype) -> None:
+    values = numbers(n, source)
+    out = torch.full((n + 4,), 7.0).to(target)
+    _copy(bits_of(values)[:n], bits_of(out))
+    expected = values[:n].to(target)
+    assert same(out[:n], expected)
+    assert torch.equal(out[:n].signbit() | out[:n].isnan(), expected.signbit() | expected.isnan())
+    assert (out[n:] == 7).all(), "written beyond the end"
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+def test_every_narrow_number_is_loaded_as_it_is(narrow: torch.dtype) -> None:
+    values = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(narrow)
+    out = torch.empty(values.shape)
+    _copy(bits_of(values), bits_of(out))
+    assert same(out, values.float())
