@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from comm_compress import kernels
 from comm_compress.encoded import Encoded, Layout
 from comm_compress.kernels.residual import Residual
 from comm_compress.rounds import AllGatherRounds, Exchange, Gather, Reduced, ReduceScatterRounds
@@ -126,7 +127,8 @@ class Codec(Compressor):
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """The sum of the decoded rows, accumulated in rank order, to ``out`` (float32 ``[n]``); returns it."""
-        return torch.sum(self.decode(encoded), 0, dtype=torch.float32, out=out)
+        kernels.sum_rows(self.decode(encoded), out)
+        return out
 
     def decode_sum(self, encoded: Encoded) -> Tensor:
         """`sum_into` a new tensor."""

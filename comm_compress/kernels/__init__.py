@@ -27,14 +27,19 @@ __all__ = [
     "absmax_quantize",
     "at_least",
     "block_norms",
+    "cast_with_feedback",
     "count_sketch",
     "count_sketch_estimate",
     "decode_blocks",
     "decode_means",
+    "decode_powers",
     "decode_votes",
+    "decode_window",
     "encode_blocks",
     "encode_means",
+    "encode_powers",
     "encode_votes",
+    "encode_window",
     "exponents",
     "hadamard",
     "largest",
@@ -44,15 +49,16 @@ __all__ = [
     "noise_bits",
     "pack",
     "pack_trits",
-    "powers_of_two",
     "random_bits",
     "rans_decode",
     "rans_encode",
-    "signed_powers",
     "stochastic_quantize",
     "sum_blocks",
     "sum_means",
+    "sum_powers",
+    "sum_rows",
     "sum_votes",
+    "sum_window",
     "ulp_apply",
     "ulp_difference",
     "uniform",
@@ -174,22 +180,54 @@ def sum_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None
     _topic("votes", bits).sum_votes(marks, bits, group_size, out)
 
 
+def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
+    """The residual's target of ``rows`` ``[R, n]`` in ``out``'s dtype, and what that loses; see `casts_reference`."""
+    _topic("casts", rows).cast_with_feedback(rows, residual, out)
+
+
+def sum_rows(rows: Tensor, out: Tensor) -> None:
+    """The sum of float ``rows`` ``[R, n]``, accumulated in row order, to ``out`` float32 ``[n]``."""
+    _topic("casts", rows).sum_rows(rows, out)
+
+
 def hadamard(rows: Tensor) -> Tensor:
     """Float32 ``[R, n]``: every 32 elements rotated; see `quantize_reference.hadamard`."""
     rotated: Tensor = _topic("quantize", rows).hadamard(rows)
     return rotated
 
 
-def powers_of_two(rows: Tensor, lowest: Tensor, key: tuple[int, int] | None) -> Tensor:
-    """uint8 ``[R, n]``: magnitudes rounded to powers of two; see `formats_reference.powers_of_two`."""
-    places: Tensor = _topic("formats", rows).powers_of_two(rows, lowest, key)
-    return places
+def encode_powers(
+    rows: Tensor, key: tuple[int, int] | None, exponents: Tensor, signs: Tensor, residual: Residual | None = None
+) -> None:
+    """Powers of two as exponents and signs; see `powers_reference.encode_powers`."""
+    _topic("powers", rows).encode_powers(rows, key, exponents, signs, residual)
 
 
-def signed_powers(places: Tensor, lowest: Tensor, negative: Tensor) -> Tensor:
-    """Float32 ``[R, n]``: the powers of two again; see `formats_reference.signed_powers`."""
-    values: Tensor = _topic("formats", places).signed_powers(places, lowest, negative)
-    return values
+def decode_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
+    """What `encode_powers` wrote, to ``out`` ``[R, n]`` of any float dtype."""
+    _topic("powers", exponents).decode_powers(exponents, signs, out)
+
+
+def sum_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
+    """The sum of the decoded rows, accumulated in row order, to ``out`` float32 ``[n]``."""
+    _topic("powers", exponents).sum_powers(exponents, signs, out)
+
+
+def encode_window(
+    rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
+) -> None:
+    """Powers of two in a byte each, under the row's largest; see `powers_reference.encode_window`."""
+    _topic("powers", rows).encode_window(rows, key, lowest, codes, residual)
+
+
+def decode_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
+    """What `encode_window` wrote, to ``out`` ``[R, n]`` of any float dtype."""
+    _topic("powers", codes).decode_window(lowest, codes, out)
+
+
+def sum_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
+    """The sum of the decoded rows, accumulated in row order, to ``out`` float32 ``[n]``."""
+    _topic("powers", codes).sum_window(lowest, codes, out)
 
 
 def pack_trits(codes: Tensor, packed: Tensor) -> None:

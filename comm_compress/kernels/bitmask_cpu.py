@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks, rows_in_line
+from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
     above,
@@ -14,6 +14,7 @@ from comm_compress.kernels.vectors import (
     bits_of,
     load,
     load_mask,
+    rows_in_line,
     splat,
     store,
     store_mask,

@@ -15,7 +15,6 @@ from comm_compress.kernels.vectors import (
     at_least,
     at_most,
     doubles,
-    fma,
     load,
     ones,
     splat,
@@ -70,7 +69,7 @@ def _encode(
             for i in range(tile, min(tile + TILE, end), LANES):
                 x = load(rows, i, end)
                 if old.size:
-                    x = fma(share, load(old, i, end), x)
+                    x = x + share * load(old, i, end)
                 mask = at_least(x, zero)
                 store_mask(bits, i >> 3, end - i, mask)
                 count += ones(mask)
@@ -86,5 +85,5 @@ def _encode(
             for i in range(start, end, LANES):
                 x = load(rows, i, end)
                 if old.size:
-                    x = fma(share, load(old, i, end), x)
+                    x = x + share * load(old, i, end)
                 store(new, i, end, x - where(at_least(x, zero), of_above, of_below))

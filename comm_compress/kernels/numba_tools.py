@@ -20,7 +20,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 INFINITY = np.int32(0x7F800000)  # bits of +inf as int32: magnitudes order like their bits, and NaN lies above
 MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -90,15 +89,3 @@ def peak_bits(bits: Array) -> np.int32:
     for i in range(bits.size):
         peak = max(peak, np.int32(bits[i] & MAGNITUDE))
     return np.int32(peak)
-
-
-def rows_in_line(rows: Tensor) -> tuple[Array, int]:
-    """One array over all of ``rows`` ``[R, m]`` and the gaps between them, and how far apart they begin.
-
-    numba takes contiguous arrays to vectors, not strided ones.
-    """
-    num_rows, m = rows.shape
-    assert num_rows
-    assert m <= 1 or rows.stride(1) == 1
-    line: Array = rows.as_strided(((num_rows - 1) * rows.stride(0) + m,), (1,)).numpy()
-    return line, rows.stride(0)

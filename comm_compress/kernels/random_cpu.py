@@ -38,17 +38,20 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     return numbers
 
 
+# numba computes with uint32 in 64 bits, and vectors of these hold half as many: hence a cast around every operation.
+
+
 @compiled
 def _mix(word: np.uint32) -> np.uint32:
-    word = np.uint32((word ^ (word >> np.uint32(16))) * np.uint32(0x21F0AAAD))
-    word = np.uint32((word ^ (word >> np.uint32(15))) * np.uint32(0xD35A2D97))
-    return np.uint32(word ^ (word >> np.uint32(15)))
+    word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(16))) * np.uint32(0x21F0AAAD))
+    word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(15))) * np.uint32(0xD35A2D97))
+    return np.uint32(word ^ np.uint32(word >> np.uint32(15)))
 
 
 @compiled
 def hash_counter(counter: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
     """The 32 random bits of one counter under a key of two words."""
-    word = np.uint32(_mix(np.uint32(counter ^ low)) * np.uint32(0x9E3779B1) + low)
+    word = np.uint32(np.uint32(_mix(np.uint32(counter ^ low)) * np.uint32(0x9E3779B1)) + low)
     return np.uint32(_mix(np.uint32(word ^ high)))
 
 

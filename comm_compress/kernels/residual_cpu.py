@@ -2,7 +2,7 @@
 
     x = load(rows, i, end)
     if old.size:
-        x = fma(decay, load(old, i, end), x)    # rounded once, as torch does
+        x = x + decay * load(old, i, end)    # rounded twice, as `Residual.target` is
     ...
     if new.size:
         store(new, i, end, x - decoded)

@@ -38,6 +38,7 @@ raw_memcpy: Any = cgutils.raw_memcpy
 LANES = 32
 NARROW = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 QUIET_NAN = 0x7FC0  # bfloat16's
+MAGNITUDE = 0x7FFFFFFF
 
 
 def bits_of(tensor: Tensor) -> Array:
@@ -47,6 +48,14 @@ def bits_of(tensor: Tensor) -> Array:
     """
     array: Array = tensor.view(NARROW.get(tensor.dtype, tensor.dtype)).numpy()
     return array
+
+
+def rows_in_line(rows: Tensor) -> tuple[Array, int]:
+    """One such array over all of ``rows`` ``[R, m]`` and the gaps between them, and how far apart they begin."""
+    num_rows, m = rows.shape
+    assert num_rows
+    assert m <= 1 or rows.stride(1) == 1
+    return bits_of(rows.as_strided(((num_rows - 1) * rows.stride(0) + m,), (1,))), rows.stride(0)
 
 
 def _vector(element: ir.Type) -> ir.VectorType:
@@ -81,13 +90,8 @@ def load(context: Any, values: Any, i: Any, end: Any) -> Any:
     """``values[i : min(i + 32, end)]`` as floats, zeros after it; of float32, float16 or bfloat16 (see `bits_of`)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        loaded = _load(context, builder, signature.args[0], *arguments)
-        if signature.args[0].dtype == types.float32:
-            return loaded
-        if signature.args[0].dtype == types.int16:
-            return builder.fpext(builder.bitcast(loaded, _vector(HALF)), _vector(FLOAT))
-        wide = builder.shl(builder.zext(loaded, _vector(WORD)), _all(WORD, 16))
-        return builder.bitcast(wide, _vector(FLOAT))
+        kind = signature.args[0]
+        return _widened(builder, kind.dtype, _load(context, builder, kind, *arguments))
 
     return FLOATS(values, types.intp, types.intp), build
 
@@ -97,15 +101,45 @@ def store(context: Any, values: Any, i: Any, end: Any, x: Any) -> Any:
     """``values[i : min(i + 32, end)] = x``, rounded to nearest even where the array is narrower."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, i, end, x = arguments
-        if signature.args[0].dtype == types.int16:
-            x = builder.bitcast(builder.fptrunc(x, _vector(HALF)), _vector(SHORT))
-        elif signature.args[0].dtype == types.uint16:
-            x = _to_bfloat16(builder, x)
-        _store(context, builder, signature.args[0], array, i, end, x)
+        kind, (array, i, end, x) = signature.args[0], arguments
+        _store(context, builder, kind, array, i, end, _narrowed(builder, kind.dtype, x))
         return context.get_dummy_value()
 
     return types.void(values, types.intp, types.intp, FLOATS), build
+
+
+@intrinsic
+def rounded(context: Any, values: Any, x: Any) -> Any:
+    """What `load` would read after `store` had written ``x`` to ``values``."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        dtype = signature.args[0].dtype
+        return _widened(builder, dtype, _narrowed(builder, dtype, arguments[1]))
+
+    return FLOATS(values, FLOATS), build
+
+
+@intrinsic
+def load_powers(context: Any, fields: Any, i: Any, end: Any) -> Any:
+    """As `load` of float32, whose exponent fields are these bytes (uint8), all other bits 0: 0, or 2^(byte - 127)."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = builder.zext(_load(context, builder, signature.args[0], *arguments), _vector(WORD))
+        return builder.bitcast(builder.shl(wide, _all(WORD, 23)), _vector(FLOAT))
+
+    return FLOATS(fields, types.intp, types.intp), build
+
+
+@intrinsic
+def load_signed_powers(context: Any, codes: Any, i: Any, end: Any) -> Any:
+    """As `load_powers` of the low 7 bits; bit 7 is the sign."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = builder.sext(_load(context, builder, signature.args[0], *arguments), _vector(WORD))
+        bits = builder.and_(builder.shl(wide, _all(WORD, 23)), _all(WORD, 0xBFFFFFFF))
+        return builder.bitcast(bits, _vector(FLOAT))
+
+    return FLOATS(codes, types.intp, types.intp), build
 
 
 @intrinsic
@@ -182,6 +216,20 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, i: Any, lanes: int
     return builder.bitcast(builder.gep(data, [i]), vector.as_pointer()), vector
 
 
+def _widened(builder: Any, dtype: Any, x: Any) -> Any:
+    if dtype == types.int16:
+        return builder.fpext(builder.bitcast(x, _vector(HALF)), _vector(FLOAT))
+    if dtype == types.uint16:
+        return builder.bitcast(builder.shl(builder.zext(x, _vector(WORD)), _all(WORD, 16)), _vector(FLOAT))
+    return x
+
+
+def _narrowed(builder: Any, dtype: Any, x: Any) -> Any:
+    if dtype == types.int16:
+        return builder.bitcast(builder.fptrunc(x, _vector(HALF)), _vector(SHORT))
+    return _to_bfloat16(builder, x) if dtype == types.uint16 else x
+
+
 def _to_bfloat16(builder: Any, x: Any) -> Any:
     """To nearest even by integer arithmetic (the machine's own instruction turns denormals into zeros)."""
     bits = builder.bitcast(x, _vector(WORD))
@@ -238,6 +286,31 @@ def sum_of_pairs(context: Any, x: Any) -> Any:
         return builder.extract_element(x, WORD(0))
 
     return types.float64(DOUBLES), build
+
+
+@intrinsic
+def larger(context: Any, a: Any, b: Any) -> Any:
+    """The larger of two magnitudes each (their bits, so that NaN is the largest)."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        a, b = (builder.and_(builder.bitcast(x, _vector(WORD)), _all(WORD, MAGNITUDE)) for x in arguments)
+        return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), _vector(FLOAT))
+
+    return FLOATS(FLOATS, FLOATS), build
+
+
+@intrinsic
+def largest_bits(context: Any, x: Any) -> Any:
+    """The bits of the largest of 32 magnitudes, int32."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.and_(builder.bitcast(arguments[0], _vector(WORD)), _all(WORD, MAGNITUDE))
+        kind = ir.FunctionType(WORD, [bits.type])
+        return builder.call(
+            get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.umax.v{LANES}i32"), [bits]
+        )
+
+    return types.int32(FLOATS), build
 
 
 @intrinsic

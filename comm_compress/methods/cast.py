@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from comm_compress import kernels
 from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.kernels import Residual
 from comm_compress.registry import register
 from comm_compress.state import State
 
@@ -37,9 +39,15 @@ class Cast(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """One rounding pass."""
-        n = rows.shape[1]
-        narrow = rows.to(self.wire_dtype).contiguous()
-        return Encoded(narrow.view(torch.uint8), self.layout(n, rows.dtype), n)
+        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
+        out["values"].copy_(rows)
+        return out
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """The same, and the residual in the same pass."""
+        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
+        kernels.cast_with_feedback(rows, residual, out["values"])
+        return out
 
     def decode(self, encoded: Encoded) -> Tensor:
         """A view in the wire's dtype (every value of it is a float32 value)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,13 +11,9 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.kernels import Residual
 from comm_compress.registry import register
 from comm_compress.state import State
-
-LARGEST = 254  # exponent field of the largest finite power of two, 2^127
-WINDOW = 127  # powers that 7 bits tell apart, beside zero
-NOT_FINITE = 0  # instead of a row's lowest exponent field, which is 1 or more
-SIGN = 7  # the bit
 
 
 @dataclass(frozen=True)
@@ -52,25 +47,37 @@ class NaturalCompression(Codec):
         return Layout(Field("exponents", torch.uint8, n, "values"), Field("signs", torch.uint8, (n + 7) // 8, "values"))
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Round, and pack the signs."""
-        n = rows.shape[1]
-        out = state.message(rows, self.layout(n, rows.dtype))
-        out["exponents"].copy_(kernels.powers_of_two(rows, _lowest(out), self._key(state)))
-        kernels.pack((rows < 0).view(torch.uint8), 1, out["signs"])
+        """Round, and pack the signs: one pass over memory."""
+        return self._encode(rows, None, state)
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """The same, and the residual in the same pass."""
+        return self._encode(rows, residual, state)
+
+    def _encode(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
+        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
+        if rows.numel():
+            kernels.encode_powers(rows, self._key(state), out["exponents"], out["signs"], residual)
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Float32 rows."""
-        signs = kernels.unpack(encoded["signs"], 1, encoded.n, torch.uint8)
-        return kernels.signed_powers(encoded["exponents"], _lowest(encoded), signs)
+        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
+
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Rows of any float dtype."""
+        if out.numel():
+            kernels.decode_powers(encoded["exponents"], encoded["signs"], out)
+        return out
+
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Decoded rows are never held."""
+        if out.numel():
+            kernels.sum_powers(encoded["exponents"], encoded["signs"], out)
+        return out
 
     def _key(self, state: State) -> tuple[int, int] | None:
         return state.key("rounding") if self.unbiased else None
-
-
-def _lowest(encoded: Encoded) -> Tensor:
-    """Every exponent field from 1 on is in use."""
-    return torch.ones(encoded.num_rows, dtype=torch.uint8, device=encoded.buffer.device)
 
 
 class WindowedNaturalCompression(NaturalCompression):
@@ -86,27 +93,23 @@ class WindowedNaturalCompression(NaturalCompression):
         """The window's place, then one byte an element (none of either in an empty row)."""
         return Layout(Field("lowest", torch.uint8, min(n, 1), "metadata"), Field("codes", torch.uint8, n, "values"))
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Place the window, round."""
-        n = rows.shape[1]
-        out = state.message(rows, self.layout(n, rows.dtype))
-        if n == 0:
-            return out
-        peak = kernels.block_norms(rows, n, math.inf).float()
-        top = ((peak.view(torch.int32) >> 23) + 1).clamp(max=LARGEST)  # one more: it may be rounded up
-        lowest = (top - (WINDOW - 1)).clamp(min=1).to(torch.uint8)
-        places = kernels.powers_of_two(rows, lowest[:, 0], self._key(state))
-        out["codes"].copy_(places.bitwise_or_((rows < 0).view(torch.uint8) << SIGN))
-        out["lowest"].copy_(torch.where(torch.isfinite(peak), lowest, NOT_FINITE))
+    def _encode(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
+        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
+        if rows.numel():
+            kernels.encode_window(rows, self._key(state), out["lowest"], out["codes"], residual)
         return out
 
-    def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows."""
-        codes, lowest = encoded["codes"], encoded["lowest"]
-        if encoded.n == 0:
-            return torch.zeros(codes.shape, device=codes.device)
-        rows = kernels.signed_powers(codes & WINDOW, lowest[:, 0].clamp(min=1), codes >> SIGN)
-        return rows.masked_fill_(lowest == NOT_FINITE, torch.nan)
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Rows of any float dtype."""
+        if out.numel():
+            kernels.decode_window(encoded["lowest"], encoded["codes"], out)
+        return out
+
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Decoded rows are never held."""
+        if out.numel():
+            kernels.sum_window(encoded["lowest"], encoded["codes"], out)
+        return out
 
 
 @register("nc", NaturalConfig)

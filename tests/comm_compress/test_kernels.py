@@ -15,7 +15,7 @@ from torch import Tensor
 from comm_compress import conformance, kernels
 from comm_compress.compressor import Codec
 from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import absmax_cpu, absmax_reference, bits_reference, random_reference
+from comm_compress.kernels import Residual, absmax_cpu, absmax_reference, bits_reference, random_reference
 from tests.comm_compress.table import IDS, TABLE, build
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-45, -1e-40, 3e-38, 3.4e38, -3.4e38]
@@ -140,3 +140,34 @@ def test_the_reference_kernels_give_the_same_bytes(
     assert torch.equal(got.buffer, expected.buffer)
     assert torch.equal(codec.decode(expected), decoded)
     torch.testing.assert_close(codec.decode_sum(expected), total, rtol=1e-6, atol=1e-6 * float(total.abs().max()))
+
+
+@pytest.mark.parametrize(("name", "config"), TABLE, ids=IDS)
+@pytest.mark.parametrize("n", [1, 5_001])
+def test_feedback_in_one_pass_is_feedback_in_three(name: str, config: dict[str, Any], n: int) -> None:
+    """`encode_with_feedback` sends the bytes of the target, and leaves exactly the target less what they decode to."""
+    built = build(name, config)
+    codec = built.inner if isinstance(built, ErrorFeedback) else built
+    if not isinstance(codec, Codec) or codec.no_feedback or codec.lossless:
+        pytest.skip("takes rounds of its own, or no feedback")
+    for dtype, waits, decay in ((torch.float32, True, 1.0), (torch.float32, False, 1.0), (torch.bfloat16, True, 0.9)):
+        rows = conformance.gradient(2, n, 0, dtype)[0]
+        residual = Residual(rows.flip(1) / 7 if waits else None, decay, torch.full(rows.shape, 7.0))
+        encoded = codec.encode_with_feedback(rows, residual, conformance.states(2, n)[0])
+        target = residual._replace(new=torch.empty(rows.shape)).target(rows)
+        expected = codec.encode(target, conformance.states(2, n)[0])
+        assert torch.equal(encoded.buffer, expected.buffer)
+        assert torch.equal(residual.new, target - codec.decode(expected).float())
+
+
+@given(rows=st.integers(1, 9), n=st.sampled_from([0, 1, 31, 32, 33, 1000]), apart=st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_rows_are_summed_in_their_order_in_float32(rows: int, n: int, apart: int) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        values = (torch.randn(rows, n + apart, generator=torch.Generator().manual_seed(n)) ** 5).to(dtype)[:, :n]
+        expected = np.zeros(n, np.float32)
+        for row in values.float().numpy():
+            expected += row
+        total = torch.full((n,), 7.0)
+        kernels.sum_rows(values, total)
+        assert (total.numpy() == expected).all()

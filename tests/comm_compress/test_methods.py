@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from comm_compress import simulate
+from comm_compress.kernels import Residual
 from comm_compress.state import State
 from tests.comm_compress.table import build, codec
 
@@ -38,6 +39,22 @@ def test_casts_round_like_ml_dtypes_and_numpy(name: str, dtype: type, seed: int,
     with np.errstate(over="ignore"):
         expected = rows.numpy().astype(dtype).astype(np.float32)
     assert np.array_equal(round_trip(name, {}, rows).numpy(), expected)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", ml_dtypes.bfloat16), ("fp16", np.float16)])
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 300), seed=st.integers(0, 1000), exponent=st.integers(-40, 14), waits=st.booleans())
+def test_casts_with_feedback_round_likewise_and_keep_the_rest(
+    name: str, dtype: type, n: int, seed: int, exponent: int, waits: bool
+) -> None:
+    rows, old = sample(2, n, seed) * 2.0**exponent, sample(2, n, seed + 1) * 2.0 ** (exponent - 8)
+    residual = Residual(old if waits else None, 1.0, torch.full(rows.shape, 7.0))
+    encoded = codec(name, {}).encode_with_feedback(rows, residual, State())
+    target = (rows + old if waits else rows).numpy()
+    with np.errstate(over="ignore"):
+        narrow = target.astype(dtype)
+    assert np.array_equal(encoded["values"].view(torch.int16).numpy(), narrow.view(np.int16))
+    assert np.array_equal(residual.new.numpy(), target - narrow.astype(np.float32))
 
 
 def test_the_sum_of_casts_is_taken_in_float32() -> None:

@@ -29,6 +29,8 @@ from comm_compress.kernels import (
     formats_reference,
     means_cpu,
     means_reference,
+    powers_cpu,
+    powers_reference,
     quantize_cpu,
     quantize_reference,
     random_reference,
@@ -143,18 +145,6 @@ def test_rotation_is_the_references_and_the_matrix(rows: Tensor) -> None:
             np.testing.assert_allclose(got[:, start : start + 32], x @ matrix, atol=1e-6 * np.abs(x).max() + 1e-43)
 
 
-@some
-@given(rows=rows_with_specials(), key=st.none() | KEYS, lowest=st.lists(st.integers(1, 128), min_size=3, max_size=3))
-def test_powers_of_two_are_the_references(rows: Tensor, key: tuple[int, int] | None, lowest: list[int]) -> None:
-    fields = torch.tensor(lowest[: rows.shape[0]], dtype=torch.uint8)
-    got = formats_cpu.powers_of_two(rows, fields, key)
-    assert torch.equal(got, formats_reference.powers_of_two(rows, fields, key))
-    negative = (rows < 0).view(torch.uint8)
-    usable = torch.where(got == 255, 0, got)
-    ours = formats_cpu.signed_powers(usable, fields, negative)
-    assert torch.equal(ours, formats_reference.signed_powers(usable, fields, negative))
-
-
 NARROW_ROWS = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 GROUPS = st.sampled_from([8, 56, 256, 1024, 2080])
 
@@ -166,6 +156,7 @@ def residual_for(rows: Tensor, waiting: torch.dtype | None, decay: float) -> Res
 
 
 WAITING = st.sampled_from([None, torch.float32, torch.bfloat16])
+VERBS = ("encode", "decode", "sum")
 DECAYS = st.sampled_from([1.0, 0.9])
 
 
@@ -197,6 +188,46 @@ def test_means_are_the_references(
         home.decode_means(above, below, bits[:, :-3], group, narrow)
         home.sum_means(above, below, bits[:, :-3], group, total)
         results.append((above, below, bits.float(), decoded, narrow, total, residual.new if residual else total))
+    for ours, theirs in zip(*results, strict=True):
+        assert same(ours, theirs)
+
+
+@some
+@given(
+    rows=rows_with_specials(3000),
+    dtype=NARROW_ROWS,
+    key=st.none() | KEYS,
+    window=st.booleans(),
+    fed_back=st.booleans(),
+    waiting=WAITING,
+    decay=DECAYS,
+)
+def test_powers_of_two_are_the_references(
+    rows: Tensor,
+    dtype: torch.dtype,
+    key: tuple[int, int] | None,
+    window: bool,
+    fed_back: bool,
+    waiting: torch.dtype | None,
+    decay: float,
+) -> None:
+    rows = rows.to(dtype)
+    num_rows, n = rows.shape
+    if n == 0:
+        return
+    results = []
+    for home in (powers_cpu, powers_reference):
+        wire = torch.full((num_rows, n + -(-n // 8) + 3), 7, dtype=torch.uint8)  # rows of a message lie apart
+        fields = (wire[:, :1], wire[:, 1 : n + 1]) if window else (wire[:, :n], wire[:, n : n + -(-n // 8)])
+        encode, decode, add = (getattr(home, f"{verb}_{'window' if window else 'powers'}") for verb in VERBS)
+        residual = residual_for(rows, waiting, decay) if fed_back else None
+        encode(rows, key, *fields, residual)
+        assert (wire[:, -3:] == 7).all()
+        decoded, narrow, total = torch.empty(num_rows, n), torch.empty(num_rows, n, dtype=dtype), torch.empty(n)
+        decode(*fields, decoded)
+        decode(*fields, narrow)
+        add(*fields, total)
+        results.append((wire.float(), decoded, narrow, total, residual.new if residual else total))
     for ours, theirs in zip(*results, strict=True):
         assert same(ours, theirs)
 
@@ -276,7 +307,7 @@ def test_codes_can_be_unpacked_into_bytes(bits: int, n: int) -> None:
 def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     rows = normal(1, 600_001)
     norms = quantize_reference.block_norms(rows, 512, 2)
-    scales, lowest = (norms / 7).float(), torch.ones(1, dtype=torch.uint8)
+    scales = (norms / 7).float()
     expected = torch.empty(rows.shape, dtype=torch.int8)
     quantize_reference.stochastic_quantize(rows, scales, 512, 7, (1, 2), expected)
     before = torch.get_num_threads()
@@ -287,14 +318,31 @@ def test_the_number_of_threads_changes_nothing(threads: int) -> None:
         assert torch.equal(got, expected)
         assert torch.equal(kernels.block_norms(rows, 512, 2), norms)
         assert torch.equal(kernels.hadamard(rows), quantize_reference.hadamard(rows))
-        places = kernels.powers_of_two(rows, lowest, (3, 4))
-        assert torch.equal(places, formats_reference.powers_of_two(rows, lowest, (3, 4)))
         trits = got.clamp(-1, 1)
         packed = torch.empty(1, 120_001, dtype=torch.uint8)
         kernels.pack_trits(trits, packed)
         assert torch.equal(kernels.unpack_trits(packed, 600_001), trits)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("onebit", {}), ("signsgd", {"mode": "majority"}), ("nc", {}), ("nc", {"bits": 8}), ("bf16", {}), ("fp16", {})],
+)
+def test_two_threads_send_and_keep_what_one_does(name: str, config: dict[str, Any]) -> None:
+    rows, compressor, seen = normal(2, 600_001), codec(name, config), []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            residual = residual_for(rows, torch.float32, 1.0)
+            encoded = compressor.encode_with_feedback(rows, residual, begun())
+            seen.append((encoded.buffer, residual.new, compressor.decode(encoded), compressor.decode_sum(encoded)))
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*seen, strict=True):
+        assert torch.equal(one, two)
 
 
 # ---- published errors -------------------------------------------------------------------------------------------

@@ -1,0 +1,47 @@
+"""Narrower floats and sums of rows of them as numba kernels: the reference's numbers, in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.residual import Residual
+from comm_compress.kernels.residual_cpu import target_arrays
+from comm_compress.kernels.vectors import LANES, bits_of, load, rounded, rows_in_line, splat, store
+
+
+def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
+    """As `casts_reference.cast_with_feedback`, for CPU rows."""
+    rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)
+    for row in range(rows.shape[0]):
+        over_blocks(_cast, vectors, LANES, *target_arrays(rows, residual, row), bits_of(out[row]))
+
+
+def sum_rows(rows: Tensor, out: Tensor) -> None:
+    """As `casts_reference.sum_rows`, for CPU rows."""
+    if rows.numel() == 0:
+        out.zero_()
+        return
+    line, stride = rows_in_line(rows if rows.stride(1) == 1 else rows.contiguous())
+    over_blocks(_sum, -(-out.numel() // LANES), LANES, line, stride, rows.shape[0], out.numpy())
+
+
+@compiled
+def _cast(first: int, last: int, rows: Array, old: Array, decay: np.float32, new: Array, out: Array) -> None:
+    share = splat(decay)
+    for i in range(first * LANES, last * LANES, LANES):
+        x = load(rows, i, rows.size)
+        if old.size:
+            x = x + share * load(old, i, rows.size)
+        store(out, i, rows.size, x)
+        store(new, i, rows.size, x - rounded(out, x))
+
+
+@compiled
+def _sum(first: int, last: int, rows: Array, stride: int, num_rows: int, out: Array) -> None:
+    for i in range(first * LANES, last * LANES, LANES):
+        total = splat(np.float32(0))
+        for row in range(num_rows):
+            total = total + load(rows, row * stride + i, row * stride + out.size)
+        store(out, i, out.size, total)
