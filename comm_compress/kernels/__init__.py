@@ -22,11 +22,7 @@ from comm_compress.kernels.select_reference import magnitude_keys
 __all__ = [
     "BlockCode",
     "Residual",
-    "absmax_dequantize",
-    "absmax_dequantize_sum",
-    "absmax_quantize",
     "at_least",
-    "block_norms",
     "cast_with_feedback",
     "count_sketch",
     "count_sketch_estimate",
@@ -41,7 +37,6 @@ __all__ = [
     "encode_votes",
     "encode_window",
     "exponents",
-    "hadamard",
     "largest",
     "magnitude_keys",
     "mark_bits",
@@ -52,7 +47,6 @@ __all__ = [
     "random_bits",
     "rans_decode",
     "rans_encode",
-    "stochastic_quantize",
     "sum_blocks",
     "sum_means",
     "sum_powers",
@@ -89,23 +83,6 @@ def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
     _topic("blocks", codes).sum_blocks(codes, scales, code, out)
 
 
-def absmax_quantize(rows: Tensor, block_size: int, codes: Tensor, scales: Tensor, levels: int = 127) -> None:
-    """Quantise each block of a row to -levels..levels with its own scale; see `absmax_reference.absmax_quantize`."""
-    _topic("absmax", rows).absmax_quantize(rows, block_size, codes, scales, levels)
-
-
-def absmax_dequantize(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
-    """Float32 ``[R, n]``: every code times its block's scale."""
-    values: Tensor = _topic("absmax", scales).absmax_dequantize(codes, scales, block_size)
-    return values
-
-
-def absmax_dequantize_sum(codes: Tensor, scales: Tensor, block_size: int) -> Tensor:
-    """Float32 ``[n]``: the sum of the decoded rows, accumulated in row order."""
-    total: Tensor = _topic("absmax", scales).absmax_dequantize_sum(codes, scales, block_size)
-    return total
-
-
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
     """One little-endian bit stream a row; see `bits_reference.pack`."""
     _topic("bits", codes).pack(codes, bits, packed)
@@ -133,19 +110,6 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `random_reference.uniform`."""
     numbers: Tensor = _on(device.type, "random").uniform(key, n, device)
     return numbers
-
-
-def block_norms(rows: Tensor, block_size: int, p: float) -> Tensor:
-    """float64 ``[R, blocks]``: the 1-, 2- or infinity-norm of each block; see `quantize_reference.block_norms`."""
-    norms: Tensor = _topic("quantize", rows).block_norms(rows, block_size, p)
-    return norms
-
-
-def stochastic_quantize(
-    rows: Tensor, scales: Tensor, block_size: int, levels: int, key: tuple[int, int], codes: Tensor, offset: float = 0
-) -> None:
-    """Unbiased rounding to multiples of given scales; see `quantize_reference.stochastic_quantize`."""
-    _topic("quantize", rows).stochastic_quantize(rows, scales, block_size, levels, key, codes, offset)
 
 
 def encode_means(
@@ -188,12 +152,6 @@ def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
 def sum_rows(rows: Tensor, out: Tensor) -> None:
     """The sum of float ``rows`` ``[R, n]``, accumulated in row order, to ``out`` float32 ``[n]``."""
     _topic("casts", rows).sum_rows(rows, out)
-
-
-def hadamard(rows: Tensor) -> Tensor:
-    """Float32 ``[R, n]``: every 32 elements rotated; see `quantize_reference.hadamard`."""
-    rotated: Tensor = _topic("quantize", rows).hadamard(rows)
-    return rotated
 
 
 def encode_powers(

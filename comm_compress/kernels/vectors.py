@@ -383,3 +383,4 @@ def _operator(function: Function, instruction: str) -> None:
 
 _operator(operator.add, "fadd")
 _operator(operator.sub, "fsub")
+_operator(operator.mul, "fmul")

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from comm_compress.kernels import BlockCode, Residual, blocks_cpu, blocks_reference, random_cpu, random_reference
@@ -85,6 +87,28 @@ def test_the_kernels_give_the_definitions_bytes(code: BlockCode, num_rows: int, 
             old = None if waits == "nothing" else rows.nan_to_num(1, 1, 1).flip(1).to(getattr(torch, waits))
             residual = Residual(old, 0.9, torch.empty(num_rows, n))
         found.append(outcome(module, code, rows, residual))
+    for name, got, expected in zip(Outcome._fields, *found, strict=True):
+        assert_same_bits(got.float(), expected.float(), name)
+
+
+SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 3e-38, 3.4e38, -3.4e38]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    code=st.sampled_from(CODES),
+    n=st.integers(1, 300),
+    exponent=st.integers(-44, 38),
+    special=st.lists(st.tuples(st.sampled_from(SPECIAL), st.floats(0, 0.999)), max_size=4),
+    seed=st.integers(0, 1000),
+)
+def test_also_at_the_ends_of_float32s_range(
+    code: BlockCode, n: int, exponent: int, special: list[tuple[float, float]], seed: int
+) -> None:
+    rows = torch.randn(2, n, generator=torch.Generator().manual_seed(seed)) * 10.0**exponent
+    for value, place in special:
+        rows.view(-1)[int(place * rows.numel())] = value
+    found = [outcome(m, code, rows, Residual(None, 1.0, torch.empty(2, n))) for m in (blocks_cpu, blocks_reference)]
     for name, got, expected in zip(Outcome._fields, *found, strict=True):
         assert_same_bits(got.float(), expected.float(), name)
 

@@ -171,7 +171,7 @@ def test_quantized_replicas_stay_within_one_steps_error(values: Any, dtype: torc
 
 def test_quantized_bytes_are_those_of_the_nested_method() -> None:
     n, states = 1000, simulate.states(3)
-    method = build("delta", {"values": {"method": "int8", "block_size": 100}})
+    method = build("delta", {"values": {"method": "int8", "block_size": 104}})
     rows = [torch.randn(n, generator=torch.Generator().manual_seed(rank)) for rank in range(3)]
     _, first = gather(method, rows, states)
     assert [s.total for s in first] == [2 * (4 * n + 1 + 8)] * 3

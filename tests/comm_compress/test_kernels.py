@@ -10,70 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from comm_compress import conformance, kernels
 from comm_compress.compressor import Codec
 from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import Residual, absmax_cpu, absmax_reference, bits_reference, random_reference
+from comm_compress.kernels import Residual, bits_reference, random_reference
 from tests.comm_compress.table import IDS, TABLE, build
-
-SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-45, -1e-40, 3e-38, 3.4e38, -3.4e38]
-
-
-def buffers(rows: int, n: int, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A wire-like buffer and the strided views of codes and scales in it."""
-    blocks = -(-n // block_size)
-    buffer = torch.zeros(rows, 4 * blocks + -(-n // 4) * 4, dtype=torch.uint8)
-    scales = buffer[:, : 4 * blocks].view(torch.float32) if blocks else torch.empty(rows, 0)
-    return buffer, buffer[:, 4 * blocks : 4 * blocks + n].view(torch.int8), scales
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    n=st.integers(0, 300),
-    rows=st.integers(0, 3),
-    block_size=st.sampled_from([8, 32, 256]),
-    seed=st.integers(0, 1000),
-    exponent=st.integers(-44, 38),
-    special=st.lists(st.tuples(st.sampled_from(SPECIAL), st.floats(0, 0.999)), max_size=3),
-)
-def test_absmax_kernels_give_the_references_bytes(
-    n: int, rows: int, block_size: int, seed: int, exponent: int, special: list[tuple[float, float]]
-) -> None:
-    values = torch.randn(rows, n, generator=torch.Generator().manual_seed(seed)) * 10.0**exponent
-    for value, place in special:
-        if values.numel():
-            values.view(-1)[int(place * values.numel())] = value
-    expected, codes, scales = buffers(rows, n, block_size)
-    absmax_reference.absmax_quantize(values, block_size, codes, scales)
-    got, cpu_codes, cpu_scales = buffers(rows, n, block_size)
-    absmax_cpu.absmax_quantize(values, block_size, cpu_codes, cpu_scales)
-    assert torch.equal(cpu_codes, codes)
-    assert torch.equal(cpu_scales.isnan(), scales.isnan())
-    assert torch.equal(cpu_scales.nan_to_num(), scales.nan_to_num())
-    if not scales.isnan().any():
-        assert torch.equal(got, expected)
-    for name in ("absmax_dequantize", "absmax_dequantize_sum"):
-        ours, theirs = (getattr(m, name)(codes, scales, block_size) for m in (absmax_cpu, absmax_reference))
-        assert torch.equal(ours.nan_to_num(), theirs.nan_to_num()), name
-        assert torch.equal(ours.isnan(), theirs.isnan()), name
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_number_of_threads_changes_nothing(threads: int) -> None:
-    values = torch.randn(2, 100_000, generator=torch.Generator().manual_seed(0))
-    expected, codes, scales = buffers(2, 100_000, 256)
-    absmax_reference.absmax_quantize(values, 256, codes, scales)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        got, codes, scales = buffers(2, 100_000, 256)
-        absmax_cpu.absmax_quantize(values, 256, codes, scales)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(got, expected)
-
 
 KEYS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 CPU = torch.device("cpu")
