@@ -72,8 +72,10 @@ def over_blocks(function: Callable[..., None], num_blocks: int, block_size: int,
         function(0, num_blocks, *arguments)
         return
     bounds = [num_blocks * part // parts for part in range(parts + 1)]
-    pool = _pool(torch.get_num_threads())
-    for done in [pool.submit(function, a, b, *arguments) for a, b in itertools.pairwise(bounds)]:
+    pool = _pool(torch.get_num_threads() - 1)
+    others = [pool.submit(function, a, b, *arguments) for a, b in itertools.pairwise(bounds[1:])]
+    function(bounds[0], bounds[1], *arguments)  # this thread has nothing else to do
+    for done in others:
         done.result()
 
 
