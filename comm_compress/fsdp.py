@@ -90,7 +90,7 @@ def attach(
     all_gather: Compressor | None = None,
     all_reduce: Compressor | None = None,
     all_reduce_gather: Compressor | None = None,
-    prefetch: int = 2,
+    prefetch: int = 1,
     seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).

@@ -1,7 +1,7 @@
 """What prefetched all-gathers save behind a slow link: the default run with and without them, in turn.
 
     sudo python -m experiments.bench_prefetch [--rate 200mbit] [--methods none int8] [--steps 20] [--repeats 1]
-        [--prefetch 0 2] [--json FILE] [-- FLAG VALUE...]
+        [--prefetch 0 1] [--json FILE] [-- FLAG VALUE...]
 
 Two ranks, one network namespace each. A method carries both directions (``none``: FSDP2's own collectives).
 Columns, the median over all runs (a file given with --json is added to):
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--methods", nargs="+", default=["none", "identity", "int8"])
-    parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 2], help="how many blocks ahead")
+    parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 1], help="how many blocks ahead")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", type=Path)

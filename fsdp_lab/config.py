@@ -72,7 +72,7 @@ class CommConfig(Settings):
     param_config_json: dict[str, Any] = setting({}, "the parameter method's own settings")  # noqa: RUF009
     comm_dtype: str = setting("fp32", "dtype that FSDP2 reduces gradients in", choices=("fp32", "bf16", "fp16"))
     fsdp_prefetch: int = setting(
-        2, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0
+        1, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0
     )
     fsdp_reshard: bool = setting(True, "free the full parameters after forward, gather them again for backward")
 
