@@ -14,12 +14,13 @@ def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     """
     words = torch.arange(n, dtype=torch.int32, device=device)
     for word in key:
-        words = _mix(words ^ _as_int32(word))
+        words = mix(words ^ _as_int32(word))
         words = words * _as_int32(0x9E3779B1) + _as_int32(word)
-    return _mix(words)
+    return mix(words)
 
 
-def _mix(words: Tensor) -> Tensor:
+def mix(words: Tensor) -> Tensor:
+    """A permutation of all 32-bit words, int32, that looks random."""
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         words = (words ^ _shifted(words, shift)) * _as_int32(factor)
     return words ^ _shifted(words, 15)

@@ -26,4 +26,6 @@ class Residual(NamedTuple):
         """Write the target to ``new`` and return it."""
         if self.old is None:
             return self.new.copy_(rows)
+        if torch.promote_types(rows.dtype, self.old.dtype) != self.new.dtype:  # two of bfloat16: summed in float32
+            rows = self.new.copy_(rows)
         return torch.add(rows, self.old, alpha=self.decay, out=self.new)
