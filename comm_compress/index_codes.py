@@ -149,18 +149,17 @@ class EliasFano(IndexCode):
     def _encode(self, indices: Tensor, n: int) -> Tensor:
         """Unary part, then packed part."""
         k = indices.shape[1]
-        low, order = self._low(n, k), _order(indices)
-        rest = indices - order
-        upper = _marked((rest >> low) + order, _octets(k + ((n - k) >> low)))
-        return torch.cat([upper, _packed(rest & ((1 << low) - 1), low)], 1)
+        low = self._low(n, k)
+        coded = indices.new_empty((indices.shape[0], self._size(n, k)), dtype=torch.uint8)
+        split = _octets(k + ((n - k) >> low))
+        kernels.encode_positions(indices, low, False, coded[:, :split], coded[:, split:])
+        return coded
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
         """index_i = (h_i << l) + low_i + i."""
         low = self._low(n, k)
         split = _octets(k + ((n - k) >> low))
-        places = kernels.marked_bits(coded[:, :split].contiguous(), k)
-        order = _order(places)
-        return _checked(((places - order) << low) + _unpacked(coded[:, split:], low, k) + order, n)
+        return _checked(kernels.decode_positions(coded[:, :split], coded[:, split:], low, False, k), n)
 
 
 class Rice(IndexCode):
@@ -181,29 +180,27 @@ class Rice(IndexCode):
     def _encode(self, indices: Tensor, n: int) -> Tensor:
         """b, unary parts, lower bits."""
         k = indices.shape[1]
-        gaps = torch.diff(indices, prepend=indices.new_full((1, 1), -1)) - 1
-        low, steps = self._shortest(gaps)
-        places = (gaps >> low).cumsum(1, dtype=torch.int32) + _order(gaps)
-        head = torch.full((1, 1), low, dtype=torch.uint8, device=indices.device)
-        return torch.cat([head, _marked(places, _octets(k + steps)), _packed(gaps & ((1 << low) - 1), low)], 1)
+        low, steps = self._shortest(indices)
+        split = 1 + _octets(k + steps)
+        coded = indices.new_empty((1, split + _octets(k * low)), dtype=torch.uint8)
+        coded[0, 0] = low
+        kernels.encode_positions(indices, low, True, coded[:, 1:split], coded[:, split:])
+        return coded
 
-    def _shortest(self, gaps: Tensor) -> tuple[int, int]:
+    @staticmethod
+    def _shortest(indices: Tensor) -> tuple[int, int]:
         """The b that needs the fewest bytes, and the sum of its unary parts; no b beyond twice the mean gap helps."""
-        k = gaps.shape[1]
-        candidates = range(int(gaps.sum() // k).bit_length() + 2)
-        steps = torch.stack([(gaps >> low).sum() for low in candidates]).tolist()
-        low = min(candidates, key=lambda b: _octets(k + steps[b]) + _octets(k * b))
+        k = indices.shape[1]
+        mean_gap = (int(indices[0, -1]) + 1 - k) // k
+        steps = kernels.gap_steps(indices, mean_gap.bit_length() + 2)
+        low = min(range(len(steps)), key=lambda b: _octets(k + steps[b]) + _octets(k * b))
         return low, steps[low]
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
         """The running sum of gaps; b and k tell where the lower bits begin."""
         low = int(coded[0, 0])
         split = coded.shape[1] - _octets(k * low)
-        places = kernels.marked_bits(coded[:, 1:split].contiguous(), k)
-        order = _order(places)
-        upper = torch.diff(places - order, prepend=places.new_zeros(1, 1))
-        gaps = (upper << low) + _unpacked(coded[:, split:], low, k)
-        return _checked(gaps.cumsum(1, dtype=torch.int32) + order, n)
+        return _checked(kernels.decode_positions(coded[:, 1:split], coded[:, split:], low, True, k), n)
 
 
 CODES: dict[str, IndexCode] = {code.name: code for code in (Int32(), Packed(), EliasFano(), Rice(), Bitmap())}
@@ -221,11 +218,6 @@ def smallest(n: int, k: int, fixed_size: bool, packed: IndexCode | None = None) 
 
 def _octets(bits: int) -> int:
     return -(-bits // 8)
-
-
-def _order(indices: Tensor) -> Tensor:
-    """0, 1, 2, ... along each row."""
-    return torch.arange(indices.shape[1], device=indices.device, dtype=torch.int32)
 
 
 def _marked(places: Tensor, octets: int) -> Tensor:

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from comm_compress.kernels.block_code import BlockCode
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.select_reference import magnitude_keys
+from comm_compress.kernels.sketch_reference import WINDOW
+from comm_compress.workspace import Scratch, fresh
 
 __all__ = [
+    "WINDOW",
     "BlockCode",
     "Residual",
     "at_least",
@@ -28,23 +30,26 @@ __all__ = [
     "count_sketch_estimate",
     "decode_blocks",
     "decode_means",
+    "decode_positions",
     "decode_powers",
     "decode_votes",
     "decode_window",
     "encode_blocks",
     "encode_means",
+    "encode_positions",
     "encode_powers",
     "encode_votes",
     "encode_window",
     "exponents",
+    "gap_steps",
     "largest",
-    "magnitude_keys",
     "mark_bits",
     "marked_bits",
     "noise_bits",
     "pack",
     "pack_trits",
     "random_bits",
+    "random_subset",
     "rans_decode",
     "rans_encode",
     "sum_blocks",
@@ -104,6 +109,12 @@ def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device
     """int32 ``[R, n]``: 32 random bits for each element of rows; see `random_reference.noise_bits`."""
     words: Tensor = _on(device.type, "random").noise_bits(key, num_rows, n, device)
     return words
+
+
+def random_subset(key: tuple[int, int], n: int, k: int, device: torch.device) -> Tensor:
+    """int64 ``[k]``: k distinct numbers below n, ascending; see `permutation_reference.random_subset`."""
+    numbers: Tensor = _on(device.type, "permutation").random_subset(key, n, k, device)
+    return numbers
 
 
 def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
@@ -199,16 +210,19 @@ def unpack_trits(packed: Tensor, n: int) -> Tensor:
     return codes
 
 
-def largest(keys: Tensor, k: int) -> Tensor:
-    """int32 ``[R, k]``: where the k largest keys lie, ascending; see `select_reference.largest`."""
-    places: Tensor = _topic("select", keys).largest(keys, k)
-    return places
+def largest(
+    rows: Tensor, places: Tensor, values: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
+) -> None:
+    """Places and values of each row's k largest magnitudes; see `select_reference.largest`."""
+    _topic("select", rows).largest(rows, places, values, residual, scratch)
 
 
-def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:
-    """For each row the ascending positions of keys that reach its floor; see `select_reference.at_least`."""
-    places: list[Tensor] = _topic("select", keys).at_least(keys, floors)
-    return places
+def at_least(
+    rows: Tensor, floors: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
+) -> list[tuple[Tensor, Tensor]]:
+    """Places and values of what reaches its row's floor; see `select_reference.at_least`."""
+    found: list[tuple[Tensor, Tensor]] = _topic("select", rows).at_least(rows, floors, residual, scratch)
+    return found
 
 
 def mark_bits(places: Tensor, bitmap: Tensor) -> None:
@@ -222,16 +236,31 @@ def marked_bits(bitmap: Tensor, k: int) -> Tensor:
     return places
 
 
-def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], columns: int) -> Tensor:
-    """float32 ``[R, len(keys), columns]``: a count-sketch of each row; see `sketch_reference.count_sketch`."""
-    sketch: Tensor = _topic("sketch", rows).count_sketch(rows.float(), keys, columns)
-    return sketch
+def encode_positions(positions: Tensor, low: int, gaps: bool, upper: Tensor, lower: Tensor) -> None:
+    """Ascending positions as unary steps and lower bits; see `positions_reference.encode_positions`."""
+    _topic("positions", positions).encode_positions(positions, low, gaps, upper, lower)
 
 
-def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], n: int) -> Tensor:
-    """float32 ``[n]``: the sketched vector's coordinates, as far as it shows them."""
-    estimate: Tensor = _topic("sketch", sketch).count_sketch_estimate(sketch, keys, n)
-    return estimate
+def decode_positions(upper: Tensor, lower: Tensor, low: int, gaps: bool, k: int) -> Tensor:
+    """int32 ``[R, k]``: the positions that `encode_positions` was given."""
+    positions: Tensor = _topic("positions", upper).decode_positions(upper, lower, low, gaps, k)
+    return positions
+
+
+def gap_steps(positions: Tensor, widths: int) -> list[int]:
+    """Unary steps that gaps take with 0, 1, ... lower bits; see `positions_reference.gap_steps`."""
+    steps: list[int] = _topic("positions", positions).gap_steps(positions, widths)
+    return steps
+
+
+def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
+    """A count-sketch of each row, to ``out`` float32 ``[R, len(keys), columns]``; see `sketch_reference`."""
+    _topic("sketch", rows).count_sketch(rows, keys, out)
+
+
+def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
+    """The sketched vector's coordinates, as far as it shows them, to ``out`` float32 ``[n]``."""
+    _topic("sketch", sketch).count_sketch_estimate(sketch, keys, out)
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.numba_vectors import load_word, lowest_bit
 
 
 def mark_bits(places: Tensor, bitmap: Tensor) -> None:
@@ -18,11 +19,11 @@ def mark_bits(places: Tensor, bitmap: Tensor) -> None:
 
 def marked_bits(bitmap: Tensor, k: int) -> Tensor:
     """As `bitmap_reference.marked_bits`, for CPU bytes."""
-    places = torch.empty(bitmap.shape[0], k + 8, dtype=torch.int32)  # bytes are read whole, past the k-th one
+    places = torch.empty(bitmap.shape[0], k, dtype=torch.int32)
     for source, row in zip(bitmap.contiguous(), places, strict=True):
-        found = _marked(source.numpy(), k, row.numpy())
-        assert found >= k, f"{found} bits of {k} are set"
-    return places[:, :k]
+        found = places_of_ones(source.numpy(), row.numpy())
+        assert found == k, f"{found} bits of {k} are set"
+    return places
 
 
 @compiled
@@ -32,12 +33,24 @@ def _mark(places: Array, bitmap: Array) -> None:
 
 
 @compiled
-def _marked(bitmap: Array, k: int, places: Array) -> int:
+def places_of_ones(bitmap: Array, places: Array) -> int:
+    """Writes them, as many as there is room for, and returns how many that is."""
     count = 0
-    for i in range(bitmap.size):
-        if count >= k:
-            break
-        for bit in range(8):  # without a branch: bits are too irregular to predict
-            places[count] = 8 * i + bit
-            count += (bitmap[i] >> bit) & 1
+    for octet in range(0, bitmap.size, 8):
+        word = word_at(bitmap, octet)
+        while word != 0 and count < places.size:
+            places[count] = 8 * octet + lowest_bit(word)
+            word &= word - np.uint64(1)
+            count += 1
     return count
+
+
+@compiled
+def word_at(octets: Array, start: int) -> np.uint64:
+    """Eight bytes, or as many as the string has left, and zeros."""
+    word = np.uint64(0)
+    if start + 8 <= octets.size:
+        return np.uint64(load_word(octets, start))
+    for i in range(start, octets.size):
+        word |= np.uint64(octets[i]) << np.uint64(8 * (i - start))
+    return word

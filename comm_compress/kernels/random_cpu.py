@@ -42,7 +42,8 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
 
 
 @compiled
-def _mix(word: np.uint32) -> np.uint32:
+def mix(word: np.uint32) -> np.uint32:
+    """As `random_reference.mix`."""
     word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(16))) * np.uint32(0x21F0AAAD))
     word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(15))) * np.uint32(0xD35A2D97))
     return np.uint32(word ^ np.uint32(word >> np.uint32(15)))
@@ -51,8 +52,8 @@ def _mix(word: np.uint32) -> np.uint32:
 @compiled
 def hash_counter(counter: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
     """The 32 random bits of one counter under a key of two words."""
-    word = np.uint32(np.uint32(_mix(np.uint32(counter ^ low)) * np.uint32(0x9E3779B1)) + low)
-    return np.uint32(_mix(np.uint32(word ^ high)))
+    word = np.uint32(np.uint32(mix(np.uint32(counter ^ low)) * np.uint32(0x9E3779B1)) + low)
+    return np.uint32(mix(np.uint32(word ^ high)))
 
 
 @compiled

@@ -18,8 +18,8 @@ def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
     key before each. A function of counter and key: any element can be had alone, on any device.
     """
     low, high = (_as_int32(word) for word in key)
-    words = _mix(torch.arange(n, dtype=torch.int32, device=device) ^ low)
-    return _mix((words * _as_int32(0x9E3779B1) + low) ^ high)
+    words = mix(torch.arange(n, dtype=torch.int32, device=device) ^ low)
+    return mix((words * _as_int32(0x9E3779B1) + low) ^ high)
 
 
 def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device) -> Tensor:
@@ -44,7 +44,8 @@ def as_fractions(words: Tensor) -> Tensor:
     return _shifted(words, 8).float() * 2.0**-24
 
 
-def _mix(words: Tensor) -> Tensor:
+def mix(words: Tensor) -> Tensor:
+    """A permutation of all 32-bit words, int32, that looks random."""
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         words = (words ^ _shifted(words, shift)) * _as_int32(factor)
     return words ^ _shifted(words, 15)

@@ -1,164 +1,343 @@
-"""Choosing coordinates by magnitude as numba kernels: the reference's positions in about one pass over memory.
+"""Choosing coordinates by magnitude as numba kernels: the reference's in about one pass over memory.
 
-No sort and no partition of the row: a floor that at least k keys reach is guessed from a sample, or found with a
-histogram of the keys' upper bits; what reaches it is collected in order; the exact k-th largest is found among those.
+No sort and no partition of a row: a floor that somewhat more than k keys reach is guessed from a sample, or found
+with a histogram of the keys' upper bits; what reaches it is collected in order; the exact k-th largest is found
+among those. A row that is still to be added to a residual is compared with the floor as the sum is written.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import MAGNITUDE, Array, compiled, over_blocks, peak_bits
+from comm_compress.kernels.numba_tools import MAGNITUDE, WORTH_A_THREAD, Array, compiled, over_blocks
+from comm_compress.kernels.numba_vectors import (
+    AT_ONCE,
+    CACHE_LINE,
+    lowest_bit,
+    reaching,
+    store_sum_reaching,
+)
+from comm_compress.kernels.residual import Residual
+from comm_compress.workspace import Scratch, fresh
 
+CPU = torch.device("cpu")
 SAMPLE = 1 << 14  # keys that the floor of a longer row is guessed from
-BLOCK = 32  # keys whose maximum is compared with the floor before any of them is looked at
+LONG = 4 * SAMPLE  # keys: a shorter row is not sampled
+DIGIT = 20  # low bits of a key that the histogram does not look at
+NEARBY = 1 << DIGIT  # an eighth of an octave: how far below its neighbour's k-th largest a short row's is sought
+SPARSE = 16  # of so many keys one is expected to reach a given floor; room is made anew for more
 
 
-def largest(keys: Tensor, k: int) -> Tensor:
-    """As `select_reference.largest`, for CPU keys."""
-    rows, n = keys.shape
-    places = torch.empty(rows, k, dtype=torch.int32)
-    if places.numel():
-        over_blocks(_largest, rows, n, keys.contiguous().numpy(), k, places.numpy())
-    return places
+def largest(
+    rows: Tensor, places: Tensor, values: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
+) -> None:
+    """As `select_reference.largest`, for CPU rows."""
+    (num_rows, n), k = rows.shape, places.shape[1]
+    chosen = places.numpy(), values.view(torch.int32).numpy()
+    if n < LONG or k == 0:
+        keys = _addends(rows if residual is None else residual.target(rows), None).keys
+        over_blocks(_short_rows, num_rows if k else 0, n, keys, k, *chosen)
+        return
+    addends, floors = _addends(rows, residual), np.empty(num_rows, np.int32)
+    over_blocks(_guess, num_rows, n, *addends, k, floors)
+    found = _collected(addends, floors, min(n, 3 * k + 1024), scratch)
+    resolved = np.empty(num_rows, np.bool_)
+    over_blocks(_take, num_rows, n, addends.keys, k, floors, *found, *chosen, resolved)
+    for row in np.flatnonzero(~resolved).tolist():  # a guess too high, or far too low
+        alone = addends.alone(row)
+        floor, count = _histogram_floor(alone.keys, k)
+        found = _collected(alone, floor, count, fresh)
+        _take(0, 1, alone.keys, k, floor, *found, *(array[row : row + 1] for array in (*chosen, resolved)))
 
 
-def at_least(keys: Tensor, floors: Tensor) -> list[Tensor]:
-    """As `select_reference.at_least`, for CPU keys."""
-    return [
-        torch.from_numpy(_at_least(row.numpy(), np.int32(floor)))
-        for row, floor in zip(keys.contiguous(), floors.tolist(), strict=True)
-    ]
+def at_least(
+    rows: Tensor, floors: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
+) -> list[tuple[Tensor, Tensor]]:
+    """As `select_reference.at_least`, for CPU rows."""
+    addends, keys, n = _addends(rows, residual), floors.view(torch.int32).numpy(), rows.shape[1]
+    collected, chosen = _collected(addends, keys, n // SPARSE + AT_ONCE, scratch), []
+    for row in range(rows.shape[0]):
+        found = [array[row] for array in collected]
+        if found[2].min() < 0:
+            found = [array[0] for array in _collected(addends.alone(row), keys[row : row + 1], n, fresh)]
+        places, values = (torch.from_numpy(array) for array in _joined(*found))
+        chosen.append((places, values.view(torch.float32)))
+    return chosen
 
 
-@compiled
-def _largest(first: int, last: int, keys: Array, k: int, places: Array) -> None:
-    for row in range(first, last):
-        _largest_of_row(keys[row], k, places[row])
+class _Addends(NamedTuple):
+    """What is chosen from: float32 ``target`` ``[R, n]``, whose bits are ``keys``. It is to be written as
+    ``rows + decay * old``, unless ``old`` is ``[R, 0]``: then it is there."""
+
+    rows: Array
+    old: Array
+    decay: np.float32
+    target: Array
+    keys: Array
+
+    def alone(self, row: int) -> _Addends:
+        """One row, now that the target is there."""
+        target = self.target[row : row + 1]
+        return _Addends(target, target[:, :0], self.decay, target, self.keys[row : row + 1])
 
 
-@compiled
-def _largest_of_row(keys: Array, k: int, places: Array) -> None:
-    floor = _guess(keys, k)
-    found: Array = np.empty(0, np.int32)
-    if floor > 0:
-        found = _collect(keys, floor, min(keys.size, 3 * k + 1024))
-    if found.size < k:  # a row too short to guess for, or a guess too high or far too low
-        nonzero = _count(keys, np.int32(1))
-        if nonzero < k:
-            _with_zeros(keys, k - nonzero, places)
-            return
-        floor, count = _histogram_floor(keys, k)
-        found = _collect(keys, floor, count)
-    kept = np.empty(found.size, np.int32)
-    for i in range(found.size):
-        kept[i] = keys[found[i]] & MAGNITUDE
-    threshold, ties = _kth(kept, k)
-    count = 0
-    for i in range(found.size):
-        if kept[i] > threshold:
-            places[count] = found[i]
-            count += 1
-        elif kept[i] == threshold and ties > 0:
-            places[count] = found[i]
-            count += 1
-            ties -= 1
+def _addends(rows: Tensor, residual: Residual | None) -> _Addends:
+    if residual is None or residual.old is None or residual.old.dtype != torch.float32:
+        target = rows.contiguous() if residual is None else residual.target(rows)
+        old, decay = target[:, :0], 1.0
+    else:
+        target, old, decay = residual.new, residual.old.contiguous(), residual.decay
+    keys = target.view(torch.int32).numpy()
+    return _Addends(rows.contiguous().numpy(), old.numpy(), np.float32(decay), target.numpy(), keys)
 
 
-@compiled
-def _with_zeros(keys: Array, zeros: int, places: Array) -> None:
-    """All keys but zeros, and the first ``zeros`` of those: a row such as an embedding's gradient."""
-    count, i = 0, 0
-    while count < places.size:
-        if keys[i] & MAGNITUDE != 0 or zeros > 0:
-            places[count] = i
-            count += 1
-            zeros -= keys[i] & MAGNITUDE == 0
-        i += 1
+def _collected(addends: _Addends, floors: Array, limit: int, scratch: Scratch) -> tuple[Array, Array, Array]:
+    """What reaches its row's floor: places and keys ``[R, parts, ...]``, and how many, -1 where above the limit.
 
-
-@compiled
-def _guess(keys: Array, k: int) -> np.int32:
-    """A floor that somewhat more than k keys reach, from one key of every so many; 0 where a guess is not worth it."""
-    if keys.size < 4 * SAMPLE:
-        return np.int32(0)
-    stride = keys.size // SAMPLE
-    expected = k / stride
-    rank = int(expected + 4 * np.sqrt(expected) + 8)
-    if rank > SAMPLE // 4:
-        return np.int32(0)
-    sample = np.empty(SAMPLE, np.int32)
-    for i in range(SAMPLE):
-        jitter = (i * 40503 & 0xFFFF) * stride >> 16  # a fixed stride would meet the same columns of a matrix
-        sample[i] = keys[i * stride + jitter] & MAGNITUDE
-    return np.int32(_kth(sample, rank)[0])
-
-
-@compiled
-def _histogram_floor(keys: Array, k: int) -> tuple[np.int32, int]:
-    """The largest multiple of 2^20 that at least k keys reach, and how many do."""
-    counts, odd = np.zeros(1 << 11, np.int32), np.zeros(1 << 11, np.int32)
-    for i in range(0, keys.size - 1, 2):  # two histograms: like neighbours need not wait for each other
-        counts[(keys[i] & MAGNITUDE) >> 20] += 1
-        odd[(keys[i + 1] & MAGNITUDE) >> 20] += 1
-    if keys.size % 2:
-        odd[(keys[-1] & MAGNITUDE) >> 20] += 1
-    counts += odd
-    digit, count = (1 << 11) - 1, counts[(1 << 11) - 1]
-    while count < k:
-        digit -= 1
-        count += counts[digit]
-    return np.int32(digit << 20), count
-
-
-@compiled
-def _collect(keys: Array, floor: np.int32, limit: int) -> Array:
-    """The ascending positions of keys >= floor; empty when there are more than ``limit``."""
-    places = np.empty(limit + BLOCK, np.int32)
-    count = 0
-    for start in range(0, keys.size, BLOCK):
-        block = keys[start : start + BLOCK]
-        if peak_bits(block) >= floor:
-            for i in range(block.size):  # without a branch: hits are too irregular to predict
-                places[count] = start + i
-                count += (block[i] & MAGNITUDE) >= floor
-            if count > limit:
-                return places[:0]
-    return places[:count]
-
-
-@compiled
-def _at_least(keys: Array, floor: np.int32) -> Array:
-    return _collect(keys, floor, _count(keys, floor))
-
-
-@compiled
-def _count(keys: Array, floor: np.int32) -> int:
-    count = 0
-    for i in range(keys.size):
-        count += (keys[i] & MAGNITUDE) >= floor
-    return count
-
-
-@compiled
-def _kth(keys: Array, k: int) -> tuple[int, int]:
-    """The k-th largest of non-negative keys, and how many keys equal to it belong to the k largest.
-
-    Digit by digit from the top (11, 10 and 10 bits), counting the keys that share the digits found so far.
+    A row is shared out in parts, one for each thread, in order.
     """
-    threshold, left, shift, width = 0, k, 31, 11
-    while shift > 0:
-        counts = np.zeros(1 << width, np.int64)
-        low = shift - width
-        for i in range(keys.size):
-            if keys[i] >> shift == threshold >> shift:
-                counts[(keys[i] >> low) & ((1 << width) - 1)] += 1
-        digit = (1 << width) - 1
-        while counts[digit] < left:
-            left -= counts[digit]
-            digit -= 1
-        threshold |= digit << low
-        shift, width = low, 10
-    return threshold, left
+    num_rows, n = addends.keys.shape
+    shape = (num_rows, _parts(n), limit + 2 * AT_ONCE)
+    places, found = (scratch(f"select {name}", shape, torch.int32, CPU).numpy() for name in ("places", "keys"))
+    counts = np.empty(shape[:2], np.int64)
+    over_blocks(_collect, num_rows * _parts(n), n // _parts(n), *addends, floors, places, found, counts)
+    return places, found, counts
+
+
+def _histogram_floor(keys: Array, k: int) -> tuple[Array, int]:
+    """The largest multiple of 2^20 that at least k of ``keys`` ``[1, n]`` reach, or else 1; and how many do."""
+    n = keys.shape[1]
+    counts, zeros = np.zeros((_parts(n), 2, 1 << (31 - DIGIT)), np.int32), np.zeros(_parts(n), np.int64)
+    over_blocks(_histogram, _parts(n), n // _parts(n), keys[0], counts, zeros)
+    reached = counts.sum((0, 1))[::-1].cumsum()[::-1]
+    reached[0] -= zeros.sum()
+    digit = max(int(np.count_nonzero(reached >= k)) - 1, 0)
+    return np.full(1, max(digit << DIGIT, 1), np.int32), int(reached[digit])
+
+
+def _parts(n: int) -> int:
+    return max(1, min(torch.get_num_threads(), n // WORTH_A_THREAD))
+
+
+@compiled
+def _guess(
+    first: int, last: int, rows: Array, old: Array, decay: np.float32, _: Array, keys: Array, k: int, floors: Array
+) -> None:
+    """A floor that somewhat more than k keys of the row reach, from one key of every so many; no zero reaches it."""
+    stride = keys.shape[1] // SAMPLE
+    expected = k / stride
+    rank = min(int(expected + 4 * np.sqrt(expected) + 8), SAMPLE)
+    sample = np.empty(SAMPLE, np.int32)
+    for row in range(first, last):
+        for i in range(SAMPLE):
+            place = i * stride + ((i * 40503 & 0xFFFF) * stride >> 16)  # a fixed stride would meet the same columns
+            value = rows[row, place]
+            if old.shape[1]:
+                value = value + decay * old[row, place]
+            sample[i] = np.float32(value).view(np.int32)
+        floors[row] = max(_kth(sample, rank), np.int32(1))
+
+
+@compiled
+def _collect(
+    first: int,
+    last: int,
+    rows: Array,
+    old: Array,
+    decay: np.float32,
+    target: Array,
+    keys: Array,
+    floors: Array,
+    places: Array,
+    found: Array,
+    counts: Array,
+) -> None:
+    parts, n = counts.shape[1], keys.shape[1]
+    for item in range(first, last):
+        row, part = item // parts, item % parts
+        start, stop = n * part // parts, n * (part + 1) // parts
+        here = places[row, part], found[row, part]
+        if old.shape[1]:
+            count = _sum_part(rows[row], old[row], decay, target[row], start, stop, floors[row], *here)
+        else:
+            count = _part(keys[row], start, stop, floors[row], *here)
+        counts[row, part] = count
+
+
+@compiled
+def _part(keys: Array, start: int, stop: int, floor: np.int32, places: Array, found: Array) -> int:
+    """What reaches the floor from ``start`` to ``stop``, and how many: -1 where there is no room for all of them."""
+    count, limit = 0, places.size - 2 * AT_ONCE
+    whole = stop - (stop - start) % AT_ONCE
+    for at in range(start, whole, AT_ONCE):
+        mask = reaching(keys, at, floor)
+        while mask != 0:
+            place = at + lowest_bit(mask)
+            places[count], found[count] = place, keys[place]
+            mask &= mask - np.uint64(1)
+            count += 1
+        if count > limit:
+            return -1
+    for place in range(whole, stop):
+        places[count], found[count] = place, keys[place]
+        count += (keys[place] & MAGNITUDE) >= floor
+    return count if count <= limit else -1
+
+
+@compiled
+def _sum_part(
+    rows: Array,
+    old: Array,
+    decay: np.float32,
+    target: Array,
+    start: int,
+    stop: int,
+    floor: np.int32,
+    places: Array,
+    found: Array,
+) -> int:
+    """The same of the target, which is written on the way, to its end in any case."""
+    count, limit = 0, places.size - 2 * AT_ONCE
+    line = min(stop, start + -(target.ctypes.data // 4 + start) % (CACHE_LINE // 4))
+    whole = stop - (stop - line) % AT_ONCE
+    at = start
+    while at < stop:
+        if line <= at < whole:
+            mask = store_sum_reaching(rows, old, decay, target, at, floor)
+            width = AT_ONCE
+        else:
+            target[at] = rows[at] + decay * old[at]
+            mask = np.uint64((np.float32(target[at]).view(np.int32) & MAGNITUDE) >= floor)
+            width = 1
+        if count > limit:
+            mask = np.uint64(0)
+        while mask != 0:
+            place = at + lowest_bit(mask)
+            places[count] = place  # and the sum anew: what went to memory is far away
+            found[count] = np.float32(rows[place] + decay * old[place]).view(np.int32)
+            mask &= mask - np.uint64(1)
+            count += 1
+        at += width
+    return count if count <= limit else -1
+
+
+@compiled
+def _take(
+    first: int,
+    last: int,
+    keys: Array,
+    k: int,
+    floors: Array,
+    places: Array,
+    found: Array,
+    counts: Array,
+    chosen: Array,
+    values: Array,
+    resolved: Array,
+) -> None:
+    """The k largest of each row's collected keys, or of those and zeros; not resolved where that is not certain."""
+    for row in range(first, last):
+        resolved[row] = False
+        if counts[row].min() >= 0:
+            collected, kept = _joined(places[row], found[row], counts[row])
+            if collected.size >= k:
+                _take_largest(collected, kept, k, chosen[row], values[row])
+                resolved[row] = True
+            elif floors[row] == 1:
+                _take_with_zeros(keys[row], collected, chosen[row], values[row])
+                resolved[row] = True
+
+
+@compiled
+def _joined(places: Array, found: Array, counts: Array) -> tuple[Array, Array]:
+    """The parts of a row behind one another, in their own memory."""
+    all_places, all_found, size = places.reshape(places.size), found.reshape(found.size), counts[0]
+    for part in range(1, counts.size):
+        for i in range(counts[part]):
+            all_places[size + i], all_found[size + i] = places[part, i], found[part, i]
+        size += counts[part]
+    return all_places[:size], all_found[:size]
+
+
+@compiled
+def _take_largest(places: Array, keys: Array, k: int, chosen: Array, values: Array) -> None:
+    threshold = _kth(keys, k)
+    ties, count = k - _count(keys, np.int32(threshold + 1)), 0
+    for i in range(keys.size):  # without a branch: which of them are taken is too irregular to predict
+        if count == k:
+            break
+        key = keys[i] & MAGNITUDE
+        tie = (key == threshold) & (ties > 0)
+        chosen[count], values[count] = places[i], keys[i]
+        count += (key > threshold) | tie
+        ties -= tie
+
+
+@compiled
+def _take_with_zeros(row: Array, places: Array, chosen: Array, values: Array) -> None:
+    """All that are not zero, and of the zeros as many of the first as are wanted."""
+    zeros, i, place = chosen.size - places.size, 0, 0
+    for count in range(chosen.size):
+        if i < places.size and (zeros == 0 or places[i] == place):
+            place = places[i]
+            i += 1
+        else:
+            zeros -= 1
+        chosen[count], values[count] = place, row[place]
+        place += 1
+
+
+@compiled
+def _short_rows(first: int, last: int, keys: Array, k: int, places: Array, values: Array) -> None:
+    """Row after row: the last one's k-th largest key tells where to look for the next one's."""
+    n = keys.shape[1]
+    collected, kept, floor = np.empty(n + 2 * AT_ONCE, np.int32), np.empty(n + 2 * AT_ONCE, np.int32), np.int32(0)
+    for row in range(first, last):
+        count = _part(keys[row], 0, n, floor, collected, kept)
+        if count < k:
+            count = _part(keys[row], 0, n, np.int32(0), collected, kept)
+        _take_largest(collected[:count], kept[:count], k, places[row], values[row])
+        floor = MAGNITUDE
+        for i in range(k):
+            floor = min(floor, np.int32(values[row, i] & MAGNITUDE))
+        floor = max(floor - NEARBY, np.int32(0))
+
+
+@compiled
+def _histogram(first: int, last: int, keys: Array, counts: Array, zeros: Array) -> None:
+    """How many keys have which upper bits, in two histograms: like neighbours need not wait for each other."""
+    parts = counts.shape[0]
+    for part in range(first, last):
+        even, odd = counts[part, 0], counts[part, 1]
+        start, stop = keys.size * part // parts, keys.size * (part + 1) // parts
+        for i in range(start, stop - 1, 2):
+            a, b = keys[i] & MAGNITUDE, keys[i + 1] & MAGNITUDE
+            even[a >> DIGIT] += 1
+            odd[b >> DIGIT] += 1
+            zeros[part] += (a == 0) + (b == 0)
+        if (stop - start) % 2:
+            even[(keys[stop - 1] & MAGNITUDE) >> DIGIT] += 1
+            zeros[part] += keys[stop - 1] & MAGNITUDE == 0
+
+
+@compiled
+def _kth(keys: Array, k: int) -> np.int32:
+    """The k-th largest magnitude: the largest number that at least k of them reach, bit by bit."""
+    threshold = np.int32(0)
+    for bit in range(30, -1, -1):
+        higher = np.int32(threshold | np.int32(1 << bit))
+        if _count(keys, higher) >= k:
+            threshold = higher
+    return threshold
+
+
+@compiled
+def _count(keys: Array, floor: np.int32) -> np.int32:
+    count = np.int32(0)
+    for i in range(keys.size):
+        count += np.int32((keys[i] & MAGNITUDE) >= floor)
+    return count

@@ -1,4 +1,4 @@
-"""Count-sketches as numba kernels for CPU tensors: hashes and medians a block at a time, as plain vectors."""
+"""Count-sketches as numba kernels: a block of 32 coordinates is a vector that is rotated, signed and added."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_vectors import WINDOW, add_signed, copy_signed
 from comm_compress.kernels.random_cpu import hash_counter
 
-BLOCK = 1024  # coordinates whose hashes, or estimates, are held at a time: they stay in the first-level cache
+TILE = 32  # blocks that are worked on together: they stay in the first-level cache
+NOTHING = np.uint32(0)  # flips no sign
 
 
-def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], columns: int) -> Tensor:
-    """As `sketch_reference.count_sketch`, for float32 CPU rows."""
-    rows = rows.contiguous()
-    num_rows, n = rows.shape
-    out = torch.zeros(num_rows, len(keys), columns)
-    words = _words(keys)
-    over_blocks(_sketch, num_rows * len(keys), n, rows.numpy(), words, out.numpy())
-    return out
+def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
+    """As `sketch_reference.count_sketch`, for CPU rows. Threads share out rows and keys."""
+    out.zero_()
+    over_blocks(_sketch, rows.shape[0] * len(keys), rows.shape[1], rows.contiguous().numpy(), _words(keys), out.numpy())
 
 
-def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], n: int) -> Tensor:
+def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
     """As `sketch_reference.count_sketch_estimate`, for a CPU sketch."""
-    out = torch.empty(n)
-    over_blocks(_estimate, math.ceil(n / BLOCK), BLOCK, sketch.contiguous().numpy(), _words(keys), out.numpy())
-    return out
+    tile = TILE * WINDOW
+    over_blocks(_estimate, math.ceil(out.numel() / tile), tile, sketch.contiguous().numpy(), _words(keys), out.numpy())
 
 
 def _words(keys: Sequence[tuple[int, int]]) -> Array:
@@ -38,42 +34,73 @@ def _words(keys: Sequence[tuple[int, int]]) -> Array:
 
 @compiled
 def _sketch(first: int, last: int, rows: Array, keys: Array, out: Array) -> None:
-    buckets, signed = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
+    """Items are (row, key) pairs; a tile of a row is read once for all its keys."""
     num_keys, columns, n = keys.shape[0], out.shape[2], rows.shape[1]
-    for item in range(first, last):
-        row, j = item // num_keys, item % num_keys
-        target = out[row, j]
-        for start in range(0, n, BLOCK):
-            values = rows[row, start : min(start + BLOCK, n)]
-            _place(start, keys[j, 0], keys[j, 1], columns, buckets[: values.size], signed[: values.size])
-            for i in range(values.size):
-                target[buckets[i]] += values[i] * signed[i]
+    windows, turns, signs = np.empty(TILE, np.int64), np.empty(TILE, np.int64), np.empty(TILE, np.uint32)
+    twice = np.zeros(2 * TILE * WINDOW, np.float32)  # every block, and the block again: rotated wherever one looks
+    for row in range(first // num_keys, (last - 1) // num_keys + 1):
+        values = rows[row]
+        for start in range(0, n, TILE * WINDOW):
+            blocks = _doubled(values, start, twice)
+            for item in range(max(first, row * num_keys), min(last, (row + 1) * num_keys)):
+                j = item % num_keys
+                _place(start // WINDOW, keys[j, 0], keys[j, 1], columns // WINDOW, windows, turns, signs)
+                target = out[row, j]
+                for b in range(blocks):
+                    rotated = signs[b] << np.uint32(turns[b]) | signs[b] >> np.uint32((WINDOW - turns[b]) % WINDOW)
+                    add_signed(twice, (2 * b + 1) * WINDOW - turns[b], rotated, target, windows[b])
+
+
+@compiled
+def _doubled(values: Array, start: int, twice: Array) -> int:
+    """Every block of the tile twice, the last one of the row with zeros; returns how many blocks that is."""
+    size = min(TILE * WINDOW, values.size - start)
+    whole = size // WINDOW
+    for b in range(whole):
+        copy_signed(values, start + b * WINDOW, NOTHING, twice, 2 * b * WINDOW)
+        copy_signed(values, start + b * WINDOW, NOTHING, twice, (2 * b + 1) * WINDOW)
+    if whole * WINDOW == size:
+        return whole
+    for i in range(WINDOW):
+        place = start + whole * WINDOW + i
+        value = values[place] if place < values.size else np.float32(0)
+        twice[2 * whole * WINDOW + i] = twice[(2 * whole + 1) * WINDOW + i] = value
+    return whole + 1
+
+
+@compiled
+def _place(
+    block: int, low: np.uint32, high: np.uint32, num_windows: int, windows: Array, turns: Array, signs: Array
+) -> None:
+    """For each block of a tile: the first column of its window, its rotation, and the bits of its signs."""
+    for b in range(windows.size):
+        counter = np.uint32(2 * (block + b))
+        signs[b] = hash_counter(counter, low, high)
+        word = hash_counter(counter + np.uint32(1), low, high)
+        windows[b] = np.int64((np.uint64(word) * np.uint64(num_windows)) >> np.uint64(32)) * WINDOW
+        turns[b] = np.int64(word & np.uint32(WINDOW - 1))
 
 
 @compiled
 def _estimate(first: int, last: int, sketch: Array, keys: Array, out: Array) -> None:
     num_keys, columns = sketch.shape
-    buckets, signs = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float32)
-    found = np.empty((num_keys, BLOCK), np.float32)
-    for block in range(first, last):
-        start, size = block * BLOCK, min(BLOCK, out.size - block * BLOCK)
+    windows, turns, signs = np.empty(TILE, np.int64), np.empty(TILE, np.int64), np.empty(TILE, np.uint32)
+    twice = np.empty(2 * TILE * WINDOW, np.float32)
+    found = np.empty((num_keys, TILE * WINDOW), np.float32)
+    for tile in range(first, last):
+        start, size = tile * TILE * WINDOW, min(TILE * WINDOW, out.size - tile * TILE * WINDOW)
         for j in range(num_keys):
-            _place(start, keys[j, 0], keys[j, 1], columns, buckets[:size], signs[:size])
-            row, target = sketch[j], found[j, :size]
-            for i in range(size):
-                target[i] = row[buckets[i]] * signs[i]
-        for phase in range(num_keys):  # odd-even transposition sort, every coordinate of the block side by side
+            _place(start // WINDOW, keys[j, 0], keys[j, 1], columns // WINDOW, windows, turns, signs)
+            row, target = sketch[j], found[j]
+            for b in range(TILE):
+                copy_signed(row, windows[b], NOTHING, twice, 2 * b * WINDOW)
+                copy_signed(row, windows[b], NOTHING, twice, (2 * b + 1) * WINDOW)
+            for b in range(TILE):
+                copy_signed(twice, 2 * b * WINDOW + turns[b], signs[b], target, b * WINDOW)
+        for phase in range(num_keys):  # odd-even transposition sort, every coordinate of the tile side by side
             for j in range(phase % 2, num_keys - 1, 2):
-                _order(found[j, :size], found[j + 1, :size])
+                _order(found[j], found[j + 1])
         _copy_unsigned_zero(found[num_keys // 2, :size], out[start : start + size])
-
-
-@compiled
-def _place(start: int, low: np.uint32, high: np.uint32, columns: int, buckets: Array, signs: Array) -> None:
-    for i in range(buckets.size):
-        word = hash_counter(np.uint32(start + i), low, high)
-        buckets[i] = np.int32((np.uint64(word) * np.uint64(columns)) >> np.uint64(32))
-        signs[i] = np.float32(1 - 2 * np.int32(word & np.uint32(1)))
 
 
 @compiled

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.encoded import Encoded
-from comm_compress.methods.sparse_rows import Indices, SparseCodec, SparseLayout, SparseRows
+from comm_compress.kernels import Residual
+from comm_compress.methods.sparse_rows import Chosen, Indices, SparseCodec, SparseLayout, SparseRows
 from comm_compress.registry import register, require
 from comm_compress.state import State
 
@@ -80,33 +81,36 @@ class DGC(SparseCodec):
         """k values, k positions, after the warm-up."""
         return self.rows.layout(n, self.kept(n, self.config.warmup_ratio_steps + 1))
 
+    def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
+        """The largest velocities."""
+        assert residual is not None, "v is what is chosen from"
+        shape = rows.shape[0], self.kept(rows.shape[1], max(state.tick, 1))
+        places = state.scratch("places", shape, torch.int32, rows.device)
+        values = state.scratch("values", shape, torch.float32, rows.device)
+        kernels.largest(rows, places, values, residual, state.scratch)
+        return Chosen(values, places)
+
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Accumulate, send the largest, keep the rest."""
-        n = rows.shape[1]
-        momentum = self._momentum(rows, state)
-        waiting = self._previous("v", rows, state)
-        velocity = state.spare("v", rows, torch.float32)
-        velocity.copy_(momentum) if waiting is None else torch.add(waiting, momentum, out=velocity)
-
-        indices = kernels.largest(kernels.magnitude_keys(velocity), self.kept(n, max(state.tick, 1)))
-        sent = self.rows.encode(velocity.gather(1, indices.long()), indices, n, state)
-
-        state.propose("v", self.rows.subtract(velocity, sent))
+        momentum, velocity = self._momentum(rows, state), state.spare("v", rows, torch.float32)
+        residual = Residual(self._previous("v", rows, state), 1.0, velocity)
+        chosen = self.choose(momentum, residual, state)
+        sent = self.coded(chosen, rows.shape[1], state)
+        state.propose("v", self.rows.subtract(velocity, sent, chosen.indices))
         if self.config.momentum_masking:
-            momentum.scatter_(1, indices.long(), 0)
+            for row, places in zip(momentum, chosen.indices, strict=True):
+                row.index_fill_(0, places.long(), 0)
         state.propose("u", momentum)
         return sent
 
     def _momentum(self, rows: Tensor, state: State) -> Tensor:
         """u = m u + g, float32 ``[R, n]``."""
-        old = self._previous("u", rows, state)
-        momentum = state.spare("u", rows, torch.float32).copy_(rows)
+        old, momentum = self._previous("u", rows, state), state.spare("u", rows, torch.float32)
         if self.config.clip_unit_norm is not None:
-            norm = torch.linalg.vector_norm(momentum)
-            momentum.mul_((self.config.clip_unit_norm / norm).clamp_(max=1))  # a zero norm: infinity, clamped
-        if old is not None:
-            momentum.add_(old, alpha=self.config.momentum)
-        return momentum
+            rows = momentum.copy_(rows)
+            norm = torch.linalg.vector_norm(rows)
+            rows.mul_((self.config.clip_unit_norm / norm).clamp_(max=1))  # a zero norm: infinity, clamped
+        return momentum.copy_(rows) if old is None else torch.add(rows, old, alpha=self.config.momentum, out=momentum)
 
     def _previous(self, name: str, rows: Tensor, state: State) -> Tensor | None:
         old = state.get(name)

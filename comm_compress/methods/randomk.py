@@ -39,8 +39,8 @@ class RandomK(Codec):
     unbiased:     C(x) = (n / k) x on the drawn set, else 0:  E C(x) = x,  E||C(x) - x||^2 = (n / k - 1) ||x||^2
     contractive:  C(x) = x on the drawn set, else 0:          E||C(x) - x||^2 = (1 - k / n) ||x||^2
 
-    The set is where the k largest of n hashed counters lie, from a key that all ranks and rows of a collective
-    share: every set of k is as likely as any other (up to ties of the 31-bit hashes). No position is sent:
+    The set is what a pseudo-random permutation makes of the first k numbers, with a key that all ranks and rows of a
+    collective share (`kernels.random_subset`): it takes no pass over the gradient, and no position is sent:
     32 k / n bits an element, or what ``values`` takes. Linear: float32 values are summed on the wire.
     Rows of which any is not finite show it in their first sent values, whatever was drawn.
     """
@@ -65,12 +65,15 @@ class RandomK(Codec):
         )
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Draw, gather, code. The drawn coordinates are known to all ranks: ``agreed["drawn"]`` int32 ``[k]``."""
-        n = rows.shape[1]
+        """Draw, gather, code. The drawn coordinates are known to all ranks: ``agreed["drawn"]`` int64 ``[k]``."""
+        num_rows, n = rows.shape
         k = self.config.kept(n)
-        hashes = kernels.random_bits(state.key("coordinates", shared=True), n, rows.device)
-        drawn = kernels.largest(hashes.unsqueeze(0), k)[0]
-        values = rows.index_select(1, drawn).float()
+        drawn = kernels.random_subset(state.key("coordinates", shared=True), n, k, rows.device)
+        values = state.scratch("values", (num_rows, k), torch.float32, rows.device)
+        if rows.dtype == torch.float32:
+            torch.index_select(rows, 1, drawn, out=values)
+        else:
+            values.copy_(rows.index_select(1, drawn))
         _show_nonfinite(rows, values, state)
         if self.codec is None:
             return Encoded(values.view(torch.uint8), self.layout(n, rows.dtype), n, {"drawn": drawn})
@@ -79,12 +82,15 @@ class RandomK(Codec):
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Dense rows, zero where nothing was drawn."""
-        dense = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
-        return dense.index_copy_(1, encoded.agreed["drawn"].long(), self._values(encoded))
+        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
+
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """The same to ``out`` ``[R, n]``, of any float dtype."""
+        return out.zero_().index_copy_(1, encoded.agreed["drawn"], self._values(encoded).to(out.dtype))
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """Sums k values and scatters once: all rows hold the same coordinates."""
-        return out.zero_().index_copy_(0, encoded.agreed["drawn"].long(), self._values(encoded).sum(0))
+        return out.zero_().index_copy_(0, encoded.agreed["drawn"], self._values(encoded).sum(0))
 
     def _values(self, encoded: Encoded) -> Tensor:
         """What was sent for the drawn coordinates, float32 ``[R, k]``, scaled."""
@@ -96,7 +102,7 @@ class RandomK(Codec):
         """What was sent exactly becomes zero."""
         if self.codec is not None or self.config.scaling == "unbiased":
             return super().subtract_contribution(target, sent)
-        return target.index_fill_(1, sent.agreed["drawn"].long(), 0)
+        return target.index_fill_(1, sent.agreed["drawn"], 0)
 
     def exchange(self, message: Encoded, state: State) -> ReduceScatterRounds:
         """One sum on the wire, or one exchange where values are coded."""

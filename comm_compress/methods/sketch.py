@@ -11,8 +11,9 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.encoded import Field, Layout
 from comm_compress.index_codes import Packed
+from comm_compress.methods.sparse_rows import in_float32
 from comm_compress.registry import register, require
 from comm_compress.rounds import Exchange, Gather, Reduced, ReduceScatterRounds, Sum
 from comm_compress.state import State
@@ -24,10 +25,10 @@ INDICES = Packed()
 class SketchConfig:
     """Settings of sketch, all of them for one destination row of n elements.
 
-    ``sketch_rows`` hash functions (odd, for the median) of ``columns`` counters each, or of as many that the
-    whole sketch has ``sketch_ratio`` n. ``k`` coordinates are wanted, or ``ratio`` n; ``oversample`` times as
-    many candidates are asked for their exact values. ``keep``: "all" of the candidates go into the total, or
-    the "k" of largest sum, as in the paper.
+    ``sketch_rows`` hash functions (odd, for the median) of ``columns`` counters each, or of as many that the whole
+    sketch has ``sketch_ratio`` n; rounded up to a multiple of 32, which is also the fewest. ``k`` coordinates are
+    wanted, or ``ratio`` n; ``oversample`` times as many candidates are asked for their exact values. ``keep``: "all"
+    of the candidates go into the total, or the "k" of largest sum, as in the paper.
     """
 
     sketch_rows: int = 5
@@ -84,9 +85,9 @@ class Sketch(Compressor):
         self.config = config
 
     def columns(self, n: int) -> int:
-        """C, the counters of one hash function, for rows of ``n``."""
+        """C, the counters of one hash function, for rows of ``n``: whole windows."""
         wanted = self.config.columns or round(self.config.sketch_ratio * n / self.config.sketch_rows)
-        return max(1, wanted)
+        return max(1, math.ceil(wanted / kernels.WINDOW)) * kernels.WINDOW
 
     def kept(self, n: int) -> int:
         """k of ``n`` elements."""
@@ -115,33 +116,38 @@ class Sketch(Compressor):
         world, n = rows.shape
         if n == 0:
             return Reduced(torch.zeros(0, device=rows.device), _Sent(0, *rows.new_zeros(2, world, 0)))
-        layouts, count = self.layouts(n), self.candidates(n)
+        layouts, count, device = self.layouts(n), self.candidates(n), rows.device
         keys = [state.key(f"sketch {j}", shared=True) for j in range(self.config.sketch_rows)]
 
-        message = Encoded.empty(world, n, layouts[0], rows.device)
-        message["sketch"].copy_(kernels.count_sketch(rows, keys, self.columns(n)).flatten(1))
+        message = state.message(rows, layouts[0], "sketches")
+        rows, _ = in_float32(rows, None, state)
+        kernels.count_sketch(rows, keys, message["sketch"].view(world, len(keys), -1))
         summed = (yield Sum(message, torch.float32))["sketch"].view(len(keys), -1)
         finite = torch.isfinite(summed).all()
-        estimate = kernels.count_sketch_estimate(torch.where(finite, summed, 0), keys, n)
+        estimate = state.scratch("estimate", (1, n), torch.float32, device)
+        kernels.count_sketch_estimate(torch.where(finite, summed, 0), keys, estimate[0])
 
-        message = Encoded.empty(1, n, layouts[1], rows.device)
-        mine = kernels.largest(kernels.magnitude_keys(estimate.unsqueeze(0)), count)
+        message = state.message(rows[:1], layouts[1], "candidates")
+        mine = state.scratch("mine", (1, count), torch.int32, device)
+        values = state.scratch("estimates", (1, count), torch.float32, device)
+        kernels.largest(estimate, mine, values, scratch=state.scratch)
         message["indices"].copy_(INDICES.encode(mine, n))
         gathered = yield Gather(message)
         indices = INDICES.decode(gathered["indices"], n, count).long()
 
-        message = Encoded.empty(world, n, layouts[2], rows.device)
-        given = message["values"].copy_(rows.gather(1, indices))
+        message = state.message(rows, layouts[2], "exact values")
+        given = torch.gather(rows, 1, indices, out=message["values"])
         exact = torch.sum((yield Exchange(message))["values"], 0)
         if self.config.keep == "k":
-            message = Encoded.empty(1, n, layouts[3], rows.device)
+            message = state.message(rows[:1], layouts[3], "kept")
             largest = torch.zeros_like(mine).scatter_(1, exact.abs().topk(self.kept(n)).indices.unsqueeze(0), 1)
             kernels.pack(largest, 1, message["kept"])
             kept = kernels.unpack((yield Gather(message))["kept"], 1, count)
             given, exact = torch.where(kept > 0, given, 0), torch.where(largest[0] > 0, exact, 0)
 
-        total = torch.zeros(n, device=rows.device).scatter_(0, mine[0].long(), exact)
-        return Reduced(total.masked_fill_(~finite, torch.nan), _Sent(n, indices, given))
+        total = state.result((n,), device).zero_().scatter_(0, mine[0].long(), exact)
+        total[0] = torch.where(finite, total[0], torch.nan)
+        return Reduced(total, _Sent(n, indices, given))
 
     def contribution(self, sent: _Sent) -> Tensor:
         """This rank's exact values where each owner kept them, float32."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from comm_compress.compressor import Codec
 from comm_compress.encoded import ByteCount, Encoded, Field, Layout
 from comm_compress.index_codes import CODES, IndexCode, Packed, smallest
+from comm_compress.kernels import Residual
 from comm_compress.methods.nested_values import value_codec
 from comm_compress.registry import require
 from comm_compress.state import State
@@ -91,8 +93,10 @@ class SparseRows:
         """``values`` float32 and ``indices`` int32 ``[R, k]``, ascending in each row, of rows of n elements."""
         if not self.fixed_size:
             return self.encode_ragged(list(values), list(indices), n, state)
-        layout = self.layout(n, values.shape[1])
-        out = Encoded.empty(values.shape[0], n, layout, values.device)
+        num_rows, k = values.shape
+        layout = self.layout(n, k)
+        memory = state.scratch("sparse rows", (num_rows, layout.row_bytes), torch.uint8, values.device)
+        out = Encoded.within(memory, layout, n)
         out["indices"].copy_(layout.code.encode(indices, n))
         if self.codec is None:
             out["values"].copy_(values)
@@ -138,15 +142,19 @@ class SparseRows:
             return
         assert isinstance(layout, SparseLayout)
         indices = layout.code.decode(encoded["indices"], encoded.n, layout.k)
+        yield from zip(self._values(encoded), indices, strict=True)
+
+    def _values(self, encoded: Encoded) -> Tensor:
+        """The decoded values of rows of fixed size, float32 ``[R, k]``."""
+        layout = encoded.layout
+        assert isinstance(layout, SparseLayout)
         if layout.inner is None:
-            values = encoded["values"]
-        else:
-            assert self.codec is not None
-            coded = Encoded.empty(encoded.num_rows, layout.k, layout.inner, encoded.buffer.device)
-            for name in layout.inner.fields:
-                coded[name].copy_(encoded[f"values/{name}"])
-            values = self.codec.decode(coded).float()
-        yield from zip(values, indices, strict=True)
+            return encoded["values"]
+        assert self.codec is not None
+        coded = Encoded.empty(encoded.num_rows, layout.k, layout.inner, encoded.buffer.device)
+        for name in layout.inner.fields:
+            coded[name].copy_(encoded[f"values/{name}"])
+        return self.codec.decode(coded).float()
 
     def _decode_row(self, row: Tensor, n: int) -> tuple[Tensor, Tensor]:
         if row.numel() == 0:
@@ -161,10 +169,13 @@ class SparseRows:
 
     def decode(self, encoded: Encoded) -> Tensor:
         """Dense float32 rows ``[R, n]``, zero where nothing was sent."""
-        dense = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
-        for row, (values, indices) in zip(dense, self.rows(encoded), strict=True):
-            row.index_copy_(0, indices.long(), values)
-        return dense
+        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
+
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """The same to ``out`` ``[R, n]``, of any float dtype."""
+        for row, (values, indices) in zip(out.zero_(), self.rows(encoded), strict=True):
+            row.index_copy_(0, indices.long(), values.to(out.dtype))
+        return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """Scatter-add row after row to ``out`` ``[n]``, so that the order of sums is the order of ranks."""
@@ -173,17 +184,38 @@ class SparseRows:
             out.index_add_(0, indices, values)
         return out
 
-    def subtract(self, target: Tensor, sent: Encoded) -> Tensor:
+    def subtract(self, target: Tensor, sent: Encoded, indices: Iterable[Tensor] | None = None) -> Tensor:
         """``target - decode(sent)`` in ``target``'s memory, touching only what was sent.
 
-        Exact values are those of ``target``: their places become zero.
+        Exact values are those of ``target``: their places become zero. ``indices``: the positions that were sent,
+        where they are still known.
         """
-        for row, (values, indices) in zip(target, self.rows(sent), strict=True):
+        if self.codec is None and indices is not None:
+            for row, places in zip(target, indices, strict=True):
+                row.index_fill_(0, places.long(), 0)
+            return target
+        for row, (values, places) in zip(target, self.rows(sent), strict=True):
             if self.codec is None:
-                row.index_fill_(0, indices.long(), 0)
+                row.index_fill_(0, places.long(), 0)
             else:
-                row.index_add_(0, indices, values, alpha=-1)
+                row.index_add_(0, places, values, alpha=-1)
         return target
+
+
+class Chosen(NamedTuple):
+    """What is sent: row r's values, float32 ``[k_r]``, and their ascending positions, int32 ``[k_r]``."""
+
+    values: Tensor | list[Tensor]
+    indices: Tensor | list[Tensor]
+
+
+def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[Tensor, Residual | None]:
+    """The same to choose from, with rows that are float32; the residual is None once its target is written."""
+    if rows.dtype == torch.float32:
+        return rows, residual
+    if residual is not None:
+        return residual.target(rows), None
+    return state.scratch("float32 rows", tuple(rows.shape), torch.float32, rows.device).copy_(rows), None
 
 
 class SparseCodec(Codec):
@@ -193,9 +225,35 @@ class SparseCodec(Codec):
         self.rows = rows
         self.fixed_size = rows.fixed_size
 
+    @abstractmethod
+    def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
+        """What to send of ``rows`` ``[R, n]``, any float dtype; with the residual, of its target, which is written."""
+
+    def encode(self, rows: Tensor, state: State) -> Encoded:
+        """Choose and code."""
+        return self.coded(self.choose(rows, None, state), rows.shape[1], state)
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """The same of the target; only what was sent is then touched in it."""
+        chosen = self.choose(rows, residual, state)
+        sent = self.coded(chosen, rows.shape[1], state)
+        self.rows.subtract(residual.new, sent, chosen.indices)
+        return sent
+
+    def coded(self, chosen: Chosen, n: int, state: State) -> Encoded:
+        """As rows of bytes, from rows of n elements."""
+        values, indices = chosen
+        if isinstance(values, Tensor) and isinstance(indices, Tensor):
+            return self.rows.encode(values, indices, n, state)
+        return self.rows.encode_ragged(list(values), list(indices), n, state)
+
     def decode(self, encoded: Encoded) -> Tensor:
         """Dense rows, zero where nothing was sent."""
         return self.rows.decode(encoded)
+
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """The same, without dense rows of its own."""
+        return self.rows.decode_into(encoded, out)
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """The sum without holding dense rows."""

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import Encoded
-from comm_compress.methods.sparse_rows import Indices, SparseCodec, SparseRows
+from comm_compress.kernels import Residual
+from comm_compress.methods.sparse_rows import Chosen, Indices, SparseCodec, SparseRows, in_float32
 from comm_compress.registry import register, require
 from comm_compress.state import State
 
 SAMPLE = 1 << 14  # elements of a row that its quantile is taken from; their quantile's density errs by 8 % at 1 %
-SMALLEST = 1  # the key of the smallest positive number: zeros are never sent
+SMALLEST = 2.0**-149  # the smallest positive number: zeros are never sent
 
 
 @dataclass(frozen=True)
@@ -61,24 +61,34 @@ class ThresholdV(SparseCodec):
         self.threshold = config.threshold
         self.quantile = 0.99 if config.quantile is None else config.quantile
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Compare, collect, code."""
-        keys = kernels.magnitude_keys(rows)
-        indices = kernels.at_least(keys, self._floors(keys, state))
-        values = [row[places.long()].float() for row, places in zip(rows, indices, strict=True)]
-        return self.rows.encode_ragged(values, indices, rows.shape[1], state)
+    def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
+        """What reaches each row's threshold."""
+        rows, residual = in_float32(rows, residual, state)
+        found = kernels.at_least(rows, self._floors(rows, residual, state), residual, state.scratch)
+        return Chosen([values for _, values in found], [places for places, _ in found])
 
-    def _floors(self, keys: Tensor, state: State) -> Tensor:
-        """int32 ``[R]``: the key that each row's elements must reach."""
-        rows, n = keys.shape
+    def _floors(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
+        """float32 ``[R]``: what each row's magnitudes must reach."""
+        num_rows, n = rows.shape
         if self.threshold is not None or n == 0:
-            bits = torch.tensor(self.threshold or 0.0, dtype=torch.float32).view(torch.int32)
-            return torch.full((rows,), max(int(bits), SMALLEST), dtype=torch.int32, device=keys.device)
-        sample = keys if n <= SAMPLE else keys.index_select(1, _one_of_each_stride(n, state, keys.device))
+            return torch.full((num_rows,), max(self.threshold or 0.0, SMALLEST), device=rows.device)
+        sample = self._sample(rows, residual, state)
         sent = max(1, round((1 - self.quantile) * sample.shape[1]))
-        places = kernels.largest(sample, sent).long()
-        floors = (sample.gather(1, places) & 0x7FFFFFFF).amin(1)
-        return floors.clamp_(min=SMALLEST)
+        places = torch.empty(num_rows, sent, dtype=torch.int32, device=rows.device)
+        values = torch.empty(num_rows, sent, device=rows.device)
+        kernels.largest(sample, places, values)
+        keys = values.view(torch.int32) & 0x7FFFFFFF  # a NaN among them is the largest
+        return keys.amin(1).view(torch.float32).clamp_(min=SMALLEST)
+
+    def _sample(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
+        """All of a short row, or of the target; a random element of each of so many equal parts of a longer one."""
+        n = rows.shape[1]
+        if n > SAMPLE:
+            places = _one_of_each_stride(n, state, rows.device)
+            rows = rows.index_select(1, places)
+            if residual is not None and residual.old is not None:
+                residual = residual._replace(old=residual.old.index_select(1, places))
+        return rows if residual is None else residual._replace(new=torch.empty_like(rows)).target(rows)
 
 
 def _one_of_each_stride(n: int, state: State, device: torch.device) -> Tensor:

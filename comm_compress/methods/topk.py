@@ -10,10 +10,18 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import Encoded
 from comm_compress.index_codes import Packed
+from comm_compress.kernels import Residual
 from comm_compress.methods.nested_values import reproduces_its_values
-from comm_compress.methods.sparse_rows import AmountConfig, Indices, SparseCodec, SparseLayout, SparseRows
+from comm_compress.methods.sparse_rows import (
+    AmountConfig,
+    Chosen,
+    Indices,
+    SparseCodec,
+    SparseLayout,
+    SparseRows,
+    in_float32,
+)
 from comm_compress.registry import register, require
 from comm_compress.state import State
 
@@ -84,24 +92,36 @@ class TopK(SparseCodec):
         """k values, k positions."""
         return self.rows.layout(n, self.kept(n))
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Select, gather, code."""
+    def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
+        """The largest of each row, or of each of its chunks."""
         if self.quantizes_first and rows.shape[1]:
-            codec = self.rows.codec
-            assert codec is not None
-            rows = codec.decode(codec.encode(rows.float(), state.child("whole")))
-        indices = self._largest(rows)
-        return self.rows.encode(rows.gather(1, indices.long()).float(), indices, rows.shape[1], state)
-
-    def _largest(self, rows: Tensor) -> Tensor:
-        """int32 ``[R, kept(n)]``: the ascending positions of what is sent."""
-        keys, n = kernels.magnitude_keys(rows), rows.shape[1]
+            rows, residual = self._quantized(rows if residual is None else residual.target(rows), state), None
+        rows, residual = in_float32(rows, residual, state)
+        shape = (rows.shape[0], self.kept(rows.shape[1]))
+        places = state.scratch("places", shape, torch.int32, rows.device)
+        values = state.scratch("values", shape, torch.float32, rows.device)
         if self.chunk_size is None:
-            return kernels.largest(keys, self.kept(n))
-        chunks, rest = divmod(n, self.chunk_size)
+            kernels.largest(rows, places, values, residual, state.scratch)
+        else:
+            self._largest_of_chunks(rows if residual is None else residual.target(rows), places, values)
+        return Chosen(values, places)
+
+    def _largest_of_chunks(self, rows: Tensor, places: Tensor, values: Tensor) -> None:
+        assert self.chunk_size is not None
+        chunks, rest = divmod(rows.shape[1], self.chunk_size)
         each = self.config.kept(self.chunk_size)
-        whole = keys[:, : n - rest].reshape(-1, self.chunk_size)
-        starts = torch.arange(chunks, device=rows.device, dtype=torch.int32) * self.chunk_size
-        inside = kernels.largest(whole, each).view(rows.shape[0], chunks, each)
-        tail = kernels.largest(keys[:, n - rest :], self.config.kept(rest)) + (n - rest)
-        return torch.cat([(inside + starts.unsqueeze(-1)).flatten(1), tail], 1)
+        whole, sent = chunks * self.chunk_size, chunks * each
+        starts = torch.arange(0, whole, self.chunk_size, device=rows.device, dtype=torch.int32).unsqueeze(1)
+        for row, place, value in zip(rows.contiguous(), places, values, strict=True):
+            inside = place[:sent].view(chunks, each)
+            kernels.largest(row[:whole].view(chunks, self.chunk_size), inside, value[:sent].view(chunks, each))
+            inside += starts
+            if rest:
+                kernels.largest(row[None, whole:], place[None, sent:], value[None, sent:])
+                place[sent:] += whole
+
+    def _quantized(self, rows: Tensor, state: State) -> Tensor:
+        """Q of all of them."""
+        codec = self.rows.codec
+        assert codec is not None
+        return codec.decode(codec.encode(rows.float(), state.child("whole")))

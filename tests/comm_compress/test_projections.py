@@ -271,60 +271,121 @@ def test_powersgd_names_a_state_of_another_rank() -> None:
 KEYS = [(17, 4), (5, 2**32 - 1), (2**31, 9), (1, 1), (0, 0)]
 
 
+def sketched(module: Any, rows: Tensor, keys: list[tuple[int, int]], columns: int) -> Tensor:
+    out = torch.full((rows.shape[0], len(keys), columns), math.nan)
+    module.count_sketch(rows, keys, out)
+    return out
+
+
+def estimated(module: Any, sketch: Tensor, keys: list[tuple[int, int]], n: int) -> Tensor:
+    out = torch.full((n,), math.nan)
+    module.count_sketch_estimate(sketch, keys, out)
+    return out
+
+
 @settings(max_examples=30, deadline=None)
 @given(
-    n=st.sampled_from([0, 1, 2, 1023, 1024, 1025, 5000]),
+    n=st.sampled_from([0, 1, 2, 7, 31, 32, 33, 1023, 1024, 1025, 5000]),
     rows=st.integers(0, 3),
-    columns=st.sampled_from([1, 7, 64, 1000]),
+    columns=st.sampled_from([32, 64, 1024, 4096]),
     num_keys=st.sampled_from([1, 3, 5]),
     seed=st.integers(0, 100),
+    threads=st.integers(1, 3),
 )
-def test_sketch_kernels_give_the_references_bytes(n: int, rows: int, columns: int, num_keys: int, seed: int) -> None:
+def test_sketch_kernels_give_the_references_bytes(
+    n: int, rows: int, columns: int, num_keys: int, seed: int, threads: int
+) -> None:
     x, keys = normal(rows, n, seed=seed) ** 3, KEYS[:num_keys]
-    mine, theirs = (module.count_sketch(x, keys, columns) for module in (sketch_cpu, sketch_reference))
-    assert mine.numpy().tobytes() == theirs.numpy().tobytes()
-    for sketch in mine:
-        ours, expected = (m.count_sketch_estimate(sketch, keys, n) for m in (sketch_cpu, sketch_reference))
-        assert ours.numpy().tobytes() == expected.numpy().tobytes()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        mine, theirs = (sketched(module, x, keys, columns) for module in (sketch_cpu, sketch_reference))
+        assert mine.numpy().tobytes() == theirs.numpy().tobytes()
+        for sketch in mine:
+            ours, expected = (estimated(module, sketch, keys, n) for module in (sketch_cpu, sketch_reference))
+            assert ours.numpy().tobytes() == expected.numpy().tobytes()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_share_a_sketch_and_change_nothing(threads: int) -> None:
+    x = normal(2, 300_007)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        sketch = sketched(sketch_cpu, x, KEYS, 3200)
+        estimate = estimated(sketch_cpu, sketch[1], KEYS, 300_007)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(sketch, sketched(sketch_reference, x, KEYS, 3200))
+    assert torch.equal(estimate, estimated(sketch_reference, sketch[1], KEYS, 300_007))
 
 
 def test_the_count_sketch_is_the_textbooks() -> None:
     """One coordinate at a time: a unit vector lands in one column of each row with a sign, and is found again."""
-    n, columns = 500, 40
+    n, columns = 500, 64
     keys, x = KEYS[:3], normal(1, n)
     columns_of = torch.stack(
-        [kernels.count_sketch(e.view(1, -1), keys, columns)[0] for e in torch.eye(n)]
-    )  # [n, 3, 40]
+        [sketched(kernels, e.view(1, -1), keys, columns)[0] for e in torch.eye(n)]
+    )  # [n, 3, columns]
     assert torch.equal(columns_of.abs().sum(-1), torch.ones(n, 3))
-    torch.testing.assert_close(kernels.count_sketch(x, keys, columns)[0], torch.einsum("i,ijc->jc", x[0], columns_of))
+    torch.testing.assert_close(sketched(kernels, x, keys, columns)[0], torch.einsum("i,ijc->jc", x[0], columns_of))
     sketch = normal(3, columns, seed=1)
     expected = torch.einsum("jc,ijc->ij", sketch, columns_of).median(1).values
-    torch.testing.assert_close(kernels.count_sketch_estimate(sketch, keys, n), expected)
+    torch.testing.assert_close(estimated(kernels, sketch, keys, n), expected)
 
 
 def test_hashes_are_uniform_and_signs_are_fair_and_independent() -> None:
-    """Chi-square of bucket counts, and of sign times bucket, each within five standard deviations of its mean."""
-    n, columns = 100_000, 100
-    buckets, signs = sketch_reference._places((3, 4), n, columns, torch.device("cpu"))
-    other, other_signs = sketch_reference._places((3, 5), n, columns, torch.device("cpu"))
-    for cells, size in [(buckets, 100), (buckets * 2 + (signs > 0), 200), (buckets // 10 * 10 + other // 10, 100)]:
+    """Chi-square of bucket counts, and of sign times bucket, each within five standard deviations of its mean.
+
+    Coordinates of a block never meet, so their places vary less than independent ones: one of each block is counted.
+    """
+    n, columns = 3_200_000, 128
+    places, signs = (t[5::32] for t in sketch_reference._places((3, 4), n, columns, torch.device("cpu")))
+    other, other_signs = (t[5::32] for t in sketch_reference._places((3, 5), n, columns, torch.device("cpu")))
+    count = places.numel()
+    for cells, size in [(places, 128), (places * 2 + (signs > 0), 256), (places // 16 * 8 + other // 16, 64)]:
         counts = torch.bincount(cells.long(), minlength=size).double()
-        chi = float(((counts - n / size) ** 2 / (n / size)).sum())
+        chi = float(((counts - count / size) ** 2 / (count / size)).sum())
         assert abs(chi - (size - 1)) < 5 * math.sqrt(2 * (size - 1))
-    assert abs(float(signs.mean())) < 5 / math.sqrt(n)
-    assert abs(float((signs * other_signs).mean())) < 5 / math.sqrt(n)
+    assert abs(float(signs.mean())) < 5 / math.sqrt(count)
+    assert abs(float((signs * other_signs).mean())) < 5 / math.sqrt(count)
+
+
+@pytest.mark.parametrize("columns", [32, 256])
+def test_two_coordinates_meet_once_in_as_many_hashes_as_there_are_columns(columns: int) -> None:
+    """Neighbours, coordinates at the same place of their blocks, and others; 16,000 pairs of each in 40 functions.
+
+    Within five standard deviations of 1 / columns, and never in one block. Signs of those that meet agree as often as not.
+    """
+    pairs, draws, offsets = 16_000, 40, (1, 5, 31, 32, 33, 64, 1000)
+    first = torch.arange(pairs)
+    met, agree = dict.fromkeys(offsets, 0), dict.fromkeys(offsets, 0.0)
+    for draw in range(draws):
+        places, signs = sketch_reference._places((draw, 9), pairs + 1000, columns, torch.device("cpu"))
+        for offset in offsets:
+            meet = places[first] == places[first + offset]
+            assert not (meet & (first // 32 == (first + offset) // 32)).any()
+            met[offset] += int(meet.sum())
+            agree[offset] += float((signs[first] * signs[first + offset])[meet].sum())
+    for offset in offsets:
+        strangers = int((first // 32 != (first + offset) // 32).sum()) * draws
+        # pairs of the same two blocks meet together, up to 32 at a time: as many times the variance
+        assert abs(met[offset] - strangers / columns) <= 5 * math.sqrt(32 * strangers / columns)
+        assert abs(agree[offset]) <= 5 * math.sqrt(met[offset] + 1)
 
 
 @settings(max_examples=20, deadline=None)
 @given(a=st.floats(-4, 4), b=st.floats(-4, 4), seed=st.integers(0, 100))
 def test_sketches_are_linear(a: float, b: float, seed: int) -> None:
     x, y = normal(1, 3000, seed=seed), normal(1, 3000, seed=seed + 1)
-    mixed = kernels.count_sketch(a * x + b * y, KEYS, 100)
-    separate = a * kernels.count_sketch(x, KEYS, 100) + b * kernels.count_sketch(y, KEYS, 100)
+    mixed = sketched(kernels, a * x + b * y, KEYS, 96)
+    separate = a * sketched(kernels, x, KEYS, 96) + b * sketched(kernels, y, KEYS, 96)
     torch.testing.assert_close(mixed, separate, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("columns", [50, 400])
+@pytest.mark.parametrize("columns", [64, 416])
 def test_estimates_err_as_the_theory_says(columns: int) -> None:
     """One row errs by Chebyshev more than t ||x|| / sqrt(C) with probability at most 1 / t^2: at t = 3 a ninth. A
     median of five errs only if three do: at most sum_{i>=3} binom(5, i) (1/9)^i (8/9)^(5-i) = 1.2 %. And each
@@ -334,9 +395,9 @@ def test_estimates_err_as_the_theory_says(columns: int) -> None:
     singles, medians = [], []
     for draw in range(draws):
         keys = [(draw, j) for j in range(5)]
-        sketch = kernels.count_sketch(x.view(1, -1), keys, columns)[0]
-        medians.append(kernels.count_sketch_estimate(sketch, keys, n) - x)
-        singles.append(kernels.count_sketch_estimate(sketch[:1], keys[:1], n) - x)
+        sketch = sketched(kernels, x.view(1, -1), keys, columns)[0]
+        medians.append(estimated(kernels, sketch, keys, n) - x)
+        singles.append(estimated(kernels, sketch[:1], keys[:1], n) - x)
     bound = 3 * float(x.norm()) / math.sqrt(columns)
     single, median = torch.stack(singles).double(), torch.stack(medians)
     assert float((single.abs() > bound).double().mean()) <= 1 / 9
@@ -390,10 +451,10 @@ def test_sketch_sends_a_sketch_packed_indices_and_exact_values(keep: str) -> Non
     """n = 1000: 10-bit positions."""
     world, n = 3, 1000
     config = {"sketch_rows": 3, "columns": 20, "k": 6, "oversample": 2, "keep": keep, "error_feedback": False}
-    compressor = build("sketch", config)
+    compressor = build("sketch", config)  # of 32 columns
     sent = step(compressor, [normal(world, n, seed=r) for r in range(world)], ranks(world)).sent[0]
     flags = 2 if keep == "k" else 0
-    assert sent.values == 2 * (4 * 3 * 20 + 4 * 12)
+    assert sent.values == 2 * (4 * 3 * 32 + 4 * 12)
     assert sent.indices == 2 * (15 + flags)
     assert sent.total == compressor.traffic(n, world)
 

@@ -17,7 +17,8 @@ from comm_compress import kernels, simulate
 from comm_compress.compressor import Codec
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.index_codes import CODES, Packed, smallest
-from comm_compress.kernels import bitmap_reference, select_reference
+from comm_compress.kernels import Residual, bitmap_reference, positions_reference, select_reference
+from comm_compress.kernels import permutation_reference as permutation
 from comm_compress.methods.nested_values import probe, reproduces_its_values
 from comm_compress.methods.sparse_rows import SparseRows
 from comm_compress.rounds import Exchange, Sum
@@ -50,6 +51,13 @@ def top_by_numpy(row: np.ndarray, k: int) -> np.ndarray:
 # ---- selection ------------------------------------------------------------------------------------------------
 
 
+def largest(module: Any, rows: Tensor, k: int, residual: Residual | None = None) -> tuple[Tensor, Tensor]:
+    """Places and values."""
+    places, values = torch.empty(rows.shape[0], k, dtype=torch.int32), torch.empty(rows.shape[0], k)
+    module.largest(rows, places, values, residual)
+    return places, values
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     n=st.integers(1, 400),
@@ -66,12 +74,11 @@ def test_topk_is_numpys_stable_sort(
     for value, place in special:
         rows[0, int(place * n)] = value
     k = round(share * n)
-    keys = kernels.magnitude_keys(rows)
-    got, reference = kernels.largest(keys, k), select_reference.largest(keys, k)
-    assert got.dtype == torch.int32
-    assert torch.equal(got, reference)
-    for row, places in zip(rows.numpy(), got.numpy(), strict=True):
-        assert np.array_equal(places, top_by_numpy(row, k))
+    for module in (kernels, select_reference):
+        got, values = largest(module, rows, k)
+        for row, places, taken in zip(rows.numpy(), got.numpy(), values.numpy(), strict=True):
+            assert np.array_equal(places, top_by_numpy(row, k))
+            assert taken.tobytes() == row[places].tobytes()
 
 
 def rows_of(kind: str, n: int) -> Tensor:
@@ -111,19 +118,89 @@ def rows_of(kind: str, n: int) -> Tensor:
 def test_topk_of_long_rows_is_numpys_stable_sort(kind: str, n: int) -> None:
     rows = rows_of(kind, n)
     for k in (1, n // 1000, n // 100, n // 3, n):
-        got = kernels.largest(kernels.magnitude_keys(rows), k)
+        got, values = largest(kernels, rows, k)
         assert np.array_equal(got[0].numpy(), top_by_numpy(rows[0].numpy(), k)), k
+        assert torch.equal(values, rows[:, got[0].long()]), k
 
 
 @settings(max_examples=40, deadline=None)
 @given(n=st.integers(0, 300), seed=st.integers(0, 100), threshold=st.floats(0, 3))
 def test_at_least_is_a_comparison(n: int, seed: int, threshold: float) -> None:
     rows = normal(3, n, seed)
-    floors = torch.tensor([threshold, 0.0, 100.0]).view(torch.int32)
+    floors = torch.tensor([threshold, 0.0, 100.0])
     for module in (kernels, select_reference):
-        found = module.at_least(kernels.magnitude_keys(rows), floors)
-        for row, places, floor in zip(rows.numpy(), found, (np.float32(threshold), 0, 100), strict=True):
+        found = module.at_least(rows, floors)
+        for row, (places, values), floor in zip(rows.numpy(), found, floors.numpy(), strict=True):
             assert np.array_equal(places.numpy(), np.flatnonzero(np.abs(row) >= floor))
+            assert np.array_equal(values.numpy(), row[places.numpy()])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["normal", "constant", "sparse", "sampled places large", "sampled places zero"])
+@pytest.mark.parametrize("n", [1000, 70_001, 1_000_003])
+def test_what_is_added_on_the_way_is_chosen_from(kind: str, n: int, threads: int) -> None:
+    """The sums, and what is chosen from them, are the same bit for bit in one pass as in two; in parts as in one."""
+    rows = torch.cat([rows_of(kind, n), normal(1, n)])
+    old = normal(2, n, 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for decay in (1.0, 0.9):
+            target = torch.add(rows, old, alpha=decay)
+            new = torch.full((2, n), math.nan)
+            places, values = largest(kernels, rows, n // 100, Residual(old, decay, new))
+            assert torch.equal(new, target)
+            assert torch.equal(values, target.gather(1, places.long()))
+            assert all(
+                np.array_equal(p, top_by_numpy(t, n // 100))
+                for p, t in zip(places.numpy(), target.numpy(), strict=True)
+            )
+            floors = torch.tensor([0.5, 2.5])
+            found = kernels.at_least(rows, floors, Residual(old, decay, new.fill_(math.nan)))
+            assert torch.equal(new, target)
+            for t, (at, reached), floor in zip(target, found, floors, strict=True):
+                assert torch.equal(at, (t.abs() >= floor).nonzero().flatten().int())
+                assert torch.equal(reached, t[at.long()])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("old", [None, torch.bfloat16])
+def test_any_residual_is_added(old: torch.dtype | None) -> None:
+    """None in the first step, bfloat16 where it is kept so; and rows of any dtype."""
+    n = 100_000
+    waiting = None if old is None else normal(2, n, 5).to(old)
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = normal(2, n).to(dtype)
+        target = rows.float() if waiting is None else torch.add(rows.float(), waiting.float(), alpha=0.5)
+        new = torch.empty(2, n)
+        sent = codec("topk", {}).encode_with_feedback(rows, Residual(waiting, 0.5, new), state(2))
+        assert torch.equal(codec("topk", {}).decode(sent) + new, target)
+        assert int((new != target).sum()) == 2 * n // 100
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("topk", {}),
+        ("topk", {"values": "bf16"}),
+        ("topk", {"selection": "chunked", "chunk_size": 300}),
+        ("topk", {"values": "bf16", "order": "quantize_first"}),
+        ("thresholdv", {}),
+        ("thresholdv", {"threshold": 1.0, "values": "fp16"}),
+        ("thresholdv", {"quantile": 0.5}),
+    ],
+)
+def test_feedback_in_one_pass_is_feedback_in_three(name: str, config: dict[str, Any]) -> None:
+    """The same bytes and the same residual as of a target that was added beforehand."""
+    n = 200_001
+    rows, old, new = normal(2, n), normal(2, n, 1), torch.empty(2, n)
+    compressor, target = codec(name, config), rows + old
+    expected = compressor.encode(target, state(2))
+    sent = compressor.encode_with_feedback(rows, Residual(old, 1.0, new), state(2))
+    assert sent.lengths == expected.lengths
+    assert torch.equal(sent.buffer, expected.buffer)
+    assert torch.equal(new, compressor.subtract_contribution(target, expected))
 
 
 @settings(max_examples=40, deadline=None)
@@ -181,6 +258,30 @@ def test_rows_are_coded_side_by_side(code: Any) -> None:
     coded = code.encode(rows, 1000)
     assert torch.equal(code.decode(coded, 1000, 30), rows)
     assert all(torch.equal(coded[r : r + 1], code.encode(rows[r : r + 1], 1000)) for r in range(3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.sampled_from([1, 2, 255, 5000, 1 << 20]),
+    share=st.floats(0, 1),
+    low=st.integers(0, 30),
+    gaps=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_positions_are_the_references_bytes(n: int, share: float, low: int, gaps: bool, seed: int) -> None:
+    k = max(1, round(share * min(n, 3000)))
+    indices = torch.cat([positions(n, k, seed), positions(n, k, seed + 1)])
+    steps = positions_reference.gap_steps(indices[:1], 8)
+    assert kernels.gap_steps(indices[:1], 8) == steps
+    assert steps == [sum(int(gap) - 1 >> b for gap in np.diff(indices[0].numpy(), prepend=-1)) for b in range(8)]
+    strings = [torch.full((2, size), 255, dtype=torch.uint8) for size in (-(-(k + (n >> low)) // 8), -(-k * low // 8))]
+    expected = [string.clone() for string in strings]
+    kernels.encode_positions(indices, low, gaps, *strings)
+    positions_reference.encode_positions(indices, low, gaps, *expected)
+    for mine, theirs in zip(strings, expected, strict=True):
+        assert torch.equal(mine, theirs)
+    for module in (kernels, positions_reference):
+        assert torch.equal(module.decode_positions(*strings, low, gaps, k), indices)
 
 
 # bits an index may exceed the least by, measured 1.3 %, 0.4 %, 1.0 % and 7.2 %, 5.8 %, 4.8 %
@@ -275,7 +376,7 @@ def test_topk_bytes_by_kind() -> None:
     n, k = 10_000, 100
     plain = codec("topk", {"indices": "packed"}).encode(normal(1, n), state()).byte_count(0)
     assert (plain.values, plain.indices) == (4 * k, -(-k * 14 // 8))
-    coded = codec("topk", {"values": {"method": "int8", "block_size": 50}}).encode(normal(1, n), state()).byte_count(0)
+    coded = codec("topk", {"values": {"method": "int8", "block_size": 56}}).encode(normal(1, n), state()).byte_count(0)
     assert (coded.values, coded.indices) == (k, CODES["elias_fano"].size(n, k))
     assert 2 * 4 <= coded.metadata <= 2 * 4 + 3  # two scales, padding
     ragged = codec("topk", {"indices": "rice"}).encode(normal(1, n), state()).byte_count(0)
@@ -352,6 +453,46 @@ def test_ranks_draw_the_same_k_distinct_coordinates_and_others_at_the_next_step(
     assert (drawn[0].diff() > 0).all()
     states[0].begin()
     assert not torch.equal(compressor.encode(normal(3, n), states[0]).agreed["drawn"], drawn[0])
+
+
+@given(n=st.integers(1, 300), key=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)))
+@settings(max_examples=40, deadline=None)
+def test_a_subset_of_all_is_a_permutation_and_smaller_ones_lie_within_larger(n: int, key: tuple[int, int]) -> None:
+    draw = [set(kernels.random_subset(key, n, k, torch.device("cpu")).tolist()) for k in range(n + 1)]
+    assert draw[n] == set(range(n))
+    assert all(len(draw[k]) == k and draw[k] <= draw[k + 1] for k in range(n))
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 1 << 20, (1 << 20) + 1, 2**31 - 1])
+@pytest.mark.parametrize("k", [0, 1, 1023, 1025, 5000])
+def test_subsets_are_the_references(n: int, k: int) -> None:
+    for key in ((1, 2), (2**32 - 1, 5)):
+        mine, theirs = (
+            module.random_subset(key, n, min(n, k), torch.device("cpu")) for module in (kernels, permutation)
+        )
+        assert mine.dtype == torch.int64
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("n", [40, 1000, 4097])
+def test_subsets_are_drawn_uniformly(n: int) -> None:
+    """Chi-square of how often each coordinate is drawn, and of how many fall together into each tenth of the row.
+
+    Each is within five standard deviations of its mean: a true uniform drawing fails once in a million seeds.
+    """
+    k, trials = n // 10, 3000
+    counts, tenths = np.zeros(n), np.zeros((10, 10))
+    for trial in range(trials):
+        drawn = kernels.random_subset((trial, 77), n, k, torch.device("cpu")).numpy()
+        counts[drawn] += 1
+        first, second = np.random.default_rng(trial).choice(drawn, 2, replace=False) * 10 // n
+        tenths[first, second] += 1
+    chi = ((counts - trials * k / n) ** 2 / (trials * k / n * (1 - k / n))).sum()
+    assert abs(chi - (n - 1)) < 5 * math.sqrt(2 * (n - 1))
+    sizes = np.bincount(np.arange(n) * 10 // n)
+    expected = trials * (np.outer(sizes, sizes) - np.diag(sizes)) / n / (n - 1)
+    pairs = ((tenths - expected) ** 2 / expected).sum()
+    assert abs(pairs - 99) < 5 * math.sqrt(2 * 99)
 
 
 def test_every_coordinate_and_every_pair_is_as_likely_as_any_other() -> None:
