@@ -8,7 +8,8 @@ Columns, the median over all runs (a file given with --json is added to):
 
     step       milliseconds of a step, the run's median
     exposed    step, less that of the same method without a limit to the rate
-    waiting    milliseconds a step that our ledger saw the ranks wait for all-gathers (none: how long they took)
+    gather     milliseconds a step that our ledger saw the ranks wait for all-gathers (none: how long they took)
+    reduce     the same for reduce-scatters, which may have to wait for a prefetched gather on the same link
 
 What follows ``--`` goes to every run of fsdp_lab.train.
 """
@@ -63,12 +64,21 @@ def table(lines: Iterable[Line]) -> str:
     def median(key: tuple[str, str, int], column: str) -> float:
         return float(statistics.median(line[column] for line in found[key]))
 
-    heads = [("rate", 10), ("prefetch", 10), ("runs", 6), ("step ms", 10), ("exposed ms", 12), ("waiting ms", 12)]
+    heads = [
+        ("rate", 10),
+        ("prefetch", 10),
+        ("runs", 6),
+        ("step ms", 10),
+        ("exposed ms", 12),
+        ("gather ms", 11),
+        ("reduce ms", 11),
+    ]
     rows = [f"{'method':10s}" + "".join(f"{name:>{width}s}" for name, width in heads)]
     for method, rate, prefetch in found:
         key, free = (method, rate, prefetch), (method, "none", prefetch)
         exposed = f"{median(key, 'step_ms') - median(free, 'step_ms'):.0f}" if free in found and rate != "none" else "-"
-        cells = f"{len(found[key]):>6d}{median(key, 'step_ms'):>10.0f}{exposed:>12s}{median(key, 'gather_ms'):>12.1f}"
+        cells = f"{len(found[key]):>6d}{median(key, 'step_ms'):>10.0f}{exposed:>12s}"
+        cells += f"{median(key, 'gather_ms'):>11.1f}{median(key, 'reduce_ms'):>11.1f}"
         rows.append(f"{method:10s}{rate:>10s}{prefetch:>10d}{cells}")
     return "\n".join(rows)
 
