@@ -202,7 +202,7 @@ def _sum_part(
 ) -> int:
     """The same of the target, which is written on the way, to its end in any case."""
     count, limit = 0, places.size - 2 * AT_ONCE
-    line = min(stop, start + -(target.ctypes.data // 4 + start) % (CACHE_LINE // 4))
+    line = min(stop, start + -(int(target.ctypes.data) // 4 + start) % (CACHE_LINE // 4))
     whole = stop - (stop - line) % AT_ONCE
     at = start
     while at < stop:

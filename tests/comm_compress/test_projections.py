@@ -95,7 +95,7 @@ def test_powersgd_is_exact_where_the_summed_gradient_has_that_rank(world: int, r
     outcome = step(build("powersgd", {"rank": rank, **EXACT}), [flatten(g, world) for g in gradients], states)
     for i, mean in enumerate(mean_parameters(outcome, segments, world)):
         expected = torch.stack([parts[i] for parts in gradients]).mean(0)
-        assert relative(mean, expected) < 1e-5, SHAPES[i]
+        assert relative(mean, expected) < 1e-4, SHAPES[i]
 
 
 @pytest.mark.parametrize("world", [1, 3])
@@ -357,7 +357,7 @@ def test_hashes_are_uniform_and_signs_are_fair_and_independent() -> None:
 def test_two_coordinates_meet_once_in_as_many_hashes_as_there_are_columns(columns: int) -> None:
     """Neighbours, coordinates at the same place of their blocks, and others; 16,000 pairs of each in 40 functions.
 
-    Within five standard deviations of 1 / columns, and never in one block. Signs of those that meet agree as often as not.
+    Within five standard deviations of 1 / columns and never in one block; signs that meet agree half of the time.
     """
     pairs, draws, offsets = 16_000, 40, (1, 5, 31, 32, 33, 64, 1000)
     first = torch.arange(pairs)

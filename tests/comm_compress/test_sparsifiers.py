@@ -146,7 +146,7 @@ def test_what_is_added_on_the_way_is_chosen_from(kind: str, n: int, threads: int
     torch.set_num_threads(threads)
     try:
         for decay in (1.0, 0.9):
-            target = torch.add(rows, old, alpha=decay)
+            target = rows + old * decay
             new = torch.full((2, n), math.nan)
             places, values = largest(kernels, rows, n // 100, Residual(old, decay, new))
             assert torch.equal(new, target)
@@ -172,7 +172,7 @@ def test_any_residual_is_added(old: torch.dtype | None) -> None:
     waiting = None if old is None else normal(2, n, 5).to(old)
     for dtype in (torch.float32, torch.bfloat16):
         rows = normal(2, n).to(dtype)
-        target = rows.float() if waiting is None else torch.add(rows.float(), waiting.float(), alpha=0.5)
+        target = rows.float() if waiting is None else rows.float() + waiting.float() * 0.5
         new = torch.empty(2, n)
         sent = codec("topk", {}).encode_with_feedback(rows, Residual(waiting, 0.5, new), state(2))
         assert torch.equal(codec("topk", {}).decode(sent) + new, target)
