@@ -355,8 +355,8 @@ def test_hashes_are_uniform_and_signs_are_fair_and_independent() -> None:
 
 @pytest.mark.parametrize("columns", [32, 256])
 def test_two_coordinates_meet_once_in_as_many_hashes_as_there_are_columns(columns: int) -> None:
-    """Neighbours, coordinates at the same place of their blocks, and others, 16,000 pairs of each in 40 functions: within
-    five standard deviations of 1 / columns, and never in one block. Signs of those that meet agree as often as not."""
+    """Neighbours, coordinates at the same place of their blocks, and others, 16,000 pairs in each of 40 functions: in
+    five standard deviations of 1 / columns, never in one block. Signs of those that meet agree as often as not."""
     pairs, draws, offsets = 16_000, 40, (1, 5, 31, 32, 33, 64, 1000)
     first = torch.arange(pairs)
     met, agree = dict.fromkeys(offsets, 0), dict.fromkeys(offsets, 0.0)
