@@ -99,7 +99,8 @@ class VirtualRanks:
 
         Once a step, around all ranks' forward and backward passes. As under FSDP2 a unit is gathered when its
         module's forward begins. It counts FSDP2's gathers of one forward and backward: two a unit (one without
-        ``reshard_after_forward``, and for the root).
+        ``reshard_after_forward``, and for the root). With ``attach(prefetch=1)`` real ranks also gather a unit
+        that only some steps use in the steps that do not.
         """
         if self.all_gather is None or self.world == 1:
             yield

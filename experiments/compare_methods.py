@@ -1,6 +1,6 @@
 """The main job once for each method, same seed and tokens, and the table of what each saved and cost.
 
-    python -m experiments.compare_methods [--runs first|all] [--out FILE] [-- training flags]
+    python -m experiments.compare_methods [--runs first|all] [--out FILE] [--without_times] [-- training flags]
 
 Every run appends its row to the file; methods that have one are not run again. The table is printed as Markdown.
 """
@@ -37,22 +37,24 @@ def find(rows: list[dict[str, Any]], chosen: Run) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]], times: bool = True) -> str:
     """Markdown: every row against the first (`none`). A failed run keeps its place."""
     base = rows[0]["val_ppl"]
-    lines = [
-        "| gradients | parameters | gradient ratio (fp32) | ratio of all traffic | against bf16 | sent a step "
-        "| step, median | PPL | against none |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    columns = ["gradients", "parameters", "gradient ratio (fp32)", "ratio of all traffic", "against bf16"]
+    columns += ["sent a step", *(["step, median"] if times else []), "PPL", "against none"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in rows:
         name = " ".join([row["compress_method"], *(f"{k}={v}" for k, v in row["compress_config"].items())])
         if row["status"] != "ok":
-            lines.append(f"| {name} | {row['param_compress_method']} | {row['status']}: {row['error']} |" + " |" * 6)
+            lines.append(
+                f"| {name} | {row['param_compress_method']} | {row['status']}: {row['error']} |"
+                + " |" * (len(columns) - 3)
+            )
             continue
         cells = [name, row["param_compress_method"], f"{row['compression_ratio_reduce_scatter']:.2f}x"]
         cells += [f"{row['compression_ratio']:.2f}x", f"{row['compression_ratio_vs_bf16']:.2f}x"]
-        cells += [f"{row['bytes_compressed_total'] / row['steps'] / 1e6:.2f} MB", f"{row['step_time_ms_p50']:.0f} ms"]
+        cells += [f"{row['bytes_compressed_total'] / row['steps'] / 1e6:.2f} MB"]
+        cells += [f"{row['step_time_ms_p50']:.0f} ms"] if times else []
         cells += [f"{row['val_ppl']:.1f}", f"{100 * (row['val_ppl'] / base - 1):+.2f} %"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -64,6 +66,7 @@ def main() -> None:
     parser.add_argument("--runs", choices=sorted(SETS), default="first")
     parser.add_argument("--out", type=Path, default=Path("results/reference/first_methods.jsonl"))
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--without_times", action="store_true", help="for rows from a machine that was not idle")
     parser.add_argument("flags", nargs="*", help="flags of fsdp_lab.train, after --")
     options = parser.parse_args()
     for chosen in SETS[options.runs]:
@@ -72,7 +75,8 @@ def main() -> None:
             print(f"running {chosen}", file=sys.stderr, flush=True)
             run(chosen, options.out, options.ranks, options.flags)
     rows = results.load(options.out)
-    print(table([row for chosen in SETS[options.runs] if (row := find(rows, chosen)) is not None]))
+    found = [row for chosen in SETS[options.runs] if (row := find(rows, chosen)) is not None]
+    print(table(found, not options.without_times))
 
 
 if __name__ == "__main__":
