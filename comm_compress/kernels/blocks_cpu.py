@@ -21,6 +21,7 @@ from comm_compress.kernels.packing_cpu import pack_piece, unpack_piece
 from comm_compress.kernels.random_cpu import UNIT, noise_piece
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.stream_cpu import fence, stream
+from comm_compress.kernels.vectors import bits_of, rows_in_line
 
 PIECE = 1024  # elements whose codes are held unpacked
 CACHED = 1 << 15  # elements of a span whose target is held apart: half of a small second-level cache
@@ -63,8 +64,8 @@ def encode_blocks(
         span,
         *(n, code.block(n), span, ROUNDINGS[code.rounding], SIZES[code.size], code.bits, code.rotate),
         *(np.float32(code.levels), code.clip_sigmas, np.uint32(low), np.uint32(high)),
-        *(mode, np.float32(decay), _flat(rows), _flat(old if mode == ADD_OLD else rows)),
-        *(_flat(new if mode != NO_FEEDBACK else rows), _flat(codes), codes.stride(0), _flat(scales), scales.stride(0)),
+        *(mode, np.float32(decay), bits_of(rows.view(-1)), bits_of((old if mode == ADD_OLD else rows).view(-1))),
+        *(bits_of((new if mode != NO_FEEDBACK else rows).view(-1)), *rows_in_line(codes), *rows_in_line(scales)),
     )
 
 
@@ -90,7 +91,7 @@ def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
         math.ceil(n / span),
         span,
         *(codes.shape[0], code.block(n), span, ROUNDINGS[code.rounding], code.bits, code.rotate),
-        *(_flat(codes), codes.stride(0), _flat(scales), scales.stride(0), out.numpy()),
+        *(*rows_in_line(codes), *rows_in_line(scales), out.numpy()),
     )
 
 
@@ -98,14 +99,6 @@ def _span(code: BlockCode, n: int) -> int:
     """Elements taken through all steps together: one block, or as many small ones as fit into a piece."""
     block = code.block(n)
     return max(1, PIECE // block) * block
-
-
-def _flat(rows: Tensor) -> Array:
-    """One array over all rows and the gaps between them: numba vectorises contiguous slices, not strided ones."""
-    num_rows, n = rows.shape
-    assert rows.stride(1) == 1 or n <= 1
-    flat: Array = rows.as_strided(((num_rows - 1) * rows.stride(0) + n,), (1,)).numpy()
-    return flat
 
 
 @compiled
