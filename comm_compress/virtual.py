@@ -44,7 +44,8 @@ class VirtualRanks:
 
     ``units``: names of the modules that `fully_shard` would be called on; the model itself is always one, named
     "root", and a parameter belongs to the innermost unit around it. Random numbers, ledgers and states are those of
-    the real ranks; so are the gradients: bit for bit at two ranks, to the order of sums above.
+    the real ranks; so are the gradients: bit for bit at two ranks, to the order of sums above. Only what real ranks
+    prefetch on a CPU and then do not use is missing: `attach` with ``prefetch=0`` gathers what is used.
     Memory: one gradient for every rank (and what the method remembers). Times in the ledgers are zero.
     Raises ValueError for unknown units, parameters shared between units, and what `attach` refuses.
     """
