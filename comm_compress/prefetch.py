@@ -68,7 +68,7 @@ class Prefetch:
             if unit in self._forward:
                 unit.set_modules_to_forward_prefetch(following)
         for unit, following in self._followers(ended[::-1]):
-            if unit in self._backward:
+            if unit in self._backward and self._ahead > 1:  # one ahead FSDP2 does itself, as the graph has it
                 unit.set_modules_to_backward_prefetch(following)
         return len(ended) > 1
 

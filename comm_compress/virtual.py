@@ -44,7 +44,8 @@ class VirtualRanks:
 
     ``units``: names of the modules that `fully_shard` would be called on; the model itself is always one, named
     "root", and a parameter belongs to the innermost unit around it. Random numbers, ledgers and states are those of
-    the real ranks; so are the gradients: bit for bit at two ranks, to the order of sums above.
+    the real ranks; so are the gradients: bit for bit at two ranks, to the order of sums above. Only what real ranks
+    prefetch on a CPU and then do not use is missing: `attach` with ``prefetch=0`` gathers what is used.
     Memory: one gradient for every rank (and what the method remembers). Times in the ledgers are zero.
     Raises ValueError for unknown units, parameters shared between units, and what `attach` refuses.
     """
@@ -99,8 +100,7 @@ class VirtualRanks:
 
         Once a step, around all ranks' forward and backward passes. As under FSDP2 a unit is gathered when its
         module's forward begins. It counts FSDP2's gathers of one forward and backward: two a unit (one without
-        ``reshard_after_forward``, and for the root). With ``attach(prefetch=1)`` real ranks also gather a unit
-        that only some steps use in the steps that do not.
+        ``reshard_after_forward``, and for the root).
         """
         if self.all_gather is None or self.world == 1:
             yield

@@ -79,7 +79,8 @@ def _real() -> list[dict[str, Any]]:
         for unit in (model.blocks[0], model.blocks[1].inner, model.blocks[1], model.branch):
             fully_shard(unit, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        handle = cc.attach(model, reduce_scatter=made(scatter), all_gather=made(gather), seed=9, prefetch=0)
+        # no prefetch: it would gather the branch also in steps without it
+        handle = cc.attach(model, reduce_scatter=made(scatter), all_gather=made(gather), prefetch=0, seed=9)
         optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
         for step in range(STEPS):
             loss = loss_of(model, dist.get_rank(), step)
