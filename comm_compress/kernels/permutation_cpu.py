@@ -13,13 +13,14 @@ from comm_compress.kernels.permutation_reference import ROUNDS, halves
 from comm_compress.kernels.random_cpu import mix, random_bits
 
 BLOCK = 1024  # numbers permuted at a time
+WORTH = 16  # elements of a plain pass that a number takes as long as
 
 
 def random_subset(key: tuple[int, int], n: int, k: int, device: torch.device) -> Tensor:
     """As `permutation_reference.random_subset`, on CPU."""
     numbers = torch.empty(k, dtype=torch.int32)
     keys = random_bits(key, ROUNDS, device).numpy().view(np.uint32)
-    over_blocks(_draw, math.ceil(k / BLOCK), BLOCK, n, *halves(n), keys, numbers.numpy())
+    over_blocks(_draw, math.ceil(k / BLOCK), WORTH * BLOCK, n, *halves(n), keys, numbers.numpy())
     return numbers.sort().values.long()
 
 
@@ -35,9 +36,10 @@ def _draw(first: int, last: int, n: int, bits: int, low: int, keys: Array, drawn
             for i in range(waiting):
                 number = drawn[places[i]]
                 left[i], right[i] = number >> low, number & ((1 << low) - 1)
+            high_half, low_half = left[:waiting], right[:waiting]
             for round_ in range(0, keys.size, 2):
-                _add_hash(left, right, keys[round_], np.uint32((1 << (bits - low)) - 1))
-                _add_hash(right, left, keys[round_ + 1], np.uint32((1 << low) - 1))
+                _add_hash(high_half, low_half, keys[round_], np.uint32((1 << (bits - low)) - 1))
+                _add_hash(low_half, high_half, keys[round_ + 1], np.uint32((1 << low) - 1))
             beyond = 0
             for i in range(waiting):
                 place = places[i]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled, inlined, over_blocks
 from comm_compress.kernels.numba_vectors import WINDOW, add_signed, copy_signed
 from comm_compress.kernels.random_cpu import hash_counter
 
@@ -97,20 +97,39 @@ def _estimate(first: int, last: int, sketch: Array, keys: Array, out: Array) -> 
                 copy_signed(row, windows[b], NOTHING, twice, (2 * b + 1) * WINDOW)
             for b in range(TILE):
                 copy_signed(twice, 2 * b * WINDOW + turns[b], signs[b], target, b * WINDOW)
-        for phase in range(num_keys):  # odd-even transposition sort, every coordinate of the tile side by side
-            for j in range(phase % 2, num_keys - 1, 2):
+        _medians(found, out[start : start + size])
+
+
+@compiled
+def _medians(found: Array, out: Array) -> None:
+    """Of each coordinate's estimates ``[m, ...]``, all coordinates side by side; zero gets no sign."""
+    m, zero = found.shape[0], np.float32(0)
+    if m == 3:
+        a, b, c = found[0], found[1], found[2]
+        for i in range(out.size):
+            out[i] = _median(a[i], b[i], c[i]) + zero
+    elif m == 5:
+        a, b, c, d, e = found[0], found[1], found[2], found[3], found[4]
+        for i in range(out.size):  # neither the least nor the greatest of four is the median of five
+            low = max(min(a[i], b[i]), min(c[i], d[i]))
+            high = min(max(a[i], b[i]), max(c[i], d[i]))
+            out[i] = _median(low, high, e[i]) + zero
+    else:
+        for phase in range(m):  # odd-even transposition sort
+            for j in range(phase % 2, m - 1, 2):
                 _order(found[j], found[j + 1])
-        _copy_unsigned_zero(found[num_keys // 2, :size], out[start : start + size])
+        middle = found[m // 2]
+        for i in range(out.size):
+            out[i] = middle[i] + zero
+
+
+@inlined
+def _median(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
+    return max(min(a, b), min(max(a, b), c))
 
 
 @compiled
 def _order(low: Array, high: Array) -> None:
     for i in range(low.size):
         a, b = low[i], high[i]
-        low[i], high[i] = (a, b) if a <= b else (b, a)
-
-
-@compiled
-def _copy_unsigned_zero(values: Array, out: Array) -> None:
-    for i in range(out.size):
-        out[i] = values[i] + np.float32(0)
+        low[i], high[i] = min(a, b), max(a, b)
