@@ -126,7 +126,8 @@ def test_selection_compiles(assembly: dict[str, str]) -> None:
     from comm_compress.kernels import select_cuda
 
     for n in (3000, 30_000):
-        select_cuda.largest(torch.zeros(2, n, dtype=torch.int32), 30)
+        places, values = torch.zeros(2, 30, dtype=torch.int32), torch.zeros(2, 30)
+        select_cuda.largest(torch.zeros(2, n), places, values, Residual(torch.zeros(2, n), 0.9, torch.zeros(2, n)))
     assert assembly.keys() == {"_largest_of_row", "_histogram", "_next_digit", "_count", "_write"}
 
 

@@ -146,7 +146,7 @@ def test_block_codes(
 
 
 def magnitudes(kind: str, num_rows: int, n: int) -> Tensor:
-    """Keys of rows with many, few or no equal magnitudes."""
+    """Rows with many, few or no equal magnitudes."""
     x = torch.randn(num_rows, n, generator=torch.Generator().manual_seed(n))
     if kind == "ties":
         x = (2 * x).round()
@@ -155,29 +155,42 @@ def magnitudes(kind: str, num_rows: int, n: int) -> Tensor:
     elif kind == "not finite":
         x = x.bfloat16().float()
         x.view(-1)[0], x.view(-1)[-1] = float("nan"), -float("inf")
-    return select_reference.magnitude_keys(x)
+    return x
 
 
+@pytest.mark.parametrize("waits", ["no feedback", "nothing", "a residual"])
 @pytest.mark.parametrize("kind", ["random", "ties", "mostly zeros", "not finite"])
 @pytest.mark.parametrize(
     ("num_rows", "n", "ks"),
     [(2, 1, (0, 1)), (3, 700, (1, 50, 700)), (2, 4096, (40,)), (2, 20_001, (1, 300, 20_001)), (1, 4097, (4000,))],
 )
-def test_the_largest(kind: str, num_rows: int, n: int, ks: tuple[int, ...]) -> None:
-    keys = magnitudes(kind, num_rows, n + 3)[:, 1:-2]
+def test_the_largest(kind: str, num_rows: int, n: int, ks: tuple[int, ...], waits: str) -> None:
+    rows = magnitudes(kind, num_rows, n)
     for k in ks:
-        assert torch.equal(select_cuda.largest(keys.to(HERE), k).cpu(), select_reference.largest(keys, k)), k
+        found = []
+        for module, device in ((select_cuda, HERE), (select_reference, torch.device("cpu"))):
+            places = torch.full((num_rows, k), -1, dtype=torch.int32, device=device)
+            values, new = torch.empty(num_rows, k, device=device), torch.empty(num_rows, n, device=device)
+            old = rows.nan_to_num(1, 1, 1).flip(1).contiguous().to(device) if waits == "a residual" else None
+            residual = None if waits == "no feedback" else Residual(old, 0.9, new)
+            module.largest(rows.to(device), places, values, residual)
+            found.append((places.cpu(), values.cpu(), values.cpu() if residual is None else new.cpu()))
+        (places, values, new), expected = found
+        assert torch.equal(places, expected[0]), k
+        assert same_bits(values, expected[1]), k
+        assert same_bits(new, expected[2]), k
 
 
 @pytest.mark.parametrize("kind", ["random", "ties", "not finite"])
 @pytest.mark.parametrize("n", [0, 1, 9000])
 def test_at_least(kind: str, n: int) -> None:
-    floors = torch.tensor([1.0, 0.0, float("inf"), 1e30]).view(torch.int32)
-    keys = magnitudes(kind, 4, n + 1)[:, 1:]
-    found = select_cuda.at_least(keys.to(HERE), floors.to(HERE))
-    for mine, theirs in zip(found, select_reference.at_least(keys, floors), strict=True):
-        assert mine.dtype == torch.int32
-        assert torch.equal(mine.cpu(), theirs)
+    floors = torch.tensor([1.0, 0.0, float("inf"), 1e30])
+    rows = magnitudes(kind, 4, n + 1)[:, 1:].contiguous()
+    found = select_cuda.at_least(rows.to(HERE), floors.to(HERE))
+    for mine, theirs in zip(found, select_reference.at_least(rows, floors), strict=True):
+        assert mine[0].dtype == torch.int32
+        assert torch.equal(mine[0].cpu(), theirs[0])
+        assert same_bits(mine[1].cpu(), theirs[1])
 
 
 @pytest.mark.parametrize("group_size", [8, 40, 1024, 4096, 8192])
