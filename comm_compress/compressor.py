@@ -146,7 +146,7 @@ class Codec(Compressor):
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """The fields of one encoded row of ``n`` elements of ``dtype`` (methods of fixed size)."""
-        raise NotImplementedError(f"{self.name or type(self).__name__} has rows of variable size")
+        raise AssertionError(f"{self.name or type(self).__name__} has rows of variable size, or lacks its layout")
 
     def received(self, row: Tensor, n: int) -> Encoded:
         """One encoded row of ``n`` float32 elements, from its bytes alone (uint8, aligned as if newly allocated)."""

@@ -14,12 +14,6 @@ def all_finite(rows: Tensor) -> Tensor:
     return torch.isfinite(low) & torch.isfinite(high)
 
 
-def rows_finite(rows: Tensor) -> Tensor:
-    """`all_finite` of each row of ``[R, n]``, n > 0: bool ``[R]``."""
-    low, high = torch.aminmax(rows, dim=1)
-    return torch.isfinite(low) & torch.isfinite(high)
-
-
 def mark(rows: Tensor) -> Tensor:
     """Is all of ``rows`` ``[W, n]`` finite (bool scalar)? If not, put a NaN in front of every row.
 

@@ -55,6 +55,8 @@ class Communication:
         )
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
         self.stock = StockTraffic([], {}, "")  # nothing seen yet
+        self._warmup_steps = 0
+        self._warmup = {op: cc.Totals() for op in OPS}
 
     @property
     def has_stock_direction(self) -> bool:
@@ -65,6 +67,10 @@ class Communication:
         """Everything our hooks sent so far, on this rank."""
         return self._handle.ledger.totals()
 
+    def warmed_up(self, steps: int) -> None:
+        """The first ``steps`` steps are over: their times (of compiling, of new memory) do not count."""
+        self._warmup_steps, self._warmup = steps, {op: self._handle.ledger.totals(op) for op in OPS}
+
     def rollback(self) -> None:
         """The last step was void: forget what it did to the compressors' states."""
         self._handle.rollback()
@@ -73,15 +79,20 @@ class Communication:
         """Evaluate with the float32 shards, gathered uncompressed and uncounted."""
         return self._handle.exact()
 
-    def row(self, steps: int, step_ms_total: float) -> dict[str, Any]:
-        """The communication fields of a results row, this rank's own, over ``steps`` optimizer steps."""
+    def row(self, steps: int, step_ms_mean: float) -> dict[str, Any]:
+        """The communication fields of a results row, this rank's own, over ``steps`` optimizer steps.
+
+        Bytes are those of all steps; times those of the steps after the warm-up, as if all had been like them.
+        """
         ledger = {op: self._handle.ledger.totals(op) for op in OPS}
+        steady = {op: ledger[op] - self._warmup[op] for op in OPS}
+        scale = steps / max(steps - self._warmup_steps, 1)
         raw, sent, elements, milliseconds = {}, {}, {}, {}
         for op in OPS:
             if self._hooked[op] is not None:
                 counted = ledger[op]
                 raw[op], sent[op] = counted.raw_bytes, counted.sent_bytes
-                elements[op], milliseconds[op] = counted.elements, counted.wire_ms
+                elements[op], milliseconds[op] = counted.elements, steady[op].wire_ms * scale
             else:
                 seen = self.stock.ops[op]
                 raw[op], sent[op] = seen.raw_bytes * steps, seen.sent_bytes * steps
@@ -90,11 +101,11 @@ class Communication:
         hooked = any(self._hooked.values())
         return {
             "comm_time_ms_total": sum(milliseconds.values()),
-            "comm_ratio": sum(milliseconds.values()) / step_ms_total if step_ms_total else 0.0,
+            "comm_ratio": sum(milliseconds.values()) / (steps * step_ms_mean),
             "comm_time_ms_by_op": milliseconds,
             "comm_time_source": "ledger" if hooked else "profiler",
-            "compress_time_ms_total": whole.encode_ms if hooked else None,
-            "decompress_time_ms_total": whole.decode_ms if hooked else None,
+            "compress_time_ms_total": sum(t.encode_ms for t in steady.values()) * scale if hooked else None,
+            "decompress_time_ms_total": sum(t.decode_ms for t in steady.values()) * scale if hooked else None,
             "bytes_raw_total": sum(raw.values()),
             "bytes_compressed_total": sum(sent.values()),
             "bytes_raw_by_op": raw,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
+import threading
+from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -11,6 +14,7 @@ import torch
 from fsdp_lab.distributed import Ranks
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_FINAL = (signal.SIGTERM, signal.SIGINT)  # those that SIGKILL follows; the others are a scheduler's notice
 
 
 class Preempted(BaseException):
@@ -23,20 +27,32 @@ class Stop:
     A handler must not raise in the middle of a step: the other ranks would wait in a collective for one that
     has left, and torchrun signals the survivors of a crash just as it forwards a scheduler's signal. A second
     signal raises `Preempted` at once.
+
+    A rank that waits in a collective for a dead or hung one runs no Python and heeds nothing. ``unheeded`` is called
+    with the signal's name, in a thread of its own, when SIGTERM or SIGINT has gone unheeded for ``grace_s`` seconds
+    (torchrun's SIGKILL comes after 30), and every thread's stack is written to stderr.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, unheeded: Callable[[str], None], grace_s: float) -> None:
         self._ranks = ranks
         self._received: str | None = None
+        self._heeded = threading.Event()
+        self._unheeded, self._grace_s = unheeded, grace_s
         host = os.uname().nodename
         self._local_pids = {r: pid for r, (name, pid) in enumerate(ranks.gather((host, os.getpid()))) if name == host}
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
+        self._watch_signals()
 
     def check(self) -> None:
         """Raise `Preempted` when this rank was told to stop (only where no other rank waits for this one)."""
         if self._received is not None:
+            self.heeded()
             raise Preempted(self._received)
+
+    def heeded(self) -> None:
+        """The run is ending by itself: nobody need do it in its place."""
+        self._heeded.set()
 
     def agree(self) -> None:
         """Raise `Preempted` on all ranks when any was told to stop; collective."""
@@ -44,6 +60,7 @@ class Stop:
         if self._ranks.world > 1:
             flag = self._ranks.sum(flag)
         if flag.item():
+            self.heeded()
             raise Preempted(self._received or "a signal to another rank")
 
     def dead_ranks(self) -> list[int]:
@@ -52,8 +69,24 @@ class Stop:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._received is not None:
+            self.heeded()
             raise Preempted(self._received)
         self._received = signal.Signals(number).name
+
+    def _watch_signals(self) -> None:
+        """Learn of signals while the main thread is in a call that does not return: only C's own handler runs then."""
+        watched, written = os.pipe()
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(watched,), daemon=True, name="stop signals").start()
+
+    def _watch(self, watched: int) -> None:
+        number = 0
+        while number not in _FINAL:
+            number = os.read(watched, 1)[0]
+        if not self._heeded.wait(self._grace_s):
+            faulthandler.dump_traceback(all_threads=True)
+            self._unheeded(signal.Signals(number).name)
 
 
 def _alive(pid: int) -> bool:

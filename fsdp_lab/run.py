@@ -8,9 +8,11 @@ results/results.jsonl                        one row a run, also of a run that f
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
 from fsdp_lab.config import TrainConfig, default_run_name
 from fsdp_lab.distributed import Ranks, agree, join
+from fsdp_lab.entry import FAILED, PREEMPTED
 from fsdp_lab.environment import environment
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.optim import StepOutcome
@@ -43,12 +46,13 @@ class Run:
         self.config, self.ranks, self.name = config, ranks, name
         self.folder = Path(config.run.output_dir) / "runs" / name
         self.logs = Path(config.run.output_dir) / "logs" / name
-        self.stop = Stop(ranks)
+        self.stop = Stop(ranks, self._leave, config.run.stop_grace_s)
         self.is_training = False
         self.nonfinite_steps = 0
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
-        self._row: dict[str, Any] = {}
+        self._row: dict[str, Any] = environment()  # of the code that runs, not of what is edited meanwhile
+        self._is_recorded = threading.Lock()
         self._reported_at = (0, 0.0, 0)
 
     @classmethod
@@ -97,6 +101,8 @@ class Run:
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
         """Stop the clock; then log, and take back what a void step did to the compressors."""
         self.clock.stop(keep=step > self.clock.warmup_steps and not self.window.disturbs(step))
+        if step == self.clock.warmup_steps:
+            self.comm.warmed_up(step)
         self._losses.append(loss)
         del self._losses[: -max(_LOSSES_AVERAGED, self.config.run.log_interval)]
         self._count_nonfinite(outcome)
@@ -145,10 +151,11 @@ class Run:
     def finish(self, evaluation: Evaluation) -> dict[str, Any]:
         """Append the row of a run that went well and return it; collective."""
         steps = self.total_steps
-        comm = _mean(self.ranks.gather(self.comm.row(steps, self.clock.train_seconds * 1e3)))
+        timing = self.clock.row(self.tokens_per_step())
+        comm = _mean(self.ranks.gather(self.comm.row(steps, timing["step_time_ms_mean"])))
         self.note(
             **comm,
-            **self.clock.row(self.tokens_per_step()),
+            **timing,
             steps=steps,
             tokens_seen=steps * self.tokens_per_step(),
             nonfinite_steps=self.nonfinite_steps,
@@ -167,14 +174,24 @@ class Run:
         if self.ranks.is_first:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _leave(self, signal_name: str) -> None:
+        """Record a run that hangs, in the place of its main thread, and end this process."""
+        dead = self._dead()
+        where = f"stopped by {signal_name} while waiting for the other ranks"
+        self._append("failed" if dead else "preempted", error=dead + where)
+        os._exit(FAILED if dead else PREEMPTED)
+
+    def _dead(self) -> str:
+        return "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
+
     def _fail(self, error: BaseException) -> None:
+        self.stop.heeded()
         text = " ".join(str(error).split())
         if isinstance(error, Preempted):
             self._append("preempted", error=f"stopped by {text}")
             return
         time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
-        dead = "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
-        self._append("failed", error=f"{dead}{type(error).__name__}: {text}"[:500])
+        self._append("failed", error=f"{self._dead()}{type(error).__name__}: {text}"[:500])
 
     def _append(self, status: str, error: str | None = None) -> dict[str, Any]:
         config = self.config
@@ -198,10 +215,9 @@ class Run:
             "config": config.resolved(),
             "config_hash": config.digest(),
             "wall_time_s": _seconds_since_process_start(),
-            **environment(),
             **self._row,
         }
-        if self.ranks.is_first:
+        if self.ranks.is_first and self._is_recorded.acquire(blocking=False):  # one row a run, whoever writes it
             results.append(Path(config.run.results_path), row)
         return row
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.kernels import BlockCode, Residual
+from comm_compress.methods.fused import FusedCodec
 from comm_compress.registry import require
 from comm_compress.state import State
 
 
-class BlockCodec(Codec):
+class BlockCodec(FusedCodec):
     """value = code * scale of its block. A method says which `BlockCode` that is; the arithmetic is a fused kernel.
 
     A scale that is NaN makes its whole block NaN.
@@ -30,36 +30,15 @@ class BlockCodec(Codec):
             Field("codes", torch.uint8, self.code.code_bytes(n), "values"),
         )
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Scale, round, pack: one pass over memory."""
-        return self._encode(rows, None, state)
+    def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
+        key = state.key("rounding") if self.code.rounding == "stochastic" else None
+        kernels.encode_blocks(rows, self.code, key, out["codes"], out["scales"], residual)
 
-    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The same, and the residual in the same pass."""
-        return self._encode(rows, residual, state)
+    def _decode(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.decode_blocks(encoded["codes"], encoded["scales"], self.code, out)
 
-    def _encode(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
-        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
-        if rows.numel():
-            key = state.key("rounding") if self.code.rounding == "stochastic" else None
-            kernels.encode_blocks(rows, self.code, key, out["codes"], out["scales"], residual)
-        return out
-
-    def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows."""
-        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
-
-    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Rows of any float dtype."""
-        if out.numel():
-            kernels.decode_blocks(encoded["codes"], encoded["scales"], self.code, out)
-        return out
-
-    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Decoded rows are never held."""
-        if out.numel():
-            kernels.sum_blocks(encoded["codes"], encoded["scales"], self.code, out)
-        return out
+    def _sum(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.sum_blocks(encoded["codes"], encoded["scales"], self.code, out)
 
 
 def require_block(key: str, size: int | None) -> None:

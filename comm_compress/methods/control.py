@@ -42,7 +42,7 @@ class Zero(Codec):
         n = rows.shape[1]
         out = state.message(rows, self.layout(n, rows.dtype))
         if n:
-            out["finite"].copy_(nonfinite.rows_finite(rows).unsqueeze(1))
+            out["finite"].copy_(torch.stack([nonfinite.all_finite(row) for row in rows]).unsqueeze(1))
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:

@@ -12,6 +12,7 @@ from comm_compress import kernels
 from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.kernels import Residual
+from comm_compress.methods.fused import FusedCodec
 from comm_compress.registry import register
 from comm_compress.state import State
 
@@ -27,7 +28,7 @@ class NaturalConfig:
     rounding: Literal["stochastic", "nearest"] = "stochastic"
 
 
-class NaturalCompression(Codec):
+class NaturalCompression(FusedCodec):
     """Keep sign and exponent; round the exponent up with a probability equal to the mantissa (arXiv 1905.10988).
 
         C(x) = sgn(x) 2^floor(log2|x|) with probability 2 - |x| / 2^floor(log2|x|), else twice that; C(0) = 0
@@ -46,35 +47,14 @@ class NaturalCompression(Codec):
         """Exponents, then signs."""
         return Layout(Field("exponents", torch.uint8, n, "values"), Field("signs", torch.uint8, (n + 7) // 8, "values"))
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Round, and pack the signs: one pass over memory."""
-        return self._encode(rows, None, state)
+    def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
+        kernels.encode_powers(rows, self._key(state), out["exponents"], out["signs"], residual)
 
-    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The same, and the residual in the same pass."""
-        return self._encode(rows, residual, state)
+    def _decode(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.decode_powers(encoded["exponents"], encoded["signs"], out)
 
-    def _encode(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
-        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
-        if rows.numel():
-            kernels.encode_powers(rows, self._key(state), out["exponents"], out["signs"], residual)
-        return out
-
-    def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows."""
-        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
-
-    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Rows of any float dtype."""
-        if out.numel():
-            kernels.decode_powers(encoded["exponents"], encoded["signs"], out)
-        return out
-
-    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Decoded rows are never held."""
-        if out.numel():
-            kernels.sum_powers(encoded["exponents"], encoded["signs"], out)
-        return out
+    def _sum(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.sum_powers(encoded["exponents"], encoded["signs"], out)
 
     def _key(self, state: State) -> tuple[int, int] | None:
         return state.key("rounding") if self.unbiased else None
@@ -93,23 +73,14 @@ class WindowedNaturalCompression(NaturalCompression):
         """The window's place, then one byte an element (none of either in an empty row)."""
         return Layout(Field("lowest", torch.uint8, min(n, 1), "metadata"), Field("codes", torch.uint8, n, "values"))
 
-    def _encode(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
-        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
-        if rows.numel():
-            kernels.encode_window(rows, self._key(state), out["lowest"], out["codes"], residual)
-        return out
+    def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
+        kernels.encode_window(rows, self._key(state), out["lowest"], out["codes"], residual)
 
-    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Rows of any float dtype."""
-        if out.numel():
-            kernels.decode_window(encoded["lowest"], encoded["codes"], out)
-        return out
+    def _decode(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.decode_window(encoded["lowest"], encoded["codes"], out)
 
-    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Decoded rows are never held."""
-        if out.numel():
-            kernels.sum_window(encoded["lowest"], encoded["codes"], out)
-        return out
+    def _sum(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.sum_window(encoded["lowest"], encoded["codes"], out)
 
 
 @register("nc", NaturalConfig)

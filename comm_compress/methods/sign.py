@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Codec, Compressor
+from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.kernels import BlockCode, Residual
 from comm_compress.methods.blockwise import BlockCodec, require_block
+from comm_compress.methods.fused import FusedCodec
 from comm_compress.registry import register
 from comm_compress.state import State
 
@@ -29,7 +30,7 @@ class OneBitConfig:
 
 
 @register("onebit", OneBitConfig, error_feedback=True)
-class OneBit(Codec):
+class OneBit(FusedCodec):
     """Each element becomes the mean of its group's elements of its sign (1-bit SGD, Seide et al., Interspeech 2014).
 
     The threshold is 0 (zero goes with the positive); the two means are the least-squares reconstruction. Biased:
@@ -52,35 +53,14 @@ class OneBit(Codec):
             Field("bits", torch.uint8, math.ceil(n / 8), "values"),
         )
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Both means of every group and the signs: one pass over memory."""
-        return self._encode(rows, None, state)
+    def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
+        kernels.encode_means(rows, self.group_size, out["above"], out["below"], out["bits"], residual)
 
-    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The same, and the residual in the same pass."""
-        return self._encode(rows, residual, state)
+    def _decode(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.decode_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
 
-    def _encode(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
-        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
-        if rows.numel():
-            kernels.encode_means(rows, self.group_size, out["above"], out["below"], out["bits"], residual)
-        return out
-
-    def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows."""
-        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
-
-    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Rows of any float dtype."""
-        if out.numel():
-            kernels.decode_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
-        return out
-
-    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Decoded rows are never held."""
-        if out.numel():
-            kernels.sum_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
-        return out
+    def _sum(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.sum_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
 
 
 @dataclass(frozen=True)
@@ -111,7 +91,7 @@ class ScaledSign(BlockCodec):
         super().__init__(BlockCode(config.group_size, 1, 1, "mean", "sign"))
 
 
-class MajorityVote(Codec):
+class MajorityVote(FusedCodec):
     """Every rank sends the signs of its gradient; the result is the sign that most of them sent (arXiv 1802.04434).
 
     The total is W times the vote, -1, 0 (a tie) or 1, so that the mean that FSDP2 takes is the vote. It carries no
@@ -137,28 +117,17 @@ class MajorityVote(Codec):
             Field("marks", torch.uint8, groups, "metadata"), Field("bits", torch.uint8, math.ceil(n / 8), "values")
         )
 
-    def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Marks and signs: one pass over memory."""
-        out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
-        if rows.numel():
-            kernels.encode_votes(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
-        return out
+    def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
+        assert residual is None, self.no_feedback
+        kernels.encode_votes(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
 
-    def decode(self, encoded: Encoded) -> Tensor:
-        """The votes in float32: -1, 1, 0 where a rank abstains, NaN where it was not finite."""
-        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
+    def _decode(self, encoded: Encoded, out: Tensor) -> None:
+        """-1, 1, 0 where a rank abstains, NaN where it was not finite."""
+        kernels.decode_votes(encoded["marks"], encoded["bits"], self.group_size, out)
 
-    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The votes in any float dtype."""
-        if out.numel():
-            kernels.decode_votes(encoded["marks"], encoded["bits"], self.group_size, out)
-        return out
-
-    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+    def _sum(self, encoded: Encoded, out: Tensor) -> None:
         """The number of ranks times the sign of the sum of votes."""
-        if out.numel():
-            kernels.sum_votes(encoded["marks"], encoded["bits"], self.group_size, out)
-        return out
+        kernels.sum_votes(encoded["marks"], encoded["bits"], self.group_size, out)
 
 
 @register("signsgd", SignConfig, error_feedback=True)

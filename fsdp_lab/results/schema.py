@@ -59,12 +59,14 @@ FIELDS = (
     Field("step_time_ms_p95", "float", "ms", "optimiser step, 95th percentile"),
     Field("warmup_steps_excluded", "int", "steps", "first steps left out of the step times"),
     Field("tokens_per_s", "float", "tokens/s", "all ranks' tokens of a step / mean step time"),
-    Field("comm_time_ms_total", "float", "ms", "time in collectives, mean over the ranks, whole training"),
+    Field("comm_time_ms_total", "float", "ms", "time in collectives, mean over the ranks, warm-up steps as the others"),
     Field("comm_ratio", "float", "0 to 1", "share of the step time spent in communication (not a compression ratio)"),
     Field("comm_time_ms_by_op", "object of float", "ms", "comm_time_ms_total by collective"),
     Field("comm_time_source", "ledger|profiler", "", "who measured the communication times"),
-    Field("compress_time_ms_total", "float", "ms", "time in encoding, mean over the ranks", nullable=True),
-    Field("decompress_time_ms_total", "float", "ms", "time in decoding, mean over the ranks", nullable=True),
+    Field("compress_time_ms_total", "float", "ms", "time in encoding, counted like comm_time_ms_total", nullable=True),
+    Field(
+        "decompress_time_ms_total", "float", "ms", "time in decoding, counted like comm_time_ms_total", nullable=True
+    ),
     # Bytes: sent by one rank to others, mean over the ranks, whole training
     Field(
         "bytes_raw_total", "int", "bytes", "what the same exchanges would send uncompressed, in comm_dtype/param_dtype"

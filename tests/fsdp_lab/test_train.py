@@ -231,9 +231,9 @@ def rank_pid(launcher: int, rank: int) -> int | None:
     return None
 
 
-def start_endless(lab: Lab) -> subprocess.Popen[str]:
+def start_endless(lab: Lab, **settings: Any) -> subprocess.Popen[str]:
     """A run that has begun to train and would not end by itself."""
-    process = lab.start(run_name="endless", max_steps=100_000, tensorboard="true", log_interval=1)
+    process = lab.start(run_name="endless", max_steps=100_000, tensorboard="true", log_interval=1, **settings)
     logs = lab.folder / "out" / "logs" / "endless"
     wait_until(lambda: any(f.stat().st_size > 500 for f in logs.glob("events.*")) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
@@ -251,6 +251,21 @@ def test_a_killed_rank_ends_the_run_and_is_named(lab: Lab) -> None:
     (row,) = lab.rows()
     assert row["status"] == "failed"
     assert "rank 1 died" in row["error"]
+
+
+def test_a_hung_rank_does_not_keep_the_run_from_its_row(lab: Lab) -> None:
+    process = start_endless(lab, stop_grace_s=1)
+    hung = rank_pid(process.pid, 1)
+    assert hung is not None
+    os.kill(hung, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: len(lab.rows()) == 1)
+    os.kill(hung, signal.SIGKILL)  # torchrun itself would do that after 30 seconds
+    _, err = process.communicate(timeout=60)
+    (row,) = lab.rows()
+    assert row["status"] == "preempted"
+    assert row["error"] == "stopped by SIGTERM while waiting for the other ranks"
+    assert "most recent call first" in err
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])

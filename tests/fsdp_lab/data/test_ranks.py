@@ -98,10 +98,11 @@ def test_a_slow_builder_outlasts_any_patience(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("fsdp_lab.data.status.BEAT_SECONDS", 0.05)
     monkeypatch.setattr(ranks, "_LAST_POLL_SECONDS", 0.1)
     path = status_path(tmp_path, "r")
-    with ThreadPoolExecutor(1) as pool, heartbeat(path):
-        waiting = pool.submit(ranks._wait, path, 0.5, lambda: None)
-        time.sleep(1.5)
-        assert not waiting.done()
+    with ThreadPoolExecutor(1) as pool:
+        with heartbeat(path):
+            waiting = pool.submit(ranks._wait, path, 1.0, lambda: None)
+            time.sleep(2.5)
+            assert not waiting.done()
         write_status(path, Status("done", "folder"))
         assert waiting.result(5) == "folder"
 
