@@ -11,9 +11,9 @@ _BATCH_CHARS = 1 << 21
 _BATCH_PIECES = 1 << 12
 
 # Positions where byte-level BPE tokenizers (GPT-2's, Qwen's, Llama 3's) split anyway: before a lone space, and
-# after a newline, where text goes on.
+# after a lone newline. (GPT-2's splits two newlines where text goes on, and not where it ends.)
 _LONE_SPACE = re.compile(r"(?<=\S)(?= \S)")
-_LINE_START = re.compile(r"(?<=\n)(?=\S)")
+_LINE_START = re.compile(r"(?<=\S\n)(?=\S)")
 
 
 @dataclass(frozen=True, slots=True)

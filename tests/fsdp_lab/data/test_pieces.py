@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fsdp_lab.data import pieces as pieces_module
@@ -28,10 +28,11 @@ def test_pieces_joined_are_the_text_and_only_the_last_is_last(text: str, limit: 
 
 def test_tokens_of_pieces_are_the_tokens_of_the_text(tokenizer: TextTokenizer) -> None:
     @settings(max_examples=300, deadline=None)
-    @given(parts=st.lists(words, max_size=60))
-    def law(parts: list[str]) -> None:
-        # A lone space before every fourth part, so that a safe cut exists within half a piece.
-        text = "".join(f"end {part}" if i % 4 == 0 else part for i, part in enumerate(parts))
+    @given(parts=st.lists(words, max_size=60), lone=st.sampled_from(" \n"))
+    @example(parts=["word", "\n", "\n", "word"] * 8, lone="\n")
+    def law(parts: list[str], lone: str) -> None:
+        # A lone space or newline before every fourth part, so that a safe cut exists within half a piece.
+        text = "".join(f"end{lone}w{part}" if i % 4 == 0 else part for i, part in enumerate(parts))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pieces_module, "PIECE_CHARS", 80)
             found = [tokenizer.encode(piece.text).tolist() for piece in pieces(0, "train", text)]
