@@ -209,7 +209,7 @@ def test_tensorboard_leaves_a_busy_port_to_its_owner_and_ends_with_the_training(
         )
         wait_for(lambda: checkout.calls("tensorboard.main"))
         run.send_signal(signal.SIGTERM)
-        text, _ = run.communicate(timeout=20)
+        text, _ = run.communicate(timeout=60)
     call = checkout.calls("tensorboard.main")[0]
     assert call[call.index("--host") + 1] == "127.0.0.1"
     port = call[call.index("--port") + 1]
@@ -254,7 +254,7 @@ def test_signals_are_passed_on_once_and_the_end_is_awaited(checkout: Checkout, n
     )
     wait_for(Path(f"{checkout.calls_file}.ready").exists)
     os.killpg(run.pid, getattr(signal, f"SIG{name}"))  # as a terminal's Ctrl-C does: the whole foreground group
-    text, _ = run.communicate(timeout=20)
+    text, _ = run.communicate(timeout=60)
     assert run.returncode == 143
     assert text.count(b"got " + name.encode()) == 1
     (log,) = (checkout.cwd / "fsdp_output").glob("training_log_safe_*.txt")
