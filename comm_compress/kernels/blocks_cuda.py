@@ -16,16 +16,27 @@ from comm_compress.kernels.bits_cuda import code_at
 from comm_compress.kernels.block_code import TRITS, BlockCode
 from comm_compress.kernels.random_cuda import as_fractions, noise_at
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.triton_tools import TILE, as_int32, launch, power_of_two, row_stride, target_at
+from comm_compress.kernels.triton_tiles import (
+    SUMMED,
+    block_sums,
+    blocks_here,
+    decode_tiles,
+    lane_sums,
+    peak_bits,
+    rotated,
+    scale_at,
+    store_packed,
+    tile_here,
+    tiles,
+    unpacked,
+    whole_blocks,
+)
+from comm_compress.kernels.triton_tools import MAGNITUDE, TILE, as_int32, launch, row_at, row_stride, target_at
 
-LONGEST = 4096  # elements of a block that one program holds
 TILES = 4  # of 1024 elements, that one program sums
 
 TINY, HUGE = tl.constexpr(1.1754943508222875e-38), tl.constexpr(3.4028234663852886e38)
-INFINITE, MAGNITUDE = tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)
 ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even
-NORMALISE = tl.constexpr(0.1767766922712326)  # 32^-1/2 as float32
-SUMMED = tl.constexpr(1024)  # elements that are summed before sums are added: `blocks_reference.TILE`
 
 
 def encode_blocks(
@@ -39,137 +50,52 @@ def encode_blocks(
     """As `blocks_reference.encode_blocks`."""
     num_rows, n = rows.shape
     rows = rows if rows.stride(1) == 1 or n == 1 else rows.contiguous()
-    old, decay, new = (None, 1.0, None) if residual is None else (residual.old, residual.decay, residual.new)
-    source = (rows, old, n, row_stride(rows), 0 if old is None else row_stride(old), decay)
-    to = (new, codes, codes.shape[1], scales, *(0 if t is None else row_stride(t) for t in (new, codes, scales)))
+    old, decay, new = residual or (None, 1.0, None)
+    source = (rows, old, n, row_stride(rows), row_stride(old), decay)
+    to = (new, codes, codes.shape[1], scales, *map(row_stride, (new, codes, scales)))
     low, high = (as_int32(word) for word in key or (0, 0))
-    whole_row, blocks, block = code.block(n) >= n, code.blocks(n), code.block(n)
-    padded = max(power_of_two(min(block, n)), 32 if code.rotate else 8)
     size = {"LEVELS": code.levels, "SIZE": code.size, "CLIP": code.clip_sigmas, "ROTATE": code.rotate}
     rounding = {"LEVELS": code.levels, "BITS": code.bits or 0, "ROUNDING": code.rounding, "ROTATE": code.rotate}
-    if padded <= LONGEST:
-        together = min(max(1, TILE // padded), power_of_two(blocks))
-        # of a row that is one block the length is no constant: every length would be compiled
-        shape = {
-            "BLOCK": padded if whole_row else block,
-            "PADDED": padded,
-            "BLOCKS": together,
-            "num_warps": warps(together * padded),
-        }
-        grid = (triton.cdiv(blocks, together), num_rows)
+    whole = whole_blocks(code.block(n), n, 32 if code.rotate else 8)
+    if whole is not None:
         fused = code.bits is not None
-        launch(_encode, grid, *source, *to, low, high, **size | rounding, **shape, FUSED=fused)
+        grid = (whole.programs, num_rows)
+        launch(_encode, grid, *source, *to, low, high, **size | rounding, **whole.shape, FUSED=fused)
         if fused:
             return
     else:
-        block = min(block, n)
-        tiles = triton.cdiv(block, 1024)  # in a block
-        found = torch.empty(2, num_rows, blocks * tiles, dtype=torch.float64, device=rows.device)
-        grid = (triton.cdiv(blocks * tiles, TILES), num_rows)
-        launch(_tile_sizes, grid, *source, *found, blocks, tiles, block, **size, TILES=TILES)
+        block, blocks = min(code.block(n), n), code.blocks(n)
+        in_block = triton.cdiv(block, 1024)  # tiles
+        found = torch.empty(2, num_rows, blocks * in_block, dtype=torch.float64, device=rows.device)
+        grid = (triton.cdiv(blocks * in_block, TILES), num_rows)
+        launch(_tile_sizes, grid, *source, *found, blocks, in_block, block, **size, TILES=TILES)
         size.pop("ROTATE")
-        launch(_combine, (blocks, num_rows), *found, blocks, tiles, block, n, scales, row_stride(scales), **size)
-    block, columns = columns_of(code.block(n), n) if code.bits is not None else (0 if whole_row else code.block(n), 8)
-    shape = {"BLOCK": block, "ROWS": TILE // columns, "COLUMNS": columns, "num_warps": warps(TILE)}
-    in_tile = TILE if code.bits is not None else TILE // 8 * TRITS
-    launch(_round, (triton.cdiv(n, in_tile), num_rows), *source, *to, low, high, **rounding, **shape)
+        launch(_combine, (blocks, num_rows), *found, blocks, in_block, block, n, scales, row_stride(scales), **size)
+    programs, shape = tiles(code.block(n), n)
+    if code.bits is None:  # a line is a byte
+        programs = triton.cdiv(n, TILE // 8 * TRITS)
+        shape |= {"ROWS": TILE // 8, "COLUMNS": 8}
+    launch(_round, (programs, num_rows), *source, *to, low, high, **rounding, **shape)
 
 
 def decode_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     """As `blocks_reference.decode_blocks`."""
-    _decode_to(codes, scales, code, out, SUM=False)
+    constants = {"BITS": code.bits or 0, "ROUNDING": code.rounding, "ROTATE": code.rotate}
+    decode_tiles(_decode, codes, [scales], code.block(out.shape[-1]), out, **constants)
 
 
 def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     """As `blocks_reference.sum_blocks`."""
-    _decode_to(codes, scales, code, out.unsqueeze(0), SUM=True)
-
-
-def _decode_to(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor, SUM: bool) -> None:
-    n, num_rows = out.shape[1], codes.shape[0]
-    block, columns = columns_of(code.block(n), n)
-    launch(
-        _decode,
-        (triton.cdiv(n, TILE), out.shape[0]),
-        *(codes, scales, out, n, codes.shape[1], num_rows, row_stride(codes), row_stride(scales), row_stride(out)),
-        BLOCK=block,
-        BITS=code.bits or 0,
-        ROUNDING=code.rounding,
-        ROTATE=code.rotate,
-        SUM=SUM,
-        ROWS=TILE // columns,
-        COLUMNS=columns,
-        num_warps=warps(TILE),
-    )
-
-
-def columns_of(block: int, n: int) -> tuple[int, int]:
-    """BLOCK (0: one for the row) and COLUMNS of a tile: a block in each line where blocks divide tiles."""
-    if block >= n:
-        return 0, TILE
-    return block, block if TILE % block == 0 else TILE
-
-
-def warps(elements: int) -> int:
-    """How many share a tile: 16 elements a thread, at most 8 warps."""
-    return min(8, max(1, elements // 512))
+    decode_blocks(codes, scales, code, out)  # one row: the sum
 
 
 # Parts of the kernels
 
 
 @triton.jit
-def _rotated(x, i, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Every 32 elements of ``[ROWS, COLUMNS]`` rotated, but those after the last multiple of 32 of a row."""
-    y = tl.reshape(x * NORMALISE, [ROWS * COLUMNS])
-    for log in tl.static_range(5):
-        y = tl.permute(tl.reshape(y, [ROWS * COLUMNS // 2 >> log, 2, 1 << log]), [0, 2, 1])
-        a, b = tl.split(y)
-        y = tl.reshape(tl.permute(tl.join(a + b, a - b), [0, 2, 1]), [ROWS * COLUMNS])
-    return tl.where(i < n - n % 32, tl.reshape(y, [ROWS, COLUMNS]), x)
-
-
-@triton.jit
-def _peaks(x):
-    """float64 of the largest magnitude in each row of a float32 tensor: its bits order like it, NaN above infinity."""
-    bits = tl.max(x.to(tl.int32, bitcast=True) & MAGNITUDE, axis=1)
+def _as_sizes(bits):
+    """float64 of the float32 numbers that have these bits."""
     return bits.to(tl.float32, bitcast=True).to(tl.float64)
-
-
-@triton.jit
-def lane_sums(
-    rows, old, decay, start, stop, n, ROWS: tl.constexpr, STEPS: tl.constexpr, SIZE: tl.constexpr, CLIP: tl.constexpr,
-    ROTATE: tl.constexpr,
-):  # fmt: skip
-    """float64 sums of magnitudes and of squares (or of what is above 0 and what is below) of ``[start, stop)``.
-
-    For each of ROWS tiles, in lanes of 32.
-    """
-    total = tl.zeros([ROWS, 32], tl.float64)
-    squares = tl.zeros([ROWS, 32], tl.float64)
-    for step in range(STEPS):
-        i = (start + step * 32)[:, None] + tl.arange(0, 32)[None, :]
-        x = target_at(rows, old, decay, i, i < stop[:, None])
-        if ROTATE:
-            x = _rotated(x, i, n, ROWS, 32)
-        wide = x.to(tl.float64)
-        if SIZE == "sides":
-            total += tl.where(x <= 0, 0.0, wide)  # a NaN is on both
-            squares += tl.where(x >= 0, 0.0, wide)
-        if SIZE == "mean":
-            total += tl.abs(wide)
-        if SIZE == "l2" or CLIP > 0:
-            squares += wide * wide
-    return _pairs(total, ROWS), _pairs(squares, ROWS)
-
-
-@triton.jit
-def _pairs(x, ROWS: tl.constexpr):
-    """``[ROWS, 32]`` to ``[ROWS]``: neighbours are added until one is left."""
-    for log in tl.static_range(5):
-        a, b = tl.split(tl.reshape(x, [ROWS, 16 >> log, 2]))
-        x = a + b
-    return tl.reshape(x, [ROWS])
 
 
 @triton.jit
@@ -254,38 +180,12 @@ def _values(code, BITS: tl.constexpr, ROUNDING: tl.constexpr):
 
 
 @triton.jit
-def store_packed(
-    codes, code, block, num_bytes, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """Pack ``code`` int32 ``[ROWS, COLUMNS]``, 0 beyond the row: line r is block ``block[r]``, BLOCK codes of it."""
-    start = block[:, None] * (BLOCK // 8 * BITS)
-    code = code & ((1 << BITS) - 1)
-    if 8 % BITS == 0:
-        width: tl.constexpr = COLUMNS // 8 * BITS
-        place = (tl.arange(0, 8 // BITS) * BITS)[None, None, :]
-        octet = tl.sum(tl.reshape(code, [ROWS, width, 8 // BITS]) << place, axis=2)
-        column = tl.arange(0, width)[None, :]
-        mask = start + column < num_bytes
-        if BLOCK < COLUMNS:
-            mask = mask & (column < BLOCK // 8 * BITS)
-        tl.store(codes + start + column, octet.to(tl.uint8), mask=mask)
-    else:  # 8 codes become BITS bytes
-        place = (tl.arange(0, 8) * BITS)[None, None, :]
-        word = tl.sum(tl.reshape(code, [ROWS, COLUMNS // 8, 8]).to(tl.int64) << place, axis=2)
-        column = tl.arange(0, COLUMNS // 8)[None, :]
-        for j in tl.static_range(BITS):
-            byte = start + column * BITS + j
-            mask = (byte < num_bytes) & (column < BLOCK // 8)
-            tl.store(codes + byte, ((word >> (8 * j)) & 255).to(tl.uint8), mask=mask)
-
-
-@triton.jit
 def _leave(new, code, scale, target, i, mask, n, BITS: tl.constexpr, ROUNDING: tl.constexpr, ROTATE: tl.constexpr,
            ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """Store what the codes lose of the target."""
     value = _values(code, BITS, ROUNDING) * scale
     if ROTATE:
-        value = _rotated(value, i, n, ROWS, COLUMNS)
+        value = rotated(value, i, n, ROWS, COLUMNS)
     tl.store(new + i, target - value, mask=mask)
 
 
@@ -301,32 +201,19 @@ def _encode(
 ):  # fmt: skip
     """BLOCKS blocks of BLOCK elements: scales, and where FUSED everything else."""
     row = tl.program_id(1).to(tl.int64)
-    rows += row * row_stride
-    if old is not None:
-        old += row * old_stride
-    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
-    start = block * BLOCK
-    stop = tl.minimum(start + BLOCK, n)
-    i = start[:, None] + tl.arange(0, PADDED)[None, :]
-    mask = i < n
-    if BLOCK < PADDED:
-        mask = mask & (tl.arange(0, PADDED) < BLOCK)[None, :]
+    rows, old = row_at(rows, row, row_stride), row_at(old, row, old_stride)
+    block, start, stop, i, mask = blocks_here(n, BLOCK, PADDED, BLOCKS)
     target = target_at(rows, old, decay, i, mask)
     x = target
     if ROTATE:
-        x = _rotated(target, i, n, BLOCKS, PADDED)
+        x = rotated(target, i, n, BLOCKS, PADDED)
     peak = tl.zeros([BLOCKS], tl.float64)
-    total = tl.zeros([BLOCKS], tl.float64)
-    squares = tl.zeros([BLOCKS], tl.float64)
+    total = peak
+    squares = peak
     if SIZE == "max":
-        peak = _peaks(x)
+        peak = _as_sizes(peak_bits(x))
     if SIZE != "max" or CLIP > 0:
-        summed: tl.constexpr = PADDED if PADDED < 1024 else 1024
-        steps: tl.constexpr = (summed + 31) // 32
-        for first in tl.static_range(0, PADDED, summed):
-            more, more_squares = lane_sums(rows, old, decay, start + first, stop, n, BLOCKS, steps, SIZE, CLIP, ROTATE)
-            total += more
-            squares += more_squares
+        total, squares = block_sums(rows, old, decay, start, stop, n, BLOCKS, PADDED, SIZE, CLIP, ROTATE)
     length = tl.maximum(stop - start, 1).to(tl.float64)
     scale = _scale(peak, total, squares, length, LEVELS, SIZE, CLIP)
     tl.store(scales + row * scale_stride + block, scale, mask=start < n)
@@ -346,9 +233,7 @@ def _tile_sizes(
 ):  # fmt: skip
     """Peaks or sums, and sums of squares, of the tiles of long blocks; each float64 ``[R, blocks * tiles]``."""
     row = tl.program_id(1).to(tl.int64)
-    rows += row * row_stride
-    if old is not None:
-        old += row * old_stride
+    rows, old = row_at(rows, row, row_stride), row_at(old, row, old_stride)
     number = tl.program_id(0) * TILES + tl.arange(0, TILES)
     mask = number < blocks * tiles
     block = number // tiles
@@ -359,8 +244,8 @@ def _tile_sizes(
         i = start[:, None] + tl.arange(0, SUMMED)[None, :]
         x = target_at(rows, old, decay, i, i < stop[:, None])
         if ROTATE:
-            x = _rotated(x, i, n, TILES, SUMMED)
-        tl.store(found + number, _peaks(x), mask=mask)
+            x = rotated(x, i, n, TILES, SUMMED)
+        tl.store(found + number, _as_sizes(peak_bits(x)), mask=mask)
     if SIZE != "max" or CLIP > 0:
         total, squares = lane_sums(rows, old, decay, start, stop, n, TILES, SUMMED // 32, SIZE, CLIP, ROTATE)
         if SIZE == "mean":
@@ -387,7 +272,7 @@ def _combine(
             place = t + tl.arange(0, SUMMED)
             some = tl.load(found + place, mask=place < tiles, other=0.0).to(tl.float32)
             bits = tl.maximum(bits, some.to(tl.int32, bitcast=True) & MAGNITUDE)
-        peak = tl.max(bits, axis=0).to(tl.float32, bitcast=True).to(tl.float64)
+        peak = _as_sizes(tl.max(bits, axis=0))
     for t in range(0, tiles, 16):
         for j in tl.static_range(16):  # loads that do not wait for each other
             there = t + j < tiles
@@ -409,22 +294,18 @@ def _round(
 ):  # fmt: skip
     """Codes of a tile by scales that are there already. BLOCK 0: one for the row; BITS 0: trits, 5 of 8 columns."""
     row = tl.program_id(1).to(tl.int64)
-    rows += row * row_stride
-    if old is not None:
-        old += row * old_stride
-    line = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows, old = row_at(rows, row, row_stride), row_at(old, row, old_stride)
+    line, i = tile_here(ROWS, COLUMNS)
+    mask = i < n
     column = tl.arange(0, COLUMNS)[None, :]
     if BITS == 0:
         i = line[:, None] * 5 + column
         mask = (i < n) & (column < 5)
-    else:
-        i = line[:, None] * COLUMNS + column
-        mask = i < n
     target = target_at(rows, old, decay, i, mask)
     x = target
     if ROTATE:
         tl.static_assert(BITS != 0, "five trits do not divide 32 elements")
-        x = _rotated(target, i, n, ROWS, COLUMNS)
+        x = rotated(target, i, n, ROWS, COLUMNS)
     scale = scale_at(scales + row * scale_stride, i, mask, BITS, BLOCK, ROWS, COLUMNS)
     code = _codes(x, scale, row, i, n, low, high, LEVELS, BITS, ROUNDING)
     codes += row * code_stride
@@ -437,21 +318,6 @@ def _round(
         store_packed(codes, tl.where(mask, code, 0), line, num_bytes, BITS, COLUMNS, ROWS, COLUMNS)
     if new is not None:
         _leave(new + row * new_stride, code, scale, target, i, mask, n, BITS, ROUNDING, ROTATE, ROWS, COLUMNS)
-
-
-@triton.jit
-def scale_at(scales, i, mask, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The scales of a tile of elements ``i``: a scalar, one for every line, or one for every element."""
-    if BLOCK == 0:
-        scale = tl.load(scales)
-    elif BITS != 0 and BLOCK == COLUMNS:
-        line = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-        scale = tl.load(scales + line, mask=tl.max(mask.to(tl.int32), axis=1, keep_dims=True) > 0, other=0.0)
-    elif BITS != 0 and BLOCK % (ROWS * COLUMNS) == 0:
-        scale = tl.load(scales + tl.program_id(0) // (BLOCK // (ROWS * COLUMNS)))
-    else:
-        scale = tl.load(scales + i // BLOCK, mask=mask, other=0.0)
-    return scale
 
 
 @triton.jit
@@ -472,9 +338,9 @@ def _decode(
         codes += row * code_stride
         scales += row * scale_stride
         x = _decoded(codes, scales, n, num_bytes, BLOCK, BITS, ROUNDING, ROWS, COLUMNS)
-    i = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    _, i = tile_here(ROWS, COLUMNS)
     if ROTATE:
-        x = _rotated(x, i, n, ROWS, COLUMNS)
+        x = rotated(x, i, n, ROWS, COLUMNS)
     tl.store(out + row * out_stride + i, x.to(out.dtype.element_ty), mask=i < n)
 
 
@@ -483,8 +349,7 @@ def _decoded(
     codes, scales, n, num_bytes, BLOCK: tl.constexpr, BITS: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    line = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
-    i = line * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    line, i = tile_here(ROWS, COLUMNS)
     mask = i < n
     if BITS == 0:
         code = _trit_at(codes, i, mask)
@@ -495,16 +360,6 @@ def _decoded(
     if BITS > 1 and (ROUNDING == "nearest" or ROUNDING == "stochastic"):  # two's complement
         code = (code ^ (1 << (BITS - 1))) - (1 << (BITS - 1))
     return _values(code, BITS, ROUNDING) * scale_at(scales, i, mask, BITS, BLOCK, ROWS, COLUMNS)
-
-
-@triton.jit
-def unpacked(codes, line, num_bytes, BITS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """int32 ``[ROWS, COLUMNS]``: codes of a power of two bits, every byte loaded once; ``line`` ``[ROWS, 1]``."""
-    width: tl.constexpr = COLUMNS // 8 * BITS
-    byte = line * width + tl.arange(0, width)[None, :]
-    octet = tl.load(codes + byte, mask=byte < num_bytes, other=0).to(tl.int32)
-    place = (tl.arange(0, 8 // BITS) * BITS)[None, None, :]
-    return tl.reshape((octet[:, :, None] >> place) & ((1 << BITS) - 1), [ROWS, COLUMNS])
 
 
 @triton.jit

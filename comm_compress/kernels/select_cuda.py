@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.triton_tools import launch, power_of_two, row_stride, target_at
+from comm_compress.kernels.triton_tools import MAGNITUDE, launch, power_of_two, row_at, row_stride, target_at, warps
 from comm_compress.workspace import Scratch, fresh
 
 SHORT = 4096  # keys of a row that one program holds
@@ -22,8 +22,6 @@ TILE = 4096
 PROGRAMS = 1024  # that share the histogram of a row
 DIGITS = ((20, 11), (10, 10), (0, 10))  # lowest bit and width, from the top
 ALL = 2**31 - 1
-
-MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 
 
 def largest(
@@ -35,11 +33,11 @@ def largest(
         if residual is not None:
             residual.target(rows)
         return
-    old, decay, new = (None, 1.0, None) if residual is None else (residual.old, residual.decay, residual.new)
-    source = rows, old, new, row_stride(rows), 0 if old is None else row_stride(old), decay
+    old, decay, new = residual or (None, 1.0, None)
+    source = rows, old, new, row_stride(rows), row_stride(old), decay
     if n <= SHORT:
         padded = max(power_of_two(n), 128)
-        launch(_largest_of_row, (num_rows,), *source, places, values, n, k, PADDED=padded, num_warps=padded // 512 or 1)
+        launch(_largest_of_row, (num_rows,), *source, places, values, n, k, PADDED=padded, num_warps=warps(padded))
         return
     thresholds = torch.zeros(num_rows, dtype=torch.int32, device=rows.device)
     left = torch.full_like(thresholds, k)
@@ -114,11 +112,7 @@ def _histogram(
     TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
-    rows += row * stride
-    if old is not None:
-        old += row * old_stride
-    if new is not None:
-        new += row * n
+    rows, old, new = row_at(rows, row, stride), row_at(old, row, old_stride), row_at(new, row, n)
     known = tl.load(thresholds + row) >> SHIFT + WIDTH
     total = tl.zeros([1 << WIDTH], tl.int32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -187,11 +181,8 @@ def _largest_of_row(rows, old, new, stride, old_stride, decay, places, values, n
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, PADDED)
     mask = i < n
-    if old is not None:
-        old += row * old_stride
-    if new is not None:
-        new += row * n
-    bits = _bits_at(rows + row * stride, old, new, decay, i, mask)
+    rows, old, new = row_at(rows, row, stride), row_at(old, row, old_stride), row_at(new, row, n)
+    bits = _bits_at(rows, old, new, decay, i, mask)
     key = bits & MAGNITUDE
     digit, left = _digit(tl.histogram(key >> 20, 2048, mask=mask), k, 11)
     threshold = digit << 20

@@ -17,6 +17,8 @@ from torch import Tensor
 
 TILE = 2048  # elements that a program of four warps holds in registers
 
+INFINITE, MAGNITUDE = tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)  # of float32's bits
+
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
     """Run a kernel over ``grid`` on the device of its first argument, on the current stream."""
@@ -28,8 +30,10 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
         kernel[grid](*arguments, enable_fp_fusion=False, **constants)
 
 
-def row_stride(rows: Tensor) -> int:
-    """Items from one row to the next of a tensor whose rows are contiguous."""
+def row_stride(rows: Tensor | None) -> int:
+    """Items from one row to the next of a tensor whose rows are contiguous; 0 of one that is not there."""
+    if rows is None:
+        return 0
     assert rows.stride(1) == 1 or rows.shape[1] <= 1
     assert rows.shape[1] < 2**31 - (1 << 16), "positions in a row are int32"
     return rows.stride(0)
@@ -43,6 +47,19 @@ def as_int32(word: int) -> int:
 def power_of_two(size: int) -> int:
     """The next power of two: what a Triton tensor's sides have to be."""
     return 1 << max(size - 1, 0).bit_length()
+
+
+def warps(elements: int) -> int:
+    """How many share a tile: 16 elements a thread, at most 8 warps."""
+    return min(8, max(1, elements // 512))
+
+
+@triton.jit
+def row_at(tensor, row, stride):
+    """The address of a row (int64); None, a tensor that is not there, stays None."""
+    if tensor is not None:
+        tensor += row * stride
+    return tensor
 
 
 @triton.jit

@@ -146,3 +146,27 @@ def test_means_and_votes_compile_and_contract_nothing(assembly: dict[str, str]) 
     assert assembly.keys() == {"_encode_means", "_decode_means", "_encode_votes", "_decode_votes"}
     for ptx in assembly.values():
         as_written(ptx)
+
+
+@pytest.mark.parametrize("key", [None, (1, 2)], ids=["nearest", "random"])
+def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | None, assembly: dict[str, str]) -> None:
+    from comm_compress.kernels import casts_cuda, powers_cuda
+
+    rows, exponents = torch.empty(2, 40_000), torch.empty(2, 40_000, dtype=torch.uint8)
+    signs, lowest = torch.empty(2, 5000, dtype=torch.uint8), torch.empty(2, 1, dtype=torch.uint8)
+    residual = Residual(rows, 0.9, rows)
+    powers_cuda.encode_powers(rows, key, exponents, signs, residual)
+    powers_cuda.encode_window(rows, key, lowest, exponents, residual)
+    for narrow in (torch.float16, torch.bfloat16):
+        powers_cuda.decode_powers(exponents, signs, rows.to(narrow))
+        powers_cuda.decode_window(lowest, exponents, rows.to(narrow))
+        casts_cuda.cast_with_feedback(rows, residual, rows.to(narrow))
+        assert re.search(rf"cvt\.rn\.{'bf16' if narrow == torch.bfloat16 else 'f16'}(x2)?\.f32", assembly["_cast"])
+        casts_cuda.sum_rows(rows.to(narrow), rows[0])
+    powers_cuda.sum_powers(exponents, signs, rows[0])
+    powers_cuda.sum_window(lowest, exponents, rows[0])
+    names = {f"_{verb}_{what}" for verb in ("encode", "decode") for what in ("powers", "window")}
+    assert assembly.keys() == names | {"_peaks", "_cast", "_sum"}
+    assert not re.search(r"\bfma\.", assembly["_peaks"])  # which stores nothing: an atomic maximum
+    for name in assembly.keys() - {"_peaks"}:
+        as_written(assembly[name])

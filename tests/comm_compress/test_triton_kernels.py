@@ -13,7 +13,9 @@ from comm_compress.kernels import (
     Residual,
     bits_reference,
     blocks_reference,
+    casts_reference,
     means_reference,
+    powers_reference,
     random_reference,
     select_reference,
     votes_reference,
@@ -21,7 +23,16 @@ from comm_compress.kernels import (
 
 pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 
-from comm_compress.kernels import bits_cuda, blocks_cuda, means_cuda, random_cuda, select_cuda, votes_cuda
+from comm_compress.kernels import (
+    bits_cuda,
+    blocks_cuda,
+    casts_cuda,
+    means_cuda,
+    powers_cuda,
+    random_cuda,
+    select_cuda,
+    votes_cuda,
+)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -238,3 +249,98 @@ def test_means_and_votes(
         results[-1] |= {"rows": rows_out, "total": total, "votes": votes_out, "decision": decision}
     for name, theirs in results[0].items():
         assert same_bits(theirs.float(), results[1][name].cpu().float()), name
+
+
+def spread(num_rows: int, n: int, special: tuple[float, ...] = ()) -> Tensor:
+    """Float32 rows with magnitudes of all sizes, exact powers of two and zeros; ``special`` in the last row only."""
+    generator = torch.Generator().manual_seed(n)
+    scales = torch.tensor([1e-38, 1.0, 1e38])[:num_rows, None]
+    rows = (
+        torch.randn(num_rows, n, generator=generator)
+        * 8.0 ** -torch.randint(0, 30, (num_rows, n), generator=generator)
+        * scales
+    )
+    rows[:, ::7] = rows[:, ::7].sign() * rows[:, ::7].abs().log2().floor().exp2()
+    rows[:, 3::11] = 0
+    for place, value in enumerate(special):
+        rows[-1, (place * 407 + 3) % n] = value
+    return rows.nan_to_num(1.0, 3e38, -3e38) if not special else rows
+
+
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of another dtype; without bfloat16's denormals, which Triton's interpreter misreads."""
+    x = x.to(dtype)
+    return torch.where(x.abs() < torch.finfo(dtype).tiny, 0, x) if dtype == torch.bfloat16 else x
+
+
+POWERS = [
+    ((2, 1), torch.float32, None, ()),
+    ((3, 4100), torch.float32, None, ()),
+    ((2, 5001), torch.bfloat16, torch.float32, ()),
+    ((3, 2500), torch.float32, torch.bfloat16, (1e-40, 3e38, -0.0, 1e-45)),
+    ((3, 2500), torch.float32, torch.float32, SPECIAL),
+]
+
+
+@pytest.mark.parametrize("key", [None, (5, 0xF1234567)], ids=["nearest", "random"])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "feedback", "special"), POWERS, ids=["one", "plain", "halves", "small", "special"]
+)
+def test_powers_of_two(
+    key: tuple[int, int] | None,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    feedback: torch.dtype | None,
+    special: tuple[float, ...],
+) -> None:
+    """Messages, residuals, decoded rows and sums, in nine bits and in a window."""
+    (num_rows, n), rows = shape, narrowed(spread(*shape, special), dtype)
+    old = None if feedback is None else narrowed(spread(num_rows, n).flip(1), feedback)
+    results = []
+    for kernel, device in ((powers_reference, CPU), (powers_cuda, HERE)):
+        x, found = rows.to(device), {}
+        for name in ("powers", "window"):
+            width, of_row = (-(-n // 8), n) if name == "powers" else (n, 1)
+            message = torch.full((num_rows, of_row + width + 3), 99, dtype=torch.uint8, device=device)
+            fields = message[:, :of_row], message[:, of_row : of_row + width]
+            new = torch.full(shape, 7.0, device=device)
+            residual = None if old is None else Residual(old.to(device), 0.9, new)
+            getattr(kernel, f"encode_{name}")(x, key, *fields, residual)
+            decoded, total = torch.empty(shape, device=device), torch.empty(n, device=device)
+            getattr(kernel, f"decode_{name}")(*fields, decoded)
+            getattr(kernel, f"sum_{name}")(*fields, total)
+            if name == "window":  # of a row that is not finite, no matter what
+                message[:, 1:] = torch.where(message[:, :1] == 0, 0, message[:, 1:])
+            found |= {f"{name}: message": message.float(), f"{name}: residual": new}
+            found |= {f"{name}: rows": decoded, f"{name}: sum": total}
+        results.append(found)
+    for name, theirs in results[0].items():
+        assert same_bits(theirs, results[1][name].cpu()), name
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        pytest.param(
+            torch.bfloat16, marks=pytest.mark.skipif(INTERPRETED, reason="the interpreter cuts off instead of rounding")
+        ),
+        torch.float16,
+    ],
+)
+@pytest.mark.parametrize("feedback", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("special", [(), SPECIAL], ids=["finite", "special"])
+def test_casts_and_sums(to: torch.dtype, feedback: torch.dtype | None, special: tuple[float, ...]) -> None:
+    for shape in ((2, 1), (3, 4100)):
+        rows = spread(*shape, special)
+        old = None if feedback is None else narrowed(spread(*shape).flip(1), feedback)
+        results = []
+        for kernel, device in ((casts_reference, CPU), (casts_cuda, HERE)):
+            out = torch.full((shape[0], shape[1] + 5), 7.0, dtype=to, device=device)
+            new, total, wide = (torch.empty(size, device=device) for size in (shape, shape[1], shape[1]))
+            residual = Residual(None if old is None else old.to(device), 0.9, new)
+            kernel.cast_with_feedback(rows.to(device), residual, out[:, 2:-3])  # between what is not the kernel's
+            kernel.sum_rows(out[:, 2:-3], total)
+            kernel.sum_rows(rows.to(device).T.contiguous().T, wide)
+            results.append([x.float().cpu() for x in (out, new, total, wide)])
+        for theirs, mine in zip(*results, strict=True):
+            assert same_bits(theirs, mine)

@@ -1,0 +1,45 @@
+"""Narrower floats and sums of rows of them as Triton kernels: the reference's numbers, in one pass over memory."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from comm_compress.kernels.residual import Residual
+from comm_compress.kernels.triton_tools import TILE, launch, row_at, row_stride, target_at
+
+
+def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
+    """As `casts_reference.cast_with_feedback`."""
+    num_rows, n = rows.shape
+    old, decay, new = residual
+    strides = map(row_stride, (rows, old, new, out))
+    launch(_cast, (triton.cdiv(n, TILE), num_rows), rows, old, new, out, n, decay, *strides, TILE=TILE)
+
+
+def sum_rows(rows: Tensor, out: Tensor) -> None:
+    """As `casts_reference.sum_rows`."""
+    num_rows, n = rows.shape
+    rows = rows if rows.stride(1) == 1 or n <= 1 else rows.contiguous()
+    launch(_sum, (triton.cdiv(n, TILE),), rows, out, n, num_rows, row_stride(rows), TILE=TILE)
+
+
+@triton.jit
+def _cast(rows, old, new, out, n, decay, row_stride, old_stride, new_stride, out_stride, TILE: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    target = target_at(row_at(rows, row, row_stride), row_at(old, row, old_stride), decay, i, i < n)
+    narrow = target.to(out.dtype.element_ty)
+    tl.store(out + row * out_stride + i, narrow, mask=i < n)
+    tl.store(new + row * new_stride + i, target - narrow.to(tl.float32), mask=i < n)
+
+
+@triton.jit
+def _sum(rows, out, n, num_rows, row_stride, TILE: tl.constexpr):
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    total = tl.zeros([TILE], tl.float32)
+    for _ in range(num_rows):
+        total += tl.load(rows + i, mask=i < n, other=0).to(tl.float32)
+        rows += row_stride
+    tl.store(out + i, total, mask=i < n)
