@@ -21,7 +21,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path]) -> str:
         f"tokens); training loss {row['train_loss']:.4f}",
     ]
     if row["grad_rel_error"] is not None:
-        cosine = "none" if row["grad_cos_sim"] is None else f"{row['grad_cos_sim']:.4f}"
+        cosine = "none" if row["grad_cos_sim"] is None else f"{row['grad_cos_sim']:.6f}"
         lines.append(
             f"gradients    relative error {row['grad_rel_error']:.3g}, cosine {cosine} against the exact mean "
             f"({_count(row['grad_samples'], 'step')} compared, not timed)"
