@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from comm_compress.feedback import from_int8
 from comm_compress.state import State
 
 _WAITING = ("residual", "v")  # error feedback's residual; dgc's velocity
-_AT_ONCE = 1 << 22  # elements held in float64
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Comparisons:
         """One finished reduce-scatter: its input ``[W, n]``, its result ``[n]``, and what this rank ``sent``."""
         with record_function("comm_compress::compare"):
             exact = transport.exact_sum(rows, group)
-            pairs = [_norms(output.view(-1), exact), _waiting(state, rows.device), _squares(rows)]
+            pairs = [_norms(output, exact), _waiting(state, rows.device), _squares(rows)]
             carried = torch.count_nonzero(compressor.contribution(sent)) if compressor.sparse else rows.numel()
             counts = torch.tensor([float(carried), rows.numel()], dtype=torch.float64, device=rows.device)
             sums = torch.cat([*pairs, counts])
@@ -119,16 +118,22 @@ class Comparisons:
 def _norms(reduced: Tensor, exact: Tensor) -> Tensor:
     """float64 ``[4]``: |c - g|^2, |g|^2, |c|^2, <c, g>."""
     sums = torch.zeros(4, dtype=torch.float64, device=exact.device)
-    for c, g in zip(torch.split(reduced, _AT_ONCE), torch.split(exact, _AT_ONCE), strict=True):
-        c, g = c.double(), g.double()
-        sums += torch.stack([(c - g).square().sum(), (g * g).sum(), (c * c).sum(), (c * g).sum()])
+    for c, g in zip(_parts(reduced), _parts(exact), strict=True):
+        error = c - g
+        sums += torch.stack([(error * error).sum(), (g * g).sum(), (c * c).sum(), (c * g).sum()])
     return sums
 
 
 def _squares(values: Tensor) -> Tensor:
     """float64 ``[1]``: the sum of squares."""
-    parts = [part.double().square().sum() for part in torch.split(values.reshape(-1), _AT_ONCE)]
-    return torch.stack(parts).sum().view(1)
+    return torch.stack([(part * part).sum() for part in _parts(values)]).sum().view(1)
+
+
+def _parts(values: Tensor) -> Iterator[Tensor]:
+    """All of them in float64, piece by piece: on a CPU as much as its second-level cache holds."""
+    at_once = 1 << 24 if values.is_cuda else 1 << 16
+    for part in torch.split(values.reshape(-1), at_once):
+        yield part.double()
 
 
 def _waiting(state: State, device: torch.device) -> Tensor:

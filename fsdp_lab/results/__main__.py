@@ -62,7 +62,8 @@ def fields() -> str:
     lines = ["| field | type | unit | meaning | required |", "|---|---|---|---|---|"]
     for f in FIELDS:
         kind = f.kind.replace("|", " or ")
-        lines.append(f"| `{f.name}` | {kind} | {f.unit} | {f.meaning} | {f.required}{', or null' * f.nullable} |")
+        required = f.required + ", or null" * f.nullable + f", since version {f.since}" * (f.since > 1)
+        lines.append(f"| `{f.name}` | {kind} | {f.unit} | {f.meaning} | {required} |")
     return "\n".join(lines)
 
 
