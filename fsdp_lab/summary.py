@@ -37,8 +37,11 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path]) -> str:
 def _goals(row: Mapping[str, Any]) -> list[str]:
     lines, asked = [], row["config"]
     if row["reached_target"] is not None:
-        reached = f"after {row['steps_to_target_ppl']} steps, {row['time_to_target_ppl_s'] or 0:.1f} s of training"
-        lines.append(f"target       PPL {asked['target_ppl']:g} {reached if row['reached_target'] else 'not reached'}")
+        found = "not reached"
+        if row["reached_target"]:
+            after = _count(row["steps_to_target_ppl"], "step")
+            found = f"reached after {after}, {row['time_to_target_ppl_s']:.1f} s of training"
+        lines.append(f"target       PPL {asked['target_ppl']:g} {found}")
     if asked["ppl_at_s"] is not None:
         ppl = row["ppl_at_fixed_time"]
         found = "the run was shorter" if ppl is None else f"validation PPL {ppl:.2f}"

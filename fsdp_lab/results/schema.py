@@ -155,8 +155,8 @@ FIELDS = (
     # Fidelity: means over grad_samples sampled steps (--grad_error_every); all units and ranks together.
     # c: the reduced gradient, g: the exact mean of the ranks' gradients of that step, without feedback's residuals
     Field("grad_samples", "int", "steps", "steps whose reduced gradient was compared with the exact one", since=2),
-    Field("grad_rel_error", "float", "", "|c - g| / |g|; null when nothing was compared", nullable=True),
-    Field("grad_cos_sim", "float", "-1 to 1", "<c, g> / (|c| |g|); null also when c is zero", nullable=True),
+    Field("grad_rel_error", "float", "", "norm of c - g over norm of g; null when nothing was compared", nullable=True),
+    Field("grad_cos_sim", "float", "-1 to 1", "cosine of c and g; null also when c is zero", nullable=True),
     Field(
         "residual_norm",
         "float",
