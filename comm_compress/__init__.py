@@ -7,6 +7,7 @@ print(handle.ledger.totals())
 """
 
 from comm_compress import methods  # noqa: F401  (registers every method)
+from comm_compress.comparison import Comparison, Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.fsdp import Handle, attach
 from comm_compress.ledger import Ledger, Totals
@@ -15,6 +16,8 @@ from comm_compress.reshard import reshard
 from comm_compress.virtual import VirtualRanks
 
 __all__ = [
+    "Comparison",
+    "Comparisons",
     "Compressor",
     "Handle",
     "Ledger",

@@ -43,6 +43,8 @@ class Compressor(ABC):
     """Does it need to know where each parameter lies (`State.segments`)?"""
     additive: bool = True
     """Is the total the sum over ranks of their contributions? A majority vote is not."""
+    sparse: bool = False
+    """Is its contribution zero wherever the message holds nothing? Then that is most of it."""
     no_feedback: str = ""
     """Why error feedback makes no sense around it; empty when it does."""
     feedback_by_default: bool | None = None
@@ -95,6 +97,7 @@ def claim_as(wrapper: Compressor, first: Compressor, *others: Compressor) -> Non
     wrapper.name, wrapper.settings = first.name, first.settings
     for claim in ("unbiased", "lossless", "for_gradients", "for_parameters", "additive"):
         setattr(wrapper, claim, all(getattr(c, claim) for c in everyone))
+    wrapper.sparse = any(c.sparse for c in everyone)
     wrapper.needs_segments = any(c.needs_segments for c in everyone)
     wrapper.max_ranks = min((c.max_ranks for c in everyone if c.max_ranks is not None), default=None)
     wrapper.no_feedback = next((c.no_feedback for c in everyone if c.no_feedback), "")

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from comm_compress import _compat, allreduce
 from comm_compress.allreduce import GradientAllReduce
+from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.fsdp_hooks import (
     Comm,
@@ -33,6 +34,7 @@ class Handle(BaseHandle):
         super().__init__()
         self.reduce_scatter, self.all_gather = reduce_scatter, all_gather
         self._gathers: list[tuple[Any, CompressedAllGather]] = []
+        self._reductions: list[CompressedReduceScatter] = []
         self._by_key: dict[str, State] = {}
         self._undo: list[tuple[Any, str, Any]] = []
         self._alone: dist.ProcessGroup | None = None
@@ -58,6 +60,23 @@ class Handle(BaseHandle):
             group.reshard()
             comm.exact = exact
 
+    def compare(self) -> Comparisons:
+        """Compare each unit's reduced gradient with the exact one, from now until the result's `close`.
+
+            with handle.compare() as comparisons:
+                loss.backward()
+            comparisons.total().relative_error        # this rank's part; add the ranks' totals
+
+        Every rank must do so for the same steps: torch's own float32 reduce-scatter runs beside each compressed one.
+        No gradient, state or count changes. On HSDP it is about the reduce-scatter among a shard's ranks.
+        """
+        self._set_comparisons(found := Comparisons(lambda: self._set_comparisons(None)))
+        return found
+
+    def _set_comparisons(self, comparisons: Comparisons | None) -> None:
+        for reduction in self._reductions:
+            reduction.comparisons = comparisons
+
     def detach(self) -> None:
         """Give FSDP2 its own collectives back."""
         for target, attribute, value in reversed(self._undo):
@@ -70,6 +89,7 @@ class Handle(BaseHandle):
             self._prefetch = None
         self._undo.clear()
         self._gathers.clear()
+        self._reductions.clear()
         self._by_key.clear()
 
     def _set(self, target: Any, attribute: str, value: Any) -> None:
@@ -118,11 +138,9 @@ def attach(
         group = unit.group
         if reduce_scatter is not None:
             state = handle._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
-            handle._set(
-                group,
-                "_reduce_scatter_comm",
-                CompressedReduceScatter(state, reduce_scatter, handle.ledger, handle.workspaces, unit),
-            )
+            scatter = CompressedReduceScatter(state, reduce_scatter, handle.ledger, handle.workspaces, unit)
+            handle._reductions.append(scatter)
+            handle._set(group, "_reduce_scatter_comm", scatter)
         if all_reduce is not None:
             state = handle._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
             reduction = GradientAllReduce(state, all_reduce, all_reduce_gather, handle.ledger, handle.workspaces)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from comm_compress import _compat, nonfinite, transport
 from comm_compress.allreduce import GradientAllReduce
+from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.ledger import Collective, Ledger
 from comm_compress.methods.identity import UNCOMPRESSED
@@ -67,6 +68,8 @@ class Comm:
 class CompressedReduceScatter(Comm):
     """FSDP2's ReduceScatter contract: sums row d of every rank's ``[W, n]`` input at rank d."""
 
+    comparisons: Comparisons | None = None
+
     def __call__(
         self,
         output_tensor: Tensor,
@@ -89,9 +92,11 @@ class CompressedReduceScatter(Comm):
         reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
         start = collective.now()
         _bring(reduced.total, output_tensor)
+        collective.spent("decode", start)
+        if self.comparisons is not None:
+            self.comparisons.add(rows, output_tensor, group, self.compressor, reduced.sent, self.state)
         self.state.end()
         self.workspaces.release(workspace)
-        collective.spent("decode", start)
         elements = rows[1:].numel()
         self.ledger.add("reduce_scatter", self.state.unit, collective, elements, rows.itemsize, self.state.finite)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -16,6 +16,15 @@ Part = Literal["encode", "wire", "decode"]
 Moment = float | torch.cuda.Event
 
 
+class Span(NamedTuple):
+    """Time that one part took; ``round``: the round it belongs to, counted from 1 (wire only)."""
+
+    part: Part
+    start: Moment
+    end: Moment
+    round: int
+
+
 @dataclass
 class Totals:
     """Sums over collectives, on this rank.
@@ -25,6 +34,10 @@ class Totals:
     ``raw_bytes`` uses the dtype FSDP2 handed over. Milliseconds of codec and wire are those of the calling
     thread (CPU; waiting for a slower peer counts as wire) or stream (CUDA). So on a CPU the wire time of a
     prefetched all-gather is what was not hidden behind computation: posting its messages, and waiting at the end.
+
+    ``extra_collectives`` are rounds beyond those that the uncompressed operation takes (`ROUNDS`): a scale agreed
+    first, a sketch before its exact values. ``extra_ms`` is their share of ``wire_ms``, where the rounds with the
+    most bytes are taken for the operation's own. The lengths that precede ragged rows belong to their round.
     """
 
     calls: int = 0
@@ -37,6 +50,7 @@ class Totals:
     encode_ms: float = 0.0
     wire_ms: float = 0.0
     decode_ms: float = 0.0
+    extra_ms: float = 0.0
     nonfinite_inputs: int = 0
 
     @property
@@ -58,16 +72,23 @@ class Collective:
     device: torch.device
     bytes: ByteCount = field(default_factory=ByteCount)
     rounds: int = 0
-    spans: list[tuple[Part, Moment, Moment]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    round_bytes: list[int] = field(default_factory=list)
 
     def charge(self, byte_count: ByteCount) -> None:
         """Bytes that this rank put on the wire in one round."""
         self.bytes += byte_count
         self.rounds += 1
+        self.round_bytes.append(byte_count.total)
 
     def spent(self, part: Part, start: Moment) -> None:
         """Charge the time from ``start`` until now to ``part``."""
-        self.spans.append((part, start, self.now()))
+        self.spans.append(Span(part, start, self.now(), self.rounds if part == "wire" else 0))
+
+    def extra_rounds(self, op: Op) -> set[int]:
+        """The rounds, counted from 1, beyond the ``ROUNDS[op]`` that carry the most bytes."""
+        by_size = sorted(range(len(self.round_bytes)), key=lambda i: -self.round_bytes[i])
+        return {i + 1 for i in by_size[ROUNDS[op] :]}
 
     def now(self) -> Moment:
         """A moment on the calling thread's clock (CPU) or the current stream's (CUDA)."""
@@ -83,7 +104,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._totals: dict[tuple[Op, str], Totals] = {}
-        self._unread: list[tuple[Totals, list[tuple[Part, Moment, Moment]]]] = []
+        self._unread: list[tuple[Totals, list[Span], set[int]]] = []
         self._nonfinite: list[tuple[Totals, torch.Tensor]] = []
 
     def add(
@@ -100,7 +121,7 @@ class Ledger:
         totals.extra_collectives += collective.rounds - ROUNDS[op]
         if finite is not None:
             self._nonfinite.append((totals, finite))
-        self._unread.append((totals, collective.spans))
+        self._unread.append((totals, collective.spans, collective.extra_rounds(op)))
         if collective.device.type != "cuda" or len(self._unread) > 4096:
             self._read()
 
@@ -111,9 +132,11 @@ class Ledger:
         return sum(chosen, Totals())
 
     def _read(self) -> None:
-        for totals, spans in self._unread:
-            for part, start, end in spans:
-                setattr(totals, f"{part}_ms", getattr(totals, f"{part}_ms") + _milliseconds(start, end))
+        for totals, spans, extra in self._unread:
+            for span in spans:
+                took = _milliseconds(span.start, span.end)
+                setattr(totals, f"{span.part}_ms", getattr(totals, f"{span.part}_ms") + took)
+                totals.extra_ms += took * (span.round in extra)
         if self._nonfinite:  # one transfer from a GPU for all of them
             counted, flags = zip(*self._nonfinite, strict=True)
             for totals, finite in zip(counted, torch.stack(flags).tolist(), strict=True):

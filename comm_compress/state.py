@@ -110,6 +110,16 @@ class State:
         """The committed tensor, or None before the first one."""
         return self._tensors.get(name)
 
+    def newest(self, name: str) -> Tensor | None:
+        """What the collective under way proposed, or else the committed tensor; nothing is committed by asking."""
+        return self._proposed.get(name, self._tensors.get(name))
+
+    def with_children(self) -> Iterator[State]:
+        """This state and those of the unit's parts."""
+        yield self
+        for child in self._children.values():
+            yield from child.with_children()
+
     def scratch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Uninitialised memory that is this method's until the collective ends."""
         if self._workspace is None:

@@ -200,6 +200,17 @@ def _native_sum(rows: Tensor, dtype: torch.dtype, group: dist.ProcessGroup) -> T
     return total.view(torch.uint8)
 
 
+def exact_sum(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum of rank d's row of all ranks' ``rows`` ``[W, n]`` at rank d, float32 ``[n]``: torch's own collective.
+
+    A yardstick: nobody counts its bytes or its time.
+    """
+    total = torch.empty(rows.shape[1], dtype=torch.float32, device=rows.device)
+    if total.numel():
+        reduce_scatter_single(total, rows.float().reshape(-1), group=group)
+    return total
+
+
 def _all_reduce(request: AllReduce, group: dist.ProcessGroup) -> Tensor:
     answer = request.tensor.clone()
     dist.all_reduce(answer, REDUCE_OPS[request.op], group=group)

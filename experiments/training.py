@@ -20,12 +20,16 @@ def torchrun(module: str, flags: Sequence[str], ranks: int, **how: Any) -> subpr
 
 
 def train(flags: Sequence[str], ranks: int, row: Path | None = None, program: Sequence[str] = TRAINER) -> int:
-    """A run that leaves nothing behind but a row in ``row``; its exit code. It prints to standard error only.
+    """A run that leaves nothing behind but a row in ``row`` and its loss curve in ``curves/`` beside it; its exit code.
+
+    It prints to standard error only.
 
     ``program``: the module that trains, and arguments that come before the trainer's own.
     """
     with tempfile.TemporaryDirectory() as folder:
         where = ["--output_dir", folder, "--results_path", str(row or Path(folder) / "results.jsonl")]
+        if row is not None:  # written there line by line: it outlives a crash, and the folder above
+            where += ["--curves_dir", str(row.parent / "curves")]
         module, *first = program
         return torchrun(
             module, [*first, *where, "--no_save_model", *flags], ranks, stdout=subprocess.DEVNULL

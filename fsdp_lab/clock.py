@@ -9,7 +9,7 @@ import torch
 
 
 class StepClock:
-    """Times of optimizer steps. Warm-up steps, profiled steps and everything between steps are left out.
+    """Times of optimizer steps. Warm-up steps, disturbed steps and everything between steps are left out.
 
     On CUDA a step's time lies between two events on the current stream, read when the numbers are asked for.
     """
@@ -22,6 +22,7 @@ class StepClock:
         self._all: list[float] = []  # wall time, for runs too short to leave any step out
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.train_seconds = 0.0
+        """In steps, all of them; one with a sample in it counts as the median of those that count."""
         self._wall = 0.0
 
     def start(self) -> None:
@@ -29,11 +30,14 @@ class StepClock:
         self._wall = time.perf_counter()
         self._started = self._event() if self._cuda else self._wall
 
-    def stop(self, keep: bool) -> None:
-        """The step has ended; ``keep`` it in the statistics?"""
+    def stop(self, keep: bool, sampled: bool = False) -> None:
+        """The step has ended; ``keep`` it in the statistics? ``sampled``: more was done in it than training takes."""
         now = time.perf_counter()
-        self.train_seconds += now - self._wall
-        self._all.append((now - self._wall) * 1e3)
+        took = now - self._wall
+        if sampled and (kept := self.kept_ms()):
+            took = float(np.median(kept)) / 1e3
+        self.train_seconds += took
+        self._all.append(took * 1e3)
         if not keep:
             return
         if isinstance(self._started, torch.cuda.Event):
@@ -59,6 +63,7 @@ class StepClock:
             "step_time_ms_p90": float(np.percentile(times, 90)),
             "step_time_ms_p95": float(np.percentile(times, 95)),
             "warmup_steps_excluded": self.warmup_steps if self._kept else 0,
+            "steps_timed": len(times),
             "tokens_per_s": tokens_per_step / mean * 1e3,
         }
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import comm_compress as cc
 from fsdp_lab.config import CommConfig
-from fsdp_lab.profiling import OPS, StockTraffic
+from fsdp_lab.profiling import OPS, Op, StockTraffic
 
 
 def check_compression(config: CommConfig) -> None:
@@ -55,8 +55,9 @@ class Communication:
         )
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
         self.stock = StockTraffic([], {}, "")  # nothing seen yet
-        self._warmup_steps = 0
-        self._warmup = {op: cc.Totals() for op in OPS}
+        self._untimed_steps = 0
+        self._untimed = {op: cc.Totals() for op in OPS}
+        self._comparing: tuple[cc.Comparisons, dict[Op, cc.Totals]] | None = None
 
     @property
     def has_stock_direction(self) -> bool:
@@ -67,9 +68,38 @@ class Communication:
         """Everything our hooks sent so far, on this rank."""
         return self._handle.ledger.totals()
 
+    def sent_bytes(self, steps: int) -> int | None:
+        """What this rank sent in its first ``steps`` steps; None before stock collectives were seen."""
+        if self.has_stock_direction and not self.stock.sent_bytes:
+            return None
+        return self.totals().sent_bytes + steps * self.stock.sent_bytes
+
     def warmed_up(self, steps: int) -> None:
         """The first ``steps`` steps are over: their times (of compiling, of new memory) do not count."""
-        self._warmup_steps, self._warmup = steps, {op: self._handle.ledger.totals(op) for op in OPS}
+        self._untimed_steps, self._untimed = steps, self._by_op()
+
+    @property
+    def can_compare(self) -> bool:
+        """Do gradients pass our hooks?"""
+        return self._hooked["reduce_scatter"] is not None
+
+    def begin_comparison(self) -> None:
+        """Compare the gradients of the step that begins with the exact ones; its times do not count."""
+        self._comparing = self._handle.compare(), self._by_op()
+
+    def end_comparison(self) -> cc.Comparison | None:
+        """This rank's part of what was found, or None when nothing was compared."""
+        if self._comparing is None:
+            return None
+        (comparisons, before), self._comparing = self._comparing, None
+        comparisons.close()
+        now = self._by_op()
+        self._untimed = {op: self._untimed[op] + (now[op] - before[op]) for op in OPS}
+        self._untimed_steps += 1
+        return comparisons.total()
+
+    def _by_op(self) -> dict[Op, cc.Totals]:
+        return {op: self._handle.ledger.totals(op) for op in OPS}
 
     def rollback(self) -> None:
         """The last step was void: forget what it did to the compressors' states."""
@@ -82,11 +112,12 @@ class Communication:
     def row(self, steps: int, step_ms_mean: float) -> dict[str, Any]:
         """The communication fields of a results row, this rank's own, over ``steps`` optimizer steps.
 
-        Bytes are those of all steps; times those of the steps after the warm-up, as if all had been like them.
+        Bytes are those of all steps; times those of the steps after the warm-up that had no sample in them, as if all
+        had been like them. What follows from these is left to `results.derived`.
         """
-        ledger = {op: self._handle.ledger.totals(op) for op in OPS}
-        steady = {op: ledger[op] - self._warmup[op] for op in OPS}
-        scale = steps / max(steps - self._warmup_steps, 1)
+        ledger = self._by_op()
+        steady = {op: ledger[op] - self._untimed[op] for op in OPS}
+        scale = steps / max(steps - self._untimed_steps, 1)
         raw, sent, elements, milliseconds = {}, {}, {}, {}
         for op in OPS:
             if self._hooked[op] is not None:
@@ -106,20 +137,16 @@ class Communication:
             "comm_time_source": "ledger" if hooked else "profiler",
             "compress_time_ms_total": sum(t.encode_ms for t in steady.values()) * scale if hooked else None,
             "decompress_time_ms_total": sum(t.decode_ms for t in steady.values()) * scale if hooked else None,
+            "extra_collectives": whole.extra_collectives if hooked else None,
+            "extra_collectives_time_ms_total": sum(t.extra_ms for t in steady.values()) * scale if hooked else None,
             "bytes_raw_total": sum(raw.values()),
             "bytes_compressed_total": sum(sent.values()),
             "bytes_raw_by_op": raw,
             "bytes_compressed_by_op": sent,
+            "elements_by_op": elements,
             "value_bytes": whole.value_bytes if hooked else None,
             "index_bytes": whole.index_bytes if hooked else None,
             "metadata_bytes": whole.metadata_bytes if hooked else None,
             "bytes_source": "counted" if not self.has_stock_direction else "computed",
-            "compression_ratio": _ratio(sum(raw.values()), sum(sent.values())),
-            "compression_ratio_reduce_scatter": _ratio(raw["reduce_scatter"], sent["reduce_scatter"]),
-            "compression_ratio_vs_bf16": _ratio(2 * sum(elements.values()), sum(sent.values())),
             "feedback_bytes": self._handle.state_bytes if hooked else None,
         }
-
-
-def _ratio(raw: int, sent: int) -> float | None:
-    return raw / sent if sent else None

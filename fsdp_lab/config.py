@@ -89,6 +89,24 @@ class RunConfig(Settings):
     seed: int = setting(42, "seed of initialisation, data order and stochastic rounding", at_least=0, at_most=2**32 - 1)
     log_interval: int = setting(10, "optimiser steps between log lines", at_least=1, affects_training=False)
     eval_steps: int = setting(0, "optimiser steps between evaluations; 0: only at the end", at_least=0)
+    target_ppl: float | None = setting(
+        None,
+        "record when an evaluation first reaches this perplexity (give eval_steps: only evaluations can tell)",
+        above=1,
+        affects_training=False,
+    )
+    ppl_at_s: float | None = setting(
+        None, "evaluate once after so many seconds of training (steps alone)", above=0, affects_training=False
+    )
+    grad_error_every: int = setting(
+        50,
+        "optimiser steps between comparisons of the compressed gradient with the exact one (not timed); 0: never",
+        at_least=0,
+        affects_training=False,
+    )
+    curves_dir: str | None = setting(
+        None, "folder for the run's loss curve; none: the run's own in output_dir", affects_training=False
+    )
     profile: bool = setting(False, "record a torch.profiler trace of some steps", affects_training=False)
     profile_steps: int = setting(5, "steps in the profile", at_least=1, affects_training=False)
     max_nonfinite_steps: int = setting(10, "give up after this many skipped steps (NaN or Inf) in a row", at_least=1)

@@ -19,6 +19,7 @@ from fsdp_lab.config import TrainConfig
 from fsdp_lab.settings import ConfigError
 
 T = TypeVar("T")
+_A_RANKS_OWN = ("output_dir", "results_path", "curves_dir", "cache_dir", "run_name")  # rank 0's name is everyone's
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,14 @@ def join(config: TrainConfig) -> Iterator[Ranks]:
 
 def agree(config: TrainConfig, ranks: Ranks) -> None:
     """ConfigError on every rank when the ranks were not told the same: collectives of unequal sizes are garbage."""
-    said = ranks.gather((config.digest(), config.resolved(), torch.__version__))
-    digest, settings, version = said[0]
-    for rank, (other_digest, other_settings, other_version) in enumerate(said):
+    shared = {name: value for name, value in config.resolved().items() if name not in _A_RANKS_OWN}
+    said = ranks.gather((shared, torch.__version__))
+    settings, version = said[0]
+    for rank, (other_settings, other_version) in enumerate(said):
         if other_version != version:
             raise ConfigError([f"torch: rank 0 runs {version}, rank {rank} runs {other_version}"])
-        if other_digest != digest:
-            differing = [key for key in settings if settings[key] != other_settings.get(key)]
+        differing = [key for key in settings if settings[key] != other_settings.get(key)]
+        if differing:
             raise ConfigError(
                 [
                     f"{key}: rank 0 has {settings[key]!r}, rank {rank} has {other_settings.get(key)!r}"

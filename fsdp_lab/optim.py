@@ -39,11 +39,15 @@ def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> 
 
 
 class StepOutcome(NamedTuple):
-    """``grad_norm`` is world-wide and before clipping, the same on all ranks; ``taken``: was the update applied?"""
+    """``grad_norm`` is world-wide and before clipping, the same on all ranks; ``taken``: was the update applied?
+
+    ``clipped``: was the norm above the limit?
+    """
 
     grad_norm: float
     learning_rate: float
     taken: bool
+    clipped: bool
 
 
 def take_step(model: nn.Module, optimizer: AdamW, schedule: LambdaLR, max_grad_norm: float) -> StepOutcome:
@@ -56,18 +60,15 @@ def take_step(model: nn.Module, optimizer: AdamW, schedule: LambdaLR, max_grad_n
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
     finite = math.isfinite(norm)
+    clipped = finite and 0 < max_grad_norm < float(norm)
     learning_rate = schedule.get_last_lr()[0]
     if finite:
-        _clip(gradients, norm, max_grad_norm)
+        if clipped:
+            torch._foreach_mul_([_local(g) for g in gradients], max_grad_norm / (float(norm) + 1e-6))
         optimizer.step()
     optimizer.zero_grad()
     schedule.step()
-    return StepOutcome(float(norm), float(learning_rate), finite)
-
-
-def _clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
-    if 0 < max_norm < float(norm):
-        torch._foreach_mul_([_local(g) for g in gradients], max_norm / (float(norm) + 1e-6))
+    return StepOutcome(float(norm), float(learning_rate), finite, clipped)
 
 
 def _local(gradient: Tensor) -> Tensor:

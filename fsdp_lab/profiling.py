@@ -105,7 +105,7 @@ def _gloo_factor(op: Op, backend: str) -> int:
 
 
 class Window:
-    """The profiled steps ``first`` to ``last``."""
+    """The profiled steps ``first`` to ``last``; none when ``steps`` is 0."""
 
     def __init__(self, first: int, steps: int, traces: Path | None, rank: int) -> None:
         self.first, self.last = first, first + steps - 1
@@ -114,11 +114,11 @@ class Window:
 
     def disturbs(self, step: int) -> bool:
         """Does profiling slow this step down? The two after the window too: ranks close their profilers unevenly."""
-        return self.first <= step <= self.last + 2
+        return self.first <= self.last and self.first <= step <= self.last + 2
 
     def begin_step(self, step: int) -> None:
         """Start profiling when ``step`` is the first of the window."""
-        if step == self.first:
+        if step == self.first <= self.last:
             activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
             self._profiler = profile(activities=activities, record_shapes=True)
             self._profiler.start()

@@ -1,6 +1,7 @@
 """One training run around its loop: ranks, folders, clocks, the voice of rank 0, and the row it leaves behind.
 
 fsdp_output/runs/<run_name>/config.yaml      every setting, resolved
+                            curve.jsonl      the run's course, line by line (or <curves_dir>/<run_name>.jsonl)
                             final_model/     Hugging Face folder with tokenizer
 fsdp_output/logs/<run_name>/                 TensorBoard events; profiler/ with --profile
 results/results.jsonl                        one row a run, also of a run that failed
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,18 @@ from fsdp_lab import results
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
 from fsdp_lab.config import TrainConfig, default_run_name
+from fsdp_lab.curve import Curve
 from fsdp_lab.distributed import Ranks, agree, join
 from fsdp_lab.entry import FAILED, PREEMPTED
 from fsdp_lab.environment import environment
 from fsdp_lab.evaluate import Evaluation
+from fsdp_lab.goals import Goals
 from fsdp_lab.optim import StepOutcome
 from fsdp_lab.preempt import Preempted, Stop
 from fsdp_lab.profiling import STEP, Op, StockTraffic, Window, stock_calls
 from fsdp_lab.progress import Progress
+from fsdp_lab.results.derived import derived
+from fsdp_lab.samples import Sample, Samples
 from fsdp_lab.settings import ConfigError
 
 _STOCK_WINDOW_STEPS = 5
@@ -47,8 +53,14 @@ class Run:
         self.folder = Path(config.run.output_dir) / "runs" / name
         self.logs = Path(config.run.output_dir) / "logs" / name
         self.stop = Stop(ranks, self._leave, config.run.stop_grace_s)
+        self.curve_path = self.folder / "curve.jsonl"
+        if config.run.curves_dir is not None:
+            self.curve_path = Path(config.run.curves_dir) / f"{name}.jsonl"
+        self.curve = Curve(self.curve_path if ranks.is_first else None)
+        self.goals = Goals(config.run.target_ppl, config.run.ppl_at_s)
+        self.samples = Samples()
         self.is_training = False
-        self.nonfinite_steps = 0
+        self.nonfinite_steps = self.clipped_steps = 0
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
         self._row: dict[str, Any] = environment()  # of the code that runs, not of what is edited meanwhile
@@ -91,6 +103,8 @@ class Run:
         self.progress = Progress(total, self.ranks.is_first, self.logs if self.config.run.tensorboard else None)
         for step in range(1, total + 1):
             self.window.begin_step(step)
+            if self._sample_due(step):
+                comm.begin_comparison()
             self.clock.start()
             with torch.profiler.record_function(STEP):
                 yield step
@@ -100,20 +114,30 @@ class Run:
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
         """Stop the clock; then log, and take back what a void step did to the compressors."""
-        self.clock.stop(keep=step > self.clock.warmup_steps and not self.window.disturbs(step))
+        is_sampled = self._sample_due(step)
+        is_steady = step > self.clock.warmup_steps and not self.window.disturbs(step)
+        self.clock.stop(keep=is_steady and not is_sampled, sampled=is_sampled)
+        sample = self._take_sample()
         if step == self.clock.warmup_steps:
             self.comm.warmed_up(step)
         self._losses.append(loss)
         del self._losses[: -max(_LOSSES_AVERAGED, self.config.run.log_interval)]
+        self.clipped_steps += outcome.clipped
         self._count_nonfinite(outcome)
         self.progress.step()
-        if step % self.config.run.log_interval == 0 or step == self.total_steps:
-            self._report(step, outcome)
+        logged = self._report(step, outcome) if self._log_due(step) else {}
+        if sample is not None:
+            self.progress.record(step, {f"fidelity/{name}": value for name, value in asdict(sample).items()})
+            logged |= {"grad_norm": outcome.grad_norm, **asdict(sample)}
+        if logged:
+            self._add_to_curve(step, **logged)
         self.stop.agree()
 
-    def due(self, every: int, step: int) -> bool:
-        """Is something that happens every ``every`` steps (0: never) due, and this not the last step?"""
-        return every > 0 and step % every == 0 and step != self.total_steps
+    def evaluation_due(self, step: int) -> bool:
+        """Is it time for an evaluation, by steps or by the clock, and this not the last step? Collective."""
+        every = self.config.run.eval_steps
+        by_clock = self.goals.waits_for_time and self.ranks.broadcast(self.goals.is_time(self.clock.train_seconds))
+        return step != self.total_steps and (by_clock or (every > 0 and step % every == 0))
 
     def tokens_per_step(self) -> int:
         """Tokens of all ranks in one optimizer step."""
@@ -125,10 +149,12 @@ class Run:
     def show_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """An evaluation in the middle of training."""
         self.progress.report(step, {"val/loss": evaluation.loss, "val/ppl": evaluation.ppl})
+        self._evaluated(step, evaluation)
 
     def written(self) -> dict[str, Path]:
         """Where everything went, for the summary."""
         places = {"results row": Path(self.config.run.results_path), "settings": self.folder / "config.yaml"}
+        places["loss curve"] = self.curve_path
         if self.config.run.save_model:
             places["model"] = self.folder / "final_model"
         if self.config.run.tensorboard:
@@ -151,14 +177,17 @@ class Run:
     def finish(self, evaluation: Evaluation) -> dict[str, Any]:
         """Append the row of a run that went well and return it; collective."""
         steps = self.total_steps
+        self._evaluated(steps, evaluation)
         timing = self.clock.row(self.tokens_per_step())
         comm = _mean(self.ranks.gather(self.comm.row(steps, timing["step_time_ms_mean"])))
         self.note(
             **comm,
             **timing,
+            **self.samples.row(),
             steps=steps,
             tokens_seen=steps * self.tokens_per_step(),
             nonfinite_steps=self.nonfinite_steps,
+            clip_rate=self.clipped_steps / steps,
             train_loss=self._mean_loss(_LOSSES_AVERAGED),
             val_loss=evaluation.loss,
             val_ppl=evaluation.ppl,
@@ -167,6 +196,7 @@ class Run:
             train_time_s=self.clock.train_seconds,
             **self._memory(),
         )
+        self.note(**derived(self._row))
         return self._append("ok")
 
     def _forget(self) -> None:
@@ -215,20 +245,22 @@ class Run:
             "config": config.resolved(),
             "config_hash": config.digest(),
             "wall_time_s": _seconds_since_process_start(),
+            "loss_curve": self.curve.relative_to(Path(config.run.results_path)),
+            **self.goals.row(),
             **self._row,
         }
         if self.ranks.is_first and self._is_recorded.acquire(blocking=False):  # one row a run, whoever writes it
             results.append(Path(config.run.results_path), row)
         return row
 
-    def _memory(self) -> dict[str, float | None]:
+    def _memory(self) -> dict[str, float]:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
-        gpu = torch.cuda.max_memory_allocated() / 1e9 if self.ranks.device.type == "cuda" else None
-        peaks = self.ranks.gather((rss, gpu))
-        return {
-            "peak_rss_gb": max(p[0] for p in peaks),
-            "peak_gpu_gb": max(p[1] or 0.0 for p in peaks) if gpu is not None else None,
-        }
+        allocated = reserved = rss
+        if self.ranks.device.type == "cuda":
+            allocated, reserved = torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9
+        names = "peak_rss_gb", "mem_peak_alloc_gb", "mem_peak_reserved_gb"
+        by_rank = self.ranks.gather((rss, allocated, reserved))
+        return {name: max(peaks) for name, peaks in zip(names, zip(*by_rank, strict=True), strict=True)}
 
     # ---- details --------------------------------------------------------------------------------------------
 
@@ -243,14 +275,17 @@ class Run:
         """Rank 0's part; what went wrong, for all ranks to say."""
         if self.folder.exists():
             return f"run_name: {self.folder} exists already; choose another name (or none)"
+        if self.curve_path.exists():
+            return f"run_name: {self.curve_path} exists already; choose another name (or none)"
         try:
             results.ensure_appendable(Path(self.config.run.results_path))
             self.folder.mkdir(parents=True)
             (self.folder / "config.yaml").write_text(self.config.to_yaml())
+            self.curve_path.parent.mkdir(parents=True, exist_ok=True)
         except ValueError as error:
             return str(error)  # names results_path
         except OSError as error:
-            return f"output_dir: cannot write {error.filename}: {error.strerror}"
+            return f"output_dir, curves_dir: cannot write {error.filename}: {error.strerror}"
         return None
 
     def _window(self, warmup: int, total: int) -> Window:
@@ -281,7 +316,34 @@ class Run:
         if self._nonfinite_in_a_row >= self.config.run.max_nonfinite_steps:
             raise FloatingPointError(f"{self._nonfinite_in_a_row} steps in a row with gradients that are not finite")
 
-    def _report(self, step: int, outcome: StepOutcome) -> None:
+    def _sample_due(self, step: int) -> bool:
+        """Is the gradient of this step compared with the exact one? Not where a profile would see it."""
+        every = self.config.run.grad_error_every
+        return every > 0 and step % every == 0 and self.comm.can_compare and not self.window.disturbs(step)
+
+    def _take_sample(self) -> Sample | None:
+        """What the step's comparison found, the same on all ranks; collective where there was one."""
+        found = self.comm.end_comparison()
+        if found is None:
+            return None
+        sample = Sample.of(self.ranks.gather(found))
+        self.samples.add(sample)
+        return sample
+
+    def _log_due(self, step: int) -> bool:
+        return step % self.config.run.log_interval == 0 or step == self.total_steps
+
+    def _evaluated(self, step: int, evaluation: Evaluation) -> None:
+        self.goals.saw(step, self.clock.train_seconds, evaluation)
+        self._add_to_curve(step, val_loss=evaluation.loss, val_ppl=evaluation.ppl)
+
+    def _add_to_curve(self, step: int, **values: float | None) -> None:
+        sent = self.comm.sent_bytes(step)
+        tokens, seconds = step * self.tokens_per_step(), self.clock.train_seconds
+        self.curve.add(step=step, train_seconds=seconds, tokens=tokens, sent_bytes=sent, **values)
+
+    def _report(self, step: int, outcome: StepOutcome) -> dict[str, float | None]:
+        """Show the latest numbers; those of them that the curve keeps."""
         before, seconds_before, bytes_before = self._reported_at
         sent = self.comm.totals().sent_bytes
         seconds = self.clock.train_seconds
@@ -294,6 +356,7 @@ class Run:
         }
         self._reported_at = (step, seconds, sent)
         self.progress.report(step, scalars)
+        return {"train_loss": scalars["train/loss"], "grad_norm": outcome.grad_norm}
 
     def _mean_loss(self, last: int) -> float:
         """Mean over ranks of the last steps' losses; collective."""

@@ -20,11 +20,33 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path]) -> str:
         f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over {row['val_tokens']:,} "
         f"tokens); training loss {row['train_loss']:.4f}",
     ]
+    if row["grad_rel_error"] is not None:
+        cosine = "none" if row["grad_cos_sim"] is None else f"{row['grad_cos_sim']:.6f}"
+        lines.append(
+            f"gradients    relative error {row['grad_rel_error']:.3g}, cosine {cosine} against the exact mean "
+            f"({_count(row['grad_samples'], 'step')} compared, not timed)"
+        )
+    lines += _goals(row)
     if row["nonfinite_steps"]:
         lines.append(f"skipped      {row['nonfinite_steps']} steps with gradients that were not finite")
     lines += ["", *_traffic(row), ""]
     lines += [f"{name:12s} {path}" for name, path in written.items()]
     return "\n".join(lines)
+
+
+def _goals(row: Mapping[str, Any]) -> list[str]:
+    lines, asked = [], row["config"]
+    if row["reached_target"] is not None:
+        found = "not reached"
+        if row["reached_target"]:
+            after = _count(row["steps_to_target_ppl"], "step")
+            found = f"reached after {after}, {row['time_to_target_ppl_s']:.1f} s of training"
+        lines.append(f"target       PPL {asked['target_ppl']:g} {found}")
+    if asked["ppl_at_s"] is not None:
+        ppl = row["ppl_at_fixed_time"]
+        found = "the run was shorter" if ppl is None else f"validation PPL {ppl:.2f}"
+        lines.append(f"at {asked['ppl_at_s']:g} s".ljust(13) + found)
+    return lines
 
 
 def _traffic(row: Mapping[str, Any]) -> list[str]:

@@ -38,7 +38,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
             loss = forward_backward(model, data, config, run)
             outcome = take_step(model.module, optimizer, schedule, config.optim.max_grad_norm)
             run.after_step(step, loss, outcome)
-            if run.due(config.run.eval_steps, step):
+            if run.evaluation_due(step):
                 run.show_evaluation(step, validate(model, data, comm, run))
         row = run.finish(validate(model, data, comm, run))
         if config.run.save_model:

@@ -22,7 +22,7 @@ LAYERS = [
     {"registry"},
     {"methods"},
     {"transport", "simulate"},
-    {"allreduce"},
+    {"allreduce", "comparison"},
     {"fsdp_hooks"},
     {"conformance", "ddp", "fsdp", "reshard", "virtual"},
     {"__init__"},

@@ -28,6 +28,7 @@ class Zero(Codec):
     not decodes to NaN.
     """
 
+    sparse = True
     no_feedback = "nothing is ever sent"
 
     def __init__(self, config: ZeroConfig) -> None:

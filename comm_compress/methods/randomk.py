@@ -45,6 +45,8 @@ class RandomK(Codec):
     Rows of which any is not finite show it in their first sent values, whatever was drawn.
     """
 
+    sparse = True
+
     def __init__(self, config: RandomKConfig) -> None:
         self.config = config
         self.codec = value_codec(config.values)

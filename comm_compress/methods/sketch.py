@@ -81,6 +81,8 @@ class Sketch(Compressor):
     momentum, accumulated before compression and cleared where it was sent, is left out: the optimizer has its own.
     """
 
+    sparse = True
+
     def __init__(self, config: SketchConfig) -> None:
         self.config = config
 

@@ -221,6 +221,8 @@ def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[T
 class SparseCodec(Codec):
     """A codec whose rows are `SparseRows`: a method derived from it only chooses what to send."""
 
+    sparse = True
+
     def __init__(self, rows: SparseRows) -> None:
         self.rows = rows
         self.fixed_size = rows.fixed_size

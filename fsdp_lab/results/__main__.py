@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import FIELDS
 from fsdp_lab.results.store import load, scan
 from fsdp_lab.user_errors import user_errors
@@ -21,6 +22,7 @@ _COLUMNS = {  # heading -> (field, format)
     "ranks": ("world_size", "d"),
     "step ms": ("step_time_ms_p50", ".1f"),
     "tokens/s": ("tokens_per_s", ".0f"),
+    "scaling": ("scaling_efficiency", ".2f"),
     "comm share": ("comm_ratio", ".2f"),
     "sent MB": ("bytes_compressed_total", "MB"),
     "raw/sent": ("compression_ratio", ".2f"),
@@ -35,13 +37,20 @@ def check(path: str) -> int:
     bad = [(number, complaint) for number, _, complaints in lines for complaint in complaints]
     for number, complaint in bad:
         print(f"{path}, line {number}: {complaint}", file=sys.stderr)
-    print(f"{path}: {sum(row is not None for _, row, _ in lines)} of {len(lines)} rows are sound")
+    sound = [row for _, row, _ in lines if row is not None]
+    older = sum(row.get("migrated_from") is not None for row in sound)
+    note = f"; {older} of an earlier schema version, migrated when read" if older else ""
+    print(f"{path}: {len(sound)} of {len(lines)} rows are sound{note}")
     return 2 if bad else 0
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The main columns of the rows as aligned text, one line a row; ``-`` for null."""
-    cells = [[_cell(row.get(field), form) for field, form in _COLUMNS.values()] for row in rows]
+    """The main columns of the rows as aligned text, one line a row; ``-`` for null.
+
+    ``scaling`` is in no row: it takes the one-rank rows of the same file (`results.scaling`).
+    """
+    shown = [{**r, "scaling_efficiency": e} for r, e in zip(rows, scaling_efficiency(rows), strict=True)]
+    cells = [[_cell(row.get(field), form) for field, form in _COLUMNS.values()] for row in shown]
     lines = [list(_COLUMNS), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
     left = [form == "s" for _, form in _COLUMNS.values()]
@@ -53,7 +62,8 @@ def fields() -> str:
     lines = ["| field | type | unit | meaning | required |", "|---|---|---|---|---|"]
     for f in FIELDS:
         kind = f.kind.replace("|", " or ")
-        lines.append(f"| `{f.name}` | {kind} | {f.unit} | {f.meaning} | {f.required}{', or null' * f.nullable} |")
+        required = f.required + ", or null" * f.nullable + f", since version {f.since}" * (f.since > 1)
+        lines.append(f"| `{f.name}` | {kind} | {f.unit} | {f.meaning} | {required} |")
     return "\n".join(lines)
 
 

@@ -3,6 +3,9 @@
 A row is one JSON object. ``required`` is "always", "ok" (when status is ok: a failed run has measured less) or "no".
 A field that is not given is written as null, so that all rows have the same keys. A NaN or an infinity is written as
 null too, and its field (``name`` or ``name.key``) is listed in ``nonfinite_fields``.
+
+Bytes are counts of what one rank sends; every ratio names its denominator and is made of counts in the row
+(`results.derived`, which the validator asks again). Older rows are migrated when they are read (`results.migrate`).
 """
 
 import math
@@ -10,12 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-SCHEMA_VERSION = 1
+from fsdp_lab.results.derived import derived
+
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field: ``kind`` is a type's name, an "object of" a type, a "list of" one, or the allowed texts with |."""
+    """One field: ``kind`` is a type's name, an "object of" a type, a "list of" one, or the allowed texts with |.
+
+    ``since``: the schema version that brought it; rows of an earlier one may have null.
+    """
 
     name: str
     kind: str
@@ -23,11 +31,13 @@ class Field:
     meaning: str
     required: Literal["always", "ok", "no"] = "ok"
     nullable: bool = False  # may be null although the run is ok
+    since: int = 1
 
 
 FIELDS = (
     # What ran
     Field("schema_version", "int", "", "version of this table", "always"),
+    Field("migrated_from", "int", "", "version that the row was written in, if an earlier one; else null", "no"),
     Field("status", "ok|failed|preempted", "", "how the run ended", "always"),
     Field("error", "str", "", "one line on what went wrong; null when nothing did", "no"),
     Field("run_name", "str", "", "name of the run", "always"),
@@ -52,12 +62,13 @@ FIELDS = (
     Field("seed", "int", "", "seed of the run", "always"),
     Field("config", "object", "", "every setting, resolved", "always"),
     Field("config_hash", "str", "sha256", "digest of the settings that affect the training", "always"),
-    # Speed: profiled steps and the first warmup_steps_excluded steps are left out
+    # Speed: the first warmup_steps_excluded steps, profiled steps and steps with a sample are left out
     Field("step_time_ms_mean", "float", "ms", "optimiser step, mean"),
     Field("step_time_ms_p50", "float", "ms", "optimiser step, median"),
     Field("step_time_ms_p90", "float", "ms", "optimiser step, 90th percentile"),
     Field("step_time_ms_p95", "float", "ms", "optimiser step, 95th percentile"),
-    Field("warmup_steps_excluded", "int", "steps", "first steps left out of the step times"),
+    Field("warmup_steps_excluded", "int", "steps", "first steps left out of all times but train_time_s"),
+    Field("steps_timed", "int", "steps", "steps that the step times are of", since=2),
     Field("tokens_per_s", "float", "tokens/s", "all ranks' tokens of a step / mean step time"),
     Field("comm_time_ms_total", "float", "ms", "time in collectives, mean over the ranks, warm-up steps as the others"),
     Field("comm_ratio", "float", "0 to 1", "share of the step time spent in communication (not a compression ratio)"),
@@ -67,6 +78,38 @@ FIELDS = (
     Field(
         "decompress_time_ms_total", "float", "ms", "time in decoding, counted like comm_time_ms_total", nullable=True
     ),
+    Field("compress_time_ms", "float", "ms/step", "compress_time_ms_total / steps", nullable=True),
+    Field("decompress_time_ms", "float", "ms/step", "decompress_time_ms_total / steps", nullable=True),
+    Field(
+        "extra_collectives",
+        "int",
+        "rounds",
+        "rounds beyond those of an uncompressed collective (scales agreed first, second rounds), whole training",
+        nullable=True,
+        since=2,
+    ),
+    Field(
+        "extra_collectives_time_ms_total",
+        "float",
+        "ms",
+        "their part of comm_time_ms_total; of a collective's rounds those with the fewest bytes are the extra ones",
+        nullable=True,
+        since=2,
+    ),
+    Field(
+        "effective_bw_raw_gbps",
+        "float",
+        "GB/s (1e9 bytes)",
+        "bytes_raw_total / comm_time_ms_total: what an uncompressed exchange would need to take as long",
+        nullable=True,
+    ),
+    Field(
+        "effective_bw_compressed_gbps",
+        "float",
+        "GB/s (1e9 bytes)",
+        "bytes_compressed_total / comm_time_ms_total: what a rank's link carried (each way) while it was waited for",
+        nullable=True,
+    ),
     # Bytes: sent by one rank to others, mean over the ranks, whole training
     Field(
         "bytes_raw_total", "int", "bytes", "what the same exchanges would send uncompressed, in comm_dtype/param_dtype"
@@ -74,6 +117,13 @@ FIELDS = (
     Field("bytes_compressed_total", "int", "bytes", "what was sent, both directions (gradients and parameters)"),
     Field("bytes_raw_by_op", "object of int", "bytes", "bytes_raw_total by collective"),
     Field("bytes_compressed_by_op", "object of int", "bytes", "bytes_compressed_total by collective"),
+    Field(
+        "elements_by_op",
+        "object of int",
+        "elements",
+        "elements behind bytes_raw_by_op: times 4 the fp32 baseline, times 2 the bf16 one",
+        since=2,
+    ),
     Field("value_bytes", "int", "bytes", "values among bytes_compressed_total", nullable=True),
     Field("index_bytes", "int", "bytes", "indices among bytes_compressed_total", nullable=True),
     Field("metadata_bytes", "int", "bytes", "scales, lengths, padding among bytes_compressed_total", nullable=True),
@@ -82,26 +132,77 @@ FIELDS = (
         "compression_ratio",
         "float",
         "raw / compressed",
-        "over all exchanges; null when nothing was sent",
+        "all traffic, against the dtypes that FSDP2 handed over; null when nothing was sent",
         nullable=True,
     ),
+    Field("compression_ratio_vs_fp32", "float", "fp32 / compressed", "all traffic, had it been fp32", nullable=True),
+    Field("compression_ratio_vs_bf16", "float", "bf16 / compressed", "all traffic, had it been bf16", nullable=True),
     Field("compression_ratio_reduce_scatter", "float", "raw / compressed", "gradients alone", nullable=True),
     Field(
-        "compression_ratio_vs_bf16", "float", "bf16 / compressed", "all exchanges, had they been bf16", nullable=True
+        "compression_ratio_reduce_scatter_vs_fp32",
+        "float",
+        "fp32 / compressed",
+        "gradients alone, had they been fp32",
+        nullable=True,
+    ),
+    Field(
+        "compression_ratio_reduce_scatter_vs_bf16",
+        "float",
+        "bf16 / compressed",
+        "gradients alone, had they been bf16",
+        nullable=True,
+    ),
+    # Fidelity: means over grad_samples sampled steps (--grad_error_every); all units and ranks together.
+    # c: the reduced gradient, g: the exact mean of the ranks' gradients of that step, without feedback's residuals
+    Field("grad_samples", "int", "steps", "steps whose reduced gradient was compared with the exact one", since=2),
+    Field("grad_rel_error", "float", "", "norm of c - g over norm of g; null when nothing was compared", nullable=True),
+    Field("grad_cos_sim", "float", "-1 to 1", "cosine of c and g; null also when c is zero", nullable=True),
+    Field(
+        "residual_norm",
+        "float",
+        "",
+        "norm of what the ranks kept back for later steps / norm of their gradients; 0 without feedback",
+        nullable=True,
+    ),
+    Field(
+        "density",
+        "float",
+        "0 to 1",
+        "share of a unit's elements that a rank's message makes non-zero; 1 for methods that are not sparse",
+        nullable=True,
     ),
     # Quality
     Field("nonfinite_steps", "int", "steps", "steps skipped because a gradient or the loss was not finite"),
+    Field("clip_rate", "float", "0 to 1", "share of steps whose gradient norm was clipped", since=2),
     Field("train_loss", "float", "nats/token", "training loss, mean over the last steps"),
     Field("val_loss", "float", "nats/token", "validation loss"),
     Field("val_ppl", "float", "", "exp(val_loss)"),
     Field("val_tokens", "int", "tokens", "tokens that val_loss is a mean of"),
     Field("eval_weights", "str", "", "what was evaluated: the fp32 shards, or replicas as gathered (compressed)"),
+    Field("reached_target", "bool", "", "did an evaluation reach target_ppl? null without a target", nullable=True),
+    Field("steps_to_target_ppl", "int", "steps", "before the first evaluation that did; null: a miss", nullable=True),
+    Field("time_to_target_ppl_s", "float", "s", "time in optimiser steps before it, as train_time_s", nullable=True),
+    Field(
+        "ppl_at_fixed_time",
+        "float",
+        "",
+        "validation PPL at the first step's end after ppl_at_s seconds of training; null: it ended before",
+        nullable=True,
+    ),
+    Field("loss_curve", "str", "", "curve file, seen from the folder of the results file", "no"),
     # Cost
     Field("wall_time_s", "float", "s", "from the start of the program to this row"),
-    Field("train_time_s", "float", "s", "in optimiser steps"),
+    Field("train_time_s", "float", "s", "in optimiser steps, all of them; what sampling took is left out"),
     Field("feedback_bytes", "int", "bytes", "memory of residuals and other compressor state per rank", nullable=True),
     Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank"),
-    Field("peak_gpu_gb", "float", "GB (1e9)", "largest GPU memory allocated by a rank; null without a GPU", "no"),
+    Field("mem_peak_alloc_gb", "float", "GB (1e9)", "largest CUDA memory of a rank in tensors; CPU: peak_rss_gb"),
+    Field(
+        "mem_peak_reserved_gb",
+        "float",
+        "GB (1e9)",
+        "largest CUDA memory that a rank's allocator held; CPU: peak_rss_gb",
+        since=2,
+    ),
     # Where it ran
     Field("git_commit", "str", "", "commit of the source checkout; null when installed", "no"),
     Field("git_dirty", "bool", "", "whether the checkout had uncommitted changes", "no"),
@@ -124,6 +225,8 @@ def _must_have(field: Field, row: Mapping[str, Any]) -> bool:
     if field.required == "always":
         return True
     lost = field.name in (row.get("nonfinite_fields") or ())
+    if field.since > (row.get("migrated_from") or SCHEMA_VERSION):
+        return False
     return field.required == "ok" and row.get("status") == "ok" and not field.nullable and not lost
 
 
@@ -162,9 +265,10 @@ def _is_json(value: Any) -> bool:
 def _inconsistent(row: Mapping[str, Any]) -> Iterator[str]:
     """Numbers that contradict each other: a ratio the wrong way round, a row of another version."""
     if row.get("schema_version") not in (None, SCHEMA_VERSION):
-        yield f"schema_version: got {row['schema_version']!r}, this program knows {SCHEMA_VERSION}"
-    raw, sent, ratio = (row.get(f) for f in ("bytes_raw_total", "bytes_compressed_total", "compression_ratio"))
-    if not (isinstance(ratio, float) and isinstance(raw, int) and isinstance(sent, int)) or sent <= 0:
-        return
-    if math.isfinite(ratio) and not math.isclose(ratio, raw / sent, rel_tol=1e-2):
-        yield f"compression_ratio: got {ratio}, but raw / compressed is {raw} / {sent} = {raw / sent:.4g}"
+        yield f"schema_version: got {row['schema_version']!r}, this program knows 1 to {SCHEMA_VERSION}"
+    for name, expected in derived(row).items():
+        value = row.get(name)
+        if expected is None or not isinstance(value, float) or not math.isfinite(value):
+            continue
+        if not math.isclose(value, expected, rel_tol=1e-2):
+            yield f"{name}: got {value}, but the row's counts give {expected:.4g} ({BY_NAME[name].unit})"

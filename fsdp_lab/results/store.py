@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, problems
 from fsdp_lab.strict import load_json
 
@@ -59,6 +60,7 @@ def ensure_appendable(path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The sound rows of a file, in order; every line left out is logged with its number and the reason.
 
+    Rows of earlier schema versions come as this version has them, with ``migrated_from``.
     ValueError when there is no such file.
     """
     rows = []
@@ -87,7 +89,10 @@ def _parse(line: bytes) -> tuple[dict[str, Any] | None, list[str]]:
         row = load_json(line)
     except ValueError as error:  # also bytes that are not UTF-8
         return None, [str(error)]
-    complaints = problems(row) if isinstance(row, dict) else ["not a JSON object"]
+    if not isinstance(row, dict):
+        return None, ["not a JSON object"]
+    row = migrate(row)
+    complaints = problems(row)
     return (None, complaints) if complaints else (row, [])
 
 

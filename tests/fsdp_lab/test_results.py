@@ -16,15 +16,19 @@ from hypothesis import strategies as st
 from fsdp_lab import results
 from fsdp_lab.environment import environment, git_revision
 from fsdp_lab.results.__main__ import fields, main
+from fsdp_lab.results.derived import derived
+from fsdp_lab.results.migrate import migrate
+from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import BY_NAME, FIELDS, Field, problems
 
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 SAMPLES: dict[str, Any] = {
     "int": 3,
     "float": 1.5,
     "str": "gloo",
     "bool": True,
     "object": {"ratio": 0.01, "deep": [1, None]},
-    "object of int": {"all_gather": 3},
+    "object of int": {"all_gather": 3, "reduce_scatter": 5},
     "object of float": {"all_gather": 1.5},
     "list of str": [],
 }
@@ -33,8 +37,9 @@ SAMPLES: dict[str, Any] = {
 def example(**changes: Any) -> dict[str, Any]:
     """A row with every field, sound unless ``changes`` spoil it."""
     row = {field.name: field.kind.split("|")[0] if "|" in field.kind else SAMPLES[field.kind] for field in FIELDS}
-    ratio = {"bytes_raw_total": 400, "bytes_compressed_total": 100, "compression_ratio": 4.0}
-    return row | {"schema_version": 1, "time_utc": "2025-01-31T00:00:00+00:00", **ratio, **changes}
+    row |= {"schema_version": results.SCHEMA_VERSION, "migrated_from": None, "time_utc": "2025-01-31T00:00:00+00:00"}
+    row |= {"bytes_raw_total": 400, "bytes_compressed_total": 100}
+    return row | derived(row) | changes
 
 
 @pytest.fixture
@@ -99,7 +104,9 @@ def test_unknown_and_missing_fields_are_reported_together(path: Path) -> None:
 
 
 def test_an_inverted_ratio_is_refused() -> None:
-    assert problems(example(compression_ratio=0.25))[0].startswith("compression_ratio: got 0.25, but raw / compressed")
+    assert problems(example(compression_ratio=0.25)) == [
+        "compression_ratio: got 0.25, but the row's counts give 4 (raw / compressed)"
+    ]
     assert not problems(example(compression_ratio=None, bytes_compressed_total=0))
 
 
@@ -191,7 +198,7 @@ def test_many_processes_append_without_losing_a_row(path: Path) -> None:
 
 def test_load_leaves_bad_lines_out_and_says_which(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     results.append(path, example(run_name="a"))
-    newer = json.dumps(example(schema_version=2))
+    newer = json.dumps(example(schema_version=results.SCHEMA_VERSION + 1))
     with path.open("a") as file:
         file.write(f'\n{{"run_name": \n[1]\n{newer}\n{{"loss": NaN}}\n')
     results.append(path, example(run_name="b"))
@@ -250,3 +257,94 @@ def test_a_folder_that_is_no_checkout_has_no_revision(tmp_path: Path) -> None:
     assert git_revision(tmp_path) == (None, None)
     (tmp_path / ".git").touch()
     assert git_revision(tmp_path) == (None, None)
+
+
+# ---- what follows from counts, and rows of earlier versions -------------------------------------------------------
+
+
+def test_every_ratio_names_its_denominator() -> None:
+    row = {
+        "steps": 10,
+        "comm_time_ms_total": 2000.0,
+        "compress_time_ms_total": 50.0,
+        "decompress_time_ms_total": None,
+        "bytes_raw_total": 600,
+        "bytes_compressed_total": 150,
+        "bytes_raw_by_op": {"reduce_scatter": 400, "all_gather": 200},  # fp32 gradients, bf16 parameters
+        "bytes_compressed_by_op": {"reduce_scatter": 50, "all_gather": 100},
+        "elements_by_op": {"reduce_scatter": 100, "all_gather": 100},
+    }
+    assert derived(row) == {
+        "compress_time_ms": 5,
+        "decompress_time_ms": None,
+        "effective_bw_raw_gbps": pytest.approx(600 / 2 / 1e9),
+        "effective_bw_compressed_gbps": pytest.approx(150 / 2 / 1e9),
+        "compression_ratio": 600 / 150,
+        "compression_ratio_reduce_scatter": 400 / 50,
+        "compression_ratio_vs_fp32": 4 * 200 / 150,
+        "compression_ratio_vs_bf16": 2 * 200 / 150,
+        "compression_ratio_reduce_scatter_vs_fp32": 4 * 100 / 50,
+        "compression_ratio_reduce_scatter_vs_bf16": 2 * 100 / 50,
+    }
+    assert set(derived({}).values()) == {None}
+
+
+@pytest.mark.parametrize("name", sorted(derived({})))
+def test_a_row_that_contradicts_its_own_counts_is_refused(name: str) -> None:
+    row = example(comm_time_ms_total=8.0)
+    row |= derived(row)
+    assert problems(row) == []
+    (complaint,) = problems(row | {name: 1.1 * row[name]})
+    assert complaint.startswith(f"{name}: got ")
+
+
+@pytest.mark.parametrize("file", ["all_methods.jsonl", "first_methods.jsonl"])
+def test_committed_rows_of_version_1_are_migrated_when_read(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = REFERENCE / file
+    old, new = strict_lines(path), results.load(path)
+    assert len(old) == len(new) > 0
+    assert main(["check", str(path)]) == 0
+    assert f"{file}: {len(old)} of {len(old)} rows are sound" in capsys.readouterr().out
+    for before, after in zip(old, new, strict=True):
+        if before["schema_version"] == 1:
+            assert (after["schema_version"], after["migrated_from"]) == (results.SCHEMA_VERSION, 1)
+            assert list(after) == [field.name for field in FIELDS]
+            kept = before.keys() & after.keys() - {"schema_version"}
+            assert {name: before[name] for name in kept} == {name: after[name] for name in kept}
+            assert before.keys() - after.keys() == {"peak_gpu_gb"}
+            assert after["mem_peak_alloc_gb"] == before["peak_rss_gb"]
+            # this ratio was in version 1: it says that the elements were found
+            assert derived(after)["compression_ratio_vs_bf16"] == pytest.approx(before["compression_ratio_vs_bf16"])
+            assert after["clip_rate"] is after["grad_rel_error"] is after["loss_curve"] is None
+
+
+def test_migration_touches_nothing_else() -> None:
+    row = example()
+    assert migrate(row) == row
+    for strange in ({"schema_version": 7}, {"schema_version": "1"}, {}, {"schema_version": True}):
+        assert migrate(strange) == strange
+    broken = migrate({"schema_version": 1, "bytes_raw_by_op": "none", "steps": "many", "bogus": 1, "peak_gpu_gb": 2.0})
+    assert (broken["mem_peak_alloc_gb"], broken["mem_peak_reserved_gb"]) == (2.0, None)
+    complaints = problems(broken)
+    assert "bogus: no such field" in complaints
+    assert any(c.startswith("steps: got 'many'") for c in complaints)
+
+
+def test_a_new_row_may_not_lack_what_an_old_one_may() -> None:
+    assert problems(example(migrated_from=1, clip_rate=None)) == []
+    assert problems(example(clip_rate=None)) == ["clip_rate: missing"]
+
+
+def test_scaling_efficiency_is_against_one_rank_with_the_same_settings() -> None:
+    hardware = {"cpu": "x", "gpus": []}
+    settings = [("a", 1, 100.0), ("a", 1, 120.0), ("a", 1, 110.0), ("a", 4, 220.0), ("b", 4, 220.0), ("a", 2, None)]
+    rows = [
+        {"status": "ok", "config_hash": h, "world_size": w, "tokens_per_s": speed, "hardware": hardware}
+        for h, w, speed in settings
+    ]
+    rows.append(rows[3] | {"hardware": {"cpu": "y", "gpus": []}})
+    rows.append(rows[0] | {"status": "failed", "tokens_per_s": None})
+    efficiency = scaling_efficiency(rows)
+    assert efficiency[3] == pytest.approx(220 / (4 * 110))
+    assert efficiency[1] == pytest.approx(120 / 110)
+    assert efficiency[4:] == [None, None, None, None]

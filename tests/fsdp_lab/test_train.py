@@ -81,6 +81,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, str]:
         param_compress="int8",
         gradient_accumulation_steps=2,
         eval_steps=6,
+        grad_error_every=4,
+        target_ppl=1e6,
+        ppl_at_s=1e-3,
         tensorboard="true",
         profile="true",
         profile_steps=2,
@@ -101,6 +104,42 @@ def test_a_run_leaves_a_valid_row(finished: tuple[Lab, str]) -> None:
     assert row["value_bytes"] + row["index_bytes"] + row["metadata_bytes"] == row["bytes_compressed_total"]
     assert row["feedback_bytes"] > 0
     assert row["val_ppl"] == pytest.approx(2.718281828 ** row["val_loss"], rel=1e-6)
+
+
+def test_its_gradients_were_compared_but_not_where_they_were_profiled(finished: tuple[Lab, str]) -> None:
+    (row,) = finished[0].rows()
+    assert row["grad_samples"] == 2  # steps 8 and 12: 4 and 5 were profiled
+    assert row["density"] == pytest.approx(0.05, rel=0.01)
+    assert 0 < row["grad_cos_sim"] < 1
+    assert row["grad_rel_error"] > 0
+    assert row["residual_norm"] > 0
+    assert row["steps_timed"] == 12 - row["warmup_steps_excluded"] - 4 - 2
+    assert row["extra_collectives"] == row["extra_collectives_time_ms_total"] == 0
+    assert 0 < row["effective_bw_compressed_gbps"] < row["effective_bw_raw_gbps"]
+    assert row["mem_peak_alloc_gb"] == row["mem_peak_reserved_gb"] == row["peak_rss_gb"]
+
+
+def test_its_goals_are_met_by_the_first_evaluation(finished: tuple[Lab, str]) -> None:
+    lab, out = finished
+    (row,) = lab.rows()
+    assert (row["reached_target"], row["steps_to_target_ppl"]) == (True, 1), "the clock asked for one after step 1"
+    assert 0 < row["time_to_target_ppl_s"] < row["train_time_s"]
+    assert row["ppl_at_fixed_time"] > row["val_ppl"]
+    assert "PPL 1e+06 reached after 1 step, " in out
+
+
+def test_its_curve_has_every_line_of_the_log(finished: tuple[Lab, str]) -> None:
+    lab, _ = finished
+    (row,) = lab.rows()
+    assert row["loss_curve"] == "out/runs/ordinary/curve.jsonl"
+    lines = [json.loads(line) for line in (lab.folder / row["loss_curve"]).read_text().splitlines()]
+    assert [line["step"] for line in lines if "train_loss" in line] == [4, 8, 12]
+    assert [line["step"] for line in lines if "val_ppl" in line] == [1, 6, 12]
+    assert [line["step"] for line in lines if "grad_rel_error" in line] == [8, 12]
+    assert lines[-1]["val_ppl"] == pytest.approx(row["val_ppl"], rel=1e-6)
+    assert lines[-1]["sent_bytes"] == row["bytes_compressed_total"]
+    assert lines[-1]["tokens"] == row["tokens_seen"]
+    assert lines[-1]["train_seconds"] == pytest.approx(row["train_time_s"], rel=1e-6)
 
 
 def test_it_says_what_it_did_and_where_everything_is(finished: tuple[Lab, str]) -> None:
@@ -152,9 +191,12 @@ def test_a_used_run_name_is_refused_and_nothing_is_lost(finished: tuple[Lab, str
 
 
 def test_identity_is_none_and_runs_repeat(lab: Lab) -> None:
-    for method in ("none", "identity", "identity"):
-        assert lab.run(comm_compress=method, param_compress=method, save_model="false")[0] == 0
+    for method, sample in (("none", 3), ("identity", 0), ("identity", 3)):
+        settings = {"comm_compress": method, "param_compress": method, "grad_error_every": sample}
+        assert lab.run(save_model="false", **settings)[0] == 0
     stock, first, second = lab.rows()
+    assert [row["grad_samples"] for row in (stock, first, second)] == [0, 0, 4]
+    assert (second["grad_rel_error"], second["grad_cos_sim"], second["density"]) == (0, 1, 1)
     assert stock["train_loss"] == first["train_loss"] == second["train_loss"]
     assert stock["val_loss"] == first["val_loss"] == second["val_loss"]
     assert first["bytes_compressed_by_op"] == second["bytes_compressed_by_op"]
@@ -166,12 +208,18 @@ def test_identity_is_none_and_runs_repeat(lab: Lab) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_other_world_sizes(lab: Lab, ranks: int) -> None:
-    code, out, err = lab.run(ranks, comm_compress="int8", param_compress="bf16", save_model="false")
+    settings = {"comm_config_json": '{"scale": "global"}', "target_ppl": 1.5, "curves_dir": lab.folder / "curves"}
+    code, out, err = lab.run(ranks, comm_compress="int8", param_compress="bf16", save_model="false", **settings)
     assert code == 0, err
     (row,) = lab.rows()
     assert row["world_size"] == ranks
     assert (row["compression_ratio"] is None) == (ranks == 1)
     assert ("there is one rank" in out) == (ranks == 1)
+    assert (row["reached_target"], row["time_to_target_ppl_s"]) == (False, None)
+    assert "PPL 1.5 not reached" in out
+    assert row["loss_curve"] == f"curves/{row['run_name']}.jsonl"
+    assert (lab.folder / row["loss_curve"]).is_file()
+    assert (row["extra_collectives"] or 0) == (0 if ranks == 1 else 12 * 5), "a scale for each unit and step"
 
 
 def test_steps_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(lab: Lab) -> None:
@@ -251,6 +299,8 @@ def test_a_killed_rank_ends_the_run_and_is_named(lab: Lab) -> None:
     (row,) = lab.rows()
     assert row["status"] == "failed"
     assert "rank 1 died" in row["error"]
+    lines = [json.loads(line) for line in (lab.folder / row["loss_curve"]).read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
 
 
 def test_a_hung_rank_does_not_keep_the_run_from_its_row(lab: Lab) -> None:
@@ -287,10 +337,13 @@ def test_ranks_that_were_told_different_things_stop_at_once(lab: Lab) -> None:
     for rank in (0, 1):
         where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
         environment = rank_environment(2) | {k: str(v) for k, v in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        command = [sys.executable, "-m", "fsdp_lab.train", *lab.flags(comm_compress=["int8", "bf16"][rank])]
+        told = {"comm_compress": ["int8", "bf16"][rank], "grad_error_every": [5, 6][rank], "curves_dir": f"/x/{rank}"}
+        command = [sys.executable, "-m", "fsdp_lab.train", *lab.flags(**told)]
         pipe = subprocess.PIPE
         ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True))
     said = [process.communicate(timeout=60)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [2, 2]
     assert "comm_compress: rank 0 has 'int8', rank 1 has 'bf16'" in said[0]
+    assert "grad_error_every: rank 0 has 5, rank 1 has 6" in said[0], "they would wait for different collectives"
+    assert "curves_dir" not in said[0], "each machine may have its own folders"
     assert lab.rows() == []

@@ -1,0 +1,43 @@
+"""Fields that follow from counts in the same row: the one place that divides them.
+
+The trainer fills them in, the validator computes them again and refuses a row that says otherwise, and migration gives
+them to older rows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+FP32, BF16 = 4, 2  # bytes an element
+
+
+def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Ratios, bandwidths and times a step; None where the row lacks what they are made of, or a denominator is zero."""
+    steps, milliseconds = _number(row, "steps"), _number(row, "comm_time_ms_total")
+    raw, sent = _number(row, "bytes_raw_total"), _number(row, "bytes_compressed_total")
+    raw_gradients, sent_gradients, gradients = (
+        _number(row.get(name), "reduce_scatter")
+        for name in ("bytes_raw_by_op", "bytes_compressed_by_op", "elements_by_op")
+    )
+    parameters = _number(row.get("elements_by_op"), "all_gather")
+    elements = None if gradients is None or parameters is None else gradients + parameters
+    return {
+        "compress_time_ms": _over(_number(row, "compress_time_ms_total"), steps),
+        "decompress_time_ms": _over(_number(row, "decompress_time_ms_total"), steps),
+        "effective_bw_raw_gbps": _over(raw or None, milliseconds, 1e-6),
+        "effective_bw_compressed_gbps": _over(sent or None, milliseconds, 1e-6),
+        "compression_ratio": _over(raw, sent),
+        "compression_ratio_reduce_scatter": _over(raw_gradients, sent_gradients),
+        "compression_ratio_vs_fp32": _over(elements, sent, FP32),
+        "compression_ratio_vs_bf16": _over(elements, sent, BF16),
+        "compression_ratio_reduce_scatter_vs_fp32": _over(gradients, sent_gradients, FP32),
+        "compression_ratio_reduce_scatter_vs_bf16": _over(gradients, sent_gradients, BF16),
+    }
+
+
+def _number(values: Any, name: str) -> float | None:
+    value = values.get(name) if isinstance(values, Mapping) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _over(value: float | None, divisor: float | None, factor: float = 1) -> float | None:
+    return None if value is None or not divisor else factor * value / divisor
