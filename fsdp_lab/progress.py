@@ -33,15 +33,19 @@ class Progress:
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
         """Show the latest numbers after ``step`` steps."""
-        if self._writer is not None:
-            for name, value in scalars.items():
-                self._writer.add_scalar(name, value, step)
+        self.record(step, scalars)
         shown = {name.rpartition("/")[2]: _short(value) for name, value in scalars.items()}
         if self._bar is not None:
             self._bar.set_postfix(shown)
         self._print(
             f"step {step:>{len(str(self._total))}}/{self._total}  " + "  ".join(f"{k} {v}" for k, v in shown.items())
         )
+
+    def record(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Numbers for TensorBoard alone."""
+        if self._writer is not None:
+            for name, value in scalars.items():
+                self._writer.add_scalar(name, value, step)
 
     def say(self, text: str) -> None:
         """A line of its own (without breaking a bar)."""

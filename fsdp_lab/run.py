@@ -31,9 +31,12 @@ from fsdp_lab.environment import environment
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.optim import StepOutcome
 from fsdp_lab.preempt import Preempted, Stop
-from fsdp_lab.profiling import STEP, Op, StockTraffic, Window, stock_calls
+from fsdp_lab.profile_report import read_profile
+from fsdp_lab.profile_report import row as profile_row
+from fsdp_lab.profiling import Op, StockTraffic, Window, stock_calls
 from fsdp_lab.progress import Progress
 from fsdp_lab.settings import ConfigError
+from fsdp_lab.trace import Profile
 
 _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
@@ -48,6 +51,7 @@ class Run:
         self.logs = Path(config.run.output_dir) / "logs" / name
         self.stop = Stop(ranks, self._leave, config.run.stop_grace_s)
         self.is_training = False
+        self.profile: Profile | None = None
         self.nonfinite_steps = 0
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
@@ -92,14 +96,14 @@ class Run:
         for step in range(1, total + 1):
             self.window.begin_step(step)
             self.clock.start()
-            with torch.profiler.record_function(STEP):
-                yield step
-            if (events := self.window.end_step(step)) is not None:
+            yield step
+            if (events := self.window.collect(step)) is not None:
                 self._observe(events)
         self.progress.close()
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
         """Stop the clock; then log, and take back what a void step did to the compressors."""
+        self.window.end_step()
         self.clock.stop(keep=step > self.clock.warmup_steps and not self.window.disturbs(step))
         if step == self.clock.warmup_steps:
             self.comm.warmed_up(step)
@@ -269,6 +273,17 @@ class Run:
             "all_gather": size[self._row["param_dtype"]],
         }
         self.comm.stock = StockTraffic(self.ranks.gather(stock_calls(events)), itemsize, self.ranks.backend)
+        if self.window.trace is not None:
+            self._read_profile(self.window.trace)
+
+    def _read_profile(self, path: Path) -> None:
+        """What this run's traces say; collective."""
+        self.profile, complaint = read_profile(path, self.ranks)
+        if self.profile is not None:
+            self.note(**profile_row(self.profile))
+            self.progress.record(self.window.last, self.profile.scalars())
+        elif complaint is not None:
+            self.progress.say(complaint)
 
     def _count_nonfinite(self, outcome: StepOutcome) -> None:
         if outcome.taken:

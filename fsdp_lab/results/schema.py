@@ -67,6 +67,20 @@ FIELDS = (
     Field(
         "decompress_time_ms_total", "float", "ms", "time in decoding, counted like comm_time_ms_total", nullable=True
     ),
+    Field(
+        "overlap_ratio",
+        "float",
+        "0 to 1",
+        "share of communication that compute hides in a profiled step, at least (docs/profiling.md)",
+        nullable=True,
+    ),
+    Field(
+        "exposed_comm_ms_per_step",
+        "float",
+        "ms",
+        "communication that compute does not hide, of a profiled step (which is slower than others)",
+        nullable=True,
+    ),
     # Bytes: sent by one rank to others, mean over the ranks, whole training
     Field(
         "bytes_raw_total", "int", "bytes", "what the same exchanges would send uncompressed, in comm_dtype/param_dtype"
