@@ -25,8 +25,9 @@ with that upper bound (`communication_at_most`, `hidden_at_most`). Exposed commu
   the rules above: kernels of encoding and decoding are compression, copies on the way to the wire communication;
 - compute: everything else.
 
-A step, and a phase in it, begins on the device with the first thing that was launched in it, and ends where the
-next one begins. What a kernel launched in backward still does in the optimizer's time counts there.
+A step, and a phase in it, begins on the device when the host begins it, or later: when the device is done with what was
+launched before, or starts on what was launched in it, whichever is first. So a gradient's kernel that runs on into the
+optimizer's time counts there.
 
 **Collectives.** Ours carry their bytes with them (`comm_compress::sent`); those of stock gloo and NCCL are computed
 from the shapes that the profiler recorded: what a rank must send for its part (`raw`), and what it does send: the

@@ -52,5 +52,6 @@ def on_device(steps: Sequence[Step], launched: Sequence[tuple[int, Interval]]) -
         while place < len(order) and order[place][0] < moment:
             busy_until = max(busy_until, order[place][1][1])
             place += 1
-        begins[moment] = max(moment, first_after[place] if place < len(order) else busy_until)
+        done = max(moment, busy_until)
+        begins[moment] = min(done, max(moment, first_after[place])) if place < len(order) else done
     return [step._replace(phases=[(name, (begins[a], begins[b])) for name, (a, b) in step.phases]) for step in steps]

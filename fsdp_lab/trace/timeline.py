@@ -49,7 +49,7 @@ def draw(traces: Sequence[Trace], activities: Sequence[Activity], path: Path) ->
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    named: dict[str, str] = {**COLOURS}
+    named: dict[str, str] = {str(kind): colour for kind, colour in COLOURS.items()}
     if any(activity.posted for activity in activities):
         named["posted, for a part of this under way"] = _PALE
     handles = [Patch(color=colour) for colour in named.values()]
