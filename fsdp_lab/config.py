@@ -89,7 +89,9 @@ class RunConfig(Settings):
     seed: int = setting(42, "seed of initialisation, data order and stochastic rounding", at_least=0, at_most=2**32 - 1)
     log_interval: int = setting(10, "optimiser steps between log lines", at_least=1, affects_training=False)
     eval_steps: int = setting(0, "optimiser steps between evaluations; 0: only at the end", at_least=0)
-    profile: bool = setting(False, "record a torch.profiler trace of some steps", affects_training=False)
+    profile: bool = setting(
+        False, "record a torch.profiler trace of some steps, and say where their time went", affects_training=False
+    )
     profile_steps: int = setting(5, "steps in the profile", at_least=1, affects_training=False)
     max_nonfinite_steps: int = setting(10, "give up after this many skipped steps (NaN or Inf) in a row", at_least=1)
     timeout_s: int = setting(300, "seconds that a rank waits for the others", at_least=1, affects_training=False)

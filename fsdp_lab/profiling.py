@@ -112,7 +112,7 @@ def phase(name: Literal["forward", "backward", "optimizer"]) -> AbstractContextM
 
 
 class Window:
-    """The profiled steps ``first`` to ``last``. A step before them, if there is one, warms the profiler up.
+    """The profiled steps ``first`` to ``last``, if any. A step before them, if there is one, warms the profiler up.
 
     ``trace`` is where this rank's trace is written, if it is wanted.
     """
@@ -121,17 +121,18 @@ class Window:
         self.first, self.last = first, first + steps - 1
         # named as TensorBoard's plugin wants it: worker, number, ending
         self.trace = traces / f"rank{rank}.{time.time_ns()}.pt.trace.json" if traces is not None else None
+        self._profiles = steps > 0
         self._warmup = min(1, first - 1)
         self._profiler: profile | None = None
         self._step: record_function | None = None
 
     def disturbs(self, step: int) -> bool:
         """Does profiling slow this step down? The two after the window too: ranks close their profilers unevenly."""
-        return self.first - self._warmup <= step <= self.last + 2
+        return self._profiles and self.first - self._warmup <= step <= self.last + 2
 
     def begin_step(self, step: int) -> None:
         """A step begins: start profiling when it is the first of the window, or the one before."""
-        if step == self.first - self._warmup and self.last >= self.first:
+        if step == self.first - self._warmup and self._profiles:
             activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
             steps = schedule(wait=0, warmup=self._warmup, active=self.last - self.first + 1, repeat=1)
             self._profiler = profile(activities=activities, schedule=steps, record_shapes=True, acc_events=True)

@@ -171,6 +171,7 @@ def test_identity_is_none_and_runs_repeat(lab: Lab) -> None:
     assert stock["val_loss"] == first["val_loss"] == second["val_loss"]
     assert first["bytes_compressed_by_op"] == second["bytes_compressed_by_op"]
     assert first["compression_ratio"] == 1
+    assert stock["overlap_ratio"] is None, "nobody asked for a profile"
     # what the profiler saw of stock FSDP2 is what our own transport was asked to carry
     assert stock["bytes_raw_by_op"] == first["bytes_raw_by_op"]
     assert stock["bytes_compressed_by_op"]["reduce_scatter"] == 2 * first["bytes_raw_by_op"]["reduce_scatter"]
