@@ -134,7 +134,8 @@ class Window:
         """A step begins: start profiling when it is the first of the window, or the one before."""
         if step == self.first - self._warmup and self._profiles:
             activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
-            steps = schedule(wait=0, warmup=self._warmup, active=self.last - self.first + 1, repeat=1)
+            recorded = self.last - self.first + 1
+            steps = schedule(wait=0, warmup=1, active=recorded, repeat=1) if self._warmup else None  # None: at once
             self._profiler = profile(activities=activities, schedule=steps, record_shapes=True, acc_events=True)
             self._profiler.start()
         if self._profiler is not None:
