@@ -15,6 +15,7 @@ from comm_compress.ledger import Collective, Ledger
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.rounds import Reduced, Request
 from comm_compress.segments import flatten, segments_of, unflatten
+from comm_compress.spans import spanned
 from comm_compress.state import State
 from comm_compress.workspace import WorkspacePool
 
@@ -53,6 +54,7 @@ class GradientAllReduce:
         self.state, self.reduce, self.ledger, self.workspaces = state, reduce, ledger, workspaces
         self.gather = gather if gather is not None else UNCOMPRESSED
 
+    @spanned("all_reduce")
     def __call__(
         self, named: Sequence[tuple[str, Tensor]], unit: str, group: dist.ProcessGroup, divisor: float
     ) -> None:

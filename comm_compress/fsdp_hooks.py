@@ -16,6 +16,7 @@ from comm_compress.compressor import Compressor
 from comm_compress.ledger import Collective, Ledger
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.segments import Segment
+from comm_compress.spans import span, spanned
 from comm_compress.state import State
 from comm_compress.workspace import WorkspacePool
 
@@ -70,6 +71,7 @@ class CompressedReduceScatter(Comm):
 
     comparisons: Comparisons | None = None
 
+    @spanned("reduce_scatter")
     def __call__(
         self,
         output_tensor: Tensor,
@@ -106,6 +108,7 @@ class CompressedAllGather(Comm):
 
     exact = False
 
+    @spanned("all_gather")
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
@@ -141,9 +144,17 @@ class CompressedAllGather(Comm):
                 self.ledger.add("all_gather", state.unit, collective, elements, input_tensor.itemsize, None)
 
         if async_op and not input_tensor.is_cuda:
-            return _UnderWay(finish)
+            return _UnderWay(_in_span(f"all_gather ({state.unit})", finish))
         finish()
         return None
+
+
+def _in_span(name: str, finish: Callable[[], None]) -> Callable[[], None]:
+    def inside() -> None:
+        with span(name):
+            finish()
+
+    return inside
 
 
 class _UnderWay(dist.Work):  # type: ignore[misc]

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from comm_compress.encoded import ByteCount
+from comm_compress.spans import Sent, mark_sent
 
 Op = Literal["reduce_scatter", "all_gather", "all_reduce"]
 ROUNDS = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2}  # what each takes without compression
@@ -111,6 +112,7 @@ class Ledger:
         self, op: Op, unit: str, collective: Collective, elements: int, itemsize: int, finite: torch.Tensor | None
     ) -> None:
         """Enter one finished collective; ``elements`` of ``itemsize`` bytes had to reach other ranks."""
+        mark_sent(Sent(op, unit, elements * itemsize, collective.bytes.total))
         totals = self._totals.setdefault((op, unit), Totals())
         totals.calls += 1
         totals.elements += elements

@@ -16,12 +16,12 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.profiler import record_function
 
 from comm_compress._compat import all_gather_single, reduce_scatter_single
 from comm_compress.encoded import Encoded
 from comm_compress.ledger import Collective
 from comm_compress.rounds import LENGTH_BYTES, AllReduce, Gather, Request, Sum, sent_by
+from comm_compress.spans import span
 from comm_compress.workspace import Workspace
 
 Result = TypeVar("Result")
@@ -69,7 +69,7 @@ class Running(Generic[Result]):
         """Wait for what is on its way, and take the remaining rounds."""
         while self._answer is not None:
             start = self._collective.now()
-            with record_function("comm_compress::wire"):
+            with span("wire"):
                 answer = self._answer()
             self._collective.spent("wire", start)
             self._resume(answer)
@@ -79,7 +79,7 @@ class Running(Generic[Result]):
         collective = self._collective
         start = collective.now()
         try:
-            with record_function(f"comm_compress::{'encode' if answer is None else 'decode'}"):
+            with span("encode" if answer is None else "decode"):
                 request = self._rounds.send(answer)
         except StopIteration as stop:
             collective.spent("decode", start)
@@ -87,7 +87,7 @@ class Running(Generic[Result]):
             return
         collective.spent("encode", start)
         start = collective.now()
-        with record_function("comm_compress::wire"):
+        with span("wire"):
             collective.charge(sent_by(request, self._group.rank(), self._group.size()))
             self._answer = self._post(request)
         collective.spent("wire", start)

@@ -107,7 +107,9 @@ class RunConfig(Settings):
     curves_dir: str | None = setting(
         None, "folder for the run's loss curve; none: the run's own in output_dir", affects_training=False
     )
-    profile: bool = setting(False, "record a torch.profiler trace of some steps", affects_training=False)
+    profile: bool = setting(
+        False, "record a torch.profiler trace of some steps, and say where their time went", affects_training=False
+    )
     profile_steps: int = setting(5, "steps in the profile", at_least=1, affects_training=False)
     max_nonfinite_steps: int = setting(10, "give up after this many skipped steps (NaN or Inf) in a row", at_least=1)
     timeout_s: int = setting(300, "seconds that a rank waits for the others", at_least=1, affects_training=False)

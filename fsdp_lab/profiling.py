@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 Op = Literal["reduce_scatter", "all_gather"]
 OPS: tuple[Op, ...] = ("reduce_scatter", "all_gather")
@@ -104,32 +106,61 @@ def _gloo_factor(op: Op, backend: str) -> int:
     return 2 if op == "reduce_scatter" and backend == "gloo" else 1
 
 
+def phase(name: Literal["forward", "backward", "optimizer"]) -> AbstractContextManager[Any]:
+    """A phase of a step, for whoever reads the profile."""
+    return record_function(f"fsdp_lab::{name}")
+
+
 class Window:
-    """The profiled steps ``first`` to ``last``; none when ``steps`` is 0."""
+    """The profiled steps ``first`` to ``last``, if any. A step before them, if there is one, warms the profiler up.
+
+    ``trace`` is where this rank's trace is written, if it is wanted.
+    """
 
     def __init__(self, first: int, steps: int, traces: Path | None, rank: int) -> None:
         self.first, self.last = first, first + steps - 1
-        self._traces, self._rank = traces, rank
+        # named as TensorBoard's plugin wants it: worker, number, ending
+        self.trace = traces / f"rank{rank}.{time.time_ns()}.pt.trace.json" if traces is not None else None
+        self._profiles = steps > 0
+        self._warmup = min(1, first - 1)
         self._profiler: profile | None = None
+        self._step: record_function | None = None
 
     def disturbs(self, step: int) -> bool:
         """Does profiling slow this step down? The two after the window too: ranks close their profilers unevenly."""
-        return self.first <= self.last and self.first <= step <= self.last + 2
+        return self._profiles and self.first - self._warmup <= step <= self.last + 2
 
     def begin_step(self, step: int) -> None:
-        """Start profiling when ``step`` is the first of the window."""
-        if step == self.first <= self.last:
+        """A step begins: start profiling when it is the first of the window, or the one before."""
+        if step == self.first - self._warmup and self._profiles:
             activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
-            self._profiler = profile(activities=activities, record_shapes=True)
+            recorded = self.last - self.first + 1
+            steps = schedule(wait=0, warmup=1, active=recorded, repeat=1) if self._warmup else None  # None: at once
+            self._profiler = profile(activities=activities, schedule=steps, record_shapes=True, acc_events=True)
             self._profiler.start()
+        if self._profiler is not None:
+            self._step = record_function(STEP)
+            self._step.__enter__()  # type: ignore[no-untyped-call]
 
-    def end_step(self, step: int) -> Iterable[Any] | None:
+    def end_step(self) -> None:
+        """The step has ended; logging and evaluation are not part of it."""
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+    def collect(self, step: int) -> Iterable[Any] | None:
         """After the window's last step its function events (and the trace written, if asked for); else None."""
-        if step != self.last or self._profiler is None:
+        if self._profiler is None:
+            return None
+        if step != self.last:
+            self._profiler.step()
             return None
         self._profiler.stop()
         events = self._profiler.events()  # type: ignore[no-untyped-call]
-        if self._traces is not None:
-            tensorboard_trace_handler(str(self._traces), worker_name=f"rank{self._rank}")(self._profiler)
+        if self.trace is not None:
+            self.trace.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = self.trace.with_suffix(".unfinished")  # no half-written trace if the run is killed here
+            self._profiler.export_chrome_trace(str(unfinished))
+            unfinished.rename(self.trace)
         self._profiler = None
         return events or []

@@ -35,11 +35,14 @@ from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.goals import Goals
 from fsdp_lab.optim import StepOutcome
 from fsdp_lab.preempt import Preempted, Stop
-from fsdp_lab.profiling import STEP, Op, StockTraffic, Window, stock_calls
+from fsdp_lab.profile_report import read_profile
+from fsdp_lab.profile_report import row as profile_row
+from fsdp_lab.profiling import Op, StockTraffic, Window, stock_calls
 from fsdp_lab.progress import Progress
 from fsdp_lab.results.derived import derived
 from fsdp_lab.samples import Sample, Samples
 from fsdp_lab.settings import ConfigError
+from fsdp_lab.trace import Profile
 
 _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
@@ -60,6 +63,7 @@ class Run:
         self.goals = Goals(config.run.target_ppl, config.run.ppl_at_s)
         self.samples = Samples()
         self.is_training = False
+        self.profile: Profile | None = None
         self.nonfinite_steps = self.clipped_steps = 0
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
@@ -106,14 +110,14 @@ class Run:
             if self._sample_due(step):
                 comm.begin_comparison()
             self.clock.start()
-            with torch.profiler.record_function(STEP):
-                yield step
-            if (events := self.window.end_step(step)) is not None:
+            yield step
+            if (events := self.window.collect(step)) is not None:
                 self._observe(events)
         self.progress.close()
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
         """Stop the clock; then log, and take back what a void step did to the compressors."""
+        self.window.end_step()
         is_sampled = self._sample_due(step)
         is_steady = step > self.clock.warmup_steps and not self.window.disturbs(step)
         self.clock.stop(keep=is_steady and not is_sampled, sampled=is_sampled)
@@ -304,6 +308,17 @@ class Run:
             "all_gather": size[self._row["param_dtype"]],
         }
         self.comm.stock = StockTraffic(self.ranks.gather(stock_calls(events)), itemsize, self.ranks.backend)
+        if self.window.trace is not None:
+            self._read_profile(self.window.trace)
+
+    def _read_profile(self, path: Path) -> None:
+        """What this run's traces say; collective."""
+        self.profile, complaint = read_profile(path, self.ranks)
+        if self.profile is not None:
+            self.note(**profile_row(self.profile))
+            self.progress.record(self.window.last, self.profile.scalars())
+        elif complaint is not None:
+            self.progress.say(complaint)
 
     def _count_nonfinite(self, outcome: StepOutcome) -> None:
         if outcome.taken:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fsdp_lab.trace import Profile, short_table
 
-def summary(row: Mapping[str, Any], written: Mapping[str, Path]) -> str:
-    """A table of one results row, and where everything went."""
+
+def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profile | None = None) -> str:
+    """A table of one results row (and of its profile, if there is one), and where everything went."""
     lines = [
         "",
         f"run          {row['run_name']}",
@@ -30,6 +32,8 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path]) -> str:
     if row["nonfinite_steps"]:
         lines.append(f"skipped      {row['nonfinite_steps']} steps with gradients that were not finite")
     lines += ["", *_traffic(row), ""]
+    if profile is not None:
+        lines += [short_table(profile), ""]
     lines += [f"{name:12s} {path}" for name, path in written.items()]
     return "\n".join(lines)
 

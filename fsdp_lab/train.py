@@ -20,6 +20,7 @@ from fsdp_lab.evaluate import Evaluation, evaluate
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.optim import build_optimizer, take_step
 from fsdp_lab.presets import resolve
+from fsdp_lab.profiling import phase
 from fsdp_lab.run import Run
 from fsdp_lab.summary import summary
 
@@ -36,14 +37,15 @@ def train(config: TrainConfig) -> dict[str, Any]:
         optimizer, schedule = build_optimizer(model.module, config.optim, total_steps)
         for step in run.steps(total_steps, comm):  # timing, profiler and progress live in here
             loss = forward_backward(model, data, config, run)
-            outcome = take_step(model.module, optimizer, schedule, config.optim.max_grad_norm)
+            with phase("optimizer"):
+                outcome = take_step(model.module, optimizer, schedule, config.optim.max_grad_norm)
             run.after_step(step, loss, outcome)
             if run.evaluation_due(step):
                 run.show_evaluation(step, validate(model, data, comm, run))
         row = run.finish(validate(model, data, comm, run))
         if config.run.save_model:
             save_model(model, data, run)
-        run.say(summary(row, run.written()))
+        run.say(summary(row, run.written(), run.profile))
         return row
 
 
@@ -57,8 +59,10 @@ def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) 
     for micro in range(micro_batches):
         tokens = data.next_batch().to(run.ranks.device, non_blocking=True)
         model.sync_gradients(micro == micro_batches - 1)
-        loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
-        loss.backward()
+        with phase("forward"):
+            loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
+        with phase("backward"):
+            loss.backward()
         total += loss.detach()
     return total
 

@@ -15,7 +15,7 @@ ALLOWED = {
 }
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
 LAYERS = [
-    {"encoded", "segments", "workspace"},
+    {"encoded", "segments", "spans", "workspace"},
     {"kernels", "rounds", "state", "_compat", "nonfinite"},
     {"compressor", "ledger", "prefetch"},
     {"entropy", "feedback", "handle", "index_codes", "layers", "policy"},

@@ -110,6 +110,22 @@ FIELDS = (
         "bytes_compressed_total / comm_time_ms_total: what a rank's link carried (each way) while it was waited for",
         nullable=True,
     ),
+    Field(
+        "overlap_ratio",
+        "float",
+        "0 to 1",
+        "share of communication that compute hides in a profiled step, at least (docs/profiling.md)",
+        nullable=True,
+        since=2,
+    ),
+    Field(
+        "exposed_comm_ms_per_step",
+        "float",
+        "ms",
+        "communication that compute does not hide, of a profiled step (which is slower than others)",
+        nullable=True,
+        since=2,
+    ),
     # Bytes: sent by one rank to others, mean over the ranks, whole training
     Field(
         "bytes_raw_total", "int", "bytes", "what the same exchanges would send uncompressed, in comm_dtype/param_dtype"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fsdp_lab.profiling import STEP, StockTraffic, stock_calls
+from fsdp_lab.profile_report import read_profile
+from fsdp_lab.profiling import STEP, StockTraffic, Window, stock_calls
 
 
 @dataclass
@@ -59,6 +63,26 @@ def test_waiting_for_a_slow_rank_is_not_communication() -> None:
     ops = traffic(window(9, 100, 30, 500), window(9, 20, 400, 50)).ops
     assert ops["all_gather"].milliseconds == pytest.approx(0.030)  # the median of 20, 30 and 50 us; the first step out
     assert ops["reduce_scatter"].milliseconds == pytest.approx(0.050), "and the optimizer's all-reduce is not counted"
+
+
+def test_which_steps_a_window_disturbs() -> None:
+    def disturbed(first: int, steps: int) -> list[int]:
+        window = Window(first, steps, None, 0)
+        return [step for step in range(1, 12) if window.disturbs(step)]
+
+    assert disturbed(4, 2) == [3, 4, 5, 6, 7], "from the profiler's own warm-up to two steps after"
+    assert disturbed(1, 1) == [1, 2, 3]
+    assert disturbed(4, 0) == []
+
+
+def test_a_trace_that_cannot_be_read_is_said_and_ends_nothing(tmp_path: Path) -> None:
+    broken = tmp_path / "rank0.1.pt.trace.json"
+    broken.write_text('{"traceEvents": [')
+    ranks: Any = SimpleNamespace(gather=lambda mine: [object(), mine])
+    profile, complaint = read_profile(broken, ranks)
+    assert profile is None
+    assert complaint is not None
+    assert complaint.startswith(f"no profile: {broken}: not a whole trace")
 
 
 def test_no_window_no_traffic() -> None:

@@ -152,6 +152,18 @@ def test_it_says_what_it_did_and_where_everything_is(finished: tuple[Lab, str]) 
     assert len(list((lab.folder / "out" / "logs" / "ordinary" / "profiler").glob("rank*.json"))) == 2
 
 
+def test_a_profiled_run_says_where_its_time_went(finished: tuple[Lab, str]) -> None:
+    lab, out = finished
+    (row,) = lab.rows()
+    assert 0 <= row["overlap_ratio"] <= 1
+    assert row["exposed_comm_ms_per_step"] > 0
+    assert "profile: 2 steps on 2 ranks (cpu, gloo)" in out
+    assert "exposed compression" in out
+    (events,) = (lab.folder / "out" / "logs" / "ordinary").glob("events.*")
+    for name in (b"profile/compute_ms", b"profile/reduce_scatter_sent_bytes", b"profile/backward_ms"):
+        assert name in events.read_bytes()
+
+
 def test_the_saved_model_has_the_runs_perplexity(finished: tuple[Lab, str]) -> None:
     lab, _ = finished
     model = lab.folder / "out" / "runs" / "ordinary" / "final_model"
@@ -201,6 +213,7 @@ def test_identity_is_none_and_runs_repeat(lab: Lab) -> None:
     assert stock["val_loss"] == first["val_loss"] == second["val_loss"]
     assert first["bytes_compressed_by_op"] == second["bytes_compressed_by_op"]
     assert first["compression_ratio"] == 1
+    assert stock["overlap_ratio"] is None, "nobody asked for a profile"
     # what the profiler saw of stock FSDP2 is what our own transport was asked to carry
     assert stock["bytes_raw_by_op"] == first["bytes_raw_by_op"]
     assert stock["bytes_compressed_by_op"]["reduce_scatter"] == 2 * first["bytes_raw_by_op"]["reduce_scatter"]

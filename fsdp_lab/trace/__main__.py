@@ -1,0 +1,56 @@
+"""Where the time of a profiled run goes, from the traces that its ranks left.
+
+    python -m fsdp_lab.trace DIR [--json FILE] [--timeline FILE.png]
+
+DIR holds one torch.profiler trace a rank (`--profile` writes them to <output_dir>/logs/<run_name>/profiler).
+Prints time by phase and class and the traffic of every kind of collective; what counts as what:
+`fsdp_lab/trace/activity.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fsdp_lab.trace.profile import Profile, activity, rank_profile, read_folder
+from fsdp_lab.trace.table import table
+from fsdp_lab.trace.timeline import draw
+from fsdp_lab.user_errors import user_errors
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print, and write what is asked for. Exit code 2 when there is no whole trace to read."""
+    parser = argparse.ArgumentParser(
+        "python -m fsdp_lab.trace",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="everything, by rank, step and phase")
+    parser.add_argument("--timeline", metavar="FILE.png", type=Path, help="a picture of one step")
+    options = parser.parse_args(argv)
+    with user_errors("fsdp_lab.trace"):
+        traces = read_folder(options.folder)
+        activities = [activity(trace) for trace in traces]
+        profile = Profile([rank_profile(trace, found) for trace, found in zip(traces, activities, strict=True)])
+        print(table(profile))
+        if options.json is not None:
+            _write(options.json, json.dumps(profile.to_json(), indent=1) + "\n")
+        if options.timeline is not None:
+            draw(traces, activities, options.timeline)
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ValueError(f"--json: cannot write {path}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

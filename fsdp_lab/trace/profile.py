@@ -1,0 +1,136 @@
+"""All ranks' profile: what to print, to store and to put into a results row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fsdp_lab.trace import chrome, cuda, host
+from fsdp_lab.trace.activity import Activity
+from fsdp_lab.trace.breakdown import StepTimes, Traffic, mean_times, mean_traffic, step_times
+from fsdp_lab.trace.steps import PHASES
+
+
+@dataclass(frozen=True)
+class RankProfile:
+    """One rank's steps."""
+
+    rank: int
+    world: int
+    device: str
+    backend: str
+    steps: list[StepTimes]
+
+    @property
+    def mean(self) -> StepTimes:
+        """The mean step."""
+        return mean_step(self.steps)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All ranks', by rank."""
+
+    ranks: list[RankProfile]
+
+    @property
+    def mean(self) -> StepTimes:
+        """The mean over ranks of the mean over steps."""
+        return mean_step([rank.mean for rank in self.ranks])
+
+    @property
+    def slowest(self) -> RankProfile:
+        """The rank that is longest busy otherwise than with exposed communication: the others wait for it."""
+        return max(self.ranks, key=lambda rank: rank.mean.whole.total - rank.mean.whole.exposed_communication)
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """The share of communication time that compute covers, at least; None without communication."""
+        whole = self.mean.whole
+        return whole.communication_under_compute / whole.communication if whole.communication else None
+
+    @property
+    def overlap_ratio_at_most(self) -> float | None:
+        """The same, had every message been under way from its posting to the end of the wait for it."""
+        whole = self.mean.whole
+        return whole.hidden_at_most / whole.communication_at_most if whole.communication_at_most else None
+
+    def scalars(self) -> dict[str, float]:
+        """The main numbers by name, for TensorBoard."""
+        mean = self.mean
+        found = {f"profile/{name}_ms": value for name, value in asdict(mean.whole).items()}
+        if self.overlap_ratio is not None:
+            found["profile/overlap_ratio"] = self.overlap_ratio
+        for phase in PHASES:
+            found[f"profile/{phase}_ms"] = mean.phases[phase].total
+            found[f"profile/{phase}_exposed_communication_ms"] = mean.phases[phase].exposed_communication
+        for op, traffic in mean.collectives.items():
+            found |= {f"profile/{op}_{k}": v for k, v in _traffic(traffic).items() if v is not None}
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, times in milliseconds and bytes a step."""
+        return {
+            "world_size": self.ranks[0].world,
+            "device": self.ranks[0].device,
+            "backend": self.ranks[0].backend,
+            "overlap_ratio": self.overlap_ratio,
+            "overlap_ratio_at_most": self.overlap_ratio_at_most,
+            "mean": _step(self.mean),
+            "slowest_rank": self.slowest.rank,
+            "ranks": [
+                {"rank": r.rank, "mean": _step(r.mean), "steps": [_step(s) for s in r.steps]} for r in self.ranks
+            ],
+        }
+
+
+def mean_step(steps: Sequence[StepTimes]) -> StepTimes:
+    """The mean of several steps, number by number."""
+    return StepTimes(
+        mean_times([s.whole for s in steps]),
+        {phase: mean_times([s.phases[phase] for s in steps]) for phase in PHASES},
+        mean_traffic([s.collectives for s in steps]),
+    )
+
+
+def activity(trace: chrome.Trace) -> Activity:
+    """By the rules of `fsdp_lab.trace.activity`. ValueError when the trace marks no steps."""
+    return cuda.activity(trace) if cuda.runs_on_cuda(trace) else host.activity(trace)
+
+
+def rank_profile(trace: chrome.Trace, found: Activity | None = None) -> RankProfile:
+    """One rank's (``found``: its activity, if that is known already). ValueError when the trace marks no steps."""
+    found = found or activity(trace)
+    return RankProfile(trace.rank, trace.world, found.device, trace.backend, step_times(found))
+
+
+def read_folder(folder: Path) -> list[chrome.Trace]:
+    """The traces in ``folder``, by rank. ValueError when one is broken, or a rank has two, or there are none."""
+    traces = sorted((chrome.read(path) for path in chrome.find(folder)), key=lambda trace: trace.rank)
+    for a, b in pairwise(traces):
+        if a.rank == b.rank:
+            raise ValueError(f"{folder}: {a.path.name} and {b.path.name} are both of rank {a.rank}; keep one a rank")
+    return traces
+
+
+def _step(step: StepTimes) -> dict[str, Any]:
+    return {
+        "whole": asdict(step.whole),
+        "phases": {phase: asdict(times) for phase, times in step.phases.items()},
+        "collectives": {op: _traffic(traffic) for op, traffic in step.collectives.items()},
+    }
+
+
+def _traffic(traffic: Traffic) -> dict[str, float | None]:
+    return {
+        "count": traffic.count,
+        "ms": traffic.milliseconds,
+        "exposed_ms": traffic.exposed,
+        "raw_bytes": traffic.raw_bytes,
+        "sent_bytes": traffic.sent_bytes,
+        "raw_gbps": traffic.raw_gbps,
+        "sent_gbps": traffic.sent_gbps,
+    }
