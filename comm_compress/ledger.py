@@ -23,7 +23,8 @@ class Totals:
     Bytes are what this rank sends to other ranks, payload only (no TCP/IP headers). ``elements`` is how
     many it would have sent uncompressed: times 4 the float32 baseline, times 2 the bf16 one.
     ``raw_bytes`` uses the dtype FSDP2 handed over. Milliseconds of codec and wire are those of the calling
-    thread (CPU; waiting for a slower peer counts as wire) or stream (CUDA). So on a CPU the wire time of a
+    thread (CPU; waiting for a slower peer counts as wire) or stream (CUDA). ``messages``: how many carried the bytes
+    on gloo, which adds its own header to each (`rounds.messages_by`). So on a CPU the wire time of a
     prefetched all-gather is what was not hidden behind computation: posting its messages, and waiting at the end.
     """
 
@@ -33,6 +34,7 @@ class Totals:
     value_bytes: int = 0
     index_bytes: int = 0
     metadata_bytes: int = 0
+    messages: float = 0.0
     extra_collectives: int = 0
     encode_ms: float = 0.0
     wire_ms: float = 0.0
@@ -58,11 +60,13 @@ class Collective:
     device: torch.device
     bytes: ByteCount = field(default_factory=ByteCount)
     rounds: int = 0
+    messages: float = 0.0
     spans: list[tuple[Part, Moment, Moment]] = field(default_factory=list)
 
-    def charge(self, byte_count: ByteCount) -> None:
-        """Bytes that this rank put on the wire in one round."""
+    def charge(self, byte_count: ByteCount, messages: float = 0.0) -> None:
+        """Bytes that this rank put on the wire in one round, and in how many messages."""
         self.bytes += byte_count
+        self.messages += messages
         self.rounds += 1
 
     def spent(self, part: Part, start: Moment) -> None:
@@ -97,6 +101,7 @@ class Ledger:
         totals.value_bytes += collective.bytes.values
         totals.index_bytes += collective.bytes.indices
         totals.metadata_bytes += collective.bytes.metadata
+        totals.messages += collective.messages
         totals.extra_collectives += collective.rounds - ROUNDS[op]
         if finite is not None:
             self._nonfinite.append((totals, finite))

@@ -10,6 +10,7 @@ from torch import nn
 import comm_compress as cc
 from fsdp_lab.config import CommConfig
 from fsdp_lab.profiling import OPS, StockTraffic
+from fsdp_lab.wire_check import Claim
 
 
 def check_compression(config: CommConfig) -> None:
@@ -66,6 +67,11 @@ class Communication:
     def totals(self) -> cc.Totals:
         """Everything our hooks sent so far, on this rank."""
         return self._handle.ledger.totals()
+
+    def claim(self) -> Claim:
+        """What our hooks say they sent so far, on this rank, and in how many messages."""
+        totals = self.totals()
+        return Claim(totals.sent_bytes, totals.messages)
 
     def warmed_up(self, steps: int) -> None:
         """The first ``steps`` steps are over: their times (of compiling, of new memory) do not count."""

@@ -34,6 +34,7 @@ from fsdp_lab.preempt import Preempted, Stop
 from fsdp_lab.profiling import STEP, Op, StockTraffic, Window, stock_calls
 from fsdp_lab.progress import Progress
 from fsdp_lab.settings import ConfigError
+from fsdp_lab.wire_check import WireCheck
 
 _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
@@ -52,6 +53,8 @@ class Run:
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
         self._row: dict[str, Any] = environment()  # of the code that runs, not of what is edited meanwhile
+        if ranks.link is not None:
+            self.note(**ranks.link.row())
         self._is_recorded = threading.Lock()
         self._reported_at = (0, 0.0, 0)
 
@@ -88,14 +91,18 @@ class Run:
         warmup = min(5, total // 4)
         self.clock = StepClock(self.ranks.device, warmup)
         self.window = self._window(warmup, total)
+        self.wire = WireCheck(self.ranks.link, self.ranks, comm.claim)
         self.progress = Progress(total, self.ranks.is_first, self.logs if self.config.run.tensorboard else None)
+        self.wire.open()
         for step in range(1, total + 1):
             self.window.begin_step(step)
             self.clock.start()
             with torch.profiler.record_function(STEP):
                 yield step
             if (events := self.window.end_step(step)) is not None:
-                self._observe(events)
+                with self.wire.paused():
+                    self._observe(events)
+        self.wire.close()
         self.progress.close()
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
@@ -107,9 +114,11 @@ class Run:
         del self._losses[: -max(_LOSSES_AVERAGED, self.config.run.log_interval)]
         self._count_nonfinite(outcome)
         self.progress.step()
-        if step % self.config.run.log_interval == 0 or step == self.total_steps:
+        reports = step % self.config.run.log_interval == 0 or step == self.total_steps
+        if reports:
             self._report(step, outcome)
         self.stop.agree()
+        self.wire.after_step(all_reduces=2 + reports)  # the norm, the agreement to go on, and the mean loss
 
     def due(self, every: int, step: int) -> bool:
         """Is something that happens every ``every`` steps (0: never) due, and this not the last step?"""
@@ -155,6 +164,7 @@ class Run:
         comm = _mean(self.ranks.gather(self.comm.row(steps, timing["step_time_ms_mean"])))
         self.note(
             **comm,
+            **self.wire.row(self.comm.stock.claim),
             **timing,
             steps=steps,
             tokens_seen=steps * self.tokens_per_step(),

@@ -102,6 +102,25 @@ FIELDS = (
     Field("feedback_bytes", "int", "bytes", "memory of residuals and other compressor state per rank", nullable=True),
     Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank"),
     Field("peak_gpu_gb", "float", "GB (1e9)", "largest GPU memory allocated by a rank; null without a GPU", "no"),
+    # Link: where experiments.links or the like emulated a network; null elsewhere
+    Field("link_rate_asked", "float", "bit/s", "what a node was allowed to send; null without a limit", "no"),
+    Field("link_rate_measured", "float", "bit/s", "what a TCP stream got between two nodes before the run", "no"),
+    Field("link_delay_ms", "float", "ms", "latency added one way", "no"),
+    Field(
+        "interface_bytes_total",
+        "int",
+        "bytes",
+        "sent by the network interface over interface_steps, headers included, mean over the ranks",
+        "no",
+    ),
+    Field("interface_steps", "int", "steps", "training steps that interface_bytes_total counts, nothing else", "no"),
+    Field(
+        "bytes_trusted",
+        "bool",
+        "",
+        "is the interface's payload within 1 % of what we say was sent? null where nobody can tell (docs/measuring.md)",
+        "no",
+    ),
     # Where it ran
     Field("git_commit", "str", "", "commit of the source checkout; null when installed", "no"),
     Field("git_dirty", "bool", "", "whether the checkout had uncommitted changes", "no"),
