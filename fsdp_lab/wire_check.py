@@ -85,8 +85,8 @@ class WireCheck:
         self._steps = self._all_reduces = 0
 
     def open(self) -> None:
-        """Training goes on."""
-        if self._link is not None:
+        """Training goes on; nothing new when it does already."""
+        if self._link is not None and not self._is_open:
             self._is_open = True
             self._interface_before, self._claim_before = self._read(), self._hooked()
             self._all_reduces += 1  # the boundary's second
