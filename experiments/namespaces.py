@@ -117,12 +117,14 @@ class Namespaces:
         tied = dying_with_this_process()
         return subprocess.Popen(line, env=environment, start_new_session=True, preexec_fn=tied, **popen)
 
-    def run(self, command: Sequence[str], env: Mapping[str, str] | None = None, grace_s: float = 5) -> int:
+    def run(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, grace_s: float = 5, **popen: Any
+    ) -> int:
         """Runs the command once per rank; returns 0, or the exit code of the first rank that failed.
 
         When one fails, the others have ``grace_s`` seconds to notice before they are ended.
         """
-        return wait_together((self.start(rank, command, env) for rank in range(self.ranks)), grace_s)
+        return wait_together((self.start(rank, command, env, **popen) for rank in range(self.ranks)), grace_s)
 
     def measure(self) -> float | None:
         """Bits/s that a TCP stream gets between the first two nodes, each sending to the other, the slower direction.
