@@ -41,14 +41,14 @@ def _shares(axes: Any, cells: Cells) -> None:
     stock = [cell for cell in cells if cell["method"] == "none" and cell["ranks"] > 1]
     for colour, rate in zip(LINES, dict.fromkeys(cell["rate"] for cell in stock), strict=False):
         points = sorted(alone + [(cell["ranks"], cell["comm_share"]) for cell in stock if cell["rate"] == rate])
-        axes.plot([p[0] for p in points], [100 * p[1] for p in points], "o-", color=colour, label=_link(rate))
+        axes.plot([p[0] for p in points], [100 * p[1] for p in points], "o-", color=colour)
+        last = (points[-1][0], 100 * points[-1][1])
+        axes.annotate(_link(rate), last, (0, 5), textcoords="offset points", ha="right", fontsize=8, color=colour)
     axes.set_xticks(sorted({cell["ranks"] for cell in cells}))
     axes.set_ylim(0, 100)
     axes.set_xlabel("ranks", fontsize=8)
     axes.set_ylabel("% of the step", fontsize=8)
     axes.set_title("communication without compression", fontsize=9)
-    if stock:
-        axes.legend(fontsize=8, framealpha=1)
 
 
 def _steps(axes: Any, cells: Cells) -> None:

@@ -118,7 +118,7 @@ FIELDS = (
         "bytes_trusted",
         "bool",
         "",
-        "is the interface's payload within 1 % of what we say was sent? null where nobody can tell (docs/measuring.md)",
+        "is the interface's payload within 1 % of what we say was sent? null where nobody can tell (docs/links.md)",
         "no",
     ),
     # Where it ran
