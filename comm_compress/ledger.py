@@ -33,7 +33,8 @@ class Totals:
     Bytes are what this rank sends to other ranks, payload only (no TCP/IP headers). ``elements`` is how
     many it would have sent uncompressed: times 4 the float32 baseline, times 2 the bf16 one.
     ``raw_bytes`` uses the dtype FSDP2 handed over. Milliseconds of codec and wire are those of the calling
-    thread (CPU; waiting for a slower peer counts as wire) or stream (CUDA). So on a CPU the wire time of a
+    thread (CPU; waiting for a slower peer counts as wire) or stream (CUDA). ``messages``: how many carried the bytes
+    on gloo, which adds its own header to each (`rounds.messages_by`). So on a CPU the wire time of a
     prefetched all-gather is what was not hidden behind computation: posting its messages, and waiting at the end.
 
     ``extra_collectives`` are rounds beyond those that the uncompressed operation takes (`ROUNDS`): a scale agreed
@@ -47,6 +48,7 @@ class Totals:
     value_bytes: int = 0
     index_bytes: int = 0
     metadata_bytes: int = 0
+    messages: float = 0.0
     extra_collectives: int = 0
     encode_ms: float = 0.0
     wire_ms: float = 0.0
@@ -73,12 +75,14 @@ class Collective:
     device: torch.device
     bytes: ByteCount = field(default_factory=ByteCount)
     rounds: int = 0
+    messages: float = 0.0
     spans: list[Span] = field(default_factory=list)
     round_bytes: list[int] = field(default_factory=list)
 
-    def charge(self, byte_count: ByteCount) -> None:
-        """Bytes that this rank put on the wire in one round."""
+    def charge(self, byte_count: ByteCount, messages: float = 0.0) -> None:
+        """Bytes that this rank put on the wire in one round, and in how many messages."""
         self.bytes += byte_count
+        self.messages += messages
         self.rounds += 1
         self.round_bytes.append(byte_count.total)
 
@@ -120,6 +124,7 @@ class Ledger:
         totals.value_bytes += collective.bytes.values
         totals.index_bytes += collective.bytes.indices
         totals.metadata_bytes += collective.bytes.metadata
+        totals.messages += collective.messages
         totals.extra_collectives += collective.rounds - ROUNDS[op]
         if finite is not None:
             self._nonfinite.append((totals, finite))

@@ -76,6 +76,22 @@ def sent_by(request: Request, rank: int, world: int) -> ByteCount:
     return sum((message.byte_count(row) for row in rows), lengths)
 
 
+def messages_by(request: Request, rank: int, world: int) -> float:
+    """How many messages to other ranks carry that, where messages are pairs of send and receive (gloo)."""
+    if isinstance(request, AllReduce):
+        return ring_messages(request.tensor.nbytes, request.tensor.itemsize, world)
+    message, peers = request.message, [r for r in range(world) if r != rank]
+    rows = [0] * len(peers) if isinstance(request, Gather) else peers
+    lengths = len(peers) if message.lengths is not None else 0
+    return lengths + sum(message.byte_count(row).total > 0 for row in rows)
+
+
+def ring_messages(nbytes: int, itemsize: int, world: int) -> float:
+    """Messages of a rank in gloo's ring all-reduce, mean over the ranks: two parts a rank, sent once in each half."""
+    part = math.ceil(nbytes / (2 * world) / itemsize) * itemsize
+    return 2 * (world - 1) * math.ceil(nbytes / part) / world if part else 0
+
+
 class Reduced(NamedTuple):
     """The outcome of one compressed reduce-scatter on one rank.
 

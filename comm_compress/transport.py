@@ -20,7 +20,7 @@ from torch import Tensor
 from comm_compress._compat import all_gather_single, reduce_scatter_single
 from comm_compress.encoded import Encoded
 from comm_compress.ledger import Collective
-from comm_compress.rounds import LENGTH_BYTES, AllReduce, Gather, Request, Sum, sent_by
+from comm_compress.rounds import LENGTH_BYTES, AllReduce, Gather, Request, Sum, messages_by, sent_by
 from comm_compress.spans import span
 from comm_compress.workspace import Workspace
 
@@ -88,7 +88,8 @@ class Running(Generic[Result]):
         collective.spent("encode", start)
         start = collective.now()
         with span("wire"):
-            collective.charge(sent_by(request, self._group.rank(), self._group.size()))
+            rank, world = self._group.rank(), self._group.size()
+            collective.charge(sent_by(request, rank, world), messages_by(request, rank, world))
             self._answer = self._post(request)
         collective.spent("wire", start)
 

@@ -41,15 +41,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def interface_bytes() -> int:
-    """Bytes this namespace's eth0 has sent, from /proc/net/dev."""
-    for line in Path("/proc/net/dev").read_text().splitlines():
-        name, _, counters = line.partition(":")
-        if name.strip() == "eth0":
-            return int(counters.split()[8])
-    raise RuntimeError("no eth0 in /proc/net/dev: this runs inside Namespaces only")
-
-
 def rank_main(elements: int, repeats: int, out: Path) -> None:
     """One rank: every method in turn; rank 0 writes the measurements."""
     import torch
@@ -59,6 +50,7 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
     from comm_compress._compat import all_gather_single, reduce_scatter_single
     from comm_compress.fsdp_hooks import CompressedAllGather, CompressedReduceScatter
     from comm_compress.state import State
+    from fsdp_lab.wire_check import interface_counters
 
     dist.init_process_group("gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -70,6 +62,9 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
     def measure(label: str, op: str, call: Any, ledger: cc.Ledger | None) -> None:
         call()
         dist.barrier()
+
+        def interface_bytes() -> int:
+            return interface_counters(("eth0",)).sent_bytes
 
         def sent() -> int:
             return ledger.totals().sent_bytes if ledger is not None else 0

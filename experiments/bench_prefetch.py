@@ -20,13 +20,12 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.namespaces import Namespaces
-from fsdp_lab.rank_environment import rank_environment
+from experiments.training import train_behind
 from fsdp_lab.user_errors import user_errors
 
 RANKS = 2
@@ -35,14 +34,9 @@ Line = dict[str, Any]
 
 def measure(rate: str, method: str, prefetch: int, steps: int, flags: Sequence[str]) -> Line:
     """One run. RuntimeError when it fails."""
-    with tempfile.TemporaryDirectory() as folder, Namespaces(RANKS, rate) as net:
-        rows = Path(folder) / "rows.jsonl"
-        command = [sys.executable, "-m", "fsdp_lab.train", "--comm_compress", method, "--param_compress", method]
-        command += ["--max_steps", str(steps), "--log_interval", str(steps), "--fsdp_prefetch", str(prefetch)]
-        command += ["--output_dir", folder, "--results_path", str(rows), "--no_save_model", "--tensorboard", "false"]
-        if code := net.run([*command, *flags], rank_environment(RANKS)):
-            raise RuntimeError(f"{method}: exit code {code}")
-        row = json.loads(rows.read_text())
+    own = ["--comm_compress", method, "--param_compress", method, "--fsdp_prefetch", str(prefetch)]
+    with Namespaces(RANKS, rate) as net:
+        row = train_behind(net, [*own, "--max_steps", str(steps), "--log_interval", str(steps), *flags])
     return {
         "rate": rate,
         "method": method,

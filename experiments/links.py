@@ -2,26 +2,25 @@
 
 python -m experiments.links --rate 200mbit --ranks 2 -- --comm_compress int8      # flags alone: fsdp_lab.train
 python -m experiments.links --rate 1gbit --json bytes.json -- python program.py   # any command, once per rank
+python -m experiments.links --rate 1gbit --ranks 4 --per_node 2 -- python hsdp.py # nodes: fast inside, slow between
 
-Needs root, iproute2 and network namespaces. The ranks share this machine's cores: with more ranks than cores the time
-spent in encoding is overstated.
+Before the run the link is measured; a training run's row records that, and whether the bytes it claims are those that
+its interface sent. Needs root, iproute2 and network namespaces. The ranks share this machine's cores: with more ranks
+than cores the time spent in encoding is overstated.
 """
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from experiments.namespaces import Namespaces, UnavailableError, unavailable
+from experiments.namespaces import Namespaces, UnavailableError, parse_rate, unavailable
 from fsdp_lab.user_errors import user_errors
 
 __all__ = ["Namespaces", "UnavailableError", "main", "unavailable"]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,7 +32,8 @@ def main(argv: Sequence[str]) -> int:
         command = _command_line(words[split + 1 :])
         if options.json is not None and not Path(options.json).absolute().parent.is_dir():
             raise ValueError(f"--json: the folder of {options.json} does not exist")
-        with Namespaces(options.ranks, options.rate, options.delay) as net:
+        with Namespaces(options.ranks, options.rate, options.delay, options.per_node) as net:
+            _announce(net)
             start = time.monotonic()
             code = net.run(command)
             record = _record(net, command, code, time.monotonic() - start)
@@ -44,11 +44,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    usage = "python -m experiments.links [--rate RATE] [--ranks N] [--delay TIME] [--json FILE] -- COMMAND..."
+    usage = "python -m experiments.links [--rate RATE] [--ranks N] [--per_node N] [--delay TIME] [--json FILE] -- ..."
     text = "A COMMAND that begins with a flag means python -m fsdp_lab.train with these flags."
     parser = argparse.ArgumentParser(usage=usage, epilog=text, allow_abbrev=False)
-    parser.add_argument("--rate", default="none", help="what a rank may send: 200mbit, 1gbit, none (default: none)")
-    parser.add_argument("--ranks", type=int, default=2, help="number of ranks, each with its own link (default: 2)")
+    parser.add_argument("--rate", default="none", help="what a node may send: 200mbit, 1gbit, none (default: none)")
+    parser.add_argument("--ranks", type=int, default=2, help="number of ranks (default: 2)")
+    parser.add_argument("--per_node", type=int, default=1, help="ranks that share a node and its link (default: 1)")
     parser.add_argument("--delay", default="0ms", help="extra latency one way: 5ms, 100us (default: 0ms)")
     parser.add_argument("--json", metavar="FILE", help="write bytes and exit code there, too")
     return parser
@@ -65,36 +66,52 @@ def _command_line(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "fsdp_lab.train", *words]
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    """Ends the program through its clean-up, which a second signal must not cut short."""
-    for ignored in _SIGNALS:
-        signal.signal(ignored, signal.SIG_IGN)
-    raise SystemExit(128 + number)
+def _announce(net: Namespaces) -> None:
+    measured = net.measure()
+    if measured is None:
+        return
+    print(f"link: {net.rate} asked, {measured / 1e6:.4g} Mbit/s measured, delay {net.delay}", flush=True)
+    asked = parse_rate(net.rate)
+    if asked is not None and measured < 0.85 * asked:
+        print(f"this machine cannot send at {net.rate}; take the measured rate for the link's", file=sys.stderr)
 
 
 def _record(net: Namespaces, command: Sequence[str], code: int, seconds: float) -> dict[str, Any]:
-    """What was run and what every rank sent and received (bytes on the interface, headers included)."""
+    """What was run and what every node sent and received (bytes on the interface, headers included)."""
+    firsts = range(0, net.ranks, net.per_node)
     return {
         "ranks": net.ranks,
+        "per_node": net.per_node,
         "rate": net.rate,
+        "rate_measured": net.measured,
         "delay": net.delay,
         "tcp_congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "command": list(command),
         "exit_code": code,
         "seconds": round(seconds, 3),
-        "per_rank": [{"rank": r, "tx_bytes": net.tx_bytes(r), "rx_bytes": net.rx_bytes(r)} for r in range(net.ranks)],
+        "nodes": [
+            {
+                "ranks": list(range(first, first + net.per_node)),
+                "tx_bytes": net.tx_bytes(first),
+                "rx_bytes": net.rx_bytes(first),
+                "inside_bytes": net.inside_bytes(first),
+            }
+            for first in firsts
+        ],
     }
 
 
 def _table(record: dict[str, Any]) -> str:
-    heading = (
-        f"{'rank':>4}  {'sent MB':>10}  {'received MB':>11}   interface bytes, headers included; rate {record['rate']}"
-    )
-    rows = [f"{r['rank']:>4}  {r['tx_bytes'] / 1e6:>10.3f}  {r['rx_bytes'] / 1e6:>11.3f}" for r in record["per_rank"]]
-    return "\n".join([heading, *rows])
+    columns = {"sent MB": "tx_bytes", "received MB": "rx_bytes"}
+    if record["per_node"] > 1:
+        columns["inside MB"] = "inside_bytes"
+    rows = [f"{'ranks':>8s}" + "".join(f"{head:>13s}" for head in columns)]
+    rows[0] += f"   interface bytes, headers included; rate {record['rate']}"
+    for node in record["nodes"]:
+        ranks = "-".join(map(str, dict.fromkeys((node["ranks"][0], node["ranks"][-1]))))
+        rows.append(f"{ranks:>8s}" + "".join(f"{node[key] / 1e6:>13.3f}" for key in columns.values()))
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":
-    for wanted in _SIGNALS:
-        signal.signal(wanted, _leave)
     sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,19 @@
 """Processes that belong together end together, whoever fails and whatever signal comes."""
 
+import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 Process = subprocess.Popen[Any]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SAVE_S = 30  # after SIGTERM, to save and leave; torchrun gives its workers as long
 _POLL_S = 0.02
 
@@ -25,6 +31,42 @@ def wait_together(starting: Iterable[Process], grace_s: float) -> int:
     except BaseException:
         end(processes, _SAVE_S)
         raise
+
+
+@contextmanager
+def leaving_tidily() -> Iterator[None]:
+    """Inside, SIGINT, SIGTERM and SIGHUP raise SystemExit(128 + n), and a second one does not cut the clean-up short.
+
+    Signals that the program ignores (nohup) stay ignored. Outside the main thread nothing changes.
+    """
+    wanted = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.getsignal(number) for number in wanted}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    for ignored in _SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def dying_with_this_process() -> Callable[[], None]:
+    """Popen's ``preexec_fn`` for a child that the kernel kills when the thread that starts it ends, even by kill -9."""
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we could ask
+            os._exit(1)
+
+    return ask
 
 
 def end(processes: Sequence[Process], seconds: float) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 import comm_compress as cc
 from fsdp_lab.config import CommConfig
 from fsdp_lab.profiling import OPS, Op, StockTraffic
+from fsdp_lab.wire_check import Claim
 
 
 def check_compression(config: CommConfig) -> None:
@@ -73,6 +74,11 @@ class Communication:
         if self.has_stock_direction and not self.stock.sent_bytes:
             return None
         return self.totals().sent_bytes + steps * self.stock.sent_bytes
+
+    def claim(self) -> Claim:
+        """What our hooks say they sent so far, on this rank, and in how many messages."""
+        totals = self.totals()
+        return Claim(totals.sent_bytes, totals.messages)
 
     def warmed_up(self, steps: int) -> None:
         """The first ``steps`` steps are over: their times (of compiling, of new memory) do not count."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fsdp_lab.config import TrainConfig
+from fsdp_lab.link import Link, link_of_this_run
 from fsdp_lab.settings import ConfigError
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class Ranks:
     device: torch.device
     backend: str
     mesh: DeviceMesh
+    link: Link | None = None  # what emulates the network, if something does
 
     @property
     def is_first(self) -> bool:
@@ -64,6 +66,9 @@ def join(config: TrainConfig) -> Iterator[Ranks]:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
     local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    link = link_of_this_run()
+    if link is not None:  # its nodes are all this machine
+        local_rank, local_world = int(os.environ["RANK"]), link.ranks
     torch.set_num_threads(config.run.threads or max(1, (os.cpu_count() or 1) // local_world))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -74,7 +79,7 @@ def join(config: TrainConfig) -> Iterator[Ranks]:
     )
     rank, world = dist.get_rank(), dist.get_world_size()
     try:
-        yield Ranks(rank, world, local_rank, device, backend, init_device_mesh(device.type, (world,)))
+        yield Ranks(rank, world, local_rank, device, backend, init_device_mesh(device.type, (world,)), link)
     finally:
         dist.destroy_process_group()
 

@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from fsdp_lab.wire_check import Claim
+
 Op = Literal["reduce_scatter", "all_gather"]
 OPS: tuple[Op, ...] = ("reduce_scatter", "all_gather")
 STEP = "fsdp_lab::step"  # the profiler's span around an optimizer step
@@ -64,11 +66,12 @@ def _numel(event: Any) -> int:
 
 @dataclass
 class OpTraffic:
-    """One collective's traffic in one optimizer step: elements and bytes a rank sends to others, and milliseconds."""
+    """One collective's traffic in one optimizer step: elements, bytes and messages a rank sends, and milliseconds."""
 
     elements: int = 0
     raw_bytes: int = 0
     sent_bytes: int = 0
+    messages: int = 0
     milliseconds: float = 0.0
 
 
@@ -88,12 +91,19 @@ class StockTraffic:
             elements = sum(steps[-1][0][op].sizes) * (len(by_rank) - 1) // len(by_rank)
             raw = elements * itemsize[op]
             milliseconds = [_fastest([rank[op].milliseconds for rank in ranks]) for ranks in steps[1:] or steps]
-            self.ops[op] = OpTraffic(elements, raw, raw * _gloo_factor(op, backend), statistics.median(milliseconds))
+            factor = _gloo_factor(op, backend)
+            messages = 2 * factor * (len(by_rank) - 1) * len(steps[-1][0][op].sizes)  # gloo halves each rank's part
+            self.ops[op] = OpTraffic(elements, raw, raw * factor, messages, statistics.median(milliseconds))
 
     @property
     def sent_bytes(self) -> int:
         """What a rank sends in one step by stock collectives, both kinds."""
         return sum(op.sent_bytes for op in self.ops.values())
+
+    @property
+    def claim(self) -> Claim:
+        """That, and the messages it takes on gloo."""
+        return Claim(self.sent_bytes, sum(op.messages for op in self.ops.values()))
 
 
 def _fastest(by_rank: list[list[float]]) -> float:

@@ -43,6 +43,7 @@ from fsdp_lab.results.derived import derived
 from fsdp_lab.samples import Sample, Samples
 from fsdp_lab.settings import ConfigError
 from fsdp_lab.trace import Profile
+from fsdp_lab.wire_check import WireCheck
 
 _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
@@ -68,6 +69,8 @@ class Run:
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
         self._row: dict[str, Any] = environment()  # of the code that runs, not of what is edited meanwhile
+        if ranks.link is not None:
+            self.note(**ranks.link.row())
         self._is_recorded = threading.Lock()
         self._reported_at = (0, 0.0, 0)
 
@@ -104,15 +107,20 @@ class Run:
         warmup = min(5, total // 4)
         self.clock = StepClock(self.ranks.device, warmup)
         self.window = self._window(warmup, total)
+        self.wire = WireCheck(self.ranks.link, self.ranks, comm.claim)
         self.progress = Progress(total, self.ranks.is_first, self.logs if self.config.run.tensorboard else None)
+        self.wire.open()
         for step in range(1, total + 1):
             self.window.begin_step(step)
             if self._sample_due(step):
+                self.wire.close()  # comparing sends bytes of its own
                 comm.begin_comparison()
             self.clock.start()
             yield step
             if (events := self.window.collect(step)) is not None:
-                self._observe(events)
+                with self.wire.paused():
+                    self._observe(events)
+        self.wire.close()
         self.progress.close()
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
@@ -136,11 +144,14 @@ class Run:
         if logged:
             self._add_to_curve(step, **logged)
         self.stop.agree()
+        self.wire.after_step(all_reduces=2 + self._log_due(step))  # the norm, the agreement to go on, the mean loss
+        if is_sampled:
+            self.wire.open()
 
     def evaluation_due(self, step: int) -> bool:
         """Is it time for an evaluation, by steps or by the clock, and this not the last step? Collective."""
         every = self.config.run.eval_steps
-        by_clock = self.goals.waits_for_time and self.ranks.broadcast(self.goals.is_time(self.clock.train_seconds))
+        by_clock = self.goals.waits_for_time and self._is_time()
         return step != self.total_steps and (by_clock or (every > 0 and step % every == 0))
 
     def tokens_per_step(self) -> int:
@@ -186,6 +197,7 @@ class Run:
         comm = _mean(self.ranks.gather(self.comm.row(steps, timing["step_time_ms_mean"])))
         self.note(
             **comm,
+            **self.wire.row(self.comm.stock.claim),
             **timing,
             **self.samples.row(),
             steps=steps,
@@ -330,6 +342,10 @@ class Run:
         self.progress.say(f"step skipped: a gradient is not finite ({self.nonfinite_steps} so far)")
         if self._nonfinite_in_a_row >= self.config.run.max_nonfinite_steps:
             raise FloatingPointError(f"{self._nonfinite_in_a_row} steps in a row with gradients that are not finite")
+
+    def _is_time(self) -> bool:
+        with self.wire.paused():
+            return self.ranks.broadcast(self.goals.is_time(self.clock.train_seconds))
 
     def _sample_due(self, step: int) -> bool:
         """Is the gradient of this step compared with the exact one? Not where a profile would see it."""

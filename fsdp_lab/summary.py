@@ -31,7 +31,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
     lines += _goals(row)
     if row["nonfinite_steps"]:
         lines.append(f"skipped      {row['nonfinite_steps']} steps with gradients that were not finite")
-    lines += ["", *_traffic(row), ""]
+    lines += ["", *_traffic(row), *_link(row), ""]
     if profile is not None:
         lines += [short_table(profile), ""]
     lines += [f"{name:12s} {path}" for name, path in written.items()]
@@ -74,6 +74,24 @@ def _traffic(row: Mapping[str, Any]) -> list[str]:
     if sent["reduce_scatter"] > 1.5 * raw["reduce_scatter"]:
         lines.append("gloo's own reduce-scatter is an all-reduce: it sends twice the bytes that identity needs")
     return lines
+
+
+def _link(row: Mapping[str, Any]) -> list[str]:
+    if row.get("interface_bytes_total") is None:
+        return []
+    asked, measured = row["link_rate_asked"], row["link_rate_measured"]
+    rate = f"{_rate(asked)} asked" if asked else "no limit"
+    if measured:
+        rate += f", {_rate(measured)} measured"
+    sent = _bytes(row["interface_bytes_total"] / max(row["interface_steps"], 1))
+    lines = [f"link: {rate}, delay {row['link_delay_ms']:g} ms; its interface sent {sent} a step, headers included"]
+    if row["bytes_trusted"] is False:
+        lines.append("UNTRUSTED: the interface's payload and the bytes counted above are more than 1 % apart")
+    return lines
+
+
+def _rate(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:.3g} Mbit/s"
 
 
 def _line(name: str, raw: float, sent: float, time: str) -> str:

@@ -69,8 +69,10 @@ def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) 
 
 def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evaluation:
     """Loss on the validation split with exact weights, whatever carries parameters in training."""
-    with comm.exact():
-        return evaluate(model.module, data.validation_batches(), run.ranks, run.stop.agree)
+    with comm.exact(), run.wire.paused():
+        evaluation = evaluate(model.module, data.validation_batches(), run.ranks, run.stop.agree)
+        model.reshard()  # the next training step sends what every other one sends
+    return evaluation
 
 
 def save_model(model: Model, data: Corpus, run: Run) -> None:

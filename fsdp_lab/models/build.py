@@ -35,6 +35,11 @@ class Model(NamedTuple):
         assert isinstance(self.module, FSDPModule)
         self.module.set_requires_gradient_sync(on)
 
+    def reshard(self) -> None:
+        """Let go of what the root keeps gathered: the next forward gathers it anew."""
+        assert isinstance(self.module, FSDPModule)
+        self.module.reshard()
+
     def row(self) -> dict[str, Any]:
         """The model fields of a results row."""
         return {"model": self.name, "num_parameters": self.num_parameters, "param_dtype": self.param_dtype}

@@ -219,6 +219,25 @@ FIELDS = (
         "largest CUDA memory that a rank's allocator held; CPU: peak_rss_gb",
         since=2,
     ),
+    # Link: where experiments.links or the like emulated a network; null elsewhere
+    Field("link_rate_asked", "float", "bit/s", "what a node was allowed to send; null without a limit", "no"),
+    Field("link_rate_measured", "float", "bit/s", "what a TCP stream got between two nodes before the run", "no"),
+    Field("link_delay_ms", "float", "ms", "latency added one way", "no"),
+    Field(
+        "interface_bytes_total",
+        "int",
+        "bytes",
+        "sent by the network interface over interface_steps, headers included, mean over the ranks",
+        "no",
+    ),
+    Field("interface_steps", "int", "steps", "training steps that interface_bytes_total counts, nothing else", "no"),
+    Field(
+        "bytes_trusted",
+        "bool",
+        "",
+        "is the interface's payload within 1 % of what we say was sent? null where nobody can tell (docs/links.md)",
+        "no",
+    ),
     # Where it ran
     Field("git_commit", "str", "", "commit of the source checkout; null when installed", "no"),
     Field("git_dirty", "bool", "", "whether the checkout had uncommitted changes", "no"),

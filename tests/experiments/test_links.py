@@ -6,27 +6,32 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from experiments.leftovers import own_tag, remove, remove_leftovers
 from experiments.links import Namespaces, UnavailableError, main, unavailable
 from experiments.namespaces import _command, parse_delay, parse_rate
 from experiments.ranks import wait_together
+from fsdp_lab.link import Link
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Every rank sends its entry of argv[1] (bytes) to the next and writes the bits per second it received to argv[2]/RANK.
+# Every rank sends its entry of argv[1] (bytes) to the next and writes the bits per second it received to argv[2]/RANK;
+# argv[3] ranks share an address.
 RING = """
 import os, socket, sys, threading, time
 rank, world, sizes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), eval(sys.argv[1])
+peer, per_node = (rank + 1) % world, int(sys.argv[3])
 network = os.environ["MASTER_ADDR"].rpartition(".")[0]
-server = socket.create_server(("", 5000))
+server = socket.create_server(("", 5000 + rank))
 def send():
     for _ in range(200):
         try:
-            with socket.create_connection((f"{network}.{(rank + 1) % world + 1}", 5000)) as peer:
-                return peer.sendall(bytes(sizes[rank]))
+            with socket.create_connection((f"{network}.{peer // per_node + 1}", 5000 + peer)) as to:
+                return to.sendall(bytes(sizes[rank]))
         except ConnectionRefusedError:  # not there yet
             time.sleep(0.02)
 sender = threading.Thread(target=send)
@@ -51,8 +56,15 @@ def namespaces() -> str:
     return subprocess.check_output(["ip", "netns", "list"], text=True)
 
 
-def ring(folder: Path, *sizes: int) -> list[str]:
-    return [sys.executable, "-c", RING, str(sizes), str(folder)]
+def ring(folder: Path, *sizes: int, per_node: int = 1) -> list[str]:
+    return [sys.executable, "-c", RING, str(sizes), str(folder), str(per_node)]
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 @pytest.mark.netns
@@ -82,6 +94,77 @@ def test_a_shaped_link_has_its_rate_and_two_directions(tmp_path: Path) -> None:
         assert 0.5 * 80 < mbit_per_s(1) < 1.1 * 80
         assert net.run(ring(tmp_path, 4_000_000, 4_000_000)) == 0
     assert max(mbit_per_s(0), mbit_per_s(1)) < 1.1 * 80
+
+
+@pytest.mark.netns
+@pytest.mark.usefixtures("links")
+def test_a_node_is_fast_inside_and_has_one_link_to_the_others(tmp_path: Path) -> None:
+    with Namespaces(4, rate="80mbit", per_node=2) as net:
+        places = [[net.environment(rank)[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")] for rank in range(4)]
+        assert places == [["0", "2"], ["1", "2"], ["0", "2"], ["1", "2"]]
+        assert net.address(0) == net.address(1) != net.address(2) == net.address(3)
+        assert net.run(ring(tmp_path, *[4_000_000] * 4, per_node=2)) == 0
+        for first in (0, 2):
+            assert 4e6 <= net.tx_bytes(first) < 4.5e6  # rank 1's to rank 2, rank 3's to rank 0
+            assert 4e6 <= net.inside_bytes(first) < 4.5e6
+    mbit_per_s = [float((tmp_path / str(rank)).read_text()) / 1e6 for rank in range(4)]
+    assert max(mbit_per_s[0], mbit_per_s[2]) < 1.1 * 80
+    assert min(mbit_per_s[1], mbit_per_s[3]) > 2 * 80
+
+
+@pytest.mark.netns
+@pytest.mark.usefixtures("links")
+def test_the_rate_is_measured_and_the_ranks_are_told() -> None:
+    with Namespaces(2, rate="80mbit") as net:
+        assert Link(**json.loads(net.environment(0)["FSDP_LAB_LINK"])) == Link(80e6, None, 0, ranks=2)
+        measured = net.measure()
+        assert measured is not None
+        assert 0.5 * 80e6 < measured < 80e6
+        assert json.loads(net.environment(1)["FSDP_LAB_LINK"])["rate_measured"] == measured
+    with Namespaces(2, per_node=2) as net:
+        assert net.measure() is None
+
+
+@pytest.mark.netns
+@pytest.mark.usefixtures("links")
+def test_after_kill_9_the_ranks_die_and_the_next_start_removes_the_rest(tmp_path: Path) -> None:
+    rank = "sleep 300 & echo $! > child$RANK.part; mv child$RANK.part child$RANK; echo $$ > rank$RANK; wait"
+    command = [sys.executable, "-m", "experiments.links", "--", "sh", "-c", rank]
+    run = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    eventually(lambda: len(list(tmp_path.glob("rank?"))) == 2)
+    ranks, children = ([int((tmp_path / f"{n}{r}").read_text()) for r in (0, 1)] for n in ("rank", "child"))
+    run.kill()
+    eventually(lambda: not any(map(alive, ranks)))  # before its parent has even asked for its exit code
+    assert all(map(alive, children))
+    assert f"links{run.pid}-" in namespaces()
+    with Namespaces(1):
+        assert f"links{run.pid}-" not in namespaces()
+        eventually(lambda: not any(map(alive, children)))
+    run.wait()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.netns
+@pytest.mark.usefixtures("links")
+def test_only_what_a_dead_process_made_is_left_over() -> None:
+    owner, start, where, _ = own_tag().split("-")
+    kept = [f"{owner}-{start}-{where}-0a-n0", f"{owner}-{start}-1-0b-n0", "links-of-somebody-else"]
+    left = [f"{owner}-{int(start) - 1}-{where}-0c-n0", f"links{2**22 + 1}-{start}-{where}-0d-sw"]  # pid reused; no such
+    try:
+        for name in (*kept, *left):
+            subprocess.run(["ip", "netns", "add", name], check=True)
+        assert set(left) <= set(remove_leftovers())
+        there = namespaces()
+        assert [name in there for name in (*kept, *left)] == [True] * 3 + [False] * 2
+    finally:
+        for name in (*kept, *left):
+            remove(name)
 
 
 @pytest.mark.netns
@@ -120,16 +203,13 @@ def test_two_runs_coexist_and_leave_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.netns
 @pytest.mark.usefixtures("links")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_the_ranks_save_and_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
     rank = 'trap "sleep 0.2; touch saved$RANK; exit 0" TERM; touch ready$RANK; while :; do sleep 0.05; done'
     command = [sys.executable, "-m", "experiments.links", "--", "sh", "-c", rank]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.Popen(command, cwd=tmp_path, env=environment)
-    end = time.monotonic() + 20
-    while len(list(tmp_path.glob("ready*"))) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    eventually(lambda: len(list(tmp_path.glob("ready*"))) == 2)
     assert f"links{run.pid}-" in namespaces()
     run.send_signal(number)
     assert run.wait(20) == 128 + number
@@ -149,8 +229,10 @@ def test_command_line_gives_every_rank_its_place_and_reports_bytes(
     assert code == 0
     assert (tmp_path / "1").read_text().split() == ["1", "1", "2", "2", "10.77.0.1", "29500", "eth0"]
     record = json.loads(report.read_text())
-    assert (record["exit_code"], record["rate"], len(record["per_rank"])) == (0, "1gbit", 2)
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert (record["exit_code"], record["rate"], record["per_node"]) == (0, "1gbit", 1)
+    assert [node["ranks"] for node in record["nodes"]] == [[0], [1]]
+    assert record["rate_measured"] > 0
+    assert len(capsys.readouterr().out.splitlines()) == 4  # the link, and a table
 
 
 def test_rates_and_delays() -> None:
@@ -164,7 +246,9 @@ def test_rates_and_delays() -> None:
         (["--rate", "fast", "--", "true"], "rate: got 'fast'"),
         (["--rate", "0mbit", "--", "true"], "rate: got '0mbit'"),
         (["--delay", "5", "--", "true"], "delay: got '5'"),
+        (["--rate", "500gbit", "--", "true"], "rate: got '500gbit'"),
         (["--ranks", "0", "--", "true"], "ranks: got 0"),
+        (["--ranks", "3", "--per_node", "2", "--", "true"], "per_node: got 2"),
         (["--rate", "1gbit"], "no command"),
         (["--json", "/no/such/folder/x.json", "--", "true"], "--json"),
         (["--", "--comm_dtype", "fp8"], "--comm_dtype"),

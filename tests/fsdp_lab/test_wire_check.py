@@ -1,0 +1,111 @@
+"""The law: a run whose interface sent other bytes than it claims is not trusted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.namespaces import Namespaces, unavailable
+from fsdp_lab import results
+from fsdp_lab.link import VARIABLE, Link, link_of_this_run
+from fsdp_lab.rank_environment import rank_environment
+from fsdp_lab.wire_check import Claim, Interface, agree, interface_counters
+from tests.fsdp_lab.test_train import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Sends a byte a rank by the book and everything else past it.
+LIAR = """
+import torch, torch.distributed as dist
+from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.registry import register
+from comm_compress.rounds import Exchange, Reduced
+from fsdp_lab.entry import run_as_program
+from fsdp_lab.train import train
+
+@register("liar", IdentityConfig)
+class Liar(Identity):
+    def reduce_scatter(self, rows, state):
+        hidden = rows.clone()
+        dist.all_reduce(hidden)
+        layout = Layout(Field("values", torch.uint8, 1, "values"))
+        message = Encoded.empty(rows.shape[0], rows.shape[1], layout, rows.device)
+        yield Exchange(message)
+        return Reduced(hidden[state.rank].clone(), message)
+
+run_as_program(train)
+"""
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+@pytest.mark.parametrize(
+    ("method", "gathers", "ranks", "per_node", "trusted"),
+    [("topk", "none", 2, 1, True), ("liar", "int8", 2, 1, False), ("onebit", "int4", 3, 3, True)],
+)
+def test_a_run_is_trusted_when_its_interface_sent_what_it_claims(
+    tmp_path: Path, method: str, gathers: str, ranks: int, per_node: int, trusted: bool
+) -> None:
+    lab = Lab(tmp_path)
+    (tmp_path / "program.py").write_text(LIAR)
+    settings: dict[str, Any] = {"comm_compress": method, "param_compress": gathers, "eval_steps": 3, "max_steps": 8}
+    flags = [*lab.flags(**settings), "--no_save_model"]
+    program = [sys.executable, str(tmp_path / "program.py"), *flags]
+    with Namespaces(ranks, per_node=per_node) as net, open(tmp_path / "said", "w") as said:
+        environment = {**rank_environment(ranks), "PYTHONPATH": str(ROOT)}
+        processes = [net.start(rank, program, environment, stdout=said, stderr=said) for rank in range(ranks)]
+        assert [process.wait(200) for process in processes] == [0] * ranks, (tmp_path / "said").read_text()
+    (row,) = results.load(lab.rows_file)
+    assert row["bytes_trusted"] is trusted
+    assert ("UNTRUSTED" in (tmp_path / "said").read_text()) is not trusted
+    assert row["interface_steps"] == row["steps"] == 8
+    assert (row["link_rate_asked"], row["link_delay_ms"]) == (None, 0)
+    if trusted:  # headers are a few percent at most
+        assert row["bytes_compressed_total"] < row["interface_bytes_total"] < 1.1 * row["bytes_compressed_total"]
+
+
+def interface(payload: int, packets: int, resent: int = 0) -> Interface:
+    return Interface(payload + 66 * packets, packets, resent)
+
+
+def test_headers_are_taken_off_and_one_percent_may_remain() -> None:
+    claim, own = Claim(100_000, 10), Claim(8, 2)
+    exact = 100_000 + 8 + 12 * 144
+    assert agree(interface(exact, 50), claim, own)
+    assert agree(interface(exact, 5000), claim, own)  # acknowledgements are packets without payload
+    assert agree(interface(exact + 1000, 50), claim, own)
+    assert agree(interface(exact - 1000, 50), claim, own)
+    assert not agree(interface(exact + 1001, 50), claim, own)
+    assert not agree(interface(exact - 1001, 50), claim, own)
+    assert agree(interface(exact + 1001, 50, resent=1), claim, own)  # sent twice
+    assert not agree(interface(exact - 1001, 50, resent=1), claim, own)  # that explains no missing bytes
+
+
+def test_the_interfaces_counters_are_read(tmp_path: Path) -> None:
+    header = (
+        "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes ...\n"
+    )
+    lines = "    lo: 7 1 0 0 0 0 0 0  7 1 0 0 0 0 0 0\n  eth0: 100 2 0 0 0 0 0 0 3000 4 0 0 0 0 0 0\n"
+    (tmp_path / "dev").write_text(header + lines)
+    (tmp_path / "snmp").write_text("Ip: A\nIp: 1\nTcp: InSegs OutSegs RetransSegs\nTcp: 5 6 9\n")
+    assert interface_counters(("eth0",), tmp_path) == Interface(3000, 4, 9)
+    assert interface_counters(("eth0", "lo"), tmp_path) == Interface(3007, 5, 9)
+    with pytest.raises(RuntimeError, match="no eth9"):
+        interface_counters(("eth9",), tmp_path)
+
+
+def test_the_environment_tells_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert link_of_this_run() is None
+    link = Link(2e8, 1.9e8, 5.0, ranks=4, per_node=2)
+    monkeypatch.setenv(VARIABLE, link.variables()[VARIABLE])
+    assert link_of_this_run() == link
+    for wrong in ("fast", json.dumps({"speed": 1})):
+        monkeypatch.setenv(VARIABLE, wrong)
+        with pytest.raises(ValueError, match=VARIABLE):
+            link_of_this_run()
