@@ -166,5 +166,6 @@ def test_a_window_of_no_steps_profiles_nothing_and_disturbs_nothing() -> None:
     for step in range(5, 9):
         window.begin_step(step)
         assert not window.disturbs(step)
-        assert window.end_step(step) is None
+        window.end_step()
+        assert window.collect(step) is None
     assert window._profiler is None
