@@ -365,7 +365,8 @@ class Run:
         return step % self.config.run.log_interval == 0 or step == self.total_steps
 
     def _evaluated(self, step: int, evaluation: Evaluation) -> None:
-        self.goals.saw(step, self.clock.train_seconds, evaluation)
+        """Enter an evaluation, at the same time for all ranks: they must agree on what they still wait for."""
+        self.goals.saw(step, self.ranks.broadcast(self.clock.train_seconds), evaluation)
         self._add_to_curve(step, val_loss=evaluation.loss, val_ppl=evaluation.ppl)
 
     def _add_to_curve(self, step: int, **values: float | None) -> None:
