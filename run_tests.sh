@@ -29,7 +29,7 @@ check() { # NAME COMMAND...
 
 check "ruff check" "$venv_python" -m ruff check .
 check "ruff format" "$venv_python" -m ruff format --check .
-check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments
+check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments analysis
 check "scripts" syntax
 check "pytest" "$venv_python" -m pytest
 

@@ -26,7 +26,7 @@ _ROW_S = 0.15  # a row of calls takes about so long
 
 
 def measure(ranks: int, rate: str, units: Sequence[int], repeats: int) -> list[Line]:
-    """The lines of ``ranks`` ranks behind links of ``rate``, for units of so many bytes. RuntimeError when one fails."""
+    """The lines of ``ranks`` ranks at ``rate``, for units of so many bytes. RuntimeError when a rank fails."""
     with tempfile.TemporaryDirectory() as folder, Namespaces(ranks, rate) as net:
         out = Path(folder) / "lines.json"
         command = [sys.executable, "-m", "experiments.collective_times", str(out), str(repeats), *map(str, units)]
@@ -62,7 +62,9 @@ def rank_main(out: Path, repeats: int, units: Sequence[int]) -> None:
 
         calls = torch.tensor([max(2, min(100, round(_ROW_S / row(2))))])
         dist.broadcast(calls, 0)
-        lines.append({"kind": kind, "bytes": sent, "seconds": statistics.median(row(int(calls)) for _ in range(repeats))})
+        lines.append(
+            {"kind": kind, "bytes": sent, "seconds": statistics.median(row(int(calls)) for _ in range(repeats))}
+        )
 
     identity = cc.make("identity")
     assert identity is not None

@@ -107,6 +107,7 @@ def plain(name: str, config: dict[str, Any]) -> cc.Compressor:
         assert compressor is not None
     return compressor
 
+
 # both directions, for slow links: what `experiments.calibrate` and `experiments.link_matrix` run
 LINK_RUNS: list[Run] = [
     ("none", {}, "none", {}),

@@ -17,24 +17,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.bench_link import interface_bytes
+from experiments.link_models import MODELS, register
 from experiments.method_settings import Run
-from experiments.namespaces import Namespaces
+from experiments.namespaces import Namespaces, parse_rate
 from fsdp_lab.rank_environment import rank_environment
 
 Line = dict[str, Any]
-VOCABULARY = 50257  # GPT-2's
 PHASES = ("forward", "backward", "update")
 _WARMUP = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one start of the ranks does: ``runs`` in turn on the model of the trainer's ``flags``.
+    """What one start of the ranks does: ``runs`` in turn on a ``model`` of `experiments.link_models`.
 
     A method takes at least ``least`` and at most ``most`` steps, and ``seconds`` in between.
     """
@@ -42,13 +42,12 @@ class Job:
     ranks: int
     rate: str
     model: str
-    flags: list[str]
     runs: list[Run]
     out: str
     seconds: float = 2.0
     least: int = 4
     most: int = 20
-    extra: dict[str, Any] = field(default_factory=dict)
+    prefetch: int = 1
 
     def steps(self, step_s: float) -> int:
         """How many steps count, when one takes so long."""
@@ -63,6 +62,12 @@ def label(run: Run) -> str:
         return " ".join([method, *(f"{k}={json.dumps(v).strip(chr(34))}" for k, v in values.items())])
 
     return f"{one(gradients, settings)} + {one(parameters, parameter_settings)}"
+
+
+def bucket_bytes(rate: str) -> float:
+    """What the shaper of `experiments.namespaces` lets through at once after a silence."""
+    bits = parse_rate(rate)
+    return max(bits / 8 * 5e-3, 1 << 16) if bits else 0.0
 
 
 def measure(job: Job) -> None:
@@ -86,20 +91,40 @@ def rank_main(job: Job) -> None:
     from fsdp_lab.optim import build_optimizer
     from fsdp_lab.presets import resolve
 
-    config = resolve(parse(job.flags), has_gpu=False)
+    register()
+    chosen = MODELS[job.model]
+    flags = ["--model", chosen.preset, "--fsdp_prefetch", str(job.prefetch)]
+    config = resolve(parse(flags), has_gpu=False)
     with join(config) as ranks:
-        model = build_model(config, ranks, VOCABULARY, VOCABULARY - 1).module
+        model = build_model(config, ranks, chosen.vocabulary, chosen.vocabulary - 1).module
         optimizer = build_optimizer(model, config.optim, total_steps=100_000)
-        tokens = torch.randint(VOCABULARY, (config.optim.batch_size or 1, config.data.max_length or 1))
+        tokens = torch.randint(chosen.vocabulary, (config.optim.batch_size or 1, config.data.max_length or 1))
         units = [name or "root" for name, module in model.named_modules() if isinstance(module, FSDPModule)]
         for run in job.runs:
+            before = yardstick_ms(ranks)
             line = Measurement(model, tokens, optimizer, units, run, config).line(job, ranks)
+            line["yardstick_ms"] = max(before, yardstick_ms(ranks))
             if ranks.is_first:
                 with Path(job.out).open("a") as file:
                     file.write(json.dumps(line) + "\n")
         ranks.gather(None)  # nobody leaves while another still writes or measures
         sys.stdout.flush()
         os._exit(0)  # gloo's threads may abort a plain exit
+
+
+def yardstick_ms(ranks: Any) -> float:
+    """How fast the machine is just now: the median time of a fixed product and copy, all ranks at once, rank 0's."""
+    import torch
+
+    matrix, page = torch.ones(384, 384), torch.ones(1 << 20)
+    seconds = []
+    ranks.gather(None)
+    for _ in range(7):
+        start = time.perf_counter()
+        matrix @ matrix
+        page.clone()
+        seconds.append(time.perf_counter() - start)
+    return float(ranks.broadcast(statistics.median(seconds) * 1e3))
 
 
 class Measurement:
@@ -147,15 +172,15 @@ class Measurement:
         whole = [math.fsum(parts) for parts in zip(*self.wall.values(), strict=True)]
         return {
             "model": job.model,
-            "flags": job.flags,
             "ranks": job.ranks,
             "rate": job.rate,
             "method": label(self.run),
             "run": list(self.run),
-            "prefetch": self.config.comm.fsdp_prefetch,
+            "prefetch": job.prefetch,
             "steps": steps,
             "step_ms_p50": statistics.median(whole),
             "step_ms": whole,
+            "bucket_bytes": bucket_bytes(job.rate),
             "phase_ms": {phase: statistics.median(times) for phase, times in self.wall.items()},
             "own_ms": {phase: statistics.median(times) for phase, times in self.own.items()},
             "unit_forward_ms": {unit: seconds * 1e3 / steps for unit, seconds in self.unit_forward.items()},
@@ -163,7 +188,6 @@ class Measurement:
             "sent_bytes": {op: sum(unit["sent_bytes"] for unit in units.values()) for op, units in unit_ops.items()},
             "interface_bytes": interface / steps,
             "ops": unit_ops,
-            **job.extra,
         }
 
     def _step(self) -> None:
