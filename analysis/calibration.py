@@ -11,10 +11,11 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.step_model import ITEM, Codec, Cost, Link, Method, Model, Unit
+from analysis.step_model import ITEM, Codec, Cost, Link, Method, Model, Unit, step_seconds
 
 Line = Mapping[str, Any]
 STOCK = {"reduce_scatter": Codec(kind="reduce_scatter"), "all_gather": Codec(kind="all_gather")}
@@ -88,9 +89,23 @@ class Calibration:
         units = {
             u: Unit(lines[0]["unit_elements"][u], forward[u], own["backward"] * forward[u] / whole) for u in forward
         }
+        blocks = [units[u] for u in names]
+        model = Model(units["root"], blocks, own["update"], prefetch=lines[0]["prefetch"])
+        meeting_s = self._waiting(model, lines, base) / len(units)
         # a rank updates its shard
-        model = Model(units["root"], [units[u] for u in names], own["update"] * base / world, prefetch)
+        model = replace(model, update_s=own["update"] * base / world, meeting_s=meeting_s, prefetch=prefetch)
         return model.slowed(self._slower(world, base))
+
+    def _waiting(self, model: Model, lines: Sequence[Line], world: int) -> float:
+        """What steps without a limit took longer than everything else accounts for: the median over methods."""
+        link = self.link(world, None)
+        parts = ("encode_ms", "wire_ms", "decode_ms")
+        missing = []
+        for line in lines:
+            hooks = math.fsum(call[part] for op in line["ops"].values() for call in op.values() for part in parts)
+            seconds = (math.fsum(line["own_ms"].values()) + hooks) / 1e3
+            missing.append(seconds - step_seconds(model, self.method(line["method"], world), link, world))
+        return max(0.0, statistics.median(missing))
 
     def method(self, name: str, world: int) -> Method:
         """A measured method, by its name in the matrix (``int8 + int4``)."""

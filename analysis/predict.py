@@ -92,7 +92,7 @@ def break_even(ours: Callable[[float], float], base: Callable[[float], float]) -
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if ours(middle) < base(middle) else (low, middle)
-    return low
+    return float(low)
 
 
 def parse_rate(text: str) -> float | None:
@@ -102,7 +102,8 @@ def parse_rate(text: str) -> float | None:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])bit", text.lower())
     if not found or not float(found[1]):
         raise ValueError(f"rate: got {text!r}, wants a number with a unit such as 200mbit or 1gbit, or none")
-    return float(found[1]) * _BITS[found[2]]
+    number, unit = found.groups()
+    return float(number) * _BITS[unit]
 
 
 def show_rate(bits_per_s: float | None) -> str:

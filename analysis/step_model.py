@@ -5,7 +5,8 @@
 
 What is assumed, and holds for FSDP2 on CPU and gloo as `comm_compress.attach` sets it up:
 
-- all ranks do the same at the same time, so one rank stands for all;
+- all ranks do the same at the same time, so one rank stands for all, but for ``meeting_s``: no two ranks compute
+  for equally long, and at every reduce-scatter the earlier ones wait for the last;
 - an all-gather is posted ``prefetch`` units ahead of its use (0: when it is used) and hides behind what is computed
   meanwhile; encoding and decoding hide behind nothing;
 - a reduce-scatter hides behind nothing on gloo. On NCCL (``overlap_reduce``) backward goes on meanwhile and waits for
@@ -111,11 +112,15 @@ class Unit:
 
 @dataclass(frozen=True)
 class Model:
-    """The units in the order of forward; ``root`` holds embeddings and head. ``update_s``: clipping and optimizer."""
+    """The units in the order of forward; ``root`` holds embeddings and head.
+
+    ``update_s``: clipping and optimizer. ``meeting_s``: waiting for slower ranks, a reduce-scatter.
+    """
 
     root: Unit
     blocks: Sequence[Unit]
     update_s: float = 0.0
+    meeting_s: float = 0.0
     prefetch: int = 1
     overlap_reduce: bool = False
 
@@ -126,7 +131,8 @@ class Model:
             return replace(u, forward_s=u.forward_s * factor, backward_s=u.backward_s * factor)
 
         blocks = [unit(block) for block in self.blocks]
-        return replace(self, root=unit(self.root), blocks=blocks, update_s=self.update_s * factor)
+        update_s, meeting_s = self.update_s * factor, self.meeting_s * factor
+        return replace(self, root=unit(self.root), blocks=blocks, update_s=update_s, meeting_s=meeting_s)
 
     @property
     def compute_s(self) -> float:
@@ -197,6 +203,8 @@ class _Step:
         self.now = max(self.now, self.send(self.method.parameters, unit)) + self.decode(self.method.parameters, unit)
 
     def reduce(self, unit: Unit) -> None:
+        if self.world > 1:
+            self.now += self.model.meeting_s
         arrives = self.send(self.method.gradients, unit)
         if self.model.overlap_reduce:
             self.reduced_at = max(self.reduced_at, arrives) + self.decode(self.method.gradients, unit)

@@ -25,6 +25,7 @@ def step(method: str, ranks: int) -> dict[str, Any]:
     return {
         "model": "blocks",
         "ranks": ranks,
+        "prefetch": 1,
         "method": f"{method} + {method}",
         "own_ms": {"forward": 10.0, "backward": 20.0, "update": 4.0},
         "unit_forward_ms": {"root": 0.0, "h.0": 3.0, "h.1": 1.0},
@@ -35,13 +36,15 @@ def step(method: str, ranks: int) -> dict[str, Any]:
 
 def _call(method: str, n: int, ranks: int) -> dict[str, float]:
     if method == "none":
-        return dict.fromkeys(("calls", "elements", "sent_bytes", "extra_collectives", "encode_ms", "decode_ms"), 0.0)
+        keys = ("calls", "elements", "sent_bytes", "extra_collectives", "encode_ms", "wire_ms", "decode_ms")
+        return dict.fromkeys(keys, 0.0)
     elements = n * (ranks - 1) / ranks
     return {
         "calls": 1,
         "elements": elements,
         "sent_bytes": elements * BITS[method] / 8,
         "extra_collectives": 0,
+        "wire_ms": 0.0,
         "encode_ms": 1 + 4 * n * 1e-6,
         "decode_ms": 2 + 4 * n * 0.5e-6,
     }

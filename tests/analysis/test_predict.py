@@ -12,6 +12,7 @@ import pytest
 from analysis import scaling, speedup
 from analysis.calibration import Calibration, straight_line
 from analysis.predict import BF16, NONE, Predictor, break_even, check, check_table, main, parse_rate, show_rate
+from analysis.step_model import step_seconds
 from tests.analysis import planted
 
 
@@ -42,6 +43,20 @@ def test_planted_parameters_are_found_again() -> None:
     ]
     assert [u.backward_s for u in (model.root, *model.blocks)] == pytest.approx([12e-3, 6e-3, 2e-3])
     assert model.update_s == pytest.approx(4e-3)
+
+
+def test_what_ranks_wait_for_each_other_is_what_nothing_else_explains() -> None:
+    """Planted: waiting of 60 ms in all beside what the model accounts for, in three reduce-scatters."""
+    assert Calibration(planted.document()).model("blocks", 2).meeting_s == 0
+    document = planted.document()
+    step = document["steps"][2]  # int8
+    document["steps"] = [step]
+    plain = Calibration(document)
+    alone = step_seconds(plain.model("blocks", 2), plain.method("int8 + int8", 2), plain.link(2, None), 2)
+    hooks = sum(c["encode_ms"] + c["decode_ms"] for op in step["ops"].values() for c in op.values())
+    for call in step["ops"]["reduce_scatter"].values():
+        call["wire_ms"] = (1e3 * alone + 60 - hooks - 34) / 3
+    assert Calibration(document).model("blocks", 2).meeting_s == pytest.approx(0.02)
 
 
 def test_more_ranks_than_cores_share_them() -> None:

@@ -71,6 +71,12 @@ def test_latency_counts_once_a_collective_and_codecs_on_the_thread() -> None:
     assert step_seconds(model(), Method(codec, codec), Link(math.inf, costs), 2) == pytest.approx(expected)
 
 
+def test_ranks_wait_for_each_other_at_every_reduce_scatter() -> None:
+    link = Link(math.inf, FREE)
+    assert step_seconds(model(meeting_s=0.5), PLAIN, link, 2) == pytest.approx(21.5 + 3 * 0.5)
+    assert step_seconds(model(meeting_s=0.5), PLAIN, link, 1) == pytest.approx(21.5)
+
+
 def test_further_rounds_cost_a_latency_each() -> None:
     costs = {**FREE, "all_reduce": Cost(alpha_s=0.25)}
     two = Method(Codec(rounds=2), Codec())
