@@ -69,7 +69,7 @@ class Calibration:
             k: Cost(c.alpha_s * peers, c.cpu_s_per_byte * self._slower(world, base), c.efficiency)
             for k, c in costs.items()
         }
-        return Link(rate or math.inf, costs, bucket)
+        return Link(rate or math.inf, costs, bucket, busy=self._shared and world >= self.cores)
 
     def model(self, name: str, world: int, prefetch: int = 1) -> Model:
         """A measured model: the median over all methods, since what a rank computes does not depend on them."""

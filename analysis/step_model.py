@@ -58,11 +58,13 @@ class Link:
 
     ``bucket``: bytes that pass at once after a silence (a token-bucket shaper's burst; 0 for a real link).
     ``costs``: by kind of collective: exchange (our transport), all_gather, reduce_scatter (stock), all_reduce (small).
+    ``busy``: no core is left over, so the ranks' own work for a prefetched message delays what they compute meanwhile.
     """
 
     rate: float
     costs: Mapping[str, Cost]
     bucket: float = 0.0
+    busy: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,9 +197,12 @@ class _Step:
 
     def post(self, units: Sequence[Unit], first: int) -> None:
         """Encode and begin to send those not yet under way."""
+        codec = self.method.parameters
         for place, unit in enumerate(units, first):
             if place not in self.arriving:
-                self.arriving[place] = self.send(self.method.parameters, unit)
+                self.arriving[place] = self.send(codec, unit)
+                if self.link.busy and self.model.prefetch:
+                    self.now += self.link.costs[codec.kind].cpu_s_per_byte * codec.sent(unit, self.world)
 
     def gather(self, unit: Unit) -> None:
         self.now = max(self.now, self.send(self.method.parameters, unit)) + self.decode(self.method.parameters, unit)

@@ -47,6 +47,14 @@ def test_a_prefetched_gather_hides_behind_computation() -> None:
     assert step_seconds(model(1), PLAIN, link, 2) == pytest.approx(21.5 + 2.0 + 0.5 + reduced + 8 / 1000)
 
 
+def test_without_a_core_to_spare_a_prefetched_message_delays_computation() -> None:
+    costs = {**FREE, "exchange": Cost(cpu_s_per_byte=1e-3)}
+    own = 2.0 + 0.5 + 3.0  # the root's gather, block 0's first one, the reduce-scatters: waited for
+    free, busy = (step_seconds(model(1), PLAIN, Link(math.inf, costs, busy=busy), 2) for busy in (False, True))
+    assert free == pytest.approx(21.5 + own)
+    assert busy == pytest.approx(21.5 + own + 3 * 0.5)
+
+
 def test_a_gather_that_is_too_slow_is_waited_for_in_part() -> None:
     # 500 bytes take 2.5 s: block 1's gather begins when block 0's ends, 1 s of it hides behind block 0
     link = Link(200.0, FREE)
