@@ -82,13 +82,15 @@ class Calibration:
         own = {
             p: statistics.median(line["own_ms"][p] for line in lines) / 1e3 for p in ("forward", "backward", "update")
         }
-        names = [unit for unit in lines[0]["unit_elements"] if unit != "root"]
-        forward = {u: statistics.median(line["unit_forward_ms"][u] for line in lines) / 1e3 for u in names}
-        forward["root"] = max(own["forward"] - math.fsum(forward.values()), 0.0)
+        elements = lines[0]["unit_elements"]
+        names = [unit for unit in elements if unit != "root"]
+        inside = {u: statistics.median(line["unit_forward_ms"][u] for line in lines) / 1e3 for u in elements}
+        # The rest is FSDP2's copying in and out, which goes by size, and the root's own layers; where these are
+        # large (the head of a large vocabulary) the root has most of the parameters, too.
+        outside = max(own["forward"] - math.fsum(inside[u] for u in names), 0.0) / sum(elements.values())
+        forward = {u: (inside[u] if u in names else 0.0) + outside * elements[u] for u in elements}
         whole = math.fsum(forward.values())
-        units = {
-            u: Unit(lines[0]["unit_elements"][u], forward[u], own["backward"] * forward[u] / whole) for u in forward
-        }
+        units = {u: Unit(elements[u], forward[u], own["backward"] * forward[u] / whole) for u in elements}
         blocks = [units[u] for u in names]
         model = Model(units["root"], blocks, own["update"], prefetch=lines[0]["prefetch"])
         meeting_s = self._waiting(model, lines, base) / len(units)

@@ -58,7 +58,8 @@ class Link:
 
     ``bucket``: bytes that pass at once after a silence (a token-bucket shaper's burst; 0 for a real link).
     ``costs``: by kind of collective: exchange (our transport), all_gather, reduce_scatter (stock), all_reduce (small).
-    ``busy``: no core is left over, so the ranks' own work for a prefetched message delays what they compute meanwhile.
+    ``busy``: the ranks compute on all cores, so that a prefetched message makes no headway while they do (gloo's
+    threads get a core only when the calling thread waits).
     """
 
     rate: float
@@ -184,25 +185,30 @@ class _Step:
     def pass_over(self, blocks: Sequence[Unit], compute_s: Sequence[float], head_s: float, reduce: bool) -> None:
         """Forward or backward through the blocks, ``head_s`` before them; gathers go ahead of it."""
         self.post(blocks[: self.model.prefetch], 0)
-        self.now += head_s
+        self.compute(head_s)
         for place, block in enumerate(blocks):
             self.post(blocks[place : place + 1], place)
             self.now = max(self.now, self.arriving.pop(place)) + self.decode(self.method.parameters, block)
             ahead = place + self.model.prefetch
             self.post(blocks[ahead : ahead + 1] if self.model.prefetch else [], ahead)
-            self.now += compute_s[place]
+            self.compute(compute_s[place])
             if reduce:
                 self.reduce(block)
         self.arriving.clear()
 
+    def compute(self, seconds: float) -> None:
+        """Forward, backward: messages under way go on meanwhile, or stand still when no core is left for them."""
+        if self.link.busy:
+            under_way = {place: at for place, at in self.arriving.items() if at > self.now}
+            self.arriving |= {place: at + seconds for place, at in under_way.items()}
+            self.taken_until += seconds * (self.taken_until > self.now)
+        self.now += seconds
+
     def post(self, units: Sequence[Unit], first: int) -> None:
         """Encode and begin to send those not yet under way."""
-        codec = self.method.parameters
         for place, unit in enumerate(units, first):
             if place not in self.arriving:
-                self.arriving[place] = self.send(codec, unit)
-                if self.link.busy and self.model.prefetch:
-                    self.now += self.link.costs[codec.kind].cpu_s_per_byte * codec.sent(unit, self.world)
+                self.arriving[place] = self.send(self.method.parameters, unit)
 
     def gather(self, unit: Unit) -> None:
         self.now = max(self.now, self.send(self.method.parameters, unit)) + self.decode(self.method.parameters, unit)

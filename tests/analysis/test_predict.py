@@ -36,12 +36,11 @@ def test_planted_parameters_are_found_again() -> None:
     stock = calibration.method(NONE, 2)
     assert (stock.gradients.kind, stock.parameters.kind) == ("reduce_scatter", "all_gather")
     model = calibration.model("blocks", 2)
-    assert [(u.elements, u.forward_s) for u in (model.root, *model.blocks)] == [
-        (1_000_000, pytest.approx(6e-3)),
-        (500_000, pytest.approx(3e-3)),
-        (250_000, pytest.approx(1e-3)),
-    ]
-    assert [u.backward_s for u in (model.root, *model.blocks)] == pytest.approx([12e-3, 6e-3, 2e-3])
+    assert [u.elements for u in (model.root, *model.blocks)] == [1_000_000, 500_000, 250_000]
+    # 6 of 10 ms are spent outside the blocks' own forward: shared out by size
+    forward = [6 * 4 / 7, 3 + 6 * 2 / 7, 1 + 6 / 7]
+    assert [1e3 * u.forward_s for u in (model.root, *model.blocks)] == pytest.approx(forward)
+    assert [1e3 * u.backward_s for u in (model.root, *model.blocks)] == pytest.approx([2 * f for f in forward])
     assert model.update_s == pytest.approx(4e-3)
 
 
@@ -61,8 +60,8 @@ def test_what_ranks_wait_for_each_other_is_what_nothing_else_explains() -> None:
 
 def test_more_ranks_than_cores_share_them() -> None:
     shared, own = (Calibration(planted.document(cores=2), shared) for shared in (True, False))
-    assert shared.model("blocks", 8).root.forward_s == pytest.approx(4 * 6e-3)
-    assert own.model("blocks", 8).root.forward_s == pytest.approx(6e-3)
+    assert shared.model("blocks", 8).compute_s == pytest.approx(4 * 30e-3 + 4e-3)
+    assert own.model("blocks", 8).compute_s == pytest.approx(30e-3 + 1e-3)
     assert shared.model("blocks", 8).update_s == pytest.approx(
         4 * 4e-3 / 4
     )  # a quarter of the shard, four times as slow
