@@ -18,7 +18,7 @@ from typing import Any
 from analysis.step_model import ITEM, Codec, Cost, Link, Method, Model, Unit, step_seconds
 
 Line = Mapping[str, Any]
-STOCK = {"reduce_scatter": Codec(kind="reduce_scatter"), "all_gather": Codec(kind="all_gather")}
+STOCK = {"reduce_scatter": Codec(kind="reduce_scatter", times_sent=2), "all_gather": Codec(kind="all_gather")}
 NONE = "none + none"
 _SMALL = 64 << 10  # below this a message's bytes take no time worth counting
 

@@ -72,7 +72,8 @@ class Link:
 class Codec:
     """One direction of a method. ``bits``: sent per element. Times: of a call, and of a byte of the whole unit.
 
-    ``kind``: which collective carries it. ``rounds``: further small collectives that a call takes.
+    ``kind``: which collective carries it. ``rounds``: further small collectives that a call takes. ``times_sent``: 2
+    when the collective puts every byte on the wire twice (its efficiency has that in it already).
     """
 
     kind: str = "exchange"
@@ -82,6 +83,7 @@ class Codec:
     decode_call_s: float = 0.0
     decode_s_per_byte: float = 0.0
     rounds: float = 0.0
+    times_sent: float = 1.0
 
     def encode_s(self, unit: Unit) -> float:
         """Time before the first byte leaves."""
@@ -149,12 +151,11 @@ def step_seconds(model: Model, method: Method, link: Link, world: int) -> float:
 
 
 def wire_bytes(model: Model, method: Method, world: int) -> float:
-    """Payload that one rank sends in a step, both directions."""
-    units = [model.root, *model.blocks]
-    gathered = [model.root, *model.blocks, *model.blocks]
-    return math.fsum(method.gradients.sent(u, world) for u in units) + math.fsum(
-        method.parameters.sent(u, world) for u in gathered
-    )
+    """What one rank puts on the wire in a step, both directions."""
+    units, gathered = [model.root, *model.blocks], [model.root, *model.blocks, *model.blocks]
+    gradients, parameters = method.gradients, method.parameters
+    reduced = gradients.times_sent * math.fsum(gradients.sent(u, world) for u in units)
+    return reduced + parameters.times_sent * math.fsum(parameters.sent(u, world) for u in gathered)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from analysis import scaling, speedup
 from analysis.calibration import Calibration, straight_line
 from analysis.predict import BF16, NONE, Predictor, break_even, check, check_table, main, parse_rate, show_rate
-from analysis.step_model import step_seconds
+from analysis.step_model import step_seconds, wire_bytes
 from tests.analysis import planted
 
 
@@ -35,6 +35,8 @@ def test_planted_parameters_are_found_again() -> None:
     assert (codec.decode_call_s, codec.decode_s_per_byte) == pytest.approx((2e-3, 0.5e-9))
     stock = calibration.method(NONE, 2)
     assert (stock.gradients.kind, stock.parameters.kind) == ("reduce_scatter", "all_gather")
+    gathered, reduced = 4 * (1_000_000 + 2 * 750_000) / 2, 4 * 1_750_000 / 2
+    assert wire_bytes(calibration.model("blocks", 2), stock, 2) == gathered + 2 * reduced  # gloo's all-reduce
     model = calibration.model("blocks", 2)
     assert [u.elements for u in (model.root, *model.blocks)] == [1_000_000, 500_000, 250_000]
     # 6 of 10 ms are spent outside the blocks' own forward: shared out by size
