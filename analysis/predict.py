@@ -45,6 +45,10 @@ class Prediction:
     below_none: float | None
     below_bf16: float | None
 
+    def row(self) -> dict[str, Any]:
+        """For JSON, which has no infinity: "any" instead."""
+        return {k: "any" if v == math.inf else v for k, v in asdict(self).items()}
+
 
 class Predictor:
     """Step times of one calibrated model at one world size."""
@@ -212,7 +216,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"predicted: {options.model}, {options.world_size} ranks, {options.rate}, {cores}\n")
         print(table(ranked, base))
         if options.json is not None:
-            options.json.write_text(json.dumps([asdict(p) for p in ranked], indent=1) + "\n")
+            options.json.write_text(json.dumps([p.row() for p in ranked], indent=1) + "\n")
         if options.chart is not None:
             from analysis.bandwidth_chart import draw  # matplotlib takes a second
 

@@ -139,7 +139,12 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     calibration.write_text(json.dumps(planted.document()))
     matrix.write_text("".join(json.dumps(cell(m, 300.0)) + "\n" for m in ("none", "identity", "bf16", "int8")))
     where = ["--calibration", str(calibration)]
-    assert main([*where, "--rate", "100mbit", "--chart", str(chart), "--measured", str(matrix)]) == 0
+    ranking = tmp_path / "ranking.json"
+    flags = ["--rate", "100mbit", "--chart", str(chart), "--measured", str(matrix), "--json", str(ranking)]
+    assert main([*where, *flags]) == 0
+    rows = {row["method"]: row for row in json.loads(ranking.read_text(), parse_constant=pytest.fail)}
+    assert rows[BF16]["below_bf16"] is None
+    assert rows["int8 + int8"]["step_s"] < rows[NONE]["step_s"]
     assert capsys.readouterr().out.splitlines()[3].startswith("int8 + int8")
     assert chart.stat().st_size > 10_000
     assert main([*where, "--check", str(matrix)]) == 0
