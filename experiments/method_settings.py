@@ -106,3 +106,18 @@ def plain(name: str, config: dict[str, Any]) -> cc.Compressor:
         compressor = cc.make(name, {**config, "error_feedback": False})
         assert compressor is not None
     return compressor
+
+
+# both directions, for slow links: what `experiments.calibrate` and `experiments.link_matrix` run
+LINK_RUNS: list[Run] = [
+    ("none", {}, "none", {}),
+    ("identity", {}, "identity", {}),
+    ("bf16", {}, "bf16", {}),
+    ("int8", {}, "int8", {}),
+    ("int4", {}, "int4", {}),
+    ("qsgd", {"bits": 4}, "int4", {}),
+    ("signsgd", {}, "int4", {}),
+    ("onebit", {}, "int4", {}),
+    ("topk", {"ratio": 0.01}, "int4", {}),
+    ("dgc", {}, "int4", {}),
+]
