@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.bench_link import interface_bytes
 from experiments.link_models import MODELS, register
 from experiments.method_settings import Run
 from experiments.namespaces import Namespaces, parse_rate
 from fsdp_lab.rank_environment import rank_environment
+from fsdp_lab.wire_check import interface_counters
 
 Line = dict[str, Any]
 PHASES = ("forward", "backward", "update")
@@ -158,10 +158,10 @@ class Measurement:
             times.clear()
         watched = [self._watch(unit) for unit in self.units if unit != "root"]
         before = {(op, unit): self.handle.ledger.totals(op, unit) for op in OPS for unit in self.units}
-        interface = interface_bytes()
+        interface = interface_counters(("eth0",)).sent_bytes
         for _ in range(steps):
             self._step()
-        interface = interface_bytes() - interface
+        interface = interface_counters(("eth0",)).sent_bytes - interface
         for hook in (hook for pair in watched for hook in pair):
             hook.remove()
         unit_ops = {

@@ -366,7 +366,9 @@ class Run:
 
     def _evaluated(self, step: int, evaluation: Evaluation) -> None:
         """Enter an evaluation, at the same time for all ranks: they must agree on what they still wait for."""
-        self.goals.saw(step, self.ranks.broadcast(self.clock.train_seconds), evaluation)
+        with self.wire.paused():
+            seconds = self.ranks.broadcast(self.clock.train_seconds)
+        self.goals.saw(step, seconds, evaluation)
         self._add_to_curve(step, val_loss=evaluation.loss, val_ppl=evaluation.ppl)
 
     def _add_to_curve(self, step: int, **values: float | None) -> None:
