@@ -34,9 +34,9 @@ def main(argv: Sequence[str]) -> int:
             raise ValueError(f"--json: the folder of {options.json} does not exist")
         with Namespaces(options.ranks, options.rate, options.delay, options.per_node) as net:
             _announce(net)
-            start = time.monotonic()
+            before, start = _counted(net), time.monotonic()
             code = net.run(command)
-            record = _record(net, command, code, time.monotonic() - start)
+            record = _record(net, command, code, time.monotonic() - start, before)
     print(_table(record), flush=True)
     if options.json is not None:
         Path(options.json).write_text(json.dumps(record, indent=2) + "\n")
@@ -76,9 +76,17 @@ def _announce(net: Namespaces) -> None:
         print(f"this machine cannot send at {net.rate}; take the measured rate for the link's", file=sys.stderr)
 
 
-def _record(net: Namespaces, command: Sequence[str], code: int, seconds: float) -> dict[str, Any]:
-    """What was run and what every node sent and received (bytes on the interface, headers included)."""
+def _counted(net: Namespaces) -> list[dict[str, int]]:
+    """Every node's counters so far: bytes on the interface, headers included, and inside the node."""
     firsts = range(0, net.ranks, net.per_node)
+    kinds = {"tx_bytes": net.tx_bytes, "rx_bytes": net.rx_bytes, "inside_bytes": net.inside_bytes}
+    return [{kind: count(first) for kind, count in kinds.items()} for first in firsts]
+
+
+def _record(
+    net: Namespaces, command: Sequence[str], code: int, seconds: float, before: list[dict[str, int]]
+) -> dict[str, Any]:
+    """What was run, and what every node sent and received meanwhile."""
     return {
         "ranks": net.ranks,
         "per_node": net.per_node,
@@ -91,12 +99,10 @@ def _record(net: Namespaces, command: Sequence[str], code: int, seconds: float) 
         "seconds": round(seconds, 3),
         "nodes": [
             {
-                "ranks": list(range(first, first + net.per_node)),
-                "tx_bytes": net.tx_bytes(first),
-                "rx_bytes": net.rx_bytes(first),
-                "inside_bytes": net.inside_bytes(first),
+                "ranks": list(range(node * net.per_node, (node + 1) * net.per_node)),
+                **{kind: count - before[node][kind] for kind, count in counters.items()},
             }
-            for first in firsts
+            for node, counters in enumerate(_counted(net))
         ],
     }
 

@@ -232,6 +232,7 @@ def test_command_line_gives_every_rank_its_place_and_reports_bytes(
     assert (record["exit_code"], record["rate"], record["per_node"]) == (0, "1gbit", 1)
     assert [node["ranks"] for node in record["nodes"]] == [[0], [1]]
     assert record["rate_measured"] > 0
+    assert all(node["tx_bytes"] < 10_000 for node in record["nodes"])  # the measurement is not the command's
     assert len(capsys.readouterr().out.splitlines()) == 4  # the link, and a table
 
 
