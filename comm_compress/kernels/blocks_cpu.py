@@ -20,7 +20,7 @@ from comm_compress.kernels.numba_tools import INFINITY, MAGNITUDE, TINY, Array, 
 from comm_compress.kernels.packing_cpu import pack_piece, unpack_piece
 from comm_compress.kernels.random_cpu import UNIT, noise_piece
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.stream_cpu import fence, stream
+from comm_compress.kernels.stream_cpu import fence, stream_all
 from comm_compress.kernels.vectors import bits_of, rows_in_line
 
 PIECE = 1024  # elements whose codes are held unpacked
@@ -171,7 +171,7 @@ def _encode(
             rotate(x)
             _subtract(x, left)
         if streamed:
-            stream(left, new[start:end])
+            stream_all(left, new, start)
     if streamed:
         fence()
 

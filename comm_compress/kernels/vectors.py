@@ -16,35 +16,45 @@ dimension and are contiguous; in memory numbers may be narrower: see `bits_of`. 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from llvmlite import ir
 from numba import extending
-from numba.core import cgutils, types
+from numba.core import types
 from numba.core.datamodel import models
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array
-
-Function = Callable[..., Any]
-intrinsic: Callable[[Function], Function] = extending.intrinsic  # numba's own annotations are missing or wrong
-overload: Callable[[Function], Callable[[Function], Function]] = extending.overload
-alloca_once: Any = cgutils.alloca_once
-get_or_insert_function: Any = cgutils.get_or_insert_function
-raw_memcpy: Any = cgutils.raw_memcpy
+from comm_compress.kernels.llvm_tools import (
+    BOOL,
+    BYTE,
+    DOUBLE,
+    FLOAT,
+    HALF,
+    LONG,
+    SHORT,
+    WORD,
+    Function,
+    alloca_once,
+    call,
+    element,
+    intrinsic,
+    overload,
+    raw_memcpy,
+    repeated,
+    spread,
+)
+from comm_compress.kernels.numba_tools import MAGNITUDE, Array
 
 LANES = 32
 NARROW = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 QUIET_NAN = 0x7FC0  # bfloat16's
-MAGNITUDE = 0x7FFFFFFF
 
 
 def bits_of(tensor: Tensor) -> Array:
     """A CPU tensor of any float dtype as the array that `load` and `store` take: float32 or, narrower, its bits.
 
-    numba knows neither bfloat16 (uint16 here) nor float16 (int16).
+    numba knows neither bfloat16 (uint16 here) nor float16 (int16). `load` takes float32's bits (int32) as well.
     """
     array: Array = tensor.view(NARROW.get(tensor.dtype, tensor.dtype)).numpy()
     return array
@@ -62,10 +72,6 @@ def _vector(element: ir.Type) -> ir.VectorType:
     return ir.VectorType(element, LANES)
 
 
-FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
-BOOL, BYTE, SHORT, WORD = (ir.IntType(width) for width in (1, 8, 16, 32))
-
-
 class Vector(types.Type):
     """The type of 32 numbers, ``floats`` (float32) or ``doubles`` (float64)."""
 
@@ -75,8 +81,7 @@ FLOATS, DOUBLES = Vector("floats"), Vector("doubles")
 
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Vector) -> None:
-        element = FLOAT if kind == FLOATS else DOUBLE
-        super().__init__(manager, kind, _vector(element))  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, _vector(FLOAT if kind == FLOATS else DOUBLE))  # type: ignore[no-untyped-call]
 
 
 extending.register_model(Vector)(_VectorModel)
@@ -212,8 +217,7 @@ def _store(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, 
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, i: Any, lanes: int) -> tuple[Any, ir.VectorType]:
     vector = ir.VectorType(context.get_data_type(kind.dtype), lanes)
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [i]), vector.as_pointer()), vector
+    return element(context, builder, kind, array, i, vector), vector
 
 
 def _widened(builder: Any, dtype: Any, x: Any) -> Any:
@@ -221,7 +225,7 @@ def _widened(builder: Any, dtype: Any, x: Any) -> Any:
         return builder.fpext(builder.bitcast(x, _vector(HALF)), _vector(FLOAT))
     if dtype == types.uint16:
         return builder.bitcast(builder.shl(builder.zext(x, _vector(WORD)), _all(WORD, 16)), _vector(FLOAT))
-    return x
+    return builder.bitcast(x, _vector(FLOAT))
 
 
 def _narrowed(builder: Any, dtype: Any, x: Any) -> Any:
@@ -243,12 +247,7 @@ def _to_bfloat16(builder: Any, x: Any) -> Any:
 
 
 def _all(element: ir.Type, number: float) -> Any:
-    return ir.Constant(_vector(element), [number] * LANES)
-
-
-def _spread(builder: Any, number: Any) -> Any:
-    one = builder.insert_element(ir.Constant(_vector(number.type), ir.Undefined), number, WORD(0))
-    return builder.shuffle_vector(one, one, _all(WORD, 0))
+    return repeated(number, _vector(element))
 
 
 @intrinsic
@@ -256,7 +255,7 @@ def splat(context: Any, number: Any) -> Any:
     """A float32 number 32 times."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _spread(builder, arguments[0])
+        return spread(builder, arguments[0], LANES)
 
     return FLOATS(types.float32), build
 
@@ -293,7 +292,7 @@ def larger(context: Any, a: Any, b: Any) -> Any:
     """The larger of two magnitudes each (their bits, so that NaN is the largest)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        a, b = (builder.and_(builder.bitcast(x, _vector(WORD)), _all(WORD, MAGNITUDE)) for x in arguments)
+        a, b = (builder.and_(builder.bitcast(x, _vector(WORD)), _all(WORD, int(MAGNITUDE))) for x in arguments)
         return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), _vector(FLOAT))
 
     return FLOATS(FLOATS, FLOATS), build
@@ -304,11 +303,8 @@ def largest_bits(context: Any, x: Any) -> Any:
     """The bits of the largest of 32 magnitudes, int32."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = builder.and_(builder.bitcast(arguments[0], _vector(WORD)), _all(WORD, MAGNITUDE))
-        kind = ir.FunctionType(WORD, [bits.type])
-        return builder.call(
-            get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.umax.v{LANES}i32"), [bits]
-        )
+        bits = builder.and_(builder.bitcast(arguments[0], _vector(WORD)), _all(WORD, int(MAGNITUDE)))
+        return call(builder, f"llvm.vector.reduce.umax.v{LANES}i32", WORD, [bits])
 
     return types.int32(FLOATS), build
 
@@ -318,9 +314,7 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     """``a * b + c``, rounded once."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = _vector(FLOAT)
-        kind = ir.FunctionType(vector, [vector] * 3)
-        return builder.call(get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32"), arguments)
+        return call(builder, f"llvm.fma.v{LANES}f32", _vector(FLOAT), arguments)
 
     return FLOATS(FLOATS, FLOATS, FLOATS), build
 
@@ -337,11 +331,35 @@ def where(context: Any, mask: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def negated(context: Any, mask: Any, x: Any) -> Any:
+    """``-x`` where the mask's bit is 1, else ``x``."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to_the_top = ir.Constant(_vector(WORD), [LANES - 1 - j for j in range(LANES)])
+        signs = builder.shl(spread(builder, arguments[0], LANES), to_the_top)
+        signs = builder.and_(signs, _all(WORD, 1 << 31))
+        return builder.bitcast(builder.xor(builder.bitcast(arguments[1], _vector(WORD)), signs), _vector(FLOAT))
+
+    return FLOATS(types.uint32, FLOATS), build
+
+
+@intrinsic
+def reaching(context: Any, x: Any, bits: Any) -> Any:
+    """The mask of the elements whose magnitude's bits are ``bits`` (int32) or more."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        magnitudes = builder.and_(builder.bitcast(arguments[0], _vector(WORD)), _all(WORD, int(MAGNITUDE)))
+        return builder.bitcast(builder.icmp_signed(">=", magnitudes, spread(builder, arguments[1], LANES)), WORD)
+
+    return types.uint32(FLOATS, types.int32), build
+
+
+@intrinsic
 def ones(context: Any, mask: Any) -> Any:
     """How many of a mask's bits are 1."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.zext(builder.ctpop(arguments[0]), ir.IntType(64))
+        return builder.zext(builder.ctpop(arguments[0]), LONG)
 
     return types.int64(types.uint32), build
 
@@ -350,7 +368,7 @@ def _comparison(predicate: str, words: str) -> Any:
     def compare(context: Any, x: Any, number: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             x, number = arguments
-            return builder.bitcast(builder.fcmp_ordered(predicate, x, _spread(builder, number)), WORD)
+            return builder.bitcast(builder.fcmp_ordered(predicate, x, spread(builder, number, LANES)), WORD)
 
         return types.uint32(FLOATS, types.float32), build
 
