@@ -15,9 +15,9 @@ from numba.core import cgutils
 
 Function = Callable[..., Any]
 intrinsic: Callable[[Function], Function] = extending.intrinsic  # numba's own annotations are missing or wrong
-overload: Callable[[Function], Callable[[Function], Function]] = extending.overload
-alloca_once: Any = cgutils.alloca_once
-raw_memcpy: Any = cgutils.raw_memcpy
+literal_intrinsic: Callable[[Function], Function] = extending.intrinsic(prefer_literal=True)
+_alloca_once: Any = cgutils.alloca_once
+_raw_memcpy: Any = cgutils.raw_memcpy
 _get_or_insert_function: Any = cgutils.get_or_insert_function
 
 FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
@@ -46,3 +46,39 @@ def call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
     """One of LLVM's own functions."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(_get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def load_lanes(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, lanes: int) -> Any:
+    """``array[i : min(i + lanes, end)]``, then zeros, as a vector."""
+    vector, width = ir.VectorType(context.get_data_type(kind.dtype), lanes), kind.dtype.bitwidth // 8
+    pointer = element(context, builder, kind, array, i, vector)
+    spare = _alloca_once(builder, vector)
+    left = builder.sub(end, i)
+    whole = builder.icmp_signed(">=", left, left.type(lanes))
+    with builder.if_else(whole, likely=True) as (then, otherwise):
+        with then:
+            all_ = builder.load(pointer, align=width)
+            after_all = builder.block
+        with otherwise:
+            builder.store(ir.Constant(vector, None), spare)
+            _raw_memcpy(builder, spare, pointer, left, width)
+            some = builder.load(spare)
+            after_some = builder.block
+    loaded = builder.phi(vector)
+    loaded.add_incoming(all_, after_all)
+    loaded.add_incoming(some, after_some)
+    return loaded
+
+
+def store_lanes(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, x: Any) -> None:
+    """``array[i : min(i + lanes, end)]`` = as many elements of the vector ``x``."""
+    pointer, width = element(context, builder, kind, array, i, x.type), kind.dtype.bitwidth // 8
+    spare = _alloca_once(builder, x.type)
+    left = builder.sub(end, i)
+    whole = builder.icmp_signed(">=", left, left.type(x.type.count))
+    with builder.if_else(whole, likely=True) as (then, otherwise):
+        with then:
+            builder.store(x, pointer, align=width)
+        with otherwise:
+            builder.store(x, spare)
+            _raw_memcpy(builder, pointer, spare, left, width)

@@ -23,6 +23,8 @@ from llvmlite import ir
 from numba import extending
 from numba.core import types
 from numba.core.datamodel import models
+from numba.core.imputils import lower_builtin
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from torch import Tensor
 
 from comm_compress.kernels.llvm_tools import (
@@ -35,14 +37,12 @@ from comm_compress.kernels.llvm_tools import (
     SHORT,
     WORD,
     Function,
-    alloca_once,
     call,
-    element,
     intrinsic,
-    overload,
-    raw_memcpy,
+    load_lanes,
     repeated,
     spread,
+    store_lanes,
 )
 from comm_compress.kernels.numba_tools import MAGNITUDE, Array
 
@@ -73,15 +73,16 @@ def _vector(element: ir.Type) -> ir.VectorType:
 
 
 class Vector(types.Type):
-    """The type of 32 numbers, ``floats`` (float32) or ``doubles`` (float64)."""
+    """The type of 32 numbers."""
 
 
-FLOATS, DOUBLES = Vector("floats"), Vector("doubles")
+FLOATS, DOUBLES, BYTES = Vector("floats"), Vector("doubles"), Vector("bytes")  # float32, float64, int8
+ELEMENTS = {FLOATS: FLOAT, DOUBLES: DOUBLE, BYTES: BYTE}
 
 
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Vector) -> None:
-        super().__init__(manager, kind, _vector(FLOAT if kind == FLOATS else DOUBLE))  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, _vector(ELEMENTS[kind]))  # type: ignore[no-untyped-call]
 
 
 extending.register_model(Vector)(_VectorModel)
@@ -96,7 +97,7 @@ def load(context: Any, values: Any, i: Any, end: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0]
-        return _widened(builder, kind.dtype, _load(context, builder, kind, *arguments))
+        return _widened(builder, kind.dtype, load_lanes(context, builder, kind, *arguments, LANES))
 
     return FLOATS(values, types.intp, types.intp), build
 
@@ -107,7 +108,7 @@ def store(context: Any, values: Any, i: Any, end: Any, x: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, (array, i, end, x) = signature.args[0], arguments
-        _store(context, builder, kind, array, i, end, _narrowed(builder, kind.dtype, x))
+        store_lanes(context, builder, kind, array, i, end, _narrowed(builder, kind.dtype, x))
         return context.get_dummy_value()
 
     return types.void(values, types.intp, types.intp, FLOATS), build
@@ -129,7 +130,7 @@ def load_powers(context: Any, fields: Any, i: Any, end: Any) -> Any:
     """As `load` of float32, whose exponent fields are these bytes (uint8), all other bits 0: 0, or 2^(byte - 127)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = builder.zext(_load(context, builder, signature.args[0], *arguments), _vector(WORD))
+        wide = builder.zext(load_lanes(context, builder, signature.args[0], *arguments, LANES), _vector(WORD))
         return builder.bitcast(builder.shl(wide, _all(WORD, 23)), _vector(FLOAT))
 
     return FLOATS(fields, types.intp, types.intp), build
@@ -140,7 +141,7 @@ def load_signed_powers(context: Any, codes: Any, i: Any, end: Any) -> Any:
     """As `load_powers` of the low 7 bits; bit 7 is the sign."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = builder.sext(_load(context, builder, signature.args[0], *arguments), _vector(WORD))
+        wide = builder.sext(load_lanes(context, builder, signature.args[0], *arguments, LANES), _vector(WORD))
         bits = builder.and_(builder.shl(wide, _all(WORD, 23)), _all(WORD, 0xBFFFFFFF))
         return builder.bitcast(bits, _vector(FLOAT))
 
@@ -153,7 +154,7 @@ def load_mask(context: Any, bits: Any, place: Any, count: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place, end = _as_bytes(builder, arguments[0], *arguments[1:])
-        bytes_ = _load(context, builder, signature.args[0], array, place, end, WORD.width // BYTE.width)
+        bytes_ = load_lanes(context, builder, signature.args[0], array, place, end, WORD.width // BYTE.width)
         return builder.bitcast(bytes_, WORD)
 
     return types.uint32(bits, types.intp, types.intp), build
@@ -170,7 +171,7 @@ def store_mask(context: Any, bits: Any, place: Any, count: Any, mask: Any) -> An
         kept = builder.sub(builder.shl(WORD(1), builder.trunc(count, WORD)), WORD(1))
         mask = builder.select(whole, mask, builder.and_(mask, kept))
         mask = builder.bitcast(mask, ir.VectorType(BYTE, WORD.width // BYTE.width))
-        _store(context, builder, signature.args[0], array, place, end, mask)
+        store_lanes(context, builder, signature.args[0], array, place, end, mask)
         return context.get_dummy_value()
 
     return types.void(bits, types.intp, types.intp, types.uint32), build
@@ -180,44 +181,6 @@ def _as_bytes(builder: Any, array: Any, place: Any, count: Any) -> tuple[Any, An
     """Where the bytes of ``count`` bits end."""
     num_bytes = builder.ashr(builder.add(count, count.type(7)), count.type(3))
     return array, place, builder.add(place, num_bytes)
-
-
-def _load(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, lanes: int = LANES) -> Any:
-    pointer, vector = _place(context, builder, kind, array, i, lanes)
-    spare = alloca_once(builder, vector)
-    left = builder.sub(end, i)
-    whole = builder.icmp_signed(">=", left, left.type(lanes))
-    with builder.if_else(whole, likely=True) as (then, otherwise):
-        with then:
-            all_ = builder.load(pointer, align=kind.dtype.bitwidth // 8)
-            after_all = builder.block
-        with otherwise:
-            builder.store(ir.Constant(vector, None), spare)
-            raw_memcpy(builder, spare, pointer, left, kind.dtype.bitwidth // 8)
-            some = builder.load(spare)
-            after_some = builder.block
-    loaded = builder.phi(vector)
-    loaded.add_incoming(all_, after_all)
-    loaded.add_incoming(some, after_some)
-    return loaded
-
-
-def _store(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, x: Any) -> None:
-    pointer, vector = _place(context, builder, kind, array, i, x.type.count)
-    spare = alloca_once(builder, vector)
-    left = builder.sub(end, i)
-    whole = builder.icmp_signed(">=", left, left.type(x.type.count))
-    with builder.if_else(whole, likely=True) as (then, otherwise):
-        with then:
-            builder.store(x, pointer, align=kind.dtype.bitwidth // 8)
-        with otherwise:
-            builder.store(x, spare)
-            raw_memcpy(builder, pointer, spare, left, kind.dtype.bitwidth // 8)
-
-
-def _place(context: Any, builder: Any, kind: Any, array: Any, i: Any, lanes: int) -> tuple[Any, ir.VectorType]:
-    vector = ir.VectorType(context.get_data_type(kind.dtype), lanes)
-    return element(context, builder, kind, array, i, vector), vector
 
 
 def _widened(builder: Any, dtype: Any, x: Any) -> Any:
@@ -285,6 +248,68 @@ def sum_of_pairs(context: Any, x: Any) -> Any:
         return builder.extract_element(x, WORD(0))
 
     return types.float64(DOUBLES), build
+
+
+@intrinsic
+def magnitudes(context: Any, x: Any) -> Any:
+    """Without their signs."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, f"llvm.fabs.v{LANES}f32", _vector(FLOAT), arguments)
+
+    return FLOATS(FLOATS), build
+
+
+@intrinsic
+def floor(context: Any, x: Any) -> Any:
+    """The largest whole numbers that are not larger."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, f"llvm.floor.v{LANES}f32", _vector(FLOAT), arguments)
+
+    return FLOATS(FLOATS), build
+
+
+@intrinsic
+def clamped(context: Any, x: Any, low: Any, high: Any) -> Any:
+    """The nearest to ``x`` between ``low`` and ``high``, all of them vectors of finite numbers."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, low, high = arguments
+        x = builder.select(builder.fcmp_ordered("<", x, high), x, high)
+        return builder.select(builder.fcmp_ordered(">", x, low), x, low)
+
+    return FLOATS(FLOATS, FLOATS, FLOATS), build
+
+
+@intrinsic
+def whole_bytes(context: Any, x: Any) -> Any:
+    """Whole numbers from -128 to 127 as bytes."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.trunc(builder.fptosi(arguments[0], _vector(WORD)), _vector(BYTE))
+
+    return BYTES(FLOATS), build
+
+
+@intrinsic
+def whole_floats(context: Any, codes: Any) -> Any:
+    """Such bytes as numbers."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.sitofp(builder.sext(arguments[0], _vector(WORD)), _vector(FLOAT))
+
+    return FLOATS(BYTES), build
+
+
+@intrinsic
+def smaller(context: Any, a: Any, b: Any) -> Any:
+    """The mask of the elements of ``a`` that are smaller than those of ``b``."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fcmp_ordered("<", *arguments), WORD)
+
+    return types.uint32(FLOATS, FLOATS), build
 
 
 @intrinsic
@@ -384,19 +409,17 @@ equal = _comparison("==", "equal to")
 
 
 def _operator(function: Function, instruction: str) -> None:
-    @intrinsic
-    def calculate(context: Any, a: Any, b: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, instruction)(*arguments)
+    """As a builtin of numba's: an overload would be compiled as a function of its own."""
 
-        return a(a, a), build
+    @infer_global(function)
+    class _Typing(AbstractTemplate):
+        def generic(self, arguments: Any, names: Any) -> Any:
+            a, b = arguments
+            return signature(a, a, b) if a == b and a in (FLOATS, DOUBLES) else None
 
-    @overload(function)
-    def choose(a: Any, b: Any) -> Any:
-        def calculated(a: Any, b: Any) -> Any:
-            return calculate(a, b)
-
-        return calculated if isinstance(a, Vector) and a == b else None
+    @lower_builtin(function, Vector, Vector)
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return getattr(builder, instruction)(*arguments)
 
 
 _operator(operator.add, "fadd")
