@@ -213,8 +213,8 @@ def _sum_part(
             middle, end = at + LANES, at + AT_ONCE
             x = load(rows, at, middle) + share * load(old, at, middle)
             y = load(rows, middle, end) + share * load(old, middle, end)
-            stream(target, at, x)
-            stream(target, middle, y)
+            stream(target, at, middle, x)
+            stream(target, middle, end, y)
             mask, width = _both(reaching(x, floor), reaching(y, floor)), AT_ONCE
         else:
             target[at] = rows[at] + decay * old[at]

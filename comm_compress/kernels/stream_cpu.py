@@ -12,23 +12,29 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from comm_compress.kernels.llvm_tools import CACHE_LINE, LONG, WORD, element, intrinsic
-from comm_compress.kernels.numba_tools import Array, compiled
-from comm_compress.kernels.vectors import FLOATS, LANES, load, store
+from comm_compress.kernels.llvm_tools import CACHE_LINE, LONG, WORD, element, intrinsic, store_lanes
+from comm_compress.kernels.vectors import FLOATS, LANES
 
 
 @intrinsic
-def stream(context: Any, values: Any, i: Any, x: Any) -> Any:
-    """``values[i : i + 32] = x``, float32; ``values[i]`` begins a cache line (see `to_line`)."""
+def stream(context: Any, values: Any, i: Any, end: Any, x: Any) -> Any:
+    """``values[i : min(i + 32, end)] = x``, float32; an ordinary store unless 32 are left and begin a cache line."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, i, x = arguments
-        place = element(context, builder, signature.args[0], array, i, x.type)
-        stored = builder.store(x, place, align=CACHE_LINE)
-        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(WORD, 1)]))
+        kind, (array, i, end, x) = signature.args[0], arguments
+        place = element(context, builder, kind, array, i, x.type)
+        inside = builder.and_(builder.ptrtoint(place, LONG), LONG(CACHE_LINE - 1))
+        begins = builder.icmp_unsigned("==", inside, LONG(0))
+        whole = builder.icmp_signed(">=", builder.sub(end, i), i.type(LANES))
+        with builder.if_else(builder.and_(begins, whole), likely=True) as (then, otherwise):
+            with then:
+                stored = builder.store(x, place, align=CACHE_LINE)
+                stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(WORD, 1)]))
+            with otherwise:
+                store_lanes(context, builder, kind, array, i, end, x)
         return context.get_dummy_value()
 
-    return types.void(values, types.intp, FLOATS), build
+    return types.void(values, types.intp, types.intp, FLOATS), build
 
 
 @intrinsic
@@ -53,20 +59,3 @@ def to_line(context: Any, values: Any, i: Any) -> Any:
         return builder.lshr(bytes_, LONG(2))
 
     return types.intp(values, types.intp), build
-
-
-@compiled
-def stream_all(source: Array, target: Array, start: int) -> None:
-    """Copy float32 ``source`` to ``target[start : start + source.size]``."""
-    head = min(source.size, to_line(target, start))
-    whole = head + (source.size - head) // LANES * LANES
-    _store_all(source, 0, head, target, start)
-    for i in range(head, whole, LANES):
-        stream(target, start + i, load(source, i, i + LANES))
-    _store_all(source, whole, source.size, target, start)
-
-
-@compiled
-def _store_all(source: Array, first: int, last: int, target: Array, start: int) -> None:
-    for i in range(first, last, LANES):
-        store(target, start + i, start + last, load(source, i, last))

@@ -21,10 +21,9 @@ from typing import Any
 import torch
 from llvmlite import ir
 from numba import extending
-from numba.core import types
+from numba.core import imputils, types
 from numba.core.datamodel import models
-from numba.core.imputils import lower_builtin
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.core.typing import templates
 from torch import Tensor
 
 from comm_compress.kernels.llvm_tools import (
@@ -45,6 +44,10 @@ from comm_compress.kernels.llvm_tools import (
     store_lanes,
 )
 from comm_compress.kernels.numba_tools import MAGNITUDE, Array
+
+infer_global: Any = templates.infer_global
+signature_of: Any = templates.signature
+lower_builtin: Any = imputils.lower_builtin
 
 LANES = 32
 NARROW = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
@@ -96,8 +99,8 @@ def load(context: Any, values: Any, i: Any, end: Any) -> Any:
     """``values[i : min(i + 32, end)]`` as floats, zeros after it; of float32, float16 or bfloat16 (see `bits_of`)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        return _widened(builder, kind.dtype, load_lanes(context, builder, kind, *arguments, LANES))
+        kind, (array, i, end) = signature.args[0], arguments
+        return _widened(builder, kind.dtype, load_lanes(context, builder, kind, array, i, end, LANES))
 
     return FLOATS(values, types.intp, types.intp), build
 
@@ -130,7 +133,9 @@ def load_powers(context: Any, fields: Any, i: Any, end: Any) -> Any:
     """As `load` of float32, whose exponent fields are these bytes (uint8), all other bits 0: 0, or 2^(byte - 127)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = builder.zext(load_lanes(context, builder, signature.args[0], *arguments, LANES), _vector(WORD))
+        array, i, end = arguments
+        narrow = load_lanes(context, builder, signature.args[0], array, i, end, LANES)
+        wide = builder.zext(narrow, _vector(WORD))
         return builder.bitcast(builder.shl(wide, _all(WORD, 23)), _vector(FLOAT))
 
     return FLOATS(fields, types.intp, types.intp), build
@@ -141,7 +146,9 @@ def load_signed_powers(context: Any, codes: Any, i: Any, end: Any) -> Any:
     """As `load_powers` of the low 7 bits; bit 7 is the sign."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = builder.sext(load_lanes(context, builder, signature.args[0], *arguments, LANES), _vector(WORD))
+        array, i, end = arguments
+        narrow = load_lanes(context, builder, signature.args[0], array, i, end, LANES)
+        wide = builder.sext(narrow, _vector(WORD))
         bits = builder.and_(builder.shl(wide, _all(WORD, 23)), _all(WORD, 0xBFFFFFFF))
         return builder.bitcast(bits, _vector(FLOAT))
 
@@ -412,14 +419,15 @@ def _operator(function: Function, instruction: str) -> None:
     """As a builtin of numba's: an overload would be compiled as a function of its own."""
 
     @infer_global(function)
-    class _Typing(AbstractTemplate):
+    class _Typing(templates.AbstractTemplate):
         def generic(self, arguments: Any, names: Any) -> Any:
             a, b = arguments
-            return signature(a, a, b) if a == b and a in (FLOATS, DOUBLES) else None
+            return signature_of(a, a, b) if a == b and a in (FLOATS, DOUBLES) else None
 
-    @lower_builtin(function, Vector, Vector)
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return getattr(builder, instruction)(*arguments)
+
+    lower_builtin(function, Vector, Vector)(build)
 
 
 _operator(operator.add, "fadd")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from comm_compress.kernels.float8_cpu import from_float8, to_float8
 from comm_compress.kernels.numba_tools import Array, compiled
-from comm_compress.kernels.stream_cpu import fence, stream_all
+from comm_compress.kernels.packing_cpu import load_codes, store_codes
+from comm_compress.kernels.stream_cpu import fence, stream
 from comm_compress.kernels.vectors import (
     LANES,
     at_least,
@@ -117,7 +120,8 @@ def test_masks_of_signs_and_of_magnitudes(seed: int) -> None:
 
 @compiled
 def _stream(source: Array, target: Array, start: int) -> None:
-    stream_all(source, target, start)
+    for i in range(0, source.size, LANES):
+        stream(target, start + i, start + source.size, load(source, i, source.size))
     fence()
 
 
@@ -132,3 +136,37 @@ def test_streams_write_what_they_should_and_no_more(n: int, start: int) -> None:
         assert torch.equal(target[first : first + n], source)
         assert (target[:first] == 7).all(), "written before the beginning"
         assert (target[first + n :] == 7).all(), "written beyond the end"
+
+
+@compiled
+def _e4m3(values: Array, codes: Array, out: Array) -> None:
+    for i in range(0, values.size, LANES):
+        code = to_float8(load(values, i, values.size), 3)
+        store_codes(codes, i, codes.size, 8, code)
+        store(out, i, out.size, from_float8(code, 3))
+
+
+@compiled
+def _e5m2(values: Array, codes: Array, out: Array) -> None:
+    for i in range(0, values.size, LANES):
+        code = to_float8(load(values, i, values.size), 2)
+        store_codes(codes, i, codes.size, 8, code)
+        store(out, i, out.size, from_float8(load_codes(codes, i, codes.size, 8), 2))
+
+
+@pytest.mark.parametrize(
+    ("convert", "dtype"), [(_e4m3, torch.float8_e4m3fn), (_e5m2, torch.float8_e5m2)], ids=["e4m3", "e5m2"]
+)
+def test_float8_is_torchs_at_every_number_between_and_beside_two_codes(
+    convert: Callable[..., None], dtype: torch.dtype
+) -> None:
+    every = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    every = every[every.isfinite()].sort().values
+    halves = (every[1:] + every[:-1]) / 2
+    beside = [torch.nextafter(x, torch.full_like(x, to)) for x in (every[1:-1], halves) for to in (-math.inf, math.inf)]
+    values = torch.cat((every, halves, *beside, torch.tensor([1e-45, -1e-40, 1e-30])))
+    codes, out = torch.empty(values.shape, dtype=torch.uint8), torch.empty(values.shape)
+    convert(values.numpy(), codes.numpy(), out.numpy())
+    expected = values.to(dtype)
+    assert torch.equal(codes, expected.view(torch.uint8))
+    assert torch.equal(out, expected.float())
