@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.numba_tools import Array, compiled
-from comm_compress.kernels.numba_vectors import load_word, lowest_bit
+from comm_compress.kernels.words_cpu import load_word, lowest_bit
 
 
 def mark_bits(places: Tensor, bitmap: Tensor) -> None:

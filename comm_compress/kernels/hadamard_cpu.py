@@ -6,47 +6,40 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending
-from numba.core import cgutils, types
 
 from comm_compress.kernels.blocks_reference import ROTATED
+from comm_compress.kernels.llvm_tools import WORD, intrinsic, repeated
 from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.vectors import FLOATS, load, store
 
-FLOATS = ir.VectorType(ir.FloatType(), ROTATED)
 NORMALISE = float(np.float32(ROTATED**-0.5))
 
 
-def _rotate_32(_context: Any, array: Any, _start: Any) -> Any:
-    """``array[start : start + 32]``, float32, times the matrix.
+@intrinsic
+def rotated(context: Any, x: Any) -> Any:
+    """32 floats times the matrix.
 
     Over distance d every element becomes itself plus its partner (upper half: its partner minus itself), which is
     a shuffle, a change of signs and an addition. From plain loops LLVM makes vectors of distances 8 and 16 alone.
     """
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        proxy: Any = cgutils.create_struct_proxy
-        data = proxy(signature.args[0])(context, builder, arguments[0]).data
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), FLOATS.as_pointer())
-        x = builder.load(place, align=4)
-        x = builder.fmul(x, ir.Constant(FLOATS, [NORMALISE] * ROTATED))
+        kind = arguments[0].type
+        x = builder.fmul(arguments[0], repeated(NORMALISE, kind))
         distance = 1
         while distance < ROTATED:
-            lanes = ir.Constant(ir.VectorType(ir.IntType(32), ROTATED), [i ^ distance for i in range(ROTATED)])
-            partner = builder.shuffle_vector(x, ir.Constant(FLOATS, ir.Undefined), lanes)
-            signs = ir.Constant(FLOATS, [-1.0 if i & distance else 1.0 for i in range(ROTATED)])
+            lanes = ir.Constant(ir.VectorType(WORD, ROTATED), [i ^ distance for i in range(ROTATED)])
+            partner = builder.shuffle_vector(x, ir.Constant(kind, ir.Undefined), lanes)
+            signs = ir.Constant(kind, [-1.0 if i & distance else 1.0 for i in range(ROTATED)])
             x = builder.fadd(partner, builder.fmul(x, signs))
             distance *= 2
-        builder.store(x, place, align=4)
-        return context.get_dummy_value()
+        return x
 
-    return types.void(array, types.intp), build
-
-
-rotate_32: Any = extending.intrinsic(_rotate_32)
+    return FLOATS(FLOATS), build
 
 
 @compiled
 def rotate(x: Array) -> None:
     """Whole groups of 32 of a contiguous array, in place; `blocks_reference.rotated`."""
-    for start in range(0, x.size - x.size % ROTATED, ROTATED):
-        rotate_32(x, start)
+    for i in range(0, x.size - x.size % ROTATED, ROTATED):
+        store(x, i, i + ROTATED, rotated(load(x, i, i + ROTATED)))

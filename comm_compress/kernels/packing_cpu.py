@@ -1,145 +1,94 @@
-"""Packing a cache-sized piece of small codes into bytes and back, inside other numba kernels.
+"""32 small codes and their bytes in vector registers: `bits_reference`'s little-endian bit stream.
 
-A piece is an int8 array whose size is a multiple of 8. Widths of 1, 2 and 4 bits work on words that hold 8, 4 and 2
-codes, which LLVM turns into vectors; others take eight codes, which fill whole bytes, at a time.
+Neighbours are joined: two codes in 16 bits, four in 32, eight in 64, until they fill whole bytes.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from comm_compress.kernels.numba_tools import Array, compiled
+from llvmlite import ir
+from numba.core import types
 
-LOW_BITS = np.uint64(0x0101010101010101)  # the lowest bit of each byte
-GATHER_BITS = np.uint64(0x0102040810204080)  # times a word of low bits: bit j of the top byte is that of byte j
-SPREAD_BITS = np.uint64(0x8040201008040201)  # bit j of byte j
-SEVEN_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
-
-
-@compiled
-def pack_piece(piece: Array, length: int, bits: int, packed: Array) -> None:
-    """The low ``bits`` of the first ``length`` codes, to the first bytes of ``packed`` (as `bits_reference.pack`)."""
-    piece[length : (length + 7) // 8 * 8] = 0
-    size = (length * bits + 7) // 8
-    if bits == 8:
-        _copy(piece.view(np.uint8)[:size], packed[:size])
-    elif bits == 4:
-        _pack_4(piece.view(np.uint16)[:size], packed[:size])
-    elif bits == 2:
-        _pack_2(piece.view(np.uint32)[:size], packed[:size])
-    elif bits == 1:
-        _pack_1(piece.view(np.uint64)[:size], packed[:size])
-    else:
-        _pack_any(piece, size, bits, packed)
+from comm_compress.kernels.llvm_tools import (
+    BYTE,
+    WORD,
+    literal_intrinsic,
+    load_lanes,
+    repeated,
+    store_lanes,
+)
+from comm_compress.kernels.vectors import BYTES, LANES
 
 
-@compiled
-def unpack_piece(packed: Array, length: int, bits: int, piece: Array) -> None:
-    """``length`` codes from their bytes: two's complement, or -1 and 1 with one bit."""
-    size = (length * bits + 7) // 8
-    if bits == 8:
-        _copy(packed[:size], piece.view(np.uint8)[:size])
-    elif bits == 4:
-        _unpack_4(packed[:size], piece.view(np.uint16)[:size])
-    elif bits == 2:
-        _unpack_2(packed[:size], piece.view(np.uint32)[:size])
-    elif bits == 1:
-        _unpack_1(packed[:size], piece.view(np.uint64)[:size])
-    else:
-        _unpack_any(packed, size, bits, piece)
-    if bits == 1:
-        _to_signs(piece[:length])
-    elif bits < 8:
-        _extend_sign(piece[:length], np.int8(1 << (bits - 1)))
+@literal_intrinsic
+def store_codes(context: Any, packed: Any, place: Any, end: Any, bits: Any, codes: Any) -> Any:
+    """The low ``bits`` (2 to 8, a constant) of 32 codes to ``packed[place : min(place + 4 * bits, end)]``, uint8."""
+    if not isinstance(bits, types.IntegerLiteral):
+        return None
+    width = bits.literal_value
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place, end, _, codes = arguments
+        store_lanes(context, builder, signature.args[0], array, place, end, _joined(builder, codes, width))
+        return context.get_dummy_value()
+
+    return types.void(packed, types.intp, types.intp, bits, BYTES), build
 
 
-@compiled
-def _copy(source: Array, target: Array) -> None:
-    for i in range(target.size):
-        target[i] = source[i]
+@literal_intrinsic
+def load_codes(context: Any, packed: Any, place: Any, end: Any, bits: Any) -> Any:
+    """The 32 codes, in two's complement, that `store_codes` wrote; zeros for bytes from ``end`` on."""
+    if not isinstance(bits, types.IntegerLiteral):
+        return None
+    width = bits.literal_value
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place, end, _ = arguments
+        octets = load_lanes(context, builder, signature.args[0], array, place, end, 4 * width)
+        return _parted(builder, octets, width)
+
+    return BYTES(packed, types.intp, types.intp, bits), build
 
 
-@compiled
-def _pack_4(pairs: Array, packed: Array) -> None:
-    for i in range(packed.size):
-        packed[i] = np.uint8((pairs[i] & np.uint16(15)) | ((pairs[i] >> np.uint16(4)) & np.uint16(240)))
+def _joined(builder: Any, codes: Any, width: int) -> Any:
+    """<32 x i8> to <4 width x i8>."""
+    held = 8
+    while width % 8:
+        held *= 2
+        words = ir.VectorType(ir.IntType(held), LANES * 8 // held)
+        codes = builder.bitcast(codes, words)
+        low = (1 << width) - 1
+        first = builder.and_(codes, repeated(low, words))
+        second = builder.lshr(codes, repeated(held // 2 - width, words))
+        codes = builder.or_(first, builder.and_(second, repeated(low << width, words)))
+        width *= 2
+    octets = builder.bitcast(codes, ir.VectorType(BYTE, LANES))
+    kept = [i for i in range(LANES) if i % (held // 8) < width // 8]
+    return _chosen(builder, octets, kept)
 
 
-@compiled
-def _unpack_4(packed: Array, pairs: Array) -> None:
-    for i in range(packed.size):
-        byte = np.uint16(packed[i])
-        pairs[i] = np.uint16((byte & np.uint16(15)) | ((byte << np.uint16(4)) & np.uint16(0x0F00)))
+def _parted(builder: Any, octets: Any, bits: int) -> Any:
+    """<4 bits x i8> to <32 x i8>."""
+    held, width = 8, bits
+    while width % 8:
+        held, width = 2 * held, 2 * width
+    full, used = held // 8, width // 8
+    codes = _chosen(builder, octets, [i // full * used + min(i % full, used - 1) for i in range(LANES)])
+    while width > bits:
+        width //= 2
+        words = ir.VectorType(ir.IntType(held), LANES * 8 // held)
+        codes, low = builder.bitcast(codes, words), (1 << width) - 1
+        first = builder.and_(codes, repeated(low, words))
+        second = builder.shl(codes, repeated(held // 2 - width, words))
+        codes = builder.or_(first, builder.and_(second, repeated(low << held // 2, words)))
+        held //= 2
+    codes = builder.bitcast(codes, ir.VectorType(BYTE, LANES))
+    if bits == BYTE.width:
+        return codes
+    sign = repeated(1 << (bits - 1), codes.type)
+    return builder.sub(builder.xor(codes, sign), sign)
 
 
-@compiled
-def _pack_2(fours: Array, packed: Array) -> None:
-    for i in range(packed.size):
-        word = np.uint32(fours[i])
-        low = (word & np.uint32(3)) | ((word >> np.uint32(6)) & np.uint32(12))
-        packed[i] = np.uint8(
-            low | ((word >> np.uint32(12)) & np.uint32(48)) | ((word >> np.uint32(18)) & np.uint32(192))
-        )
-
-
-@compiled
-def _unpack_2(packed: Array, fours: Array) -> None:
-    for i in range(packed.size):
-        byte = np.uint32(packed[i])
-        low = (byte & np.uint32(3)) | ((byte << np.uint32(6)) & np.uint32(3 << 8))
-        high = ((byte << np.uint32(12)) & np.uint32(3 << 16)) | ((byte << np.uint32(18)) & np.uint32(3 << 24))
-        fours[i] = np.uint32(low | high)
-
-
-@compiled
-def _pack_1(eights: Array, packed: Array) -> None:
-    for i in range(packed.size):
-        packed[i] = np.uint8(((eights[i] & LOW_BITS) * GATHER_BITS) >> np.uint64(56))
-
-
-@compiled
-def _unpack_1(packed: Array, eights: Array) -> None:
-    for i in range(packed.size):
-        spread = (np.uint64(packed[i]) * LOW_BITS) & SPREAD_BITS
-        eights[i] = ((spread + SEVEN_BITS) >> np.uint64(7)) & LOW_BITS
-
-
-@compiled
-def _pack_any(piece: Array, size: int, bits: int, packed: Array) -> None:
-    mask, place = np.uint64((1 << bits) - 1), 0
-    for start in range(0, piece.size, 8):
-        if place >= size:
-            return
-        word = np.uint64(0)
-        for i in range(8):
-            word |= (np.uint64(piece[start + i]) & mask) << np.uint64(i * bits)
-        for _ in range(min(bits, size - place)):
-            packed[place] = np.uint8(word & np.uint64(255))
-            word >>= np.uint64(8)
-            place += 1
-
-
-@compiled
-def _unpack_any(packed: Array, size: int, bits: int, piece: Array) -> None:
-    mask, place = np.uint64((1 << bits) - 1), 0
-    for start in range(0, piece.size, 8):
-        if place >= size:
-            return
-        word = np.uint64(0)
-        for i in range(min(bits, size - place)):
-            word |= np.uint64(packed[place + i]) << np.uint64(8 * i)
-        place += bits
-        for i in range(8):
-            piece[start + i] = np.int8((word >> np.uint64(i * bits)) & mask)
-
-
-@compiled
-def _to_signs(piece: Array) -> None:
-    for i in range(piece.size):
-        piece[i] = np.int8(2 * piece[i] - 1)
-
-
-@compiled
-def _extend_sign(piece: Array, sign: np.int8) -> None:
-    for i in range(piece.size):
-        piece[i] = np.int8((piece[i] ^ sign) - sign)
+def _chosen(builder: Any, octets: Any, places: list[int]) -> Any:
+    return builder.shuffle_vector(octets, octets, ir.Constant(ir.VectorType(WORD, len(places)), places))

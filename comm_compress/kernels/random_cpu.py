@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
+from numba.core import types
 from torch import Tensor
 
+from comm_compress.kernels.llvm_tools import FLOAT, WORD, intrinsic, load_lanes, repeated
 from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
 from comm_compress.kernels.random_reference import SHARED, TILE
+from comm_compress.kernels.vectors import FLOATS, LANES
 
 UNIT = np.float32(2.0**-24)
 
@@ -75,6 +80,20 @@ def noise_piece(row_counter: np.uint32, first: int, low: np.uint32, high: np.uin
         word = hash_counter(counter, low, high)
         turned = np.uint32((word << np.uint32(16)) | (word >> np.uint32(16)))
         words[i] = turned if place & np.uint32(SHARED) else word
+
+
+@intrinsic
+def load_fractions(context: Any, words: Any, i: Any, end: Any) -> Any:
+    """32 random words (uint32; zeros from ``end`` on) as floats in [0, 1), multiples of 2^-24."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, i, end = arguments
+        drawn = load_lanes(context, builder, signature.args[0], words, i, end, LANES)
+        upper = builder.lshr(drawn, repeated(8, ir.VectorType(WORD, LANES)))
+        vector = ir.VectorType(FLOAT, LANES)
+        return builder.fmul(builder.sitofp(upper, vector), repeated(float(UNIT), vector))
+
+    return FLOATS(words, types.intp, types.intp), build
 
 
 @compiled

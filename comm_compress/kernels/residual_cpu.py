@@ -19,7 +19,7 @@ from comm_compress.kernels.numba_tools import Array
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.vectors import bits_of
 
-NOTHING = np.empty(0, np.float32)
+NOTHING: Array = np.empty(0, np.float32)
 
 
 def target_arrays(rows: Tensor, residual: Residual | None, row: int) -> tuple[Array, Array, np.float32, Array]:

@@ -14,14 +14,10 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.numba_tools import MAGNITUDE, WORTH_A_THREAD, Array, compiled, over_blocks
-from comm_compress.kernels.numba_vectors import (
-    AT_ONCE,
-    CACHE_LINE,
-    lowest_bit,
-    reaching,
-    store_sum_reaching,
-)
 from comm_compress.kernels.residual import Residual
+from comm_compress.kernels.stream_cpu import fence, stream, to_line
+from comm_compress.kernels.vectors import LANES, load, reaching, splat
+from comm_compress.kernels.words_cpu import lowest_bit
 from comm_compress.workspace import Scratch, fresh
 
 CPU = torch.device("cpu")
@@ -29,6 +25,7 @@ SAMPLE = 1 << 14  # keys that the floor of a longer row is guessed from
 LONG = 4 * SAMPLE  # keys: a shorter row is not sampled
 DIGIT = 20  # low bits of a key that the histogram does not look at
 NEARBY = 1 << DIGIT  # an eighth of an octave: how far below its neighbour's k-th largest a short row's is sought
+AT_ONCE = 2 * LANES  # keys that the bits of one mask tell about
 SPARSE = 16  # of so many keys one is expected to reach a given floor; room is made anew for more
 
 
@@ -166,6 +163,12 @@ def _collect(
         else:
             count = _part(keys[row], start, stop, floors[row], *here)
         counts[row, part] = count
+    fence()
+
+
+@compiled
+def _both(first: np.uint32, second: np.uint32) -> np.uint64:
+    return np.uint64(first) | np.uint64(second) << np.uint64(LANES)
 
 
 @compiled
@@ -174,7 +177,7 @@ def _part(keys: Array, start: int, stop: int, floor: np.int32, places: Array, fo
     count, limit = 0, places.size - 2 * AT_ONCE
     whole = stop - (stop - start) % AT_ONCE
     for at in range(start, whole, AT_ONCE):
-        mask = reaching(keys, at, floor)
+        mask = _both(reaching(load(keys, at, at + LANES), floor), reaching(load(keys, at + LANES, at + AT_ONCE), floor))
         while mask != 0:
             place = at + lowest_bit(mask)
             places[count], found[count] = place, keys[place]
@@ -202,17 +205,20 @@ def _sum_part(
 ) -> int:
     """The same of the target, which is written on the way, to its end in any case."""
     count, limit = 0, places.size - 2 * AT_ONCE
-    line = min(stop, start + -(int(target.ctypes.data) // 4 + start) % (CACHE_LINE // 4))
+    line = min(stop, start + to_line(target, start))
     whole = stop - (stop - line) % AT_ONCE
-    at = start
+    at, share = start, splat(decay)
     while at < stop:
         if line <= at < whole:
-            mask = store_sum_reaching(rows, old, decay, target, at, floor)
-            width = AT_ONCE
+            middle, end = at + LANES, at + AT_ONCE
+            x = load(rows, at, middle) + share * load(old, at, middle)
+            y = load(rows, middle, end) + share * load(old, middle, end)
+            stream(target, at, middle, x)
+            stream(target, middle, end, y)
+            mask, width = _both(reaching(x, floor), reaching(y, floor)), AT_ONCE
         else:
             target[at] = rows[at] + decay * old[at]
-            mask = np.uint64((np.float32(target[at]).view(np.int32) & MAGNITUDE) >= floor)
-            width = 1
+            mask, width = np.uint64((np.float32(target[at]).view(np.int32) & MAGNITUDE) >= floor), 1
         if count > limit:
             mask = np.uint64(0)
         while mask != 0:

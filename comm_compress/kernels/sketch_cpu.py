@@ -9,11 +9,12 @@ import numpy as np
 from torch import Tensor
 
 from comm_compress.kernels.numba_tools import Array, compiled, inlined, over_blocks
-from comm_compress.kernels.numba_vectors import WINDOW, add_signed, copy_signed
 from comm_compress.kernels.random_cpu import hash_counter
+from comm_compress.kernels.sketch_reference import WINDOW
+from comm_compress.kernels.vectors import LANES, load, negated, store
 
 TILE = 32  # blocks that are worked on together: they stay in the first-level cache
-NOTHING = np.uint32(0)  # flips no sign
+assert WINDOW == LANES
 
 
 def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
@@ -48,24 +49,25 @@ def _sketch(first: int, last: int, rows: Array, keys: Array, out: Array) -> None
                 target = out[row, j]
                 for b in range(blocks):
                     rotated = signs[b] << np.uint32(turns[b]) | signs[b] >> np.uint32((WINDOW - turns[b]) % WINDOW)
-                    add_signed(twice, (2 * b + 1) * WINDOW - turns[b], rotated, target, windows[b])
+                    source, place = (2 * b + 1) * WINDOW - turns[b], windows[b]
+                    x = negated(rotated, load(twice, source, source + WINDOW))
+                    store(target, place, place + WINDOW, load(target, place, place + WINDOW) + x)
 
 
 @compiled
 def _doubled(values: Array, start: int, twice: Array) -> int:
     """Every block of the tile twice, the last one of the row with zeros; returns how many blocks that is."""
-    size = min(TILE * WINDOW, values.size - start)
-    whole = size // WINDOW
-    for b in range(whole):
-        copy_signed(values, start + b * WINDOW, NOTHING, twice, 2 * b * WINDOW)
-        copy_signed(values, start + b * WINDOW, NOTHING, twice, (2 * b + 1) * WINDOW)
-    if whole * WINDOW == size:
-        return whole
-    for i in range(WINDOW):
-        place = start + whole * WINDOW + i
-        value = values[place] if place < values.size else np.float32(0)
-        twice[2 * whole * WINDOW + i] = twice[(2 * whole + 1) * WINDOW + i] = value
-    return whole + 1
+    blocks = (min(TILE * WINDOW, values.size - start) + WINDOW - 1) // WINDOW
+    for b in range(blocks):
+        _double(values, start + b * WINDOW, values.size, twice, 2 * b * WINDOW)
+    return blocks
+
+
+@compiled
+def _double(values: Array, start: int, end: int, twice: Array, place: int) -> None:
+    x = load(values, start, end)
+    store(twice, place, place + WINDOW, x)
+    store(twice, place + WINDOW, place + 2 * WINDOW, x)
 
 
 @compiled
@@ -93,10 +95,10 @@ def _estimate(first: int, last: int, sketch: Array, keys: Array, out: Array) -> 
             _place(start // WINDOW, keys[j, 0], keys[j, 1], columns // WINDOW, windows, turns, signs)
             row, target = sketch[j], found[j]
             for b in range(TILE):
-                copy_signed(row, windows[b], NOTHING, twice, 2 * b * WINDOW)
-                copy_signed(row, windows[b], NOTHING, twice, (2 * b + 1) * WINDOW)
+                _double(row, windows[b], windows[b] + WINDOW, twice, 2 * b * WINDOW)
             for b in range(TILE):
-                copy_signed(twice, 2 * b * WINDOW + turns[b], signs[b], target, b * WINDOW)
+                source, place = 2 * b * WINDOW + turns[b], b * WINDOW
+                store(target, place, place + WINDOW, negated(signs[b], load(twice, source, source + WINDOW)))
         _medians(found, out[start : start + size])
 
 

@@ -16,35 +16,48 @@ dimension and are contiguous; in memory numbers may be narrower: see `bits_of`. 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from llvmlite import ir
 from numba import extending
-from numba.core import cgutils, types
+from numba.core import imputils, types
 from numba.core.datamodel import models
+from numba.core.typing import templates
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array
+from comm_compress.kernels.llvm_tools import (
+    BOOL,
+    BYTE,
+    DOUBLE,
+    FLOAT,
+    HALF,
+    LONG,
+    SHORT,
+    WORD,
+    Function,
+    call,
+    intrinsic,
+    load_lanes,
+    repeated,
+    spread,
+    store_lanes,
+)
+from comm_compress.kernels.numba_tools import MAGNITUDE, Array
 
-Function = Callable[..., Any]
-intrinsic: Callable[[Function], Function] = extending.intrinsic  # numba's own annotations are missing or wrong
-overload: Callable[[Function], Callable[[Function], Function]] = extending.overload
-alloca_once: Any = cgutils.alloca_once
-get_or_insert_function: Any = cgutils.get_or_insert_function
-raw_memcpy: Any = cgutils.raw_memcpy
+infer_global: Any = templates.infer_global
+signature_of: Any = templates.signature
+lower_builtin: Any = imputils.lower_builtin
 
 LANES = 32
 NARROW = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 QUIET_NAN = 0x7FC0  # bfloat16's
-MAGNITUDE = 0x7FFFFFFF
 
 
 def bits_of(tensor: Tensor) -> Array:
     """A CPU tensor of any float dtype as the array that `load` and `store` take: float32 or, narrower, its bits.
 
-    numba knows neither bfloat16 (uint16 here) nor float16 (int16).
+    numba knows neither bfloat16 (uint16 here) nor float16 (int16). `load` takes float32's bits (int32) as well.
     """
     array: Array = tensor.view(NARROW.get(tensor.dtype, tensor.dtype)).numpy()
     return array
@@ -62,21 +75,17 @@ def _vector(element: ir.Type) -> ir.VectorType:
     return ir.VectorType(element, LANES)
 
 
-FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
-BOOL, BYTE, SHORT, WORD = (ir.IntType(width) for width in (1, 8, 16, 32))
-
-
 class Vector(types.Type):
-    """The type of 32 numbers, ``floats`` (float32) or ``doubles`` (float64)."""
+    """The type of 32 numbers."""
 
 
-FLOATS, DOUBLES = Vector("floats"), Vector("doubles")
+FLOATS, DOUBLES, BYTES = Vector("floats"), Vector("doubles"), Vector("bytes")  # float32, float64, int8
+ELEMENTS = {FLOATS: FLOAT, DOUBLES: DOUBLE, BYTES: BYTE}
 
 
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Vector) -> None:
-        element = FLOAT if kind == FLOATS else DOUBLE
-        super().__init__(manager, kind, _vector(element))  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, _vector(ELEMENTS[kind]))  # type: ignore[no-untyped-call]
 
 
 extending.register_model(Vector)(_VectorModel)
@@ -90,8 +99,8 @@ def load(context: Any, values: Any, i: Any, end: Any) -> Any:
     """``values[i : min(i + 32, end)]`` as floats, zeros after it; of float32, float16 or bfloat16 (see `bits_of`)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        return _widened(builder, kind.dtype, _load(context, builder, kind, *arguments))
+        kind, (array, i, end) = signature.args[0], arguments
+        return _widened(builder, kind.dtype, load_lanes(context, builder, kind, array, i, end, LANES))
 
     return FLOATS(values, types.intp, types.intp), build
 
@@ -102,7 +111,7 @@ def store(context: Any, values: Any, i: Any, end: Any, x: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, (array, i, end, x) = signature.args[0], arguments
-        _store(context, builder, kind, array, i, end, _narrowed(builder, kind.dtype, x))
+        store_lanes(context, builder, kind, array, i, end, _narrowed(builder, kind.dtype, x))
         return context.get_dummy_value()
 
     return types.void(values, types.intp, types.intp, FLOATS), build
@@ -124,7 +133,9 @@ def load_powers(context: Any, fields: Any, i: Any, end: Any) -> Any:
     """As `load` of float32, whose exponent fields are these bytes (uint8), all other bits 0: 0, or 2^(byte - 127)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = builder.zext(_load(context, builder, signature.args[0], *arguments), _vector(WORD))
+        array, i, end = arguments
+        narrow = load_lanes(context, builder, signature.args[0], array, i, end, LANES)
+        wide = builder.zext(narrow, _vector(WORD))
         return builder.bitcast(builder.shl(wide, _all(WORD, 23)), _vector(FLOAT))
 
     return FLOATS(fields, types.intp, types.intp), build
@@ -135,7 +146,9 @@ def load_signed_powers(context: Any, codes: Any, i: Any, end: Any) -> Any:
     """As `load_powers` of the low 7 bits; bit 7 is the sign."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = builder.sext(_load(context, builder, signature.args[0], *arguments), _vector(WORD))
+        array, i, end = arguments
+        narrow = load_lanes(context, builder, signature.args[0], array, i, end, LANES)
+        wide = builder.sext(narrow, _vector(WORD))
         bits = builder.and_(builder.shl(wide, _all(WORD, 23)), _all(WORD, 0xBFFFFFFF))
         return builder.bitcast(bits, _vector(FLOAT))
 
@@ -148,7 +161,7 @@ def load_mask(context: Any, bits: Any, place: Any, count: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place, end = _as_bytes(builder, arguments[0], *arguments[1:])
-        bytes_ = _load(context, builder, signature.args[0], array, place, end, WORD.width // BYTE.width)
+        bytes_ = load_lanes(context, builder, signature.args[0], array, place, end, WORD.width // BYTE.width)
         return builder.bitcast(bytes_, WORD)
 
     return types.uint32(bits, types.intp, types.intp), build
@@ -165,7 +178,7 @@ def store_mask(context: Any, bits: Any, place: Any, count: Any, mask: Any) -> An
         kept = builder.sub(builder.shl(WORD(1), builder.trunc(count, WORD)), WORD(1))
         mask = builder.select(whole, mask, builder.and_(mask, kept))
         mask = builder.bitcast(mask, ir.VectorType(BYTE, WORD.width // BYTE.width))
-        _store(context, builder, signature.args[0], array, place, end, mask)
+        store_lanes(context, builder, signature.args[0], array, place, end, mask)
         return context.get_dummy_value()
 
     return types.void(bits, types.intp, types.intp, types.uint32), build
@@ -177,51 +190,12 @@ def _as_bytes(builder: Any, array: Any, place: Any, count: Any) -> tuple[Any, An
     return array, place, builder.add(place, num_bytes)
 
 
-def _load(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, lanes: int = LANES) -> Any:
-    pointer, vector = _place(context, builder, kind, array, i, lanes)
-    spare = alloca_once(builder, vector)
-    left = builder.sub(end, i)
-    whole = builder.icmp_signed(">=", left, left.type(lanes))
-    with builder.if_else(whole, likely=True) as (then, otherwise):
-        with then:
-            all_ = builder.load(pointer, align=kind.dtype.bitwidth // 8)
-            after_all = builder.block
-        with otherwise:
-            builder.store(ir.Constant(vector, None), spare)
-            raw_memcpy(builder, spare, pointer, left, kind.dtype.bitwidth // 8)
-            some = builder.load(spare)
-            after_some = builder.block
-    loaded = builder.phi(vector)
-    loaded.add_incoming(all_, after_all)
-    loaded.add_incoming(some, after_some)
-    return loaded
-
-
-def _store(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, x: Any) -> None:
-    pointer, vector = _place(context, builder, kind, array, i, x.type.count)
-    spare = alloca_once(builder, vector)
-    left = builder.sub(end, i)
-    whole = builder.icmp_signed(">=", left, left.type(x.type.count))
-    with builder.if_else(whole, likely=True) as (then, otherwise):
-        with then:
-            builder.store(x, pointer, align=kind.dtype.bitwidth // 8)
-        with otherwise:
-            builder.store(x, spare)
-            raw_memcpy(builder, pointer, spare, left, kind.dtype.bitwidth // 8)
-
-
-def _place(context: Any, builder: Any, kind: Any, array: Any, i: Any, lanes: int) -> tuple[Any, ir.VectorType]:
-    vector = ir.VectorType(context.get_data_type(kind.dtype), lanes)
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [i]), vector.as_pointer()), vector
-
-
 def _widened(builder: Any, dtype: Any, x: Any) -> Any:
     if dtype == types.int16:
         return builder.fpext(builder.bitcast(x, _vector(HALF)), _vector(FLOAT))
     if dtype == types.uint16:
         return builder.bitcast(builder.shl(builder.zext(x, _vector(WORD)), _all(WORD, 16)), _vector(FLOAT))
-    return x
+    return builder.bitcast(x, _vector(FLOAT))
 
 
 def _narrowed(builder: Any, dtype: Any, x: Any) -> Any:
@@ -243,12 +217,7 @@ def _to_bfloat16(builder: Any, x: Any) -> Any:
 
 
 def _all(element: ir.Type, number: float) -> Any:
-    return ir.Constant(_vector(element), [number] * LANES)
-
-
-def _spread(builder: Any, number: Any) -> Any:
-    one = builder.insert_element(ir.Constant(_vector(number.type), ir.Undefined), number, WORD(0))
-    return builder.shuffle_vector(one, one, _all(WORD, 0))
+    return repeated(number, _vector(element))
 
 
 @intrinsic
@@ -256,7 +225,7 @@ def splat(context: Any, number: Any) -> Any:
     """A float32 number 32 times."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _spread(builder, arguments[0])
+        return spread(builder, arguments[0], LANES)
 
     return FLOATS(types.float32), build
 
@@ -289,11 +258,73 @@ def sum_of_pairs(context: Any, x: Any) -> Any:
 
 
 @intrinsic
+def magnitudes(context: Any, x: Any) -> Any:
+    """Without their signs."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, f"llvm.fabs.v{LANES}f32", _vector(FLOAT), arguments)
+
+    return FLOATS(FLOATS), build
+
+
+@intrinsic
+def floor(context: Any, x: Any) -> Any:
+    """The largest whole numbers that are not larger."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, f"llvm.floor.v{LANES}f32", _vector(FLOAT), arguments)
+
+    return FLOATS(FLOATS), build
+
+
+@intrinsic
+def clamped(context: Any, x: Any, low: Any, high: Any) -> Any:
+    """The nearest to ``x`` between ``low`` and ``high``, all of them vectors of finite numbers."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, low, high = arguments
+        x = builder.select(builder.fcmp_ordered("<", x, high), x, high)
+        return builder.select(builder.fcmp_ordered(">", x, low), x, low)
+
+    return FLOATS(FLOATS, FLOATS, FLOATS), build
+
+
+@intrinsic
+def whole_bytes(context: Any, x: Any) -> Any:
+    """Whole numbers from -128 to 127 as bytes."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.trunc(builder.fptosi(arguments[0], _vector(WORD)), _vector(BYTE))
+
+    return BYTES(FLOATS), build
+
+
+@intrinsic
+def whole_floats(context: Any, codes: Any) -> Any:
+    """Such bytes as numbers."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.sitofp(builder.sext(arguments[0], _vector(WORD)), _vector(FLOAT))
+
+    return FLOATS(BYTES), build
+
+
+@intrinsic
+def smaller(context: Any, a: Any, b: Any) -> Any:
+    """The mask of the elements of ``a`` that are smaller than those of ``b``."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fcmp_ordered("<", *arguments), WORD)
+
+    return types.uint32(FLOATS, FLOATS), build
+
+
+@intrinsic
 def larger(context: Any, a: Any, b: Any) -> Any:
     """The larger of two magnitudes each (their bits, so that NaN is the largest)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        a, b = (builder.and_(builder.bitcast(x, _vector(WORD)), _all(WORD, MAGNITUDE)) for x in arguments)
+        a, b = (builder.and_(builder.bitcast(x, _vector(WORD)), _all(WORD, int(MAGNITUDE))) for x in arguments)
         return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), _vector(FLOAT))
 
     return FLOATS(FLOATS, FLOATS), build
@@ -304,11 +335,8 @@ def largest_bits(context: Any, x: Any) -> Any:
     """The bits of the largest of 32 magnitudes, int32."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = builder.and_(builder.bitcast(arguments[0], _vector(WORD)), _all(WORD, MAGNITUDE))
-        kind = ir.FunctionType(WORD, [bits.type])
-        return builder.call(
-            get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.umax.v{LANES}i32"), [bits]
-        )
+        bits = builder.and_(builder.bitcast(arguments[0], _vector(WORD)), _all(WORD, int(MAGNITUDE)))
+        return call(builder, f"llvm.vector.reduce.umax.v{LANES}i32", WORD, [bits])
 
     return types.int32(FLOATS), build
 
@@ -318,9 +346,7 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     """``a * b + c``, rounded once."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = _vector(FLOAT)
-        kind = ir.FunctionType(vector, [vector] * 3)
-        return builder.call(get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32"), arguments)
+        return call(builder, f"llvm.fma.v{LANES}f32", _vector(FLOAT), arguments)
 
     return FLOATS(FLOATS, FLOATS, FLOATS), build
 
@@ -337,11 +363,35 @@ def where(context: Any, mask: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def negated(context: Any, mask: Any, x: Any) -> Any:
+    """``-x`` where the mask's bit is 1, else ``x``."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to_the_top = ir.Constant(_vector(WORD), [LANES - 1 - j for j in range(LANES)])
+        signs = builder.shl(spread(builder, arguments[0], LANES), to_the_top)
+        signs = builder.and_(signs, _all(WORD, 1 << 31))
+        return builder.bitcast(builder.xor(builder.bitcast(arguments[1], _vector(WORD)), signs), _vector(FLOAT))
+
+    return FLOATS(types.uint32, FLOATS), build
+
+
+@intrinsic
+def reaching(context: Any, x: Any, bits: Any) -> Any:
+    """The mask of the elements whose magnitude's bits are ``bits`` (int32) or more."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        magnitudes = builder.and_(builder.bitcast(arguments[0], _vector(WORD)), _all(WORD, int(MAGNITUDE)))
+        return builder.bitcast(builder.icmp_signed(">=", magnitudes, spread(builder, arguments[1], LANES)), WORD)
+
+    return types.uint32(FLOATS, types.int32), build
+
+
+@intrinsic
 def ones(context: Any, mask: Any) -> Any:
     """How many of a mask's bits are 1."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.zext(builder.ctpop(arguments[0]), ir.IntType(64))
+        return builder.zext(builder.ctpop(arguments[0]), LONG)
 
     return types.int64(types.uint32), build
 
@@ -350,7 +400,7 @@ def _comparison(predicate: str, words: str) -> Any:
     def compare(context: Any, x: Any, number: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             x, number = arguments
-            return builder.bitcast(builder.fcmp_ordered(predicate, x, _spread(builder, number)), WORD)
+            return builder.bitcast(builder.fcmp_ordered(predicate, x, spread(builder, number, LANES)), WORD)
 
         return types.uint32(FLOATS, types.float32), build
 
@@ -366,19 +416,18 @@ equal = _comparison("==", "equal to")
 
 
 def _operator(function: Function, instruction: str) -> None:
-    @intrinsic
-    def calculate(context: Any, a: Any, b: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, instruction)(*arguments)
+    """As a builtin of numba's: an overload would be compiled as a function of its own."""
 
-        return a(a, a), build
+    @infer_global(function)
+    class _Typing(templates.AbstractTemplate):
+        def generic(self, arguments: Any, names: Any) -> Any:
+            a, b = arguments
+            return signature_of(a, a, b) if a == b and a in (FLOATS, DOUBLES) else None
 
-    @overload(function)
-    def choose(a: Any, b: Any) -> Any:
-        def calculated(a: Any, b: Any) -> Any:
-            return calculate(a, b)
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return getattr(builder, instruction)(*arguments)
 
-        return calculated if isinstance(a, Vector) and a == b else None
+    lower_builtin(function, Vector, Vector)(build)
 
 
 _operator(operator.add, "fadd")
