@@ -5,8 +5,8 @@
 
 `analysis.predict --check` and `analysis.speedup` read them. Every cell is a line of `experiments.step_times`: the
 median step, the ledger's bytes, the interface's bytes. One start of the ranks measures all methods of a rate in turn.
-Cells that the file has are not measured again, so an interrupted run goes on where it was. About 18 minutes for all
-128 cells on two cores, with nothing else running.
+Cells that the file has are not measured again, so an interrupted run goes on where it was. About 15 minutes for all
+112 cells on two cores, with nothing else running.
 
 Each cell carries the time of a yardstick (a matrix product and a copy, by all ranks at once, just before and after),
 which tells when something else took the machine: ``--again 1.3`` replaces the cells whose yardstick took 1.3 times

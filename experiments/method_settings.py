@@ -115,9 +115,7 @@ LINK_RUNS: list[Run] = [
     ("bf16", {}, "bf16", {}),
     ("int8", {}, "int8", {}),
     ("int4", {}, "int4", {}),
-    ("qsgd", {"bits": 4}, "int4", {}),
     ("signsgd", {}, "int4", {}),
     ("onebit", {}, "int4", {}),
     ("topk", {"ratio": 0.01}, "int4", {}),
-    ("dgc", {}, "int4", {}),
 ]
