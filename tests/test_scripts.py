@@ -355,7 +355,7 @@ def test_all_checks_run_even_when_one_fails(checkout: Checkout) -> None:
     done = checkout.run("run_tests.sh")
     assert done.returncode == 1
     assert len(checkout.calls("ruff")) == 2
-    assert checkout.calls("mypy") == [["-m", "mypy", "comm_compress", "fsdp_lab", "experiments"]]
+    assert checkout.calls("mypy") == [["-m", "mypy", "comm_compress", "fsdp_lab", "experiments", "analysis"]]
     assert checkout.calls("pytest") == [["-m", "pytest"]]
     summary = dict(line.rsplit(None, 1) for line in done.stdout.partition("== summary\n")[2].splitlines())
     assert summary.pop("ruff check") == "FAILED"

@@ -1,5 +1,6 @@
 """Laws of emulated links: bytes are counted as sent, rates hold, and nothing is left behind."""
 
+import functools
 import json
 import os
 import signal
@@ -208,11 +209,12 @@ def test_a_signal_lets_the_ranks_save_and_cleans_up(tmp_path: Path, number: sign
     rank = 'trap "sleep 0.2; touch saved$RANK; exit 0" TERM; touch ready$RANK; while :; do sleep 0.05; done'
     command = [sys.executable, "-m", "experiments.links", "--", "sh", "-c", rank]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.Popen(command, cwd=tmp_path, env=environment)
+    heard = functools.partial(signal.signal, number, signal.SIG_DFL)  # ignored when the tests run in the background
+    run = subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=heard)
     eventually(lambda: len(list(tmp_path.glob("ready*"))) == 2)
     assert f"links{run.pid}-" in namespaces()
     run.send_signal(number)
-    assert run.wait(20) == 128 + number
+    assert run.wait(60) == 128 + number
     assert len(list(tmp_path.glob("saved*"))) == 2
     assert f"links{run.pid}-" not in namespaces()
 
