@@ -51,6 +51,7 @@ from comm_compress.kernels.vectors import (
 )
 
 PIECE = TILE  # elements whose random bits are drawn together
+FAR = 1 << 20  # elements of a sum that will have left the second-level cache when it is read
 ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
 MANTISSA = {"e4m3": 3, "e5m2": 2}  # bits
 ALL, NONE = np.uint32(0xFFFFFFFF), np.uint32(0)
@@ -243,6 +244,7 @@ def _summer(rounding: str, bits: int, rotate: bool) -> Kernel:
         scale_stride: int,
         out: Array,
     ) -> None:
+        far = out.size >= FAR
         for piece in range(first, last):
             start, stop = piece * PIECE, min((piece + 1) * PIECE, out.size)
             while start < stop:
@@ -260,8 +262,13 @@ def _summer(rounding: str, bits: int, rotate: bool) -> Kernel:
                             total = total + whole_floats(code) * scale
                     if rotate and i + LANES <= end:
                         total = rotated(total)
-                    store(out, i, end, total)
+                    if far:
+                        stream(out, i, end, total)
+                    else:
+                        store(out, i, end, total)
                 start = end
+        if far:
+            fence()
 
     return sum_
 

@@ -13,15 +13,16 @@ from llvmlite import ir
 from numba.core import types
 
 from comm_compress.kernels.llvm_tools import CACHE_LINE, LONG, WORD, element, intrinsic, store_lanes
-from comm_compress.kernels.vectors import FLOATS, LANES
+from comm_compress.kernels.vectors import FLOATS, LANES, narrowed
 
 
 @intrinsic
 def stream(context: Any, values: Any, i: Any, end: Any, x: Any) -> Any:
-    """``values[i : min(i + 32, end)] = x``, float32; an ordinary store unless 32 are left and begin a cache line."""
+    """As `vectors.store`, past the caches if 32 elements are left and begin a cache line."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, (array, i, end, x) = signature.args[0], arguments
+        x = narrowed(builder, kind.dtype, x)
         place = element(context, builder, kind, array, i, x.type)
         inside = builder.and_(builder.ptrtoint(place, LONG), LONG(CACHE_LINE - 1))
         begins = builder.icmp_unsigned("==", inside, LONG(0))

@@ -111,7 +111,7 @@ def store(context: Any, values: Any, i: Any, end: Any, x: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, (array, i, end, x) = signature.args[0], arguments
-        store_lanes(context, builder, kind, array, i, end, _narrowed(builder, kind.dtype, x))
+        store_lanes(context, builder, kind, array, i, end, narrowed(builder, kind.dtype, x))
         return context.get_dummy_value()
 
     return types.void(values, types.intp, types.intp, FLOATS), build
@@ -123,7 +123,7 @@ def rounded(context: Any, values: Any, x: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         dtype = signature.args[0].dtype
-        return _widened(builder, dtype, _narrowed(builder, dtype, arguments[1]))
+        return _widened(builder, dtype, narrowed(builder, dtype, arguments[1]))
 
     return FLOATS(values, FLOATS), build
 
@@ -198,7 +198,8 @@ def _widened(builder: Any, dtype: Any, x: Any) -> Any:
     return builder.bitcast(x, _vector(FLOAT))
 
 
-def _narrowed(builder: Any, dtype: Any, x: Any) -> Any:
+def narrowed(builder: Any, dtype: Any, x: Any) -> Any:
+    """What `store` writes to an array of this dtype."""
     if dtype == types.int16:
         return builder.bitcast(builder.fptrunc(x, _vector(HALF)), _vector(SHORT))
     return _to_bfloat16(builder, x) if dtype == types.uint16 else x

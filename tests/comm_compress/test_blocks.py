@@ -161,3 +161,19 @@ def test_noise_is_uniform_and_elements_that_share_a_word_do_not_move_together() 
     u = random_reference.as_fractions(words).double() - 0.5
     for lag in (1, 16, 256, 511, 512, 513, 1024):
         assert abs(float((u * u.roll(lag)).mean())) < 5 / 12 / n**0.5, lag
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_long_rows_are_written_past_the_caches_all_the_same(dtype: torch.dtype) -> None:
+    code, n = BlockCode(256, 4, 7), blocks_cpu.FAR + 5
+    rows = torch.randn(2, n, generator=torch.Generator().manual_seed(2))
+    codes, scales = torch.empty(2, code.code_bytes(n), dtype=torch.uint8), torch.empty(2, code.blocks(n))
+    blocks_cpu.encode_blocks(rows, code, None, codes, scales)
+    got, expected = (torch.full((2, n), 7.0).to(dtype) for _ in range(2))  # one row begins a line, one does not
+    blocks_cpu.decode_blocks(codes, scales, code, got)
+    blocks_reference.decode_blocks(codes, scales, code, expected)
+    assert torch.equal(got, expected)
+    total = torch.empty(n)
+    blocks_cpu.sum_blocks(codes, scales, code, total)
+    blocks_reference.sum_blocks(codes, scales, code, rows[0])
+    assert torch.equal(total, rows[0])
