@@ -6,7 +6,7 @@
 - steps without a limit to the rate: every method on the model of large blocks, for the codecs' times and bytes from the
   ledger; a few on the default model, for what a rank computes there.
 
-About five minutes on two cores, in parts of half a minute: what the file has is not measured again. Nothing else may
+About three minutes on two cores, in parts of half a minute: what the file has is not measured again. Nothing else may
 run meanwhile.
 """
 

@@ -222,6 +222,8 @@ class Run:
 
     def _leave(self, signal_name: str) -> None:
         """Record a run that hangs, in the place of its main thread, and end this process."""
+        if not self.ranks.is_first:
+            time.sleep(2)  # all ranks give up at the same time: rank 0 must not take those that left for dead
         dead = self._dead()
         where = f"stopped by {signal_name} while waiting for the other ranks"
         self._append("failed" if dead else "preempted", error=dead + where)
