@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
+from fsdp_lab.models.linear_loss import LinearCrossEntropy
+
 IGNORED = -100  # F.cross_entropy's own "no target here"
 
 
@@ -15,16 +17,16 @@ class CausalLM(nn.Module):
     def __init__(self, hf: GPT2LMHeadModel) -> None:
         super().__init__()
         self.hf = hf
+        self.loss = LinearCrossEntropy(IGNORED)
 
     def forward(self, tokens: Tensor, weight: Tensor | None = None) -> Tensor:
         """Summed negative log-likelihood (nats, float32 scalar) of tokens 2 to T of each row.
 
         ``tokens`` int64 ``[B, T]``; rows with ``weight`` 0 (float ``[B]``) are padding and count nothing.
-        Targets are shifted instead of logits: slicing would copy the ``[B, T, vocabulary]`` logits.
+        Targets are shifted instead of hidden states: slicing would copy those.
         """
         targets = F.pad(tokens[:, 1:], (0, 1), value=IGNORED)
         if weight is not None:
             targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
         hidden = self.hf.transformer(tokens, use_cache=False).last_hidden_state
-        logits = self.hf.lm_head(hidden).flatten(0, 1).float()
-        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return self.loss(hidden.flatten(0, 1), self.hf.lm_head.weight, targets.flatten())

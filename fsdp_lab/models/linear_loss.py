@@ -1,0 +1,100 @@
+"""Cross-entropy of a language model's head without all of its logits: some rows at a time, in memory that stays.
+
+The logits of 512 tokens over GPT-2's vocabulary are 103 MB of float32, and the usual way allocates them anew each step
+and goes over them some eight times. Here a chunk of rows is computed, turned into its loss and gradient where it lies,
+and multiplied into the gradients of both factors before the next one comes, as in Liger Kernel (arXiv 2410.10989);
+backward has only to scale them. torch's `F.linear_cross_entropy` has the same idea, but on a CPU it takes longer than
+whole logits do (docs/LOG.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 512 << 20}  # of float32 logits held at a time
+
+
+class LinearCrossEntropy:
+    """The summed loss of ``cross_entropy(hidden @ weight.T, targets)``. Keeps its chunk's memory between calls."""
+
+    def __init__(self, ignored: int) -> None:
+        self.ignored = ignored
+        self._memory: dict[torch.dtype, Tensor] = {}
+
+    def __call__(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        """Nats summed over ``targets`` int64 ``[N]`` that are not ``ignored``, float32 scalar.
+
+        ``hidden`` ``[N, d]`` and ``weight`` ``[V, d]`` of one dtype, which products are made in; the softmax and
+        all sums are float32. Differentiable once, with respect to ``hidden`` and ``weight``.
+        """
+        loss: Tensor = _Loss.apply(hidden, weight, targets, self, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        return loss
+
+    def chunk(self, like: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Uninitialised memory on ``like``'s device, the same one in every call."""
+        size = shape[0] * shape[1]
+        kept = self._memory.get(dtype)
+        if kept is None or kept.numel() < size or kept.device != like.device:
+            kept = self._memory[dtype] = torch.empty(size, dtype=dtype, device=like.device)
+        return kept[:size].view(shape)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, head: LinearCrossEntropy, wants_grad: bool
+    ) -> Tensor:
+        total = hidden.new_zeros((), dtype=torch.float32)
+        d_hidden = torch.empty_like(hidden) if wants_grad else None
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_grad else None
+        rows = max(1, CHUNK_BYTES[hidden.device.type] // (4 * weight.shape[0]))
+        for start in range(0, hidden.shape[0], rows):
+            part = slice(start, start + rows)
+            loss, gradient, scale = _softmax(hidden[part], weight, targets[part], head)
+            total += loss
+            if d_hidden is not None and d_weight is not None:
+                torch.mm(gradient, weight, out=d_hidden[part])
+                d_hidden[part] *= scale
+                scaled = (hidden[part] * scale).to(hidden.dtype)
+                if weight.dtype == torch.float32:
+                    d_weight.addmm_(gradient.t(), scaled)
+                else:
+                    d_weight += gradient.t() @ scaled
+        if wants_grad:
+            ctx.save_for_backward(d_hidden, d_weight)
+            ctx.dtype = weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        d_hidden, d_weight = ctx.saved_tensors
+        return d_hidden * grad, (d_weight * grad).to(ctx.dtype), None, None, None
+
+
+def _softmax(
+    hidden: Tensor, weight: Tensor, targets: Tensor, head: LinearCrossEntropy
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, and what ``scale`` ``[n, 1]`` times makes the gradient with respect to the logits, ``[n, V]``.
+
+    That is exp(logits) less its sum at the target: the division by the sum is left to the small factors.
+    """
+    shape = (hidden.shape[0], weight.shape[0])
+    logits = head.chunk(hidden, shape, torch.float32)
+    narrow = head.chunk(hidden, shape, hidden.dtype)  # the same memory when hidden is float32
+    torch.mm(hidden, weight.t(), out=narrow)
+    if narrow.dtype != torch.float32:
+        logits.copy_(narrow)
+    counted = (targets != head.ignored)[:, None]
+    targets = targets[:, None].where(counted, 0)
+    at_target, largest = logits.gather(1, targets), logits.amax(1, keepdim=True)
+    mass = logits.sub_(largest).exp_().sum(1, keepdim=True)
+    loss = (mass.log() + largest - at_target).where(counted, 0).sum()
+    logits.scatter_add_(1, targets, -mass)
+    if narrow.dtype != torch.float32:
+        narrow.copy_(logits)
+    return loss, narrow, counted / mass
