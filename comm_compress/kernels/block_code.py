@@ -16,7 +16,8 @@ class BlockCode(NamedTuple):
     ``block_size`` elements share a scale (a multiple of 8, so that blocks begin at whole bytes); None: the whole row.
     ``size`` of a block: max|x|, its 2-norm, or its mean magnitude; cut to ``clip_sigmas`` standard deviations about
     zero if that is less and not 0. s = size / ``levels``; s below the smallest normal float32 is 0, and all codes
-    of such a block are 0; s of a block that is not finite is NaN.
+    of such a block are 0; s of a block that is not finite is NaN. ``short_scales``: s is rounded to bfloat16, to
+    the nearest, ties to even, at most its largest number.
 
     ``rounding``: c is the integer in -levels..levels "nearest" to x / s (ties to even), or one of the two around
     it at random ("stochastic": with t = x (1 / s), floor(t) or one more with probability t - floor(t)), or
@@ -34,6 +35,7 @@ class BlockCode(NamedTuple):
     rounding: Rounding = "nearest"
     clip_sigmas: float = 0.0
     rotate: bool = False
+    short_scales: bool = False
 
     def block(self, n: int) -> int:
         """Elements in a block of a row of ``n``."""

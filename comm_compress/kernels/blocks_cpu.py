@@ -18,7 +18,7 @@ from torch import Tensor
 from comm_compress.kernels import formats_cpu
 from comm_compress.kernels.bitmask_cpu import sum_expanded
 from comm_compress.kernels.block_code import BlockCode
-from comm_compress.kernels.blocks_reference import HUGE, TILE
+from comm_compress.kernels.blocks_reference import HUGE, SHORT_HUGE, TILE
 from comm_compress.kernels.float8_cpu import from_float8, to_float8
 from comm_compress.kernels.hadamard_cpu import rotated
 from comm_compress.kernels.numba_tools import TINY, Array, compiled, over_blocks
@@ -84,7 +84,8 @@ def encode_blocks(
         _encoder(code.rounding, code.bits, code.size, code.clip_sigmas > 0, code.rotate),
         num_rows * math.ceil(n / span),
         span,
-        *(n, code.block(n), span, np.float32(code.levels), code.clip_sigmas, np.uint32(low), np.uint32(high)),
+        *(n, code.block(n), span, np.float32(code.levels), code.clip_sigmas, code.short_scales),
+        *(np.uint32(low), np.uint32(high)),
         *(bits_of(rows.reshape(-1)), old, np.float32(decay), new, *rows_in_line(codes), *rows_in_line(scales)),
     )
 
@@ -127,6 +128,7 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
         span: int,
         levels: np.float32,
         clip_sigmas: float,
+        short_scales: bool,
         low: np.uint32,
         high: np.uint32,
         rows: Array,
@@ -174,7 +176,7 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                     found = sum_ / (end - start)
                 if clipped:
                     found = min(found, clip_sigmas * np.sqrt(squares / (end - start)))
-                scales[scale_base + start // block_size] = _scale(found, levels)
+                scales[scale_base + start // block_size] = _scale(found, levels, short_scales)
             for piece in range(from_, to, PIECE):
                 start, stop = piece, min(piece + PIECE, to)
                 if rounding == "stochastic":
@@ -274,9 +276,12 @@ def _summer(rounding: str, bits: int, rotate: bool) -> Kernel:
 
 
 @compiled
-def _scale(size: float, levels: np.float32) -> np.float32:
+def _scale(size: float, levels: np.float32, short: bool) -> np.float32:
     """0 for a block that is too small, NaN for one that is not finite."""
     if not size < np.inf:
         return np.float32(np.nan)
-    scale = np.float32(min(size / np.float64(levels), HUGE))
+    scale = np.float32(min(size / np.float64(levels), SHORT_HUGE if short else HUGE))
+    if short:
+        bits = np.int64(scale.view(np.int32))
+        scale = np.int32((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).view(np.float32)
     return scale if scale >= TINY else ZERO

@@ -36,6 +36,7 @@ from comm_compress.kernels.triton_tools import MAGNITUDE, TILE, as_int32, launch
 TILES = 4  # of 1024 elements, that one program sums
 
 TINY, HUGE = tl.constexpr(1.1754943508222875e-38), tl.constexpr(3.4028234663852886e38)
+SHORT_HUGE = tl.constexpr(3.3895313892515355e38)  # bfloat16's
 ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even
 
 
@@ -55,12 +56,13 @@ def encode_blocks(
     to = (new, codes, codes.shape[1], scales, *map(row_stride, (new, codes, scales)))
     low, high = (as_int32(word) for word in key or (0, 0))
     size = {"LEVELS": code.levels, "SIZE": code.size, "CLIP": code.clip_sigmas, "ROTATE": code.rotate}
+    short = {"SHORT": code.short_scales}
     rounding = {"LEVELS": code.levels, "BITS": code.bits or 0, "ROUNDING": code.rounding, "ROTATE": code.rotate}
     whole = whole_blocks(code.block(n), n, 32 if code.rotate else 8)
     if whole is not None:
         fused = code.bits is not None
         grid = (whole.programs, num_rows)
-        launch(_encode, grid, *source, *to, low, high, **size | rounding, **whole.shape, FUSED=fused)
+        launch(_encode, grid, *source, *to, low, high, **size | rounding | short, **whole.shape, FUSED=fused)
         if fused:
             return
     else:
@@ -70,7 +72,19 @@ def encode_blocks(
         grid = (triton.cdiv(blocks * in_block, TILES), num_rows)
         launch(_tile_sizes, grid, *source, *found, blocks, in_block, block, **size, TILES=TILES)
         size.pop("ROTATE")
-        launch(_combine, (blocks, num_rows), *found, blocks, in_block, block, n, scales, row_stride(scales), **size)
+        launch(
+            _combine,
+            (blocks, num_rows),
+            *found,
+            blocks,
+            in_block,
+            block,
+            n,
+            scales,
+            row_stride(scales),
+            **size,
+            **short,
+        )
     programs, shape = tiles(code.block(n), n)
     if code.bits is None:  # a line is a byte
         programs = triton.cdiv(n, TILE // 8 * TRITS)
@@ -99,8 +113,10 @@ def _as_sizes(bits):
 
 
 @triton.jit
-def _scale(peak, total, squares, length, LEVELS: tl.constexpr, SIZE: tl.constexpr, CLIP: tl.constexpr):
-    """The float32 scale of blocks of ``length`` elements, all float64."""
+def _scale(
+    peak, total, squares, length, LEVELS: tl.constexpr, SIZE: tl.constexpr, CLIP: tl.constexpr, SHORT: tl.constexpr
+):
+    """The float32 scale of blocks of ``length`` elements, all float64; SHORT: one that bfloat16 has."""
     if SIZE == "max":
         size = peak
     elif SIZE == "l2":
@@ -109,7 +125,12 @@ def _scale(peak, total, squares, length, LEVELS: tl.constexpr, SIZE: tl.constexp
         size = total / length
     if CLIP > 0:
         size = tl.minimum(size, tl.full([], CLIP, tl.float64) * tl.sqrt(squares / length))
-    found = tl.minimum(size / tl.full([], LEVELS, tl.float64), tl.full([], HUGE, tl.float64)).to(tl.float32)
+    most = tl.full([], SHORT_HUGE if SHORT else HUGE, tl.float64)
+    found = tl.minimum(size / tl.full([], LEVELS, tl.float64), most).to(tl.float32)
+    if SHORT:
+        bits = found.to(tl.int32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+        found = bits.to(tl.float32, bitcast=True)
     found = tl.where(found >= TINY, found, 0.0)
     return tl.where(size < float("inf"), found, float("nan"))
 
@@ -197,7 +218,8 @@ def _encode(
     rows, old, n, row_stride, old_stride, decay, new, codes, num_bytes, scales,
     new_stride, code_stride, scale_stride, low, high,
     LEVELS: tl.constexpr, SIZE: tl.constexpr, CLIP: tl.constexpr, ROTATE: tl.constexpr, BITS: tl.constexpr,
-    ROUNDING: tl.constexpr, BLOCK: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr, FUSED: tl.constexpr,
+    ROUNDING: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr,
+    FUSED: tl.constexpr,
 ):  # fmt: skip
     """BLOCKS blocks of BLOCK elements: scales, and where FUSED everything else."""
     row = tl.program_id(1).to(tl.int64)
@@ -215,7 +237,7 @@ def _encode(
     if SIZE != "max" or CLIP > 0:
         total, squares = block_sums(rows, old, decay, start, stop, n, BLOCKS, PADDED, SIZE, CLIP, ROTATE)
     length = tl.maximum(stop - start, 1).to(tl.float64)
-    scale = _scale(peak, total, squares, length, LEVELS, SIZE, CLIP)
+    scale = _scale(peak, total, squares, length, LEVELS, SIZE, CLIP, SHORT)
     tl.store(scales + row * scale_stride + block, scale, mask=start < n)
     if FUSED:
         code = _codes(x, scale[:, None], row, i, n, low, high, LEVELS, BITS, ROUNDING)
@@ -256,7 +278,7 @@ def _tile_sizes(
 @triton.jit
 def _combine(
     found, squared, blocks, tiles, block_size, n, scales, scale_stride,
-    LEVELS: tl.constexpr, SIZE: tl.constexpr, CLIP: tl.constexpr,
+    LEVELS: tl.constexpr, SIZE: tl.constexpr, CLIP: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """The scale of one long block from its tiles' peaks or sums, which are added in ascending order."""
     block = tl.program_id(0)
@@ -281,7 +303,7 @@ def _combine(
             if SIZE == "l2" or CLIP > 0:
                 squares += tl.load(squared + t + j, mask=there, other=0.0)
     length = tl.minimum(block_size, n - block * block_size).to(tl.float64)
-    scale = _scale(peak, total, squares, length, LEVELS, SIZE, CLIP)
+    scale = _scale(peak, total, squares, length, LEVELS, SIZE, CLIP, SHORT)
     tl.store(scales + row * scale_stride + block, scale)
 
 

@@ -19,6 +19,7 @@ from comm_compress.kernels.random_reference import as_fractions, noise_bits
 from comm_compress.kernels.residual import Residual
 
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+SHORT_HUGE = torch.finfo(torch.bfloat16).max
 ROTATED = 32  # elements that one Hadamard rotation mixes
 LANES, TILE = 32, 1024  # in which order sums are taken
 FLOATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -100,7 +101,9 @@ def block_scales(x: Tensor, n: int, code: BlockCode) -> Tensor:
         sigmas = square_root(lane_sums(x, squares=True) / lengths)
         sizes = torch.minimum(sizes, code.clip_sigmas * sigmas)
     # by a tensor, because CUDA multiplies by the reciprocal when it divides by a number
-    found = (sizes / torch.full_like(sizes, code.levels)).clamp(max=HUGE).float()
+    found = (sizes / torch.full_like(sizes, code.levels)).clamp(max=SHORT_HUGE if code.short_scales else HUGE).float()
+    if code.short_scales:
+        found = found.bfloat16().float()
     return torch.where(torch.isfinite(sizes), torch.where(found >= TINY, found, 0), torch.nan)
 
 

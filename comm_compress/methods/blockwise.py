@@ -26,19 +26,24 @@ class BlockCodec(FusedCodec):
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """Scales first (they need the alignment), then the packed codes."""
         return Layout(
-            Field("scales", torch.float32, self.code.blocks(n), "metadata"),
+            Field(
+                "scales", torch.bfloat16 if self.code.short_scales else torch.float32, self.code.blocks(n), "metadata"
+            ),
             Field("codes", torch.uint8, self.code.code_bytes(n), "values"),
         )
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
         key = state.key("rounding") if self.code.rounding == "stochastic" else None
-        kernels.encode_blocks(rows, self.code, key, out["codes"], out["scales"], residual)
+        scales = torch.empty_like(out["scales"], dtype=torch.float32) if self.code.short_scales else out["scales"]
+        kernels.encode_blocks(rows, self.code, key, out["codes"], scales, residual)
+        if self.code.short_scales:
+            out["scales"].copy_(scales)  # exact
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.decode_blocks(encoded["codes"], encoded["scales"], self.code, out)
+        kernels.decode_blocks(encoded["codes"], encoded["scales"].float(), self.code, out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.sum_blocks(encoded["codes"], encoded["scales"], self.code, out)
+        kernels.sum_blocks(encoded["codes"], encoded["scales"].float(), self.code, out)
 
 
 def require_block(key: str, size: int | None) -> None:

@@ -18,6 +18,8 @@ CODES = [
     *(BlockCode(32, bits, (1 << (bits - 1)) - 1) for bits in (2, 3, 4, 5, 6, 7, 8)),
     *(BlockCode(128, bits, (1 << (bits - 1)) - 1, "l2", "stochastic") for bits in (2, 3, 8)),
     BlockCode(2048, 4, 7),
+    BlockCode(96, 3, 2, clip_sigmas=1.7, short_scales=True),
+    BlockCode(None, 4, 7, rounding="stochastic", short_scales=True),
     BlockCode(1040, 5, 15),
     BlockCode(104, 4, 7, rounding="stochastic"),
     BlockCode(None, 8, 127, rounding="stochastic"),

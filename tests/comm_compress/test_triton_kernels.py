@@ -80,6 +80,8 @@ CODES = [
     BlockCode(256, 8, 127),
     BlockCode(64, 4, 7),
     BlockCode(40, 3, 3),
+    BlockCode(96, 2, 1, clip_sigmas=1.2, short_scales=True),
+    BlockCode(5000, 4, 7, rounding="stochastic", short_scales=True),
     BlockCode(8, 5, 15),
     BlockCode(None, 8, 127),
     BlockCode(None, 4, 7, rotate=True),
