@@ -18,7 +18,7 @@ NOISE = {
     6: 0.03,
 }  # what a seed adds to every arm's loss: pairing removes it
 LOSS = 5.0
-BITS = {"none": 32.0, "identity": 32.0, "bf16": 16.0, "int8": 8.0, "int4": 4.0}
+BITS = {"none": 32.0, "identity": 32.0, "bf16": 16.0, "int8": 8.0, "int4": 4.0, "topk": 8.0, "qsgd": 8.0}
 PARAMETERS, STEPS, TOKENS_A_STEP = 1_000_000, 100, 1024
 
 
