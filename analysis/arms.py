@@ -49,7 +49,7 @@ class Arm:
         """That of a row, from its ``config``."""
         config = row["config"]
         return cls(
-            config.get("comm_compress", row["compress_method"]),
+            config.get("comm_compress") or row["compress_method"],
             _canonical(config.get("comm_config_json", row.get("compress_config")) or {}),
             config.get("param_compress") or row.get("param_compress_method") or "none",
             _canonical(config.get("param_config_json", row.get("param_compress_config")) or {}),
@@ -100,10 +100,10 @@ class Setting:
         return ", ".join(parts)
 
     def differences(self, other: Setting) -> list[str]:
-        """``max_steps 300 / 200``: where they differ."""
+        """``max_steps 300, not 200``: what is otherwise than in ``other``."""
         mine, its = self._all(), other._all()
         names = sorted(mine.keys() | its.keys())
-        return [f"{n} {mine.get(n, '-')} / {its.get(n, '-')}" for n in names if mine.get(n) != its.get(n)]
+        return [f"{n} {mine.get(n, '-')}, not {its.get(n, '-')}" for n in names if mine.get(n) != its.get(n)]
 
     def _all(self) -> dict[str, Any]:
         return dict(self.config) | {"world_size": self.world_size, "link": (self.link_rate, self.link_delay_ms)}
@@ -166,6 +166,17 @@ class Comparison:
                 return runs
         there = ", ".join(repr(runs.arm.label) for runs in self.arms)
         raise ValueError(f"no arm {label!r} in the comparison ({self.setting.label}); it has {there}")
+
+
+def titles(found: Sequence[Comparison]) -> list[str]:
+    """The label of every comparison's setting; where two have the same, with what the later one has otherwise."""
+    first: dict[str, Setting] = {}
+    said = []
+    for setting in (comparison.setting for comparison in found):
+        twin = first.setdefault(setting.label, setting)
+        unlike = ", ".join(setting.differences(twin))
+        said.append(f"{setting.label} ({unlike})" if unlike else setting.label)
+    return said
 
 
 def failed(row: Mapping[str, Any]) -> bool:

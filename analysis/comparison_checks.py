@@ -152,8 +152,8 @@ def best_at_the_edge(comparison: Comparison) -> Iterator[Finding]:
     at_edge = []
     for runs in comparison.arms:
         for name, value in runs.tuned.items():
-            tried = {json.loads(dict(values)[name]) for values in runs.trials}
-            if is_number(value) and len(tried) > 1 and all(map(is_number, tried)) and value in (min(tried), max(tried)):
+            tried = [json.loads(dict(values)[name]) for values in runs.trials]
+            if len(tried) > 1 and all(map(is_number, tried)) and value in (min(tried), max(tried)):
                 at_edge.append(f"{runs.arm.label} ({name} {value:g})")
     if at_edge:
         what = f"the best value lies on the edge of those tried: {_listed(at_edge)}"
@@ -177,8 +177,8 @@ def tuned_otherwise(comparison: Comparison) -> Iterator[Finding]:
 def mixed_hardware(comparison: Comparison) -> Iterator[Finding]:
     """Times of one machine say nothing about another's."""
     rows = _finished(comparison)
-    for name in ("cpu", "cores", "gpus", "host"):
-        values = _distinct((row.get("hardware") or {}).get(name) for row in rows)
+    for name in ("backend", "cpu", "cores", "gpus", "host"):
+        values = _distinct(({**row, **(row.get("hardware") or {})}).get(name) for row in rows)
         severity: Severity = "warning" if name == "host" else "error"  # several machines of one kind
         if len(values) > 1:
             advice = "compare times within one machine only"
@@ -249,6 +249,16 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+def alone(comparison: Comparison, others: Sequence[Comparison]) -> Iterator[Finding]:
+    """Runs that some setting keeps from the baseline: a failure among them would go unseen, a rival unjudged."""
+    having = [other for other in others if other.baseline is not None]
+    if comparison.baseline is None and having:
+        apart = min((comparison.setting.differences(other.setting) for other in having), key=len)
+        what = f"compared with no baseline ({_labels(comparison.arms)}), because of {_listed(apart)}"
+        advice = "run it with the settings of the others, or a baseline with its own"
+        yield _finding("warning", alone, comparison, what, advice)
+
+
 def overlapping_runs(comparison: Comparison, among: Iterable[Row]) -> Iterator[Finding]:
     """Runs of the comparison that shared their machine with another run of ``among``: their times measure both."""
     mine = {id(row) for row in _finished(comparison)}
@@ -278,14 +288,14 @@ def overlapping_runs(comparison: Comparison, among: Iterable[Row]) -> Iterator[F
 def _span(row: Row) -> tuple[datetime, datetime] | None:
     """When the run was under way, less what clocks may be off."""
     wall = row.get("wall_time_s")
-    try:
-        end = datetime.fromisoformat(row["time_utc"])
-    except ValueError:
-        return None
     if not is_number(wall) or wall <= _MEETING_S:
         return None
-    end = end if end.tzinfo is not None else end.replace(tzinfo=UTC)
-    return end - timedelta(seconds=wall - _MEETING_S), end
+    try:
+        end = datetime.fromisoformat(row["time_utc"])
+        end = end if end.tzinfo is not None else end.replace(tzinfo=UTC)
+        return end - timedelta(seconds=wall - _MEETING_S), end
+    except (ValueError, OverflowError):
+        return None
 
 
 def _is_plain(arm: Arm) -> bool:

@@ -25,9 +25,10 @@ _LETTERS = 90  # of a verdict's list
 
 def findings(rows: Sequence[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Finding]:
     """All checks' findings over rows that ended well and every comparison of two arms or more; errors first."""
-    found = of_rows(rows)
-    for comparison in comparisons(rows, baseline, tuned):
+    found, compared = of_rows(rows), comparisons(rows, baseline, tuned)
+    for comparison in compared:
         found += of_comparison(comparison, rows)
+        found += comparison_checks.alone(comparison, compared)
     return sorted(found, key=lambda finding: finding.severity)
 
 

@@ -32,9 +32,19 @@ _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(("time_to_target_ppl_s", "ppl_at_fixed_time", "link_rate_asked", "link_delay_ms"), _NUMBER),
     **dict.fromkeys(("bytes_compressed_total", "tokens_seen", "dataset_tokens", "val_tokens"), _NUMBER),
     **dict.fromkeys(("bytes_compressed_by_op", "bytes_raw_by_op", "elements_by_op", "hardware", "versions"), dict),
+    **dict.fromkeys(("warmup_steps_excluded", "interface_steps", "interface_bytes_total", "grad_rel_error"), _NUMBER),
     "nonfinite_fields": list,
-    "loss_curve": str,
+    **dict.fromkeys(("compress_config", "param_compress_config"), dict),
+    **dict.fromkeys(("loss_curve", "param_compress_method", "comm_dtype", "git_commit"), str),
+    "git_dirty": bool,
 }
+_CONFIG: dict[str, Any] = {
+    **dict.fromkeys(("comm_compress", "param_compress", "comm_dtype"), str),
+    **dict.fromkeys(("comm_config_json", "param_config_json"), dict),
+    "fsdp_prefetch": int,
+    "fsdp_reshard": bool,
+}
+_LARGEST = 2**63  # of a whole number: beyond it is no count
 _SHOWN = 8  # values in a message
 
 
@@ -185,12 +195,19 @@ def _complaints(row: Mapping[str, Any]) -> Iterator[str]:
     missing = [name for name in required if row.get(name) is None]
     if missing:
         yield f"no {', '.join(missing)}"
-    for name, kind in (_ALWAYS | _WHEN_OK | _OPTIONAL).items():
-        value = row.get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            yield f"{name} is {_shown(value)}"
+    yield from _mistyped(row, _ALWAYS | _WHEN_OK | _OPTIONAL)
+    if isinstance(row.get("config"), dict):
+        yield from _mistyped(row["config"], _CONFIG, "config.")
     if ended_well and row.get("val_loss") is None and "val_loss" not in (row.get("nonfinite_fields") or []):
         yield "no val_loss although it ended well"
+
+
+def _mistyped(values: Mapping[str, Any], kinds: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    for name, kind in kinds.items():
+        value = values.get(name)
+        is_it = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if value is not None and (not is_it or (isinstance(value, int) and abs(value) > _LARGEST)):
+            yield f"{within}{name} is {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
@@ -199,5 +216,7 @@ def _shown(value: Any) -> str:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """A finite number: not null, NaN, infinite or a truth value."""
-    return isinstance(value, _NUMBER) and not isinstance(value, bool) and math.isfinite(value)
+    """A finite number: not null, NaN, infinite, absurdly large or a truth value."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= _LARGEST
+    return isinstance(value, float) and math.isfinite(value)

@@ -58,6 +58,7 @@ class Paired:
     seeds: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
     unpaired: tuple[int, ...] = ()
+    nats: float | None = None  # the mean difference of val_loss
 
     @property
     def width(self) -> float | None:
@@ -97,14 +98,14 @@ def paired_losses(
     differences = [_loss(arm, seed) - _loss(baseline, seed) for seed in pairs]
     mean = statistics.fmean(differences)
     if n == 1:
-        return Paired(n, _relative(mean), seeds=pairs, unpaired=unpaired)
+        return Paired(n, _relative(mean), seeds=pairs, unpaired=unpaired, nats=mean)
     std = statistics.stdev(differences)
     error = std / math.sqrt(n)
     two_sided = t_quantile((1 + CONFIDENCE) / 2, n - 1) * error
     one_sided = t_quantile(CONFIDENCE, n - 1) * error
     bounds = (mean - two_sided, mean + two_sided, mean - one_sided, mean + one_sided)
     low, high, lower, upper = (_relative(bound) for bound in bounds)
-    return Paired(n, _relative(mean), std, low, high, lower, upper, pairs, lost, unpaired)
+    return Paired(n, _relative(mean), std, low, high, lower, upper, pairs, lost, unpaired, mean)
 
 
 def within(change: Paired, margin: float) -> Verdict:
@@ -149,12 +150,11 @@ def better_than_baseline(comparison: Comparison) -> list[Suspicion]:
 
 def p_better(change: Paired) -> float | None:
     """One-sided p value of "not better than the baseline"; None where there is no spread to judge by."""
-    if change.std is None or change.mean is None:
+    if change.std is None or change.nats is None:
         return None
-    mean = math.log1p(change.mean)
     if change.std == 0:
-        return 0.0 if mean < 0 else 1.0
-    return float(stdtr(change.n - 1, mean / (change.std / math.sqrt(change.n))))
+        return 0.0 if change.nats < 0 else 1.0
+    return float(stdtr(change.n - 1, change.nats / (change.std / math.sqrt(change.n))))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -167,17 +167,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def time_to_target(rows: Iterable[Mapping[str, Any]]) -> float:
+def time_to_target(rows: Iterable[Mapping[str, Any]], expected: int = 0) -> float:
     """Median seconds to ``target_ppl`` over the runs; one that missed it, or failed, counts as infinite.
 
-    ValueError when the runs had no target, or not the same."""
+    Where there are fewer runs than ``expected``, those missing have missed it, too. ValueError when the runs had no
+    target, or not the same."""
     rows = list(rows)
     targets = {row["config"].get("target_ppl") for row in rows}
     if len(targets) != 1 or None in targets:
         asked = ", ".join(sorted(map(str, targets))) or "no runs"
         raise ValueError(f"time to target: the runs need one target_ppl in common, got {asked}")
     times = [row.get("time_to_target_ppl_s") if row.get("status") == "ok" else None for row in rows]
-    return statistics.median(float(t) if is_number(t) else math.inf for t in times)
+    missing = [math.inf] * (expected - len(times))
+    return statistics.median([*(float(t) if is_number(t) else math.inf for t in times), *missing])
 
 
 def t_quantile(p: float, degrees: int) -> float:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from analysis.answers import MARGIN, RATIO, Line, lines, what_is_missing
-from analysis.arms import Comparison
+from analysis.arms import Comparison, titles
 from analysis.fairness import findings_of, verdict
 from analysis.messages import user_errors
 from analysis.options import add_options, comparisons_of, rows_of
@@ -42,8 +42,12 @@ HEADS = (
 _LEFT = (0, HEADS.index("bar"))
 
 
-def comparison_table(comparison: Comparison, among: Sequence[Row], shared_seeds: bool = False) -> Table:
-    """Every arm's figures, the baseline first, then by ratio; the fairness verdict below. ``among``: all rows read."""
+def comparison_table(
+    comparison: Comparison, among: Sequence[Row], shared_seeds: bool = False, title: str | None = None
+) -> Table:
+    """Every arm's figures, the baseline first, then by ratio; the fairness verdict below.
+
+    ``among``: all rows that were read. ``title``: of the setting, by default its label."""
     rows = [
         [
             line.label,
@@ -62,11 +66,11 @@ def comparison_table(comparison: Comparison, among: Sequence[Row], shared_seeds:
         for line in lines(comparison, shared_seeds)
     ]
     against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
-    title = f"{comparison.setting.label}{against}"
+    title = f"{title or comparison.setting.label}{against}"
     return Table(title, HEADS, rows, verdict(findings_of(comparison, among), comparison), _LEFT)
 
 
-def answer_table(comparison: Comparison, shared_seeds: bool = False) -> Table:
+def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str | None = None) -> Table:
     """Arms by what they answer: those that hold the bar by falling ratio, then the others; the front; and why not."""
     found = [line for line in lines(comparison, shared_seeds) if line.bar != "baseline"]
     order = ("holds", "holds, fp32 only", "undecided", "unknown", "no: PPL", "no: ratio", "no: failed")
@@ -75,7 +79,7 @@ def answer_table(comparison: Comparison, shared_seeds: bool = False) -> Table:
         [line.label, line.bar, _number(line.bits, ".2f"), _front(line), what_is_missing(line) or "-"] for line in found
     ]
     holding = sum(line.bar.startswith("holds") for line in found)
-    title = f"{comparison.setting.label}: {holding} of {len(found)} arms hold the bar"
+    title = f"{title or comparison.setting.label}: {holding} of {len(found)} arms hold the bar"
     title += f" (ratio {RATIO:g} or more, PPL within {100 * MARGIN:g} %)"
     return Table(title, ("arm", "bar", "bits", "best at its bits", "what is missing"), rows, left=(0, 1, 3, 4))
 
@@ -125,11 +129,11 @@ def main(argv: Sequence[str]) -> int:
         rows = rows_of(options)
         found = comparisons_of(options, rows)
     shown = []
-    for comparison in found:
-        table = comparison_table(comparison, rows, options.shared_seeds)
+    for comparison, title in zip(found, titles(found), strict=True):
+        table = comparison_table(comparison, rows, options.shared_seeds, title)
         shown.append(getattr(table, options.form)())
         if comparison.rivals and comparison.baseline is not None:
-            shown.append(getattr(answer_table(comparison, options.shared_seeds), options.form)())
+            shown.append(getattr(answer_table(comparison, options.shared_seeds, title), options.form)())
     print("\n\n".join(shown))
     return 0
 

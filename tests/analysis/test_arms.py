@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of
+from analysis.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of, titles
 from analysis.rows import Row
 from fsdp_lab.config import TrainConfig
 from tests.analysis.planted_rows import arm, died, diverged, fair, row
@@ -76,6 +76,15 @@ def test_other_settings_are_other_comparisons(changes: dict[str, Any]) -> None:
     assert [len(c.arms) for c in found] == [2, 1]
     assert found[1].baseline is None
     assert len(found[0].setting.differences(found[1].setting)) == 1
+
+
+def test_titles_tell_comparisons_apart() -> None:
+    found = comparisons(
+        [*arm("none"), *arm("none", max_length=64, seeds=(1, 2)), *arm("none", world_size=4, seeds=(1,))]
+    )
+    label = "gpt2-nano, 2 ranks, 100 steps"
+    said = [label, f"{label} (max_length 64, not 128)", "gpt2-nano, 4 ranks, 100 steps"]
+    assert titles(found) == said
 
 
 def test_what_does_not_matter_splits_nothing() -> None:

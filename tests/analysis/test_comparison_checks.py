@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from analysis.arms import comparisons
 from analysis.comparison_checks import CHECKS
 from analysis.fairness import findings, findings_of, verdict
-from analysis.rows import Row
-from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row
+from analysis.rows import Row, read
+from analysis.tables import answer_table, comparison_table
+from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row, write
 
 NAN = float("nan")
 CLEAN = {"cpu": "a CPU", "cores": 2, "ram_gb": 8.0, "gpus": [], "host": "0123456789ab"}
@@ -70,6 +73,7 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
         row("int8", 1, -0.2, learning_rate=0.002)]),
     "another CPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"cpu": "another"})),
     "another GPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"gpus": ["one"]})),
+    "another backend": ("error", "mixed_hardware", but("int8", backend="virtual")),
     "another machine": ("warning", "mixed_hardware", but("int8", hardware=CLEAN | {"host": "else"})),
     "another commit": ("warning", "mixed_versions", but("int8", git_commit="b" * 40)),
     "another torch": ("warning", "mixed_versions", but("int8", versions={"python": "3.11.7", "torch": "2.12.0"})),
@@ -109,6 +113,33 @@ def test_what_is_fair_is_not_accused() -> None:
     assert findings(arm("int8", seeds=(1,))) == []  # one arm is no comparison
     stock_16 = [Row({**r, "param_dtype": "bf16"}) for r in arm("none", comm_dtype="bf16")]
     assert findings([*without("bf16"), *[Row({**r, "time_utc": "2027" + r["time_utc"][4:]}) for r in stock_16]]) == []
+
+
+def test_runs_that_a_setting_keeps_from_the_baseline_are_named() -> None:
+    (found,) = findings([*fair(), died("int8", 1, max_length=64, **BEFORE)])
+    assert (found.check, found.severity) == ("alone", "warning")
+    assert found.what == "compared with no baseline (int8 + int8), because of max_length 64, not 128"
+
+
+STRANGE: list[Any] = [None, True, False, 0, -1, 3.5, NAN, float("inf"), 1e308, 10**400, "", "x", [], ["val_loss"], [1]]
+STRANGE += [{}, {"a": None}, {"reduce_scatter": 0, "all_gather": 0}, {"reduce_scatter": 1e308, "all_gather": "x"}]
+
+
+def test_no_row_makes_it_fail(tmp_path: Path) -> None:
+    generator = random.Random(6)
+    for _ in range(300):
+        spoilt = []
+        for found in fair()[::2]:
+            values = {**found, "config": dict(found["config"])}
+            for place in generator.choices([values, values["config"]], k=generator.randint(0, 2)):
+                place[generator.choice(sorted(place))] = generator.choice(STRANGE)
+            spoilt.append(Row(values))
+        there = read(write(tmp_path / "spoilt.jsonl", spoilt))
+        assert len(there.rows) + len(there.left_out) == len(spoilt)
+        findings(there.rows)
+        for comparison in comparisons(there.rows):
+            assert comparison_table(comparison, there.rows).latex()
+            assert answer_table(comparison).text()
 
 
 def test_findings_of_a_figure_concern_its_own_rows() -> None:

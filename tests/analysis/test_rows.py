@@ -44,6 +44,7 @@ def test_what_is_written_can_be_read() -> None:
         (json.dumps(GOOD | {"val_loss": "5.0"}), 'val_loss is "5.0"'),
         (json.dumps(GOOD | {"val_loss": None}), "no val_loss although it ended well"),
         (json.dumps(GOOD | {"bytes_compressed_by_op": 3}), "bytes_compressed_by_op is 3"),
+        (json.dumps(GOOD | {"config": {"comm_config_json": [1]}}), "config.comm_config_json is [1]"),
     ],
 )
 def test_a_bad_line_is_left_out_by_number(tmp_path: Path, line: str, why: str) -> None:

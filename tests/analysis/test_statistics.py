@@ -177,6 +177,8 @@ def test_a_missed_target_is_infinitely_late() -> None:
     assert time_to_target([targeted(10.0), targeted(None), targeted(30.0)]) == 30.0
     assert time_to_target([targeted(10.0), targeted(None), targeted(NAN)]) == INF
     assert time_to_target([targeted(10.0), targeted(20.0, status="failed"), targeted(None)]) == INF
+    assert time_to_target([targeted(10.0), targeted(20.0)], expected=2) == 15.0
+    assert time_to_target([targeted(10.0), targeted(20.0)], expected=4) == INF
     with pytest.raises(ValueError, match="target_ppl in common"):
         time_to_target([row("int8")])
     with pytest.raises(ValueError, match="no runs"):
