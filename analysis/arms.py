@@ -93,7 +93,10 @@ class Setting:
     def label(self) -> str:
         """``gpt2-nano, 2 ranks, 300 steps, 200 Mbit/s``."""
         config = {name: json.loads(text) for name, text in self.config}
-        parts = [str(config.get("model_dir") or config.get("model") or "?"), f"{self.world_size} ranks"]
+        parts = [
+            str(config.get("model_dir") or config.get("model") or "?"),
+            f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} ranks",
+        ]
         parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
         parts += [_rate(self.link_rate)] if self.link_rate else []
         parts += [f"{self.link_delay_ms:g} ms"] if self.link_delay_ms else []

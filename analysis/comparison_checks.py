@@ -118,7 +118,9 @@ def missing_runs(comparison: Comparison) -> Iterator[Finding]:
 
 def repeated_runs(comparison: Comparison) -> Iterator[Finding]:
     """Several runs of one seed, of which the last that ended well stands for it: a choice that must be seen."""
-    retried = [runs for runs in comparison.arms if any(failed(row) for row in runs.repeated)]
+    retried = [
+        runs for runs in comparison.arms if any(failed(r) and r.get("status") != "preempted" for r in runs.repeated)
+    ]
     if retried:
         what = f"runs that failed and were made again, of which the one that ended well counts: {_labels(retried)}"
         advice = "find out whether the machine or the method failed; if the method, count it as failed"
@@ -261,7 +263,7 @@ def alone(comparison: Comparison, others: Sequence[Comparison]) -> Iterator[Find
 
 def overlapping_runs(comparison: Comparison, among: Iterable[Row]) -> Iterator[Finding]:
     """Runs of the comparison that shared their machine with another run of ``among``: their times measure both."""
-    mine = {id(row) for row in _finished(comparison)}
+    mine = {id(row) for row in _finished(comparison) if row.get("step_time_ms_p50") is not None}
     met: dict[str, str] = {}
     by_host: dict[str, list[tuple[datetime, datetime, Row]]] = {}
     for row in among:

@@ -87,6 +87,12 @@ def test_titles_tell_comparisons_apart() -> None:
     assert titles(found) == said
 
 
+def test_virtual_ranks_are_called_that() -> None:
+    found = row("none", world_size=64)
+    played = Row({**found, "config": {**found["config"], "virtual_ranks": 64}})
+    assert setting_of(played).label == "gpt2-nano, 64 virtual ranks, 100 steps"
+
+
 def test_what_does_not_matter_splits_nothing() -> None:
     rows = [row("none"), row("int8", results_path="elsewhere"), row("int4", learning_rate=0.1, link_delay_ms=0.0)]
     assert len({setting_of(r) for r in rows}) == 1
