@@ -18,6 +18,7 @@ from pathlib import Path
 from analysis import comparison_checks, row_checks
 from analysis.arms import TUNED, Comparison, comparisons
 from analysis.finding import Concerns, Finding
+from analysis.options import add_options
 from analysis.rows import Row, parse_selection, read, select
 
 _LETTERS = 90  # of a verdict's list
@@ -91,11 +92,8 @@ def _cut(names: Sequence[str]) -> str:
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, nargs="+", help="results.jsonl")
+    add_options(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
-    parser.add_argument("--select", nargs="+", default=[], metavar="COLUMN=VALUE", help="rows with these values only")
-    parser.add_argument("--baseline", default="none", metavar="ARM", help="label of the arm to compare with")
-    parser.add_argument("--tuned", nargs="*", default=TUNED, metavar="SETTING", help="settings that were tuned per arm")
     options = parser.parse_args(argv)
     try:
         there = read(options.file)

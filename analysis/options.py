@@ -12,7 +12,8 @@ from analysis.rows import Row, parse_selection, read_for_user
 def add_options(parser: argparse.ArgumentParser) -> None:
     """FILE..., ``--select``, ``--baseline`` and ``--tuned``."""
     parser.add_argument("file", type=Path, nargs="+", help="results.jsonl")
-    parser.add_argument("--select", nargs="+", default=[], metavar="COLUMN=VALUE", help="only rows with these values")
+    select = parser.add_argument("--select", nargs="+", action="extend", default=[], metavar="COLUMN=VALUE")
+    select.help = "only rows with these values (after FILE; a column or a setting)"
     parser.add_argument("--baseline", default="none", metavar="ARM", help="label of the arm to compare with")
     parser.add_argument("--tuned", nargs="*", default=TUNED, metavar="SETTING", help="settings that were tuned per arm")
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis import rows
 from analysis.rows import SCHEMA_VERSION, parse_selection, read, read_for_user, select
 from fsdp_lab.results import SCHEMA_VERSION as WRITTEN
+from fsdp_lab.results.schema import BY_NAME
 from tests.analysis.planted_rows import died, diverged, row, write
 
 GOOD = dict(row())
@@ -22,6 +24,14 @@ def without(name: str) -> dict[str, object]:
 
 def test_what_is_written_can_be_read() -> None:
     assert SCHEMA_VERSION == WRITTEN
+
+
+def test_columns_have_the_types_that_the_schema_gives_them() -> None:
+    names = {"int": int, "float": (int, float), "str": str, "bool": bool, "list of str": list}
+    for name, kind in (rows._ALWAYS | rows._WHEN_OK | rows._OPTIONAL).items():
+        written = BY_NAME[name].kind
+        wanted = dict if written.startswith("object") else str if "|" in written else names[written]
+        assert kind == wanted or (kind == (int, float) and wanted is int), name
 
 
 @pytest.mark.parametrize(
@@ -85,19 +95,19 @@ def test_a_curve_lies_beside_its_rows(tmp_path: Path) -> None:
 
 
 def test_select_by_columns_and_settings() -> None:
-    rows = [row("none", 1), row("int8", 1), row("int8", 2), row("int8", 3, link_rate_asked=1e9)]
-    assert [r["seed"] for r in select(rows, compress_method="int8", seed=[1, 3])] == [1, 3]
-    assert [r["seed"] for r in select(rows, comm_compress="int8", link_rate_asked=None)] == [1, 2]
-    assert select(rows) == rows
+    there = [row("none", 1), row("int8", 1), row("int8", 2), row("int8", 3, link_rate_asked=1e9)]
+    assert [r["seed"] for r in select(there, compress_method="int8", seed=[1, 3])] == [1, 3]
+    assert [r["seed"] for r in select(there, comm_compress="int8", link_rate_asked=None)] == [1, 2]
+    assert select(there) == there
     assert select([], seed=1) == []
 
 
 def test_an_empty_selection_says_which_filter_and_what_there_was() -> None:
-    rows = [row("none", 1), row("int8", 2), row("int8", 3)]
+    there = [row("none", 1), row("int8", 2), row("int8", 3)]
     with pytest.raises(ValueError, match=r"select seed=4: none of the 2 rows left .* they have 2, 3$"):
-        select(rows, compress_method="int8", seed=4)
+        select(there, compress_method="int8", seed=4)
     with pytest.raises(ValueError, match="select sede: no row has a column or setting of that name"):
-        select(rows, sede=4)
+        select(there, sede=4)
 
 
 def test_selections_as_they_are_typed() -> None:
