@@ -3,11 +3,15 @@
 python -m fsdp_lab.results check FILE      # exit code 0, or 2 with the number of every bad line
 python -m fsdp_lab.results show FILE       # the main columns as a table
 python -m fsdp_lab.results fields          # the schema as a Markdown table
+python -m fsdp_lab.results migrate FILE --out NEW    # rows of earlier schema versions as this one has them
 """
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fsdp_lab.results.scaling import scaling_efficiency
@@ -57,6 +61,31 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(_line(line, widths, left) for line in lines)
 
 
+def migrated(path: str, out: str) -> int:
+    """Writes the sound rows of ``path``, all in the present schema version, to ``out``; returns as `check` does.
+
+    Loss curves stay where they are. ValueError when ``out`` exists (nothing is overwritten) or cannot be written.
+    """
+    lines = list(scan(path))
+    rows = [row for _, row, _ in lines if row is not None]
+    for row in rows:
+        if row["loss_curve"] is not None:
+            row["loss_curve"] = os.path.relpath(Path(path).parent / row["loss_curve"], Path(out).parent)
+    try:
+        with open(out, "x") as file:
+            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    except FileExistsError:
+        raise ValueError(f"{out} exists already; name another file with --out") from None
+    except OSError as error:
+        raise ValueError(f"cannot write {out} ({error.strerror})") from None
+    older = sum(row.get("migrated_from") is not None for row in rows)
+    print(f"{out}: {len(rows)} rows, {older} of them migrated")
+    for number, _, complaints in lines:
+        if complaints:
+            print(f"{path}, line {number} left out: {'; '.join(complaints)}", file=sys.stderr)
+    return 2 if len(rows) < len(lines) else 0
+
+
 def fields() -> str:
     """The schema as a Markdown table."""
     lines = ["| field | type | unit | meaning | required |", "|---|---|---|---|---|"]
@@ -85,8 +114,13 @@ def main(argv: Sequence[str]) -> int:
     commands.add_parser("check", help="validate every line").add_argument("file")
     commands.add_parser("show", help="print the main columns").add_argument("file")
     commands.add_parser("fields", help="print the schema")
+    migration = commands.add_parser("migrate", help="rewrite rows of earlier schema versions")
+    migration.add_argument("file")
+    migration.add_argument("--out", required=True, help="file to write; must not exist")
     given = parser.parse_args(argv)
     with user_errors("results"):
+        if given.command == "migrate":
+            return migrated(given.file, given.out)
         if given.command == "check":
             return check(given.file)
         print(table(load(given.file)) if given.command == "show" else fields())

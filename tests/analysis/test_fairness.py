@@ -10,12 +10,15 @@ import pytest
 import torch
 
 import comm_compress as cc
-from analysis.fairness import MARGIN_BITS, findings, main, too_accurate
+from analysis.fairness import main, of_rows
+from analysis.row_checks import MARGIN_BITS, too_accurate
 from comm_compress import simulate
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.methods.identity import Identity, IdentityConfig
 from comm_compress.rounds import Exchange, Reduced
+from fsdp_lab.results import load
+from tests.analysis.planted_rows import fair, row, write
 
 ROOT = Path(__file__).resolve().parents[2]
 SOUND = {"status": "ok", "run_name": "r", "steps": 20, "step_time_ms_p50": 9.0, "warmup_steps_excluded": 5}
@@ -65,7 +68,7 @@ def gradients(world: int, alike: bool, peaked: bool) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_an_exact_mean_for_a_byte_is_found_out(world: int) -> None:
-    (finding,) = findings([row_of(Telepath(), gradients(world, alike=False, peaked=False))])
+    (finding,) = of_rows([row_of(Telepath(), gradients(world, alike=False, peaked=False))])
     assert (finding.severity, finding.check) == ("error", "too_accurate")
 
 
@@ -89,7 +92,7 @@ def test_an_exact_mean_for_a_byte_is_found_out(world: int) -> None:
 def test_honest_methods_are_not_accused(method: str, settings: dict[str, Any], alike: bool, peaked: bool) -> None:
     compressor = cc.make(method, settings)
     assert compressor is not None
-    assert findings([row_of(compressor, gradients(2, alike, peaked))]) == []
+    assert of_rows([row_of(compressor, gradients(2, alike, peaked))]) == []
 
 
 def test_the_bound_is_where_the_text_puts_it() -> None:
@@ -112,7 +115,7 @@ def test_untrusted_rows_and_missing_warm_up() -> None:
         SOUND | {"run_name": "lie", "bytes_trusted": False, "interface_bytes_total": 80, "interface_steps": 2},
         SOUND | {"run_name": "died", "status": "failed", "bytes_trusted": False},
     ]
-    found = [(f.run_name, f.check, f.severity) for f in findings(rows)]
+    found = sorted((f.subject, f.check, f.severity) for f in of_rows(rows))
     assert found == [
         ("cold", "warm_up_counted", "error"),
         ("lie", "untrusted_bytes", "error"),
@@ -120,21 +123,25 @@ def test_untrusted_rows_and_missing_warm_up() -> None:
     ]
 
 
-def test_the_reference_rows_are_fair() -> None:
-    rows = [json.loads(line) for line in (ROOT / "results/reference/all_methods.jsonl").read_text().splitlines()]
-    assert not [finding for finding in findings(rows) if finding.severity == "error"]
+def test_no_reference_row_is_found_out() -> None:
+    assert of_rows(load(ROOT / "results/reference/all_methods.jsonl")) == []
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(SOUND) + "\n{half a li\n\n" + json.dumps(SOUND | {"bytes_trusted": False}) + "\n")
+    file = write(tmp_path / "rows.jsonl", [row("int8", 1), row("int8", 2, bytes_trusted=False)])
+    file.write_text(file.read_text().replace("\n", "\n{half a li\n\n", 1))
     assert main([str(file), "--json", str(tmp_path / "found.json")]) == 1
     said = capsys.readouterr()
-    assert "line 2 left out" in said.err
+    assert "line 2" in said.err
     assert "2 rows, 1 lines left out, 1 findings" in said.out
     assert json.loads((tmp_path / "found.json").read_text())[0]["check"] == "untrusted_bytes"
-    file.write_text(json.dumps(SOUND) + "\n")
-    assert main([str(file)]) == 0
+    assert main([str(write(file, fair()))]) == 0
+    assert "15 rows, 0 findings" in capsys.readouterr().out
+    assert main([str(file), "--select", "seed=1"]) == 1
+    assert "one seed, so no interval: all 5 arms" in capsys.readouterr().out
+    assert main([str(file), "--baseline", "lion"]) == 1
+    assert main([str(file), "--select", "seed=9"]) == 2
+    assert "they have 1, 2, 3" in capsys.readouterr().err
     assert main([str(tmp_path / "none.jsonl")]) == 2
     file.write_text("")
     assert main([str(file)]) == 2

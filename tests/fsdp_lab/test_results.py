@@ -318,6 +318,27 @@ def test_committed_rows_of_version_1_are_migrated_when_read(file: str, capsys: p
             assert after["clip_rate"] is after["grad_rel_error"] is after["loss_curve"] is None
 
 
+def test_migrate_command_writes_what_load_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.jsonl", tmp_path / "deep" / "new.jsonl"
+    old.write_bytes((REFERENCE / "first_methods.jsonl").read_bytes())
+    assert main(["migrate", str(old), "--out", str(tmp_path / "new.jsonl")]) == 0
+    assert strict_lines(tmp_path / "new.jsonl") == results.load(old)
+    assert all(row["schema_version"] == results.SCHEMA_VERSION for row in strict_lines(tmp_path / "new.jsonl"))
+
+    old.write_text(json.dumps(example(loss_curve="curves/a.jsonl")) + "\n{half")
+    new.parent.mkdir()
+    capsys.readouterr()
+    assert main(["migrate", str(old), "--out", str(new)]) == 2  # a line was lost
+    assert "line 2 left out" in capsys.readouterr().err
+    (row,) = strict_lines(new)
+    assert new.parent / row["loss_curve"] == tmp_path / "deep" / ".." / "curves" / "a.jsonl"
+    for out, why in ((new, "exists already"), (tmp_path / "nowhere" / "new.jsonl", "cannot write")):
+        with pytest.raises(SystemExit) as stop:
+            main(["migrate", str(old), "--out", str(out)])
+        assert stop.value.code == 2
+        assert why in capsys.readouterr().err
+
+
 def test_migration_touches_nothing_else() -> None:
     row = example()
     assert migrate(row) == row

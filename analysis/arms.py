@@ -1,0 +1,268 @@
+"""Rows sorted into comparisons: runs that differ in nothing but how they communicate, and in their seed.
+
+Comparison   one setting (model, data, steps, world size, link, ...)
+  ArmRuns    one way of communicating, at the best of the values that were tuned
+    Row      one seed
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.rows import Row, is_number
+
+ARM_SETTINGS = (
+    "comm_compress",
+    "comm_config_json",
+    "param_compress",
+    "param_config_json",
+    "comm_dtype",
+    "fsdp_prefetch",
+    "fsdp_reshard",
+)
+# where a run writes and what it looks at: no influence on what is trained
+SIDE_SETTINGS = {
+    *("cache_dir", "output_dir", "results_path", "run_name", "curves_dir", "log_interval", "target_ppl", "ppl_at_s"),
+    *("grad_error_every", "profile", "profile_steps", "timeout_s", "stop_grace_s", "tensorboard", "save_model"),
+}
+TUNED = ("learning_rate",)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How communication is done. ``*_settings``: canonical JSON. None: the row is older than the setting."""
+
+    gradients: str
+    gradient_settings: str = "{}"
+    parameters: str = "none"
+    parameter_settings: str = "{}"
+    comm_dtype: str = "fp32"
+    prefetch: int | None = None
+    reshard: bool | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Arm:
+        """That of a row, from its ``config``."""
+        config = row["config"]
+        return cls(
+            config.get("comm_compress") or row["compress_method"],
+            _canonical(config.get("comm_config_json", row.get("compress_config")) or {}),
+            config.get("param_compress") or row.get("param_compress_method") or "none",
+            _canonical(config.get("param_config_json", row.get("param_compress_config")) or {}),
+            config.get("comm_dtype") or row.get("comm_dtype") or "fp32",
+            config.get("fsdp_prefetch"),
+            config.get("fsdp_reshard"),
+        )
+
+    @property
+    def label(self) -> str:
+        """``int4 hadamard + delta``; parameters are named when they are compressed, dtypes when not float32."""
+        text = _described(self.gradients, self.gradient_settings)
+        if self.parameters != "none":
+            text += " + " + _described(self.parameters, self.parameter_settings)
+        text += f", reduced in {self.comm_dtype}" if self.comm_dtype != "fp32" else ""
+        text += f", prefetch {self.prefetch}" if self.prefetch not in (None, 1) else ""
+        return text + (", no reshard" if self.reshard is False else "")
+
+    @property
+    def family(self) -> str:
+        """The method whose name decides the colour: that of the gradients or, if those go as they are, the other."""
+        plain = ("none", "identity")
+        return self.parameters if self.gradients in plain and self.parameters not in plain else self.gradients
+
+    @property
+    def is_stock(self) -> bool:
+        """No hook at all."""
+        return self.gradients == "none" and self.parameters == "none"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What must be equal within a comparison. ``config``: settings by name, values as canonical JSON."""
+
+    world_size: int
+    link_rate: float | None
+    link_delay_ms: float
+    config: tuple[tuple[str, str], ...]
+
+    @property
+    def label(self) -> str:
+        """``gpt2-nano, 2 ranks, 300 steps, 200 Mbit/s``."""
+        config = {name: json.loads(text) for name, text in self.config}
+        parts = [
+            str(config.get("model_dir") or config.get("model") or "?"),
+            f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} ranks",
+        ]
+        parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
+        parts += [_rate(self.link_rate)] if self.link_rate else []
+        parts += [f"{self.link_delay_ms:g} ms"] if self.link_delay_ms else []
+        return ", ".join(parts)
+
+    def differences(self, other: Setting) -> list[str]:
+        """``max_steps 300, not 200``: what is otherwise than in ``other``."""
+        mine, its = self._all(), other._all()
+        names = sorted(mine.keys() | its.keys())
+        return [f"{n} {mine.get(n, '-')}, not {its.get(n, '-')}" for n in names if mine.get(n) != its.get(n)]
+
+    def _all(self) -> dict[str, Any]:
+        return dict(self.config) | {"world_size": self.world_size, "link": (self.link_rate, self.link_delay_ms)}
+
+
+Values = tuple[tuple[str, Any], ...]  # tuned settings by name, values as canonical JSON
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """An arm's runs by seed, failed ones among them, at one choice of what was tuned.
+
+    ``tuned``: the values chosen. ``trials``: the runs of every candidate, by its values, the chosen one among them.
+    ``repeated``: further rows of a seed that has its run already (retries, second starts)."""
+
+    arm: Arm
+    runs: dict[int, Row]
+    tuned: dict[str, Any] = field(default_factory=dict)
+    trials: dict[Values, dict[int, Row]] = field(default_factory=dict)
+    repeated: list[Row] = field(default_factory=list)
+
+    @property
+    def candidates(self) -> int:
+        """How many choices were tried."""
+        return max(len(self.trials), 1)
+
+    @property
+    def ended_well(self) -> list[Row]:
+        """Runs that finished with a finite loss, by seed."""
+        return [row for _, row in sorted(self.runs.items()) if not failed(row)]
+
+    @property
+    def failures(self) -> list[Row]:
+        """The others."""
+        return [row for _, row in sorted(self.runs.items()) if failed(row)]
+
+    @property
+    def losses(self) -> dict[int, float | None]:
+        """Validation loss by seed, nats a token; None for a run that failed or diverged."""
+        return {seed: None if failed(row) else float(row["val_loss"]) for seed, row in self.runs.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``baseline`` is one of ``arms``, or None where the setting has no such arm."""
+
+    setting: Setting
+    arms: list[ArmRuns]
+    baseline: ArmRuns | None
+
+    @property
+    def rivals(self) -> list[ArmRuns]:
+        """All arms but the baseline."""
+        return [runs for runs in self.arms if runs is not self.baseline]
+
+    def arm(self, label: str) -> ArmRuns:
+        """The arm of that label. ValueError lists those there are."""
+        for runs in self.arms:
+            if runs.arm.label == label:
+                return runs
+        there = ", ".join(repr(runs.arm.label) for runs in self.arms)
+        raise ValueError(f"no arm {label!r} in the comparison ({self.setting.label}); it has {there}")
+
+
+def titles(found: Sequence[Comparison]) -> list[str]:
+    """The label of every comparison's setting; where two have the same, with what the later one has otherwise."""
+    first: dict[str, Setting] = {}
+    said = []
+    for setting in (comparison.setting for comparison in found):
+        twin = first.setdefault(setting.label, setting)
+        unlike = ", ".join(setting.differences(twin))
+        said.append(f"{setting.label} ({unlike})" if unlike else setting.label)
+    return said
+
+
+def failed(row: Mapping[str, Any]) -> bool:
+    """Did the run end badly, or with a loss that is not finite?"""
+    return row.get("status") != "ok" or not is_number(row.get("val_loss"))
+
+
+def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
+    """Everything that must be equal for two rows to be compared: all that affects training but seed, arm and tuning."""
+    left_out = {"seed", *ARM_SETTINGS, *SIDE_SETTINGS, *tuned}
+    config = tuple(sorted((name, _canonical(v)) for name, v in row["config"].items() if name not in left_out))
+    return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
+
+
+def comparisons(rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Comparison]:
+    """Every setting's arms, the comparison with the most runs first; arms in the order of the rows.
+
+    ``baseline`` is an arm's label, or a method's name where only one arm is of it. Of an arm's candidates (values of
+    the ``tuned`` settings) the one with the most seeds is chosen, and among equals that of the lowest mean loss, a
+    failed run counting as infinite."""
+    grouped: dict[Setting, dict[Arm, dict[Values, list[Row]]]] = {}
+    for row in rows:
+        values = tuple((name, _canonical(row["config"].get(name))) for name in tuned)
+        arms = grouped.setdefault(setting_of(row, tuned), {})
+        arms.setdefault(Arm.of(row), {}).setdefault(values, []).append(row)
+    found = []
+    for setting, by_arm in grouped.items():
+        arms_here = [_arm_runs(arm, trials) for arm, trials in by_arm.items()]
+        found.append(Comparison(setting, arms_here, _baseline(arms_here, baseline)))
+    return sorted(found, key=lambda c: -sum(len(runs.runs) for runs in c.arms))
+
+
+def _arm_runs(arm: Arm, rows_by_values: Mapping[Values, list[Row]]) -> ArmRuns:
+    trials = {values: _by_seed(rows) for values, rows in rows_by_values.items()}
+    chosen = min(trials, key=lambda values: (-len(trials[values]), mean_loss(trials[values].values())))
+    runs = trials[chosen]
+    repeated = [row for row in rows_by_values[chosen] if row is not runs[row["seed"]]]
+    tuned = {name: json.loads(text) for name, text in chosen}
+    return ArmRuns(arm, dict(sorted(runs.items())), tuned, trials, repeated)
+
+
+def _by_seed(rows: Iterable[Row]) -> dict[int, Row]:
+    """One run a seed: the last that ended well, since a failed cell may be tried again; else the last."""
+    chosen: dict[int, Row] = {}
+    for row in rows:
+        if row["seed"] not in chosen or not failed(row) or failed(chosen[row["seed"]]):
+            chosen[row["seed"]] = row
+    return chosen
+
+
+def mean_loss(rows: Iterable[Row]) -> float:
+    """Mean validation loss; infinite as soon as one of them failed."""
+    return statistics.fmean(float("inf") if failed(row) else float(row["val_loss"]) for row in rows)
+
+
+def _baseline(arms: Sequence[ArmRuns], name: str) -> ArmRuns | None:
+    labelled = [runs for runs in arms if runs.arm.label == name]
+    if labelled:
+        return max(labelled, key=lambda runs: len(runs.runs))
+    family = [runs for runs in arms if runs.arm.gradients == name and runs.arm.parameters in (name, "none")]
+    return family[0] if len(family) == 1 else None
+
+
+def _described(method: str, settings: str) -> str:
+    return " ".join([method, *(_said(name, value) for name, value in json.loads(settings).items())])
+
+
+def _said(name: str, value: Any) -> str:
+    """One setting of a method, short enough for a legend."""
+    if name == "error_feedback":
+        name = "feedback"
+    if value is True:
+        return name
+    if isinstance(value, dict):
+        inner = {k: v for k, v in value.items() if k != "method"}
+        parts = ([str(value["method"])] if "method" in value else []) + [_said(k, v) for k, v in inner.items()]
+        return f"{name}({' '.join(parts)})"
+    return f"no {name}" if value is False else f"{name}={value}"
+
+
+def _rate(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:g} Mbit/s"
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,127 @@
+"""Does an arm support "B bits a parameter and step or fewer, within M % of the baseline's perplexity"?
+
+    python -m analysis.claim FILE... --arm "int4 hadamard + delta" --bits 5 --margin 0.5
+
+prints what speaks for it and against it; exit code 0 when all does: the bits of every run, quality (the one-sided 95 %
+upper bound of the paired change of PPL below the margin), an interval narrower than the claim, and a fair comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.arms import Comparison
+from analysis.fairness import findings_of
+from analysis.finding import Finding
+from analysis.measures import bits_per_parameter
+from analysis.messages import user_errors
+from analysis.options import add_options, comparisons_of, rows_of
+from analysis.rows import Row
+from analysis.statistics import Paired, Verdict, paired, within
+from analysis.tables import change_text
+
+# about ratios and speed-ups, of which the claim says nothing
+_BESIDE_THE_POINT = ("no_16_bit_baseline", "no_identity_on_gloo")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``bits``: of the run that sent most; ``margin`` is a share (0.005). ``unfair``: errors in the comparison."""
+
+    label: str
+    baseline: str
+    setting: str
+    bits: float | None
+    change: Paired
+    quality: Verdict
+    margin: float
+    asked_bits: float
+    unfair: list[Finding]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Is the two-sided 95 % interval narrower, from end to end, than the margin?"""
+        return self.change.width is not None and self.change.width < self.margin
+
+    @property
+    def holds(self) -> bool:
+        """Does everything speak for it?"""
+        few = self.bits is not None and self.bits <= self.asked_bits
+        return few and self.quality == "within" and self.is_narrow and not self.unfair
+
+
+def claim(comparison: Comparison, label: str, bits: float, margin: float, among: Sequence[Row]) -> Claim:
+    """What the comparison says about ``label``. ValueError when it has no such arm, or no baseline."""
+    runs, base = comparison.arm(label), comparison.baseline
+    if base is None:
+        raise ValueError(f"no baseline in the comparison ({comparison.setting.label}); give --baseline an arm of it")
+    if runs is base:
+        raise ValueError(f"{label!r} is the baseline itself; give --baseline another arm")
+    sent = [bits_per_parameter(row) for row in runs.ended_well]
+    known = [value for value in sent if value is not None]
+    change = paired(runs, base)
+    found = findings_of(Comparison(comparison.setting, [base, runs], base), among)
+    unfair = [f for f in found if f.severity == "error" and f.concerns != "times" and f.check not in _BESIDE_THE_POINT]
+    return Claim(
+        label,
+        base.arm.label,
+        comparison.setting.label,
+        max(known) if known and len(known) == len(sent) else None,
+        change,
+        within(change, margin),
+        margin,
+        bits,
+        unfair,
+    )
+
+
+def report(found: Claim) -> str:
+    """The claim, and a line for each thing that it rests on."""
+    margin, change = 100 * found.margin, found.change
+    bits = "unknown" if found.bits is None else f"{found.bits:.3f} (the run that sent most)"
+    upper = "none" if change.upper is None else f"{100 * change.upper:+.3f} % (one-sided, 95 %): {found.quality}"
+    width = "none" if change.width is None else f"{100 * change.width:.3f} % wide, claim {margin:g} %"
+    lines = [
+        f"{found.label}: {found.asked_bits:g} bits or fewer within {margin:g} % of {found.baseline}'s PPL?",
+        f"  setting      {found.setting}",
+        f"  bits         {bits}: {_yes(found.bits is not None and found.bits <= found.asked_bits)}",
+        f"  pairs        {change.n}",
+        f"  change       {change_text(change)}",
+        f"  upper bound  {upper}",
+        f"  interval     {width}: {'narrower' if found.is_narrow else 'not narrower'}",
+        *(f"  unfair       {f.what} [{f.check}]" for f in found.unfair),
+        f"{_yes(found.holds)}",
+    ]
+    return "\n".join(lines)
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, judge, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--arm", required=True, metavar="LABEL", help="as python -m analysis.tables names it")
+    parser.add_argument("--bits", type=float, required=True, help="a parameter and step, both directions")
+    parser.add_argument("--margin", type=float, required=True, metavar="PERCENT", help="of the baseline's PPL")
+    options = parser.parse_args(argv)
+    with user_errors("claim"):
+        if not options.margin > 0 or not options.bits > 0:
+            raise ValueError("--margin and --bits are above 0")
+        rows = rows_of(options)
+        found = comparisons_of(options, rows)
+        having = [c for c in found if any(runs.arm.label == options.arm for runs in c.arms)]
+        judged = claim((having or found)[0], options.arm, options.bits, options.margin / 100, rows)
+    print(report(judged))
+    if len(having) > 1:
+        print(f"(the largest of {len(having)} comparisons with this arm; --select for another)", file=sys.stderr)
+    return int(not judged.holds)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

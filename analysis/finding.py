@@ -1,0 +1,22 @@
+"""One thing that is wrong with rows or with a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning"]
+Concerns = Literal["all", "quality", "times", "bytes"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``check`` names the function that found it, ``subject`` the run, arm or comparison, ``what`` gives the numbers,
+    ``advice`` what to do; ``concerns``: which figures must not be drawn from it."""
+
+    severity: Severity
+    check: str
+    subject: str
+    what: str
+    advice: str
+    concerns: Concerns = "all"

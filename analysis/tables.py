@@ -1,0 +1,142 @@
+"""Baseline and methods as tables: what was saved, what it cost, and which hold the bar.
+
+    python -m analysis.tables FILE... [--markdown | --latex] [--select COLUMN=VALUE ...] [--baseline ARM]
+
+prints two tables for each comparison in the files: every arm's figures, and what they answer. Ratios name their
+denominator and are of all traffic, unless they say gradients; **bits** are those a parameter and step, both directions.
+**PPL** is the mean with half its 95 % interval, **change** that of PPL against the baseline seed by seed, with its 95 %
+interval. The **bar** is at least 2 times fewer bytes at no more than 1 % worse PPL (one-sided, 95 %). An arm is **best
+at its bits** where none with as few has a better PPL; perhaps, where one has, but not beyond chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+
+from analysis.answers import MARGIN, RATIO, Line, lines, what_is_missing
+from analysis.arms import Comparison, titles
+from analysis.fairness import findings_of, verdict
+from analysis.messages import user_errors
+from analysis.options import add_options, comparisons_of, rows_of
+from analysis.rows import Row
+from analysis.statistics import Paired, Summary
+from analysis.table_formats import Table
+
+HEADS = (
+    "arm",
+    "gradients, fp32",
+    "all, fp32",
+    "all, bf16",
+    "bits",
+    "tokens/s",
+    "communication",
+    "PPL",
+    "change",
+    "bar",
+    "seeds",
+    "failed",
+)
+_LEFT = (0, HEADS.index("bar"))
+
+
+def comparison_table(
+    comparison: Comparison, among: Sequence[Row], shared_seeds: bool = False, title: str | None = None
+) -> Table:
+    """Every arm's figures, the baseline first, then by ratio; the fairness verdict below.
+
+    ``among``: all rows that were read. ``title``: of the setting, by default its label."""
+    rows = [
+        [
+            line.label,
+            _ratio(line.gradient_ratio),
+            _ratio(line.ratio_fp32),
+            _ratio(line.ratio_bf16),
+            _number(line.bits, ".2f"),
+            _number(line.tokens_per_s, ",.0f"),
+            "-" if line.communication is None else f"{100 * line.communication:.1f} %",
+            ppl_text(line.ppl),
+            change_text(line.change),
+            "-" if line.bar == "baseline" else line.bar,
+            str(len(line.runs.runs)),
+            str(len(line.runs.failures) or "-"),
+        ]
+        for line in lines(comparison, shared_seeds)
+    ]
+    against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
+    title = f"{title or comparison.setting.label}{against}"
+    return Table(title, HEADS, rows, verdict(findings_of(comparison, among), comparison), _LEFT)
+
+
+def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str | None = None) -> Table:
+    """Arms by what they answer: those that hold the bar by falling ratio, then the others; the front; and why not."""
+    found = [line for line in lines(comparison, shared_seeds) if line.bar != "baseline"]
+    order = ("holds", "holds, fp32 only", "undecided", "unknown", "no: PPL", "no: ratio", "no: failed")
+    found.sort(key=lambda line: (order.index(line.bar), line.bits is None, line.bits or 0.0))
+    rows = [
+        [line.label, line.bar, _number(line.bits, ".2f"), _front(line), what_is_missing(line) or "-"] for line in found
+    ]
+    holding = sum(line.bar.startswith("holds") for line in found)
+    title = f"{title or comparison.setting.label}: {holding} of {len(found)} arms hold the bar"
+    title += f" (ratio {RATIO:g} or more, PPL within {100 * MARGIN:g} %)"
+    return Table(title, ("arm", "bar", "bits", "best at its bits", "what is missing"), rows, left=(0, 1, 3, 4))
+
+
+def change_text(change: Paired | None) -> str:
+    """``+0.12 % [-0.30, +0.54]``; what was lost where there is no figure."""
+    if change is None or change.mean is None:
+        return "-"
+    if change.lost:
+        return f"lost: seed {', '.join(map(str, change.lost))}"
+    if change.low is None or change.high is None:
+        return f"{100 * change.mean:+.2f} %"
+    return f"{100 * change.mean:+.2f} % [{100 * change.low:+.2f}, {100 * change.high:+.2f}]"
+
+
+def ppl_text(ppl: Summary) -> str:
+    """``789.5 ± 3.1``; infinite when a run failed."""
+    if math.isinf(ppl.mean):
+        return "∞"
+    return f"{ppl.mean:.1f}" if ppl.half is None else f"{ppl.mean:.1f} ± {ppl.half:.1f}"
+
+
+def _front(line: Line) -> str:
+    return {"yes": "yes", "perhaps": f"perhaps, or {line.beaten_by}", "no": f"no: {line.beaten_by}"}.get(
+        line.front, "-"
+    )
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--shared_seeds", action="store_true", help="pair over seeds that both arms have, not all")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--markdown", dest="form", action="store_const", const="markdown", default="text")
+    formats.add_argument("--latex", dest="form", action="store_const", const="latex", help="needs booktabs")
+    options = parser.parse_args(argv)
+    with user_errors("tables"):
+        rows = rows_of(options)
+        found = comparisons_of(options, rows)
+    shown = []
+    for comparison, title in zip(found, titles(found), strict=True):
+        table = comparison_table(comparison, rows, options.shared_seeds, title)
+        shown.append(getattr(table, options.form)())
+        if comparison.rivals and comparison.baseline is not None:
+            shown.append(getattr(answer_table(comparison, options.shared_seeds, title), options.form)())
+    print("\n\n".join(shown))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

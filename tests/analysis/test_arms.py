@@ -1,0 +1,143 @@
+"""Runs that differ in nothing but their communication and their seed are compared, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from analysis.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of, titles
+from analysis.rows import Row
+from fsdp_lab.config import TrainConfig
+from tests.analysis.planted_rows import arm, died, diverged, fair, row
+
+
+def test_side_settings_are_those_that_the_trainer_says_do_not_affect_training() -> None:
+    specs = TrainConfig.specs()
+    assert {name for name, spec in specs.items() if not spec.affects_training} == SIDE_SETTINGS
+    assert set(ARM_SETTINGS) == set(TrainConfig.groups()["comm"].__dataclass_fields__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("changes", "label", "family"),
+    [
+        ({"method": "none"}, "none", "none"),
+        ({"method": "int8", "parameters": "none"}, "int8", "int8"),
+        ({"method": "none", "parameters": "int8"}, "none + int8", "int8"),
+        ({"method": "identity", "parameters": "identity"}, "identity + identity", "identity"),
+        (
+            {"method": "int4", "parameters": "delta", "comm_config_json": {"hadamard": True}},
+            "int4 hadamard + delta",
+            "int4",
+        ),
+        (
+            {"method": "topk", "parameters": "none", "comm_config_json": {"ratio": 0.01, "error_feedback": False}},
+            "topk no feedback ratio=0.01",
+            "topk",
+        ),
+        (
+            {"method": "topk", "parameters": "none", "comm_config_json": {"values": {"method": "qsgd", "bits": 4}}},
+            "topk values(qsgd bits=4)",
+            "topk",
+        ),
+        ({"method": "none", "comm_dtype": "bf16"}, "none, reduced in bf16", "none"),
+        ({"method": "none", "fsdp_prefetch": 0, "fsdp_reshard": False}, "none, prefetch 0, no reshard", "none"),
+    ],
+)
+def test_labels(changes: dict[str, Any], label: str, family: str) -> None:
+    found = Arm.of(row(**changes))
+    assert (found.label, found.family) == (label, family)
+
+
+def test_an_arm_is_the_same_whatever_the_order_of_its_settings() -> None:
+    one = row("topk", comm_config_json={"ratio": 0.1, "indices": "rice"})
+    other = row("topk", 2, comm_config_json={"indices": "rice", "ratio": 0.1})
+    assert len({Arm.of(one), Arm.of(other)}) == 1
+
+
+def test_a_comparison_has_all_arms_and_seeds() -> None:
+    (found,) = comparisons(fair())
+    labels = ["none", "identity + identity", "bf16 + bf16", "int8 + int8", "int4 + int4"]
+    assert [runs.arm.label for runs in found.arms] == labels
+    assert all(list(runs.runs) == [1, 2, 3] for runs in found.arms)
+    assert found.baseline is found.arms[0]
+    assert found.setting.label == "gpt2-nano, 2 ranks, 100 steps"
+    assert found.arm("int4 + int4") is found.arms[4]
+    with pytest.raises(ValueError, match=r"no arm 'int3'.*'none', 'identity \+ identity'"):
+        found.arm("int3")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"world_size": 4}, {"link_rate_asked": 1e9}, {"max_steps": 50}, {"max_length": 64}, {"link_delay_ms": 5.0}],
+)
+def test_other_settings_are_other_comparisons(changes: dict[str, Any]) -> None:
+    found = comparisons([*arm("none"), *arm("int8"), *arm("int4", **changes)])
+    assert [len(c.arms) for c in found] == [2, 1]
+    assert found[1].baseline is None
+    assert len(found[0].setting.differences(found[1].setting)) == 1
+
+
+def test_titles_tell_comparisons_apart() -> None:
+    found = comparisons(
+        [*arm("none"), *arm("none", max_length=64, seeds=(1, 2)), *arm("none", world_size=4, seeds=(1,))]
+    )
+    label = "gpt2-nano, 2 ranks, 100 steps"
+    said = [label, f"{label} (max_length 64, not 128)", "gpt2-nano, 4 ranks, 100 steps"]
+    assert titles(found) == said
+
+
+def test_virtual_ranks_are_called_that() -> None:
+    found = row("none", world_size=64)
+    played = Row({**found, "config": {**found["config"], "virtual_ranks": 64}})
+    assert setting_of(played).label == "gpt2-nano, 64 virtual ranks, 100 steps"
+
+
+def test_what_does_not_matter_splits_nothing() -> None:
+    rows = [row("none"), row("int8", results_path="elsewhere"), row("int4", learning_rate=0.1, link_delay_ms=0.0)]
+    assert len({setting_of(r) for r in rows}) == 1
+
+
+def test_runs_that_died_stay_in_their_comparison() -> None:
+    (found,) = comparisons([*arm("none"), row("int8"), died("int8", 2), diverged("int8", 3)])
+    int8 = found.arm("int8 + int8")
+    assert list(int8.losses.values()) == [pytest.approx(4.98), None, None]
+    assert [r["seed"] for r in int8.failures] == [2, 3]
+    assert [r["seed"] for r in int8.ended_well] == [1]
+
+
+def test_a_retry_stands_for_the_run_that_failed_and_is_remembered() -> None:
+    def kept(rows: list[Row]) -> tuple[Any, list[Any]]:
+        (runs,) = comparisons(rows)[0].arms
+        return runs.runs[1]["run_name"], [r["run_name"] for r in runs.repeated]
+
+    bad, good = died("int8", 1, run_name="bad"), row("int8", 1, run_name="good")
+    assert kept([bad, good]) == ("good", ["bad"])
+    assert kept([good, bad]) == ("good", ["bad"])
+    assert kept([row("int8", 1, run_name="first"), good]) == ("good", ["first"])
+    assert kept([bad, died("int8", 1, run_name="again")]) == ("again", ["bad"])
+
+
+def test_the_tuned_value_is_the_best_of_those_with_most_seeds() -> None:
+    rows = [*arm("int8", 0.3, learning_rate=0.001), *arm("int8", 0.1, learning_rate=0.002)]
+    rows += [*arm("int8", -0.5, seeds=(1,), learning_rate=0.003), *arm("int8", -1.0, seeds=(1, 2), learning_rate=0.004)]
+    rows += [died("int8", 3, learning_rate=0.004)]  # an infinite mean
+    (runs,) = comparisons(rows)[0].arms
+    assert runs.tuned == {"learning_rate": 0.002}
+    assert runs.candidates == 4
+    assert len(comparisons(rows, tuned=())) == 4
+
+
+def test_a_baseline_by_label_or_by_method() -> None:
+    rows = [*arm("none", comm_dtype="bf16"), *arm("none"), *arm("identity"), *arm("int8")]
+
+    def baseline(rows: list[Row], name: str) -> str | None:
+        found = comparisons(rows, baseline=name)[0].baseline
+        return found and found.arm.label
+
+    assert baseline(rows, "none") == "none"
+    assert baseline(rows, "none, reduced in bf16") == "none, reduced in bf16"
+    assert baseline(rows, "identity") == "identity + identity"
+    assert baseline(arm("none", fsdp_prefetch=0), "none") == "none, prefetch 0"
+    assert baseline([*arm("none", fsdp_prefetch=0), *arm("none", fsdp_prefetch=2)], "none") is None
+    assert baseline(arm("int8"), "none") is None
