@@ -7,7 +7,7 @@ set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$root/scripts/environment.sh"
-ensure_environment "$root" dev || exit
+ensure_environment "$root" dev,notebooks || exit
 cd "$root" || exit
 
 if [ $# -gt 0 ]; then exec "$venv_python" -m pytest "$@"; fi

@@ -34,7 +34,9 @@ TUNED = ("learning_rate",)
 
 @dataclass(frozen=True)
 class Arm:
-    """How communication is done. ``*_settings``: canonical JSON. None: the row is older than the setting."""
+    """How communication is done. ``*_settings``: canonical JSON. None: the row is older than the setting.
+
+    ``name``: what to call it instead of naming all its settings (`analysis.names`); arms are equal whatever it is."""
 
     gradients: str
     gradient_settings: str = "{}"
@@ -43,6 +45,7 @@ class Arm:
     comm_dtype: str = "fp32"
     prefetch: int | None = None
     reshard: bool | None = None
+    name: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Arm:
@@ -61,6 +64,8 @@ class Arm:
     @property
     def label(self) -> str:
         """``int4 hadamard + delta``; parameters are named when they are compressed, dtypes when not float32."""
+        if self.name is not None:
+            return self.name
         text = _described(self.gradients, self.gradient_settings)
         if self.parameters != "none":
             text += " + " + _described(self.parameters, self.parameter_settings)

@@ -57,6 +57,10 @@ class Calibration:
         """Names of the methods measured."""
         return list(dict.fromkeys(line["method"] for line in self._steps))
 
+    def worlds(self, model: str) -> list[int]:
+        """Numbers of ranks at which a model was measured."""
+        return sorted({line["ranks"] for line in self._steps if line["model"] == model})
+
     def link(self, world: int, rate: float | None, bucket: float = 0.0) -> Link:
         """A rank's link of ``rate`` bytes a second (None: no limit)."""
         base = _nearest(world, (line["ranks"] for line in self._collectives))

@@ -1,7 +1,7 @@
 """Which method is fastest behind a link, from a calibration of the machine: predictions, and how good they are.
 
     python -m analysis.predict --rate 1gbit --world_size 4 [--model blocks] [--calibration FILE] [--json FILE]
-        [--chart FILE.png] [--measured MATRIX.jsonl] [--own_cores]
+        [--chart FILE.svg] [--measured MATRIX.jsonl] [--own_cores]
     python -m analysis.predict --check MATRIX.jsonl [--calibration FILE]
 
 The first ranks the calibrated methods by their predicted step time and gives each one's **break-even** bandwidths:
@@ -186,6 +186,16 @@ def table(predictions: Sequence[Prediction], base_s: float | None) -> str:
     return "\n".join(rows)
 
 
+def _draw(predictor: Predictor, model: str, cells: Sequence[dict[str, Any]], path: Path) -> None:
+    from analysis.figures import bandwidth, style  # matplotlib takes a second
+
+    series = bandwidth.of_calibration(predictor, model, cells)
+    title = f"{model}, {predictor.world} ranks: predicted (lines)"
+    title += " and measured (points)" if any(one.measured for one in series) else ""
+    figure = bandwidth.draw(series, style.Style(), title)
+    style.save(figure, path.parent, path.stem, [path.suffix.removeprefix(".") or "png"])
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -196,7 +206,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--own_cores", action="store_true", help="each rank on a machine of its own, with all its cores"
     )
-    parser.add_argument("--chart", type=Path, help="PNG of step time against bandwidth")
+    parser.add_argument("--chart", type=Path, help="picture of step time against bandwidth: .svg, .pdf or .png")
     parser.add_argument("--measured", type=Path, help="matrix whose cells the chart shows as points")
     parser.add_argument("--json", type=Path, help="write the ranking there, too")
     parser.add_argument("--check", type=Path, metavar="MATRIX", help="compare with measured cells instead")
@@ -218,9 +228,7 @@ def main(argv: Sequence[str]) -> int:
         if options.json is not None:
             options.json.write_text(json.dumps([p.row() for p in ranked], indent=1) + "\n")
         if options.chart is not None:
-            from analysis.bandwidth_chart import draw  # matplotlib takes a second
-
-            draw(predictor, options.model, read_json(options.measured) if options.measured else [], options.chart)
+            _draw(predictor, options.model, read_json(options.measured) if options.measured else [], options.chart)
     return 0
 
 

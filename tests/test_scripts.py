@@ -301,7 +301,7 @@ def test_an_environment_is_made_once_with_pinned_versions(fresh: Checkout) -> No
     assert fresh.train("--no_tensorboard").returncode == 0
     assert len(pip_installs(fresh)) == 1
     assert fresh.run("run_tests.sh", "--version").returncode == 0
-    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[dev]"
+    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[dev,notebooks]"
     assert fresh.train("--no_tensorboard").returncode == 0  # the dev environment holds all that training needs
     assert len(pip_installs(fresh)) == 2
 

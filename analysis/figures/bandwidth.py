@@ -1,0 +1,107 @@
+"""Step time against bandwidth: predictions as lines, measurements as points."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from analysis.arms import Comparison
+from analysis.figures.style import Style
+from analysis.predict import Predictor, parse_rate, show_rate
+
+SLOWEST, FASTEST = 5e7, 2e10  # bit/s
+_POINTS = 120
+_BUCKET_S = 5e-3  # of the emulated links: what the shaper lets through at once, at least 64 KiB
+
+
+@dataclass(frozen=True)
+class Series:
+    """One way to communicate. Points are (bit/s, ms); ``strength`` tells two of one family apart."""
+
+    label: str
+    family: str
+    predicted: Sequence[tuple[float, float]] = ()
+    measured: Sequence[tuple[float, float]] = ()
+    strength: int = 0
+
+
+def of_calibration(predictor: Predictor, model: str, cells: Iterable[Mapping[str, Any]] = ()) -> list[Series]:
+    """Every calibrated method, the slowest first; of ``cells``, a link matrix, those of this model and world size."""
+    here = [c for c in cells if c["model"] == model and c["ranks"] == predictor.world]
+    rates = [SLOWEST * (FASTEST / SLOWEST) ** (i / _POINTS) for i in range(_POINTS + 1)]
+    methods = sorted(predictor.calibration.methods, key=lambda m: -predictor.step_s(m, SLOWEST))
+    families = [method.split()[0] for method in methods]
+    found = []
+    for place, method in enumerate(methods):
+        lines = [(rate, 1e3 * predictor.step_s(method, rate, _bucket(rate, bool(here)))) for rate in rates]
+        points = [(parse_rate(c["rate"]), float(c["step_ms_p50"])) for c in here if c["method"] == method]
+        measured = sorted((rate, ms) for rate, ms in points if rate is not None)
+        found.append(Series(method, families[place], lines, measured, families[:place].count(families[place])))
+    return found
+
+
+def of_comparisons(group: Sequence[Comparison]) -> list[Series]:
+    """Every arm's median step behind the links of a group that differs in nothing else (`analysis.series.links`)."""
+    found: dict[str, Series] = {}
+    for comparison in group:
+        for runs in comparison.arms:
+            times = [row["step_time_ms_p50"] for row in runs.ended_well if row.get("step_time_ms_p50")]
+            rate, arm = comparison.setting.link_rate, runs.arm
+            if rate and times:
+                strength = sum(one.family == arm.family for one in found.values())
+                before = found.get(arm.label, Series(arm.label, arm.family, strength=strength))
+                measured = sorted([*before.measured, (rate, statistics.median(times))])
+                found[arm.label] = replace(before, measured=measured)
+    if not found:
+        raise ValueError("no run behind a link was timed")
+    return list(found.values())
+
+
+def draw(series: Sequence[Series], style: Style, title: str = "", foot: str = "") -> Figure:
+    """Both axes logarithmic."""
+    with style:
+        figure, axes = style.axes(height=0.9 if style.columns == "single" else 0.55)
+        for one in series:
+            if one.predicted:
+                axes.plot(*zip(*one.predicted, strict=True), **style.line(one.family, one.strength), label="_predicted")
+            if one.measured:
+                if not one.predicted:
+                    axes.plot(*zip(*one.measured, strict=True), **style.line(one.family, one.strength), alpha=0.6)
+                axes.plot(*zip(*one.measured, strict=True), **style.points(one.family, 0.85), label="_measured")
+            axes.plot([], [], **_key(one, style), label=one.label)
+        axes.set(xscale="log", yscale="log", xlabel=style.say("bandwidth of a rank"), ylabel=style.say("step, ms"))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: _tick(rate)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if high > 10 * low else MaxNLocator(6))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        if title:
+            axes.set_title(title)
+        axes.legend(title=style.say("gradients + parameters"), alignment="left")
+        if foot:
+            style.foot(figure, foot)
+    return figure
+
+
+def _key(one: Series, style: Style) -> dict[str, Any]:
+    """How the series is shown in the legend: its line, its marker, or both."""
+    line = style.line(one.family, one.strength) if one.predicted else {}
+    points = style.points(one.family, 0.85) if one.measured else {}
+    return {name: value for name, value in points.items() if name != "ls"} | line if line else points
+
+
+def _tick(rate: float) -> str:
+    """Every second label: 1, 2 and 5 of a decade would touch."""
+    return show_rate(rate) if f"{rate:e}"[0] in "12" else ""
+
+
+def _bucket(rate: float, shaped: bool) -> float:
+    """Bytes in the emulated link's bucket, when emulated links are what is compared with."""
+    return max(rate / 8 * _BUCKET_S, 1 << 16) if shaped else 0.0

@@ -1,0 +1,59 @@
+"""The share of a step that communication takes, with and without the codec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from analysis import timing
+from analysis.arms import Comparison
+from analysis.figures import bars
+from analysis.figures.data import Datum, arms, of_arm
+from analysis.figures.step_time import ENCODE, WIRE
+from analysis.figures.style import Style
+from analysis.measures import Measure, column
+
+CODEC = bars.Part("encoding and decoding", ENCODE.colour, ENCODE.hatch)
+SHARE = "share of the step, %"
+
+
+def wire_percent(row: Mapping[str, Any]) -> float | None:
+    """Transfer and waiting, % of the step."""
+    share = column("comm_ratio")(row)
+    return None if share is None else 100 * share
+
+
+def codec_percent(row: Mapping[str, Any]) -> float | None:
+    """Encoding and decoding, % of the step."""
+    share = timing.codec_share(row)
+    return None if share is None else 100 * share
+
+
+def percent(row: Mapping[str, Any]) -> float | None:
+    """Both."""
+    wire, codec = wire_percent(row), codec_percent(row)
+    return None if wire is None or codec is None else wire + codec
+
+
+MEASURES: dict[str, Measure] = {WIRE.quantity: wire_percent, CODEC.quantity: codec_percent, SHARE: percent}
+
+
+def data(comparison: Comparison) -> list[Datum]:
+    """The baselines first, then the smallest share. ValueError when none is known."""
+    known = bars.ordered(comparison, percent)
+    if not known:
+        raise ValueError("no run has comm_ratio with the times of its codec")
+    return [one for runs in known for name, measure in MEASURES.items() for one in of_arm(runs, name, measure)]
+
+
+def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+    """A bar an arm, the 95 % interval around the sum."""
+    with style:
+        figure, (axes,) = bars.figure(style, len(arms(found)), (1,))
+        bars.stacked(axes, style, found, [WIRE, CODEC], SHARE)
+        axes.set_xlabel(style.say(SHARE))
+        bars.legend(figure, axes, style)
+        style.foot(figure, foot)
+    return figure

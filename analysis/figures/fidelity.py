@@ -1,0 +1,64 @@
+"""How far the reduced gradient is from the exact one, and what feedback keeps back, over the steps of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+from analysis.curves import Course
+from analysis.figures.labels import panels
+from analysis.figures.loss_curves import draw_course, handles, notes, strength
+from analysis.figures.style import Style
+
+QUANTITIES: Final = {
+    "grad_rel_error": "error of the gradient, relative",
+    "grad_cos_sim": "cosine with the exact gradient",
+    "residual_norm": "residual, relative to the gradient",
+}
+
+
+def draw(courses: Mapping[str, Sequence[Course]], style: Style, *, smooth: int = 1, foot: str = "") -> Figure:
+    """``courses`` of each of `QUANTITIES`; an arm without feedback has no residual to draw.
+
+    ValueError when none of them has a course."""
+    drawn = {name: _worth_drawing(name, courses.get(name, ())) for name in QUANTITIES}
+    drawn = {name: found for name, found in drawn.items() if found}
+    if not drawn:
+        raise ValueError("gradient error: no curve has a sample of it; train with --grad_error_every 20")
+    every = list({course.arm: course for found in drawn.values() for course in found}.values())
+    with style:
+        narrow = style.columns == "single"
+        shape = (len(drawn), 1) if narrow else (1, len(drawn))
+        high = style.width * (0.6 * len(drawn) if narrow else 0.34)
+        figure, axes = panels(style, *shape, high, handles(every, style), 2 if narrow else 4, squeeze=False)
+        for plot, (name, found) in zip(axes.flat, drawn.items(), strict=True):
+            for course in found:
+                draw_course(plot, style, course, strength(course, every))
+            if name != "grad_cos_sim":
+                _log_scale(plot, [v for c in found for v in (*c.low, *c.high)])
+            plot.set_xlim(0, max(course.x[-1] for course in found))
+            plot.set_xlabel(style.say("step"))
+            plot.set_title(style.say(QUANTITIES[name]))
+        style.foot(figure, "\n".join([notes(every, style, smooth), *([foot] if foot else [])]))
+        return figure
+
+
+def _log_scale(plot: Axes, values: Sequence[float]) -> None:
+    """Ticks at 1, 2 and 5 of a decade, at 1 alone where there are many."""
+    seen = [value for value in values if value > 0]
+    plot.set_yscale("log")
+    many = max(seen) > 300 * min(seen)
+    plot.yaxis.set_major_locator(LogLocator(subs=(1.0,) if many else (1.0, 2.0, 5.0)))
+    plot.yaxis.set_major_formatter("{x:g}")
+    plot.yaxis.set_minor_locator(NullLocator())
+    if not many:
+        plot.set_ylim(min(seen) / 1.2, max(*seen, 2.2 * min(seen)) * 1.2)
+
+
+def _worth_drawing(name: str, found: Sequence[Course]) -> list[Course]:
+    """On a logarithmic scale zero has no place: the exact methods' errors, the residuals of methods without one."""
+    return [course for course in found if name == "grad_cos_sim" or min(course.mean) > 0]

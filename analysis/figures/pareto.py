@@ -1,0 +1,275 @@
+"""Quality against compression: what each way to communicate costs in perplexity, and what it saves.
+
+    y  change of perplexity against the baseline, percent, seed by seed; bars are 95 % intervals of its mean
+    x  uncompressed bytes over those sent, all traffic or gradients alone
+
+The line is the Pareto front of the means: no other arm has both a higher ratio and a lower perplexity. The shaded field
+is the user's bar. An arm of which a run failed, diverged or is missing stands in the band at the top, with how many of
+how many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import measures
+from analysis.arms import ArmRuns, Comparison
+from analysis.figures.labels import Named, Place, panels, place
+from analysis.figures.palette import look
+from analysis.figures.style import GREY, Style
+from analysis.statistics import Verdict, paired, within
+
+Traffic = Literal["all", "gradients"]
+BAR_RATIO: Final = 2.0
+BAR_CHANGE: Final = 0.01
+UNCOMPRESSED = ("none", "identity")
+_LINEAR = 2.0  # percent: the scale is linear up to it on both sides, logarithmic beyond
+_TICKS = (0.0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+_X: dict[Traffic, str] = {
+    "all": "compression of all traffic (against {dtype})",
+    "gradients": "compression of gradients (against {dtype})",
+}
+BAND = "#F1F1F1"
+FIELD = "#DCEFE6"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm. ``ratio``: None when no run of it told its bytes. ``change``: 0.01 is 1 % worse; infinite: some run
+    failed, diverged or is missing, which ``lost`` of ``pairs`` did; ``low`` to ``high`` its interval, None with one
+    pair."""
+
+    label: str
+    family: str
+    ratio: float | None
+    change: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    pairs: int
+    lost: int
+    is_baseline: bool = False
+
+
+def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp32") -> list[Point]:
+    """The comparison's arms. ``gradients``: the ratio of the reduce-scatter, and only arms whose parameters go as
+    they are, since the others' perplexity is not the gradients' doing. ``against``: fp32 or bf16.
+
+    ValueError when there is no baseline, or nothing to be compared with it."""
+    baseline = comparison.baseline
+    if baseline is None:
+        there = ", ".join(runs.arm.label for runs in comparison.arms)
+        raise ValueError(f"quality against compression needs a baseline; {comparison.setting.label} has {there}")
+    found = [
+        _point(runs, baseline, traffic, against)
+        for runs in comparison.arms
+        if traffic == "all" or runs.arm.parameters in UNCOMPRESSED
+    ]
+    kept = [point for point in found if point is not None]
+    if not any(not point.is_baseline for point in kept):
+        raise ValueError(f"quality against compression: {comparison.setting.label} has no arm beside its baseline")
+    return kept
+
+
+def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str) -> Point | None:
+    """None when the baseline has no finished run: nothing is known of any arm then."""
+    direction = "reduce_scatter" if traffic == "gradients" else None
+    change = paired(runs, baseline)
+    if change.mean is None:
+        return None
+    ratio = measures.over_seeds(runs, lambda row: measures.ratio(row, against, direction))
+    return Point(
+        runs.arm.label,
+        runs.arm.family,
+        None if ratio is None else ratio.mean,
+        change.mean,
+        change.low,
+        change.high,
+        within(change, BAR_CHANGE),
+        change.n,
+        len(change.lost),
+        runs is baseline,
+    )
+
+
+def front(found: Sequence[Point]) -> list[Point]:
+    """Those that no other one beats in both, by rising ratio."""
+    best: list[Point] = []
+    known = [p for p in found if p.ratio is not None and math.isfinite(p.change)]
+    for point in sorted(known, key=lambda p: (-(p.ratio or 0), p.change)):
+        if not best or point.change < best[-1].change:
+            best.append(point)
+    return best[::-1]
+
+
+def draw(
+    found: Sequence[Point], style: Style, *, traffic: Traffic = "all", against: str = "fp32", foot: str = ""
+) -> Figure:
+    """Every point is in the figure: named beside its mark, or by a number that the list below explains."""
+    with style:
+        numbered: list[str] = []
+        while True:  # every round moves names that found no room to the list, for which it makes the figure higher
+            figure, without_room = _draw(found, numbered, style, traffic, against, foot)
+            fresh = [label for label in without_room if label not in numbered]
+            if not fresh:
+                return figure
+            numbered += fresh
+
+
+def _draw(
+    found: Sequence[Point], numbered: Sequence[str], style: Style, traffic: Traffic, against: str, foot: str
+) -> tuple[Figure, list[str]]:
+    """``numbered``: labels that go to the list. Returns those for whose names there was no room."""
+    placed = _ordered([p for p in found if p.ratio is not None])
+    numbers = {label: str(i) for i, label in enumerate(numbered, start=1)}
+    figure, axes = _plot_and_list(placed, numbers, style)
+    farthest = _farthest(placed)
+    band, edge = _scales(axes, style, placed, farthest)
+    _bar(axes, style)
+    best = front(placed)
+    corners = [(min(p.ratio or 0, farthest), 100 * p.change) for p in best]
+    axes.plot(
+        *zip(*corners, strict=True), drawstyle="steps-pre", color=GREY, lw=0.8 * style.stroke, zorder=1.5, gid="front"
+    )
+    lines = [_mark(axes, style, point, size, _place(point, farthest, edge)) for point, size in _sized(placed)]
+    lines += [((x0, y), (x1, y)) for (x0, _), (x1, y) in itertools.pairwise(corners)]
+    lines += [((x, y0), (x, y1)) for (x, y0), (_, y1) in itertools.pairwise(corners)]
+    left, right = axes.get_xlim()
+    lines += [((left, level), (right, level)) for level in (0.0, band)]
+    axes.set_xlabel(style.say(_X[traffic], dtype=against))
+    axes.set_ylabel(style.say("change of validation PPL, %"))
+    unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in found if p.ratio is None]
+    notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * BAR_CHANGE)]
+    notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
+    style.foot(figure, "\n".join([*notes, foot] if foot else notes))
+    named = [
+        Named(*_place(p, farthest, edge), numbers.get(p.label, _name(p, farthest)), look(p.family).colour)
+        for p in sorted(placed, key=lambda p: p.label not in numbers)
+    ]
+    without_room = place(axes, style, named, [(point.x, point.y) for point in named], lines)
+    labels = {_name(p, farthest): p.label for p in placed}
+    return figure, [labels[point.text] for point in without_room if point.text in labels]
+
+
+def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Style) -> tuple[Figure, Axes]:
+    """A plot; below it the number, mark and name of every point that had no room for its name."""
+    narrow = style.columns == "single"
+    high = style.width * (0.95 if narrow else 0.55)
+    farthest = _farthest(placed)
+    by_label = {point.label: (point, size) for point, size in _sized(placed)}
+    handles = []
+    for label, number in numbers.items():
+        point, size = by_label[label]
+        handles.append(Line2D([], [], **_look(style, point, size) | {"label": f"{number}  {_name(point, farthest)}"}))
+    return panels(style, 1, 1, high, handles, 1 if narrow else 2)
+
+
+def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) -> tuple[float, float]:
+    """Limits and ticks; returns the percentages above which, and at which, what diverged is drawn."""
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=_LINEAR, linscale=1.2)
+    ratios = [p.ratio for p in placed if p.ratio is not None]
+    changes = [100 * p.change for p in placed if math.isfinite(p.change)]
+    highs = [min(100 * p.high, 3 * max(100 * p.change, 2)) for p in placed if p.high is not None]
+    lows = [max(100 * p.low, 2 * min(100 * p.change, -1)) for p in placed if p.low is not None]
+    to_scale, back = axes.yaxis.get_transform(), axes.yaxis.get_transform().inverted()
+    bottom, top = (float(v) for v in to_scale.transform([min([*changes, *lows, -1.0]), max([*changes, *highs, 2.0])]))
+    span = top - bottom
+    diverged = any(math.isinf(p.change) for p in placed)
+    limits = back.transform([bottom - 0.06 * span, top + 0.06 * span, top + 0.13 * span, top + 0.20 * span])
+    floor, ceiling, edge, roof = (float(v) for v in limits)
+    axes.set_ylim(floor, roof if diverged else ceiling)
+    axes.set_xlim(0.72 * min(ratios), 1.9 * farthest)
+    highest = float(back.transform([top + 0.02 * span])[0]) if diverged else ceiling  # room for the band's own name
+    ticks = [t for t in (*(-t for t in _TICKS[:0:-1]), *_TICKS) if floor <= t <= highest]
+    if style.columns == "single" or ceiling > 200:
+        ticks = [t for t in ticks if abs(t) in (0, 1, 2) or (abs(t) >= 10 and math.log10(abs(t)).is_integer())]
+    names = [f"{t:+,g}" if t else "0" for t in ticks]
+    axes.set_yticks(
+        [*ticks, *([edge] if diverged else [])], [*names, *([style.say("diverged\nor missing")] if diverged else [])]
+    )
+    axes.set_yticks([], minor=True)
+    left, right = axes.get_xlim()
+    powers = [2.0**e for e in range(-3, 11)] if right / left < 2000 else [10.0**e for e in range(-1, 12)]
+    shown = [power for power in powers if left <= power <= right]
+    axes.set_xticks(shown, [f"{power:,.10g}x" for power in shown])
+    axes.set_xticks([], minor=True)
+    axes.axhline(0, color="black", lw=0.5 * style.stroke, zorder=1)
+    if diverged:
+        axes.axhspan(ceiling, roof, color=BAND, lw=0, zorder=2.2)  # over the grid's line through it
+    return ceiling, edge
+
+
+def _bar(axes: Axes, style: Style) -> None:
+    """The field in which the user wants a method to be."""
+    low, right = axes.get_ylim()[0], axes.get_xlim()[1]
+    axes.fill_between([BAR_RATIO, right], [low, low], [100 * BAR_CHANGE] * 2, color=FIELD, lw=0, zorder=0.6)
+    axes.annotate(
+        style.say("{ratio:g}x or more, {change:g} % worse at most", ratio=BAR_RATIO, change=100 * BAR_CHANGE),
+        (1, 0),
+        (-3, 3),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=style.small,
+        color="#2E7D5B",
+    )
+
+
+def _mark(axes: Axes, style: Style, point: Point, size: float, at: Place) -> tuple[Place, Place]:
+    """Mark and interval; returns the interval's ends, or twice the mark's place."""
+    x, y = at
+    axes.plot([x], [y], **_look(style, point, size))
+    if point.low is None or point.high is None or math.isinf(point.change):
+        return (x, y), (x, y)
+    low, high = 100 * point.low, 100 * point.high
+    axes.plot([x, x], [low, high], color=look(point.family).colour, lw=0.6 * style.stroke, zorder=4, gid="interval")
+    return (x, low), (x, high)
+
+
+def _look(style: Style, point: Point, size: float) -> dict[str, Any]:
+    seen = style.points(point.family, size, zorder=5, label="_" + point.label)
+    if point.verdict == "undecided" and not point.is_baseline:
+        seen |= {"mfc": "white", "mec": seen["color"], "mew": 0.8 * style.stroke}
+    return seen
+
+
+def _place(point: Point, farthest: float, edge: float) -> Place:
+    """Where it is drawn."""
+    return min(point.ratio or 0, farthest), edge if math.isinf(point.change) else 100 * point.change
+
+
+def _name(point: Point, farthest: float) -> str:
+    """With its ratio where the plot does not reach as far, and how many runs were lost of how many, if any."""
+    text = point.label if (point.ratio or 0) <= farthest else f"{point.label} ({point.ratio:,.0f}x)"
+    return f"{text} ({point.lost}/{point.pairs})" if point.lost else text
+
+
+def _farthest(placed: Sequence[Point]) -> float:
+    """The ratio at which the plot ends: one arm that sends next to nothing shall not squeeze all others."""
+    largest = sorted(point.ratio or 0 for point in placed)[::-1]
+    return 3 * largest[1] if len(largest) > 2 and largest[0] > 30 * largest[1] else largest[0]
+
+
+def _ordered(placed: Sequence[Point]) -> list[Point]:
+    """Whose names come first: the front's, then those near it."""
+    best = {p.label for p in front(placed)}
+    return sorted(placed, key=lambda p: (not p.is_baseline, p.label not in best, p.change, -(p.ratio or 0)))
+
+
+def _sized(placed: Sequence[Point]) -> list[tuple[Point, float]]:
+    """Each with the size of its mark: of a family the weakest compression is largest."""
+    sized = []
+    for point in placed:
+        family = sorted(p.ratio or 0 for p in placed if p.family == point.family)
+        sized.append((point, 1.2 - 0.4 * family.index(point.ratio or 0) / max(len(family) - 1, 1)))
+    return sized

@@ -1,0 +1,55 @@
+"""Where each arm's step goes, and how many tokens a second that makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis import timing
+from analysis.arms import Comparison
+from analysis.figures import bars
+from analysis.figures.data import Datum, arms, of_arm
+from analysis.figures.style import Style
+from analysis.measures import Measure, column
+
+# the parts of a step: colours of their own, told apart by any eye, hatched where print is grey
+REST = bars.Part("computation and the rest", "#D0D0D0")
+WIRE = bars.Part("transfer and waiting", "#D55E00")
+ENCODE = bars.Part("encoding", "#009E73", "////")
+DECODE = bars.Part("decoding", "#56B4E9", "..")
+STEP, SPEED = "step, ms", "tokens/s"
+MEASURES: dict[str, Measure] = {
+    REST.quantity: timing.rest_ms,
+    WIRE.quantity: timing.wire_ms,
+    ENCODE.quantity: timing.encode_ms,
+    DECODE.quantity: timing.decode_ms,
+    STEP: column("step_time_ms_mean"),
+    SPEED: column("tokens_per_s"),
+}
+
+
+def data(comparison: Comparison) -> list[Datum]:
+    """The baselines first, then the fastest. ValueError when no run was timed."""
+    timed = bars.ordered(comparison, MEASURES[STEP])
+    if not timed:
+        raise ValueError("no run has step_time_ms_mean")
+    return [one for runs in timed for name, measure in MEASURES.items() for one in of_arm(runs, name, measure)]
+
+
+def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+    """Left: the mean step in its parts, with the 95 % interval over seeds. Right: tokens/s, likewise."""
+    with style:
+        figure, (left, right) = bars.figure(style, len(arms(found)), (1.45, 1))
+        bars.stacked(left, style, found, [REST, WIRE, ENCODE, DECODE], STEP)
+        bars.stacked(right, style, found, [bars.Part(SPEED)], SPEED)
+        if style.columns == "double":
+            right.set_yticks([])  # those of the left panel
+        for axes, label in ((left, STEP), (right, SPEED)):
+            axes.xaxis.set_major_locator(MaxNLocator(5 if axes is left else 4))
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.set_xlabel(style.say(label))
+        bars.legend(figure, left, style)
+        style.foot(figure, foot)
+    return figure

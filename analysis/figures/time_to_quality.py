@@ -1,0 +1,117 @@
+"""Time to a validation perplexity against the link's rate, a line an arm; what never gets there stands in the band at
+the top. Filled marks are measured steps, hollow ones predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis.arms import Arm
+from analysis.figures.labels import Named, end_labels, panels
+from analysis.figures.palette import look
+from analysis.figures.pareto import BAND
+from analysis.figures.style import Style
+from analysis.time_to_quality import Rate, Time, Times
+
+
+def draw(found: Times, style: Style, *, foot: str = "") -> Figure:
+    """The links from slow to fast at equal distances, "no limit" last. ValueError when there is nothing to draw."""
+    if not found.times:
+        raise ValueError(f"time to quality: no time of a step is known; {'; '.join(found.left_out[:3])}")
+    rates = sorted({time.rate for time in found.times}, key=lambda rate: math.inf if rate is None else rate)
+    arms = list(dict.fromkeys(time.arm for time in found.times))
+    narrow = style.columns == "single"
+    with style:
+        if narrow:
+            figure, axes = panels(style, 1, 1, 0.85 * style.width, _handles(arms, style), 2)
+        else:
+            names = (len(arms) * 1.2 * style.small + 6 * style.font) / 72
+            figure, axes = style.axes(height=max(names / style.width, 0.45))
+        axes.set_xlim(-0.5, len(rates) - 0.5)
+        edge = _scale(axes, style, found)
+        ends = []
+        for arm in arms:
+            mine = sorted((time for time in found.times if time.arm == arm), key=lambda t: rates.index(t.rate))
+            _draw_arm(axes, style, mine, rates, edge, _dashes(arm, arms))
+            height = edge if math.isinf(mine[-1].seconds) else mine[-1].seconds
+            ends.append(Named(rates.index(mine[-1].rate), height, arm.label, look(arm.family).colour))
+        for place, rate in enumerate(rates):
+            _draw_misses(axes, style, place, [t for t in found.times if t.rate == rate and math.isinf(t.seconds)], edge)
+        axes.set_xticks(range(len(rates)), [_rate(rate, style) for rate in rates])
+        axes.set_xlabel(style.say("what a rank may send"))
+        axes.set_ylabel(style.say("time to PPL {ppl:.4g}, s", ppl=found.target_ppl))
+        notes = [style.say("median over seeds, bars from best to worst; filled: step measured, hollow: predicted")]
+        style.foot(figure, "\n".join([*notes, *([foot] if foot else [])]))
+        if not narrow:
+            end_labels(axes, style, ends)
+        return figure
+
+
+def _draw_arm(axes: Any, style: Style, mine: list[Time], rates: list[Rate], edge: float, dashes: int) -> None:
+    """Line, marks and intervals of those that reach the target."""
+    family = mine[0].arm.family
+    reached = [time for time in mine if not math.isinf(time.seconds)]
+    places = [rates.index(time.rate) for time in reached]
+    axes.plot(places, [time.seconds for time in reached], **style.line(family, dashes, label="_" + mine[0].arm.label))
+    for x, time in zip(places, reached, strict=True):
+        axes.plot([x], [time.seconds], **_mark(style, time))
+        if time.high > time.low:
+            spread = [time.low, min(time.high, edge)]
+            axes.plot([x, x], spread, color=look(family).colour, lw=0.6 * style.stroke, gid="interval")
+
+
+def _draw_misses(axes: Any, style: Style, place: int, missed: list[Time], edge: float) -> None:
+    """Side by side, around the link's place."""
+    gap = min(1.4 * 0.6 * style.font / 72 / (0.7 * style.width) * (axes.get_xlim()[1] + 1), 0.9 / max(len(missed), 1))
+    for number, time in enumerate(missed):
+        axes.plot([place + (number - (len(missed) - 1) / 2) * gap], [edge], **_mark(style, time, gid="miss"))
+
+
+def _mark(style: Style, time: Time, **more: Any) -> dict[str, Any]:
+    mark = style.points(time.arm.family, 0.9, zorder=5, **more)
+    if time.source == "predicted":
+        mark |= {"mfc": "white", "mec": look(time.arm.family).colour, "mew": 0.8 * style.stroke}
+    return mark
+
+
+def _scale(axes: Any, style: Style, found: Times) -> float:
+    """Returns the height at which misses stand."""
+    seconds = [time.seconds for time in found.times if not math.isinf(time.seconds)] or [1.0]
+    low, high = min(seconds), max(seconds)
+    span = max(math.log(high / low), 0.5)
+    floor = low * math.exp(-0.08 * span)
+    ceiling, edge, roof = (high * math.exp(part * span) for part in (0.1, 0.17, 0.24))
+    axes.set_yscale("log")
+    missed = any(math.isinf(time.seconds) for time in found.times)
+    axes.set_ylim(floor, roof if missed else ceiling)
+    ticks = [m * 10.0**e for e in range(-3, 8) for m in (1, 2, 5)]
+    shown = [tick for tick in ticks if floor <= tick <= ceiling]
+    if len(shown) < 2:
+        shown = sorted({low, high})
+    labels = [f"{tick:,.4g}" for tick in shown]
+    axes.set_yticks([*shown, *([edge] if missed else [])], [*labels, *([style.say("never")] if missed else [])])
+    axes.set_yticks([], minor=True)
+    if missed:
+        axes.axhspan(ceiling, roof, color=BAND, lw=0, zorder=2.2)  # over the grid's line through it
+    return edge
+
+
+def _dashes(arm: Arm, arms: list[Arm]) -> int:
+    return [other for other in arms if other.family == arm.family].index(arm)
+
+
+def _handles(arms: list[Arm], style: Style) -> list[Any]:
+    return [
+        Line2D([], [], **style.marked_line(arm.family, _dashes(arm, arms), label=arm.label, markevery=[0]))
+        for arm in arms
+    ]
+
+
+def _rate(rate: Rate, style: Style) -> str:
+    if rate is None:
+        return style.say("no limit")
+    return f"{rate / 1e9:g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:g} Mbit/s"

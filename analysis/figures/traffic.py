@@ -1,0 +1,83 @@
+"""What is sent: bits a parameter and step, by direction and by what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from analysis.arms import Comparison
+from analysis.figures import bars
+from analysis.figures.data import Datum, arms, of_arm, of_quantity
+from analysis.figures.style import Style
+from analysis.measures import Measure, bits_per_parameter
+from analysis.rows import is_number
+
+KINDS = ("value", "index", "metadata")
+GRADIENTS = bars.Part("reduce-scatter (gradients)", "#0072B2")
+PARAMETERS = bars.Part("all-gather (parameters)", "#E69F00", "////")
+UNCODED = bars.Part("uncoded", "#C4C4C4")
+VALUES = bars.Part("values", "#56B4E9")
+INDICES = bars.Part("indices", "#D55E00", "////")
+METADATA = bars.Part("scales, lengths, padding", "#000000")
+BITS = "bits a parameter and step"
+
+
+def of_direction(direction: str) -> Measure:
+    """Bits a parameter and step of one collective."""
+    return lambda row: bits_per_parameter(row, direction)
+
+
+def of_kind(kind: str) -> Measure:
+    """Bits a parameter and step of values, indices or metadata; ``uncoded``: of collectives without a hook."""
+
+    def measure(row: Mapping[str, Any]) -> float | None:
+        bits, total = bits_per_parameter(row), row.get("bytes_compressed_total")
+        if bits is None or not total:
+            return bits
+        known = {name: row.get(f"{name}_bytes") or 0 for name in KINDS}
+        counted = total - sum(known.values()) if kind == "uncoded" else known[kind]
+        return bits * counted / total if is_number(counted) else None
+
+    return measure
+
+
+MEASURES: dict[str, Measure] = {
+    GRADIENTS.quantity: of_direction("reduce_scatter"),
+    PARAMETERS.quantity: of_direction("all_gather"),
+    UNCODED.quantity: of_kind("uncoded"),
+    VALUES.quantity: of_kind("value"),
+    INDICES.quantity: of_kind("index"),
+    METADATA.quantity: of_kind("metadata"),
+    BITS: bits_per_parameter,
+}
+
+
+def data(comparison: Comparison) -> list[Datum]:
+    """The baselines first, then the fewest bits. ValueError when no rank sent anything."""
+    known = bars.ordered(comparison, bits_per_parameter)
+    if not known:
+        raise ValueError("no run of two ranks or more has bytes_compressed_total")
+    return [one for runs in known for name, measure in MEASURES.items() for one in of_arm(runs, name, measure)]
+
+
+def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+    """Left: by direction, with the sum. Right: the same bits by kind."""
+    with style:
+        figure, panels = bars.figure(style, len(arms(found)), (1, 1), sharex=True)
+        for axes, parts in zip(panels, ((GRADIENTS, PARAMETERS), (UNCODED, VALUES, INDICES, METADATA)), strict=True):
+            present = [p for p in parts if any(one.value for one in of_quantity(found, p.quantity).values())]
+            bars.stacked(axes, style, found, present)
+            axes.set_xlabel(style.say(BITS))
+            columns = 1 if style.columns == "single" else 2
+            axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.0)
+        for place, one in enumerate(of_quantity(found, BITS).values()):
+            at = (one.value, place)
+            text = f"{one.value:.3g}"
+            panels[0].annotate(text, at, (3, 0), textcoords="offset points", va="center_baseline", fontsize=style.small)
+        if style.columns == "double":
+            panels[1].set_yticks([])  # those of the left panel
+        panels[0].set_xlim(right=1.12 * panels[0].get_xlim()[1])
+        style.foot(figure, foot)
+    return figure

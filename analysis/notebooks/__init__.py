@@ -1,0 +1,1 @@
+"""Notebooks in jupytext's percent format: plain Python that Jupyter opens."""

@@ -1,0 +1,66 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Anatomy of a run
+#
+# What is sent, what of it arrives, and how training goes.
+
+# %%
+import sys
+from pathlib import Path
+
+ROOT = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "analysis").is_dir())
+sys.path.insert(0, str(ROOT))
+# %matplotlib inline
+FILES = [ROOT / "results/reference/all_methods.jsonl"]
+
+# %%
+from analysis.arms import comparisons
+from analysis.curves import courses
+from analysis.figures import comm_share, loss_curves, system, traffic
+from analysis.figures.style import Style
+from analysis.names import named
+from analysis.rows import read
+
+comparison = named(comparisons(read(FILES).rows))[0]
+
+# %% [markdown]
+# Where compression sits in FSDP2's step:
+
+# %%
+system.draw(Style())
+
+# %%
+traffic.draw(traffic.data(comparison), Style())
+
+# %%
+comm_share.draw(comm_share.data(comparison), Style())
+
+# %% [markdown]
+# Error and cosine of the reduced gradient against the exact mean, as the rows have them (means over sampled steps):
+
+# %%
+for runs in comparison.arms:
+    row = next(iter(runs.runs.values()))
+    if row.get("grad_rel_error") is not None:
+        print(f"{runs.arm.label:45s}{row['grad_rel_error']:10.3g}{row['grad_cos_sim'] or 0:10.4f}")
+
+# %% [markdown]
+# Training loss, if the rows name curves:
+
+# %%
+figure: object = None
+try:
+    found = courses(comparison, "train_loss", smooth=5)
+    figure = loss_curves.draw(found.courses, Style(), smooth=5)
+except ValueError as error:
+    print(error)
+figure

@@ -1,0 +1,1 @@
+"""All figures and tables of results rows, as a page, as Markdown, as LaTeX and as numbers."""

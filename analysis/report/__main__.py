@@ -1,0 +1,152 @@
+"""All figures and tables of results rows, with what speaks against them first.
+
+    python -m analysis.report results/results.jsonl [MORE.jsonl ...] --out report/ [--select COLUMN=VALUE ...]
+        [--baseline none] [--language zh] [--for slides] [--columns single] [--formats svg,pdf,png]
+        [--calibration CALIBRATION.json] [--calibrated_model default] [--matrix MATRIX.jsonl]
+
+writes ``index.html`` (one page, readable without a network), ``report.md``, ``data.csv`` (every number plotted),
+``table.md``, ``table.tex`` and the figures. The same rows give the same bytes. A calibration (`experiments.calibrate`)
+adds predictions; by default that beside the first results file, if there is one. ``--calibrated_model`` says which of
+its models the rows trained, so that their time to quality behind any link can be predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.calibration import Calibration, read_json
+from analysis.figures.style import FORMATS, Style
+from analysis.messages import user_errors
+from analysis.names import named
+from analysis.options import add_options, comparisons_of
+from analysis.predict import Predictor
+from analysis.report import html, markdown, numbers
+from analysis.report.contents import Subject, document
+from analysis.report.drawn import Drawn
+from analysis.report.entries import Machine
+from analysis.rows import parse_selection, read, select
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, draw, write."""
+    options = _parser().parse_args(argv)
+    with user_errors("report"):
+        subject = _subject(options, argv)
+        formats = _formats(options.formats)
+        style = Style(options.medium, options.columns, options.language)
+        style.parameters()  # a missing font is told now
+        drawn = Drawn(options.out, style, formats)
+        whole = document(subject, drawn)
+        drawn.forget_earlier()
+        shown = "svg" if "svg" in formats else formats[-1]
+        _write(options.out / "index.html", html.render(whole, options.out, formats))
+        _write(options.out / "report.md", markdown.render(whole, shown))
+        _write(options.out / "table.md", "\n\n".join(table.markdown() for table in drawn.tables) + "\n")
+        _write(options.out / "table.tex", "\n\n".join(table.latex() for table in drawn.tables) + "\n")
+        _write(options.out / "data.csv", numbers.csv_text(drawn.data))
+    for line in subject.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    for name, reason in drawn.left_out:
+        print(f"missing: {name}: {reason}", file=sys.stderr)
+    lines = f", {len(subject.left_out)} lines left out" if subject.left_out else ""
+    figures = len(drawn.files) // len(formats)
+    print(f"{len(subject.rows)} rows{lines}, {len(subject.comparisons)} comparisons, {figures} figures")
+    print(options.out / "index.html")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(parser)
+    parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
+    parser.add_argument("--language", choices=("en", "zh"), default="en", help="of the labels in figures")
+    parser.add_argument(
+        "--columns", choices=("single", "double"), default="double", help="width of figures: 3.3 or 7 in"
+    )
+    parser.add_argument("--for", dest="medium", choices=("print", "slides"), default="print", help="size of text")
+    parser.add_argument("--formats", default=",".join(FORMATS), help=f"of figures (default: {','.join(FORMATS)})")
+    parser.add_argument("--calibration", type=Path, help="of a machine, to predict with")
+    parser.add_argument("--calibrated_model", metavar="MODEL", help="of the calibration: the one that the rows trained")
+    parser.add_argument("--matrix", type=Path, help="step times measured behind links (experiments.link_matrix)")
+    return parser
+
+
+def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
+    found = read(options.file)
+    if not found.rows:
+        first = f"; the first: {found.left_out[0]}" if found.left_out else ""
+        raise ValueError(
+            f"{', '.join(map(str, options.file))}: no sound row, {len(found.left_out)} lines left out{first}"
+        )
+    rows = select(found.rows, **parse_selection(options.select))
+    beside = options.file[0].parent / "calibration.json"
+    file = options.calibration or (beside if beside.exists() else None)
+    for flag in ("matrix", "calibrated_model"):
+        if getattr(options, flag) is not None and file is None:
+            raise ValueError(f"--{flag}: needs the machine's calibration, too; name it with --calibration")
+    machines = _machines(file, options.matrix) if file else []
+    models = list(dict.fromkeys(machine.model for machine in machines))
+    if options.calibrated_model is not None and options.calibrated_model not in models:
+        raise ValueError(
+            f"--calibrated_model: {options.calibrated_model!r} is not in {file}; it has {', '.join(models)}"
+        )
+    return Subject(
+        files=[str(path) for path in options.file],
+        rows=rows,
+        left_out=found.left_out,
+        selection=options.select,
+        comparisons=named(comparisons_of(options, rows)),
+        baseline=options.baseline,
+        tuned=options.tuned,
+        machines=machines,
+        machine_file=str(file),
+        command=f"python -m analysis.report {shlex.join(_without_out(argv))} --out report",
+        calibrated_model=options.calibrated_model,
+    )
+
+
+def _machines(file: Path, matrix: Path | None) -> list[Machine]:
+    """Every model of the calibration, at every world size that it was calibrated at."""
+    calibration = Calibration.load(file)
+    cells = [] if matrix is None else read_json(matrix)
+    return [
+        Machine(Predictor(calibration, model, world), model, cells)
+        for model in calibration.models
+        for world in calibration.worlds(model)
+    ]
+
+
+def _formats(text: str) -> list[str]:
+    chosen = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [part for part in chosen if part not in FORMATS]
+    if unknown or not chosen:
+        raise ValueError(f"--formats: got {text!r}, wants some of {','.join(FORMATS)}")
+    return [known for known in FORMATS if known in chosen]
+
+
+def _without_out(argv: Sequence[str]) -> list[str]:
+    """Where the report lies is not what it says."""
+    kept, skip = [], False
+    for word in argv:
+        if not skip and word != "--out" and not word.startswith("--out="):
+            kept.append(word)
+        skip = word == "--out"
+    return kept
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ValueError(f"--out: cannot write {path} ({error.strerror}); name another folder") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,182 @@
+"""What a report is made of: the sections' texts and tables, with figures drawn on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis import fairness, names, series
+from analysis.arms import Comparison
+from analysis.finding import Finding
+from analysis.predict import Predictor
+from analysis.report import entries, plan
+from analysis.report.document import Block, Command, Document, Facts, Notes, Section, Text
+from analysis.report.drawn import Drawn
+from analysis.report.entries import Behind, Entry, Machine
+from analysis.rows import Row
+from analysis.table_formats import Table
+from analysis.tables import answer_table, comparison_table
+
+SHOWN = 8  # subjects of findings of a kind
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about. ``left_out``: complaints about lines that are no rows; ``command``: what makes it."""
+
+    files: Sequence[str]
+    rows: Sequence[Row]
+    left_out: Sequence[str]
+    selection: Sequence[str]
+    comparisons: Sequence[Comparison]
+    baseline: str
+    tuned: Sequence[str]
+    machines: Sequence[Machine]
+    machine_file: str
+    command: str
+    calibrated_model: str | None = None
+
+    def predictor(self, comparison: Comparison) -> Predictor | None:
+        """Of the model that the rows trained, if the calibration has it."""
+        world = comparison.setting.world_size
+        found = [m for m in self.machines if (m.model, m.predictor.world) == (self.calibrated_model, world)]
+        return found[0].predictor if found else None
+
+
+def document(subject: Subject, drawn: Drawn) -> Document:
+    """The whole report: what speaks against it first, then what was compared, then each comparison."""
+    named = zip(subject.comparisons, anchors(subject.comparisons), titles(subject.comparisons), strict=True)
+    rest = [_comparison(comparison, anchor, title, subject, drawn) for comparison, anchor, title in named]
+    for kind, drawable, groups in (
+        ("Along world sizes", entries.OF_WORLDS, series.worlds(subject.comparisons)),
+        ("Along links", entries.OF_LINKS, series.links(subject.comparisons)),
+    ):
+        rest += [_group(kind, drawable, group, place, subject, drawn) for place, group in enumerate(groups, start=1)]
+    rest += [_machine(machine, subject, drawn) for machine in subject.machines]
+    system = drawn.pictures([entries.SYSTEM], None, "all", "", None)
+    rest.append(Section("system", "How it works", system))
+    return Document("Communication compression: report", [_fairness(subject), _plan(subject), *rest, _missing(drawn)])
+
+
+def anchors(comparisons: Sequence[Comparison]) -> list[str]:
+    """A name for each that is good in addresses and file names, the same for the same rows."""
+    found: list[str] = []
+    for comparison in comparisons:
+        name = re.sub(r"[^a-z0-9]+", "-", comparison.setting.label.lower()).strip("-")
+        taken = sum(re.fullmatch(re.escape(name) + r"(-no\d+)?", other) is not None for other in found)
+        found.append(f"{name}-no{taken + 1}" if taken else name)
+    return found
+
+
+def titles(comparisons: Sequence[Comparison]) -> list[str]:
+    """Each setting's label; where two are alike, with what differs."""
+    found = []
+    for place, comparison in enumerate(comparisons):
+        label = comparison.setting.label
+        alike = next((c for c in comparisons[:place] if c.setting.label == label), None)
+        differences = [] if alike is None else alike.setting.differences(comparison.setting)
+        more = f"; {len(differences) - 2} more" if len(differences) > 2 else ""
+        found.append(f"{label} ({'; '.join(differences[:2])}{more})" if differences else label)
+    return found
+
+
+def _fairness(subject: Subject) -> Section:
+    found = fairness.findings(subject.rows, subject.baseline, subject.tuned)
+    errors = sum(finding.severity == "error" for finding in found)
+    warnings, rows = _plural(len(found) - errors, "warning"), _plural(len(subject.rows), "row")
+    counts = f"{_plural(errors, 'error')} and {warnings} found in {rows}."
+    notes = [_note(same) for same in _by_check(found)]
+    blocks: list[Block] = [Text(counts + " What an error concerns (quality, times or bytes) is not to be compared.")]
+    return Section("fairness", "What speaks against these comparisons", [*blocks, Notes(notes)] if notes else blocks)
+
+
+def _by_check(found: Sequence[Finding]) -> list[list[Finding]]:
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        groups.setdefault((finding.severity, finding.check), []).append(finding)
+    return list(groups.values())
+
+
+def _note(same: Sequence[Finding]) -> tuple[str, str]:
+    """One of them in full; of the others, where they are."""
+    first = same[0]
+    text = f"{first.subject}: {first.what}. {first.advice[:1].upper()}{first.advice[1:]} [{first.check}]"
+    others = list(dict.fromkeys(f.subject for f in same if f.subject != first.subject))
+    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    return first.severity, text + (f" Likewise: {'; '.join(others[:SHOWN])}{more}." if others else "")
+
+
+def _plan(subject: Subject) -> Section:
+    facts = [
+        ("rows", f"{len(subject.rows)} of {', '.join(subject.files)}"),
+        ("selected", ", ".join(subject.selection) or "all"),
+        *plan.source(subject.rows),
+    ]
+    overview = [
+        [
+            title,
+            str(len(c.arms)),
+            str(len(plan.rows_of(c))),
+            str(sum(len(r.failures) for r in c.arms)),
+            fairness.verdict(fairness.findings_of(c, subject.rows), c),
+        ]
+        for c, title in zip(subject.comparisons, titles(subject.comparisons), strict=True)
+    ]
+    blocks: list[Block] = [
+        Facts(facts),
+        Table(
+            "Comparisons, the largest first", ["setting", "arms", "runs", "failed", "verdict"], overview, left=(0, 4)
+        ),
+        Text("This report was made by"),
+        Command(subject.command),
+    ]
+    if subject.left_out:
+        blocks += [Text(f"Lines left out: {len(subject.left_out)}."), Notes([("note", t) for t in subject.left_out])]
+    return Section("plan", "What was compared", blocks)
+
+
+def _comparison(comparison: Comparison, name: str, title: str, subject: Subject, drawn: Drawn) -> Section:
+    found = fairness.findings_of(comparison, subject.rows)
+    verdict = fairness.verdict(found, comparison)
+    kind = "error" if verdict.startswith("NOT FAIR") else "warning" if found else "note"
+    facts = Facts(plan.facts(comparison, subject.comparisons[0]))
+    tables = [comparison_table(comparison, subject.rows)]
+    if comparison.baseline is not None and comparison.rivals:
+        tables.append(answer_table(comparison))
+    drawn.tables += tables
+    short = [[runs.arm.label, names.full(runs.arm)] for runs in comparison.arms if runs.arm.name is not None]
+    tables += [Table("Short names", ["arm", "settings"], short, left=(0, 1))] if short else []
+    pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, found, comparison)
+    behind = Behind(comparison, subject.rows, subject.predictor(comparison))
+    pictures += drawn.pictures(entries.OF_LINKED, behind, name, comparison.setting.label, found, comparison)
+    return Section(name, title, [Notes([(kind, verdict)]), facts, *tables, *pictures])
+
+
+def _group(
+    title: str, drawable: Sequence[Entry[Any]], group: Sequence[Comparison], place: int, subject: Subject, drawn: Drawn
+) -> Section:
+    name = f"{title.lower().replace(' ', '-')}-{place}"
+    settings = [c.setting.label for c in group]
+    found = [finding for c in group for finding in fairness.findings_of(c, subject.rows)]
+    found = sorted(found, key=lambda finding: finding.severity)
+    pictures = drawn.pictures(drawable, group, name, "", found)
+    return Section(name, title, [Text("; ".join(settings)), *pictures])
+
+
+def _machine(machine: Machine, subject: Subject, drawn: Drawn) -> Section:
+    title = f"Predicted: {machine.model}, {machine.predictor.world} ranks"
+    name = f"predicted-{machine.model}-{machine.predictor.world}-ranks"
+    about = f"predicted from {subject.machine_file}: {machine.model}, {machine.predictor.world} ranks"
+    text = "Not the runs above: times of a calibrated machine and model, behind links of any bandwidth."
+    return Section(name, title, [Text(text), *drawn.pictures(entries.OF_MACHINE, machine, name, about, None)])
+
+
+def _missing(drawn: Drawn) -> Section:
+    notes = [("note", f"{name}: {reason}") for name, reason in drawn.left_out]
+    return Section("left-out", "What is missing in the figures", [Notes(notes)] if notes else [Text("None.")])
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

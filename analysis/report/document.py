@@ -1,0 +1,66 @@
+"""What a report says, before it is HTML or Markdown: sections of a few kinds of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from analysis.table_formats import Table
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and what they are: the plan of a comparison."""
+
+    facts: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Findings or complaints. ``kind``: error, warning or note."""
+
+    notes: Sequence[tuple[str, str]]  # kind, text
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to type into a shell."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that has been written as ``name`` with an ending for each format."""
+
+    name: str
+    title: str
+    about: str
+
+
+Block = Text | Facts | Notes | Command | Table | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """``anchor``: its address within the page."""
+
+    anchor: str
+    title: str
+    blocks: Sequence[Block] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report, whole. ``language`` is HTML's code for it (en, zh)."""
+
+    title: str
+    sections: Sequence[Section]
+    language: str = "en"

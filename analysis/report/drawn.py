@@ -1,0 +1,76 @@
+"""Draws a report's figures, and remembers what was drawn and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analysis import fairness
+from analysis.arms import Comparison
+from analysis.figures import style as styles
+from analysis.figures.data import Datum
+from analysis.figures.style import Style
+from analysis.finding import Finding
+from analysis.report.document import Block, Picture
+from analysis.report.entries import Entry
+from analysis.table_formats import Table
+
+LIST = "figures.txt"  # names of the files drawn, in a report's folder
+SHOWN = 4  # complaints about a figure
+
+
+@dataclass
+class Drawn:
+    """Draws, and remembers: every figure's numbers, and by name those that could not be, with the reason."""
+
+    folder: Path
+    style: Style
+    formats: Sequence[str]
+    data: list[tuple[str, str, Datum]] = field(default_factory=list)  # section, figure, number
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def pictures(
+        self,
+        drawn: Iterable[Entry[Any]],
+        subject: Any,
+        section: str,
+        about: str,
+        found: Sequence[Finding] | None,
+        comparison: Comparison | None = None,
+    ) -> list[Block]:
+        """Those of ``drawn`` that there are data for. ``found``: what their foot lines must own up to, if anything."""
+        blocks: list[Block] = []
+        for entry in drawn:
+            name = f"{section}-{entry.name}"
+            try:
+                drawing = entry.prepare(subject)
+            except ValueError as error:
+                self.left_out.append((name, str(error)))
+                continue
+            verdict = "" if found is None else fairness.verdict(found, comparison, entry.concerns)
+            self.left_out += [(name, complaint) for complaint in _cut(drawing.complaints)]
+            figure = drawing.draw(self.style, ". ".join(part for part in (about, verdict) if part))
+            self.files += [path.name for path in styles.save(figure, self.folder, name, self.formats)]
+            self.data += [(section, entry.name, one) for one in drawing.data]
+            blocks.append(Picture(name, entry.title, entry.about))
+        return blocks
+
+    def forget_earlier(self) -> None:
+        """Remove the figures that an earlier report in this folder drew and this one did not; list this one's."""
+        index = self.folder / LIST
+        earlier = index.read_text().splitlines() if index.exists() else []
+        for name in set(earlier) - set(self.files):
+            path = Path(name)
+            if path.name == name and path.suffix.removeprefix(".") in styles.FORMATS:
+                (self.folder / name).unlink(missing_ok=True)
+        index.write_text("".join(f"{name}\n" for name in self.files))
+
+
+def _cut(complaints: Sequence[str]) -> list[str]:
+    """The first few: a sweep without curves would say so for every run."""
+    more = [f"and {len(complaints) - SHOWN} more"] if len(complaints) > SHOWN else []
+    return [*complaints[:SHOWN], *more]

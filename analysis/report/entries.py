@@ -1,0 +1,312 @@
+"""The figures of a report: what each is called, how it is read, and what makes it.
+
+An entry's ``prepare`` turns its subject (a comparison, a group of them, a calibration) into a `Drawing`, or says by a
+ValueError why it cannot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from matplotlib.figure import Figure
+
+from analysis.arms import Comparison
+from analysis.curves import Along, Courses, courses
+from analysis.figures import (
+    bandwidth,
+    breakeven,
+    comm_share,
+    fidelity,
+    loss_curves,
+    pareto,
+    scaling,
+    step_time,
+    system,
+    time_to_quality,
+    traffic,
+)
+from analysis.figures.data import Datum
+from analysis.figures.style import Style
+from analysis.finding import Concerns
+from analysis.predict import Predictor
+from analysis.rows import Row
+from analysis.time_to_quality import measured_rates, times
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure's numbers, and how they are drawn: from a style and the foot line."""
+
+    data: Sequence[Datum]
+    draw: Callable[[Style, str], Figure]
+    complaints: Sequence[str] = ()  # what is missing in it
+
+
+@dataclass(frozen=True)
+class Entry(Generic[S]):
+    """``name``: of the files. ``about``: how to read it. ``concerns``: which findings its foot line owns up to."""
+
+    name: str
+    title: str
+    about: str
+    concerns: tuple[Concerns, ...]
+    prepare: Callable[[S], Drawing]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A calibrated machine at one model and world size, and the cells measured on it, if any."""
+
+    predictor: Predictor
+    model: str
+    cells: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A comparison, all rows (among them those behind links), and what predicts its model's steps, if anything."""
+
+    comparison: Comparison
+    rows: Sequence[Row]
+    predictor: Predictor | None
+
+
+def _plain(module: Any) -> Callable[[Any], Drawing]:
+    """Of a figure with `data` and `draw`."""
+
+    def prepare(subject: Any) -> Drawing:
+        found = module.data(subject)
+        return Drawing(found, lambda style, foot: module.draw(found, style, foot))
+
+    return prepare
+
+
+def _pareto(kind: pareto.Traffic) -> Callable[[Comparison], Drawing]:
+    def prepare(comparison: Comparison) -> Drawing:
+        points = pareto.points(comparison, kind)
+        percent = "change of validation PPL, %"
+        data = [
+            Datum(p.label, p.family, percent, 100 * p.change, _percent(p.low), _percent(p.high), p.pairs, p.ratio)
+            for p in points
+        ]
+        return Drawing(data, lambda style, foot: pareto.draw(points, style, traffic=kind, foot=foot))
+
+    return prepare
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _time_to_quality(behind: Behind) -> Drawing:
+    rates = set(measured_rates(behind.rows, behind.comparison)) | set(LINKS if behind.predictor else ())
+    ordered = sorted(rates, key=lambda rate: math.inf if rate is None else rate)
+    found = times(behind.comparison, behind.rows, ordered, predictor=behind.predictor)
+    title = f"time to PPL {found.target_ppl:.4g}, s"
+    data = [
+        Datum(t.arm.label, t.arm.family, f"{title} ({t.source})", t.seconds, t.low, t.high, x=t.rate or math.inf)
+        for t in found.times
+    ]
+    return Drawing(data, lambda style, foot: time_to_quality.draw(found, style, foot=foot), found.left_out)
+
+
+def _break_even_of_rows(comparison: Comparison) -> Drawing:
+    found = breakeven.of_comparison(comparison)
+    return Drawing(found, lambda style, foot: breakeven.draw(found, style, foot))
+
+
+def _break_even_of_machine(machine: Machine) -> Drawing:
+    found = breakeven.of_calibration(machine.predictor)
+    return Drawing(found, lambda style, foot: breakeven.draw(found, style, foot))
+
+
+def _bandwidth(series: Sequence[bandwidth.Series]) -> Drawing:
+    data = [
+        Datum(one.label, one.family, f"step, ms ({kind})", ms, x=rate)
+        for one in series
+        for kind, points in (("predicted", one.predicted), ("measured", one.measured))
+        for rate, ms in points
+    ]
+    return Drawing(data, lambda style, foot: bandwidth.draw(series, style, "", foot))
+
+
+def _bandwidth_of_machine(machine: Machine) -> Drawing:
+    return _bandwidth(bandwidth.of_calibration(machine.predictor, machine.model, machine.cells))
+
+
+def _bandwidth_of_rows(group: Sequence[Comparison]) -> Drawing:
+    return _bandwidth(bandwidth.of_comparisons(group))
+
+
+def _loss(quantity: str, along: Along) -> Callable[[Comparison], Drawing]:
+    def prepare(comparison: Comparison) -> Drawing:
+        smooth = SMOOTH if quantity == "train_loss" else 1
+        found = courses(comparison, quantity, along, smooth)
+        if not any(len(course.x) > 1 for course in found.courses):
+            raise ValueError(f"no curve has {quantity} at more than one step; train with --eval_steps 50")
+        base = "" if comparison.baseline is None else comparison.baseline.arm.label
+
+        def draw(style: Style, foot: str) -> Figure:
+            return loss_curves.draw(
+                found.courses, style, quantity=quantity, along=along, smooth=smooth, baseline=base, foot=foot
+            )
+
+        return Drawing(_data_of_courses(found, loss_curves.Y_LABELS[quantity]), draw, found.left_out)
+
+    return prepare
+
+
+def _fidelity(comparison: Comparison) -> Drawing:
+    found, why = {}, []
+    for quantity in fidelity.QUANTITIES:
+        try:
+            found[quantity] = courses(comparison, quantity)
+        except ValueError as error:
+            why.append(str(error))
+    if not found:
+        raise ValueError(why[0])
+    data = [one for name, some in found.items() for one in _data_of_courses(some, fidelity.QUANTITIES[name])]
+    drawn = {name: some.courses for name, some in found.items()}
+    complaints = list(dict.fromkeys(text for some in found.values() for text in some.left_out))
+    return Drawing(data, lambda style, foot: fidelity.draw(drawn, style, foot=foot), complaints)
+
+
+def _data_of_courses(found: Courses, quantity: str) -> list[Datum]:
+    """Low and high are the least and the greatest seed."""
+    return [
+        Datum(course.arm.label, course.arm.family, quantity, mean, low, high, course.seeds, x)
+        for course in found.courses
+        for x, mean, low, high in zip(course.x, course.mean, course.low, course.high, strict=True)
+    ]
+
+
+LINKS = (1e8, 2e8, 1e9, 1e10, None)  # bit/s, for predictions
+SMOOTH = 5  # points of a curve of training losses, one every log_interval steps
+OF_COMPARISON: tuple[Entry[Comparison], ...] = (
+    Entry(
+        "quality_against_compression",
+        "Quality against compression, all traffic",
+        "Change of validation perplexity against the baseline, seed by seed, over the ratio of float32 bytes to those "
+        "sent. Bars: 95 % intervals; line: Pareto front of the means; shaded: ratio of 2 or more within 1 %.",
+        ("quality", "bytes"),
+        _pareto("all"),
+    ),
+    Entry(
+        "quality_against_gradient_compression",
+        "Quality against compression, gradients alone",
+        "The same with the ratio of the reduce-scatter, for arms whose parameters go as they are.",
+        ("quality", "bytes"),
+        _pareto("gradients"),
+    ),
+    Entry(
+        "step_time",
+        "Step time and tokens/s",
+        "Mean step in its parts, mean over seeds; whiskers: 95 % interval of the step. Transfer includes waiting for a "
+        "slower rank, except without hooks (none), where a profile gives the transfers alone.",
+        ("times",),
+        _plain(step_time),
+    ),
+    Entry(
+        "communication_share",
+        "Share of communication",
+        "What share of the step goes to transfers (with waiting) and to the codec.",
+        ("times",),
+        _plain(comm_share),
+    ),
+    Entry(
+        "bytes",
+        "Bytes by direction and kind",
+        "Bits that a rank sends for a parameter in a step, all traffic: 8 x bytes / parameters x W / (W - 1). Uncoded: "
+        "collectives without a hook.",
+        ("bytes",),
+        _plain(traffic),
+    ),
+    Entry(
+        "break_even",
+        "Break-even bandwidth (predicted)",
+        "The link below which the bytes saved take longer to send than encoding and decoding take: from the rows' "
+        "bytes and codec times, with nothing overlapped and the link filled. Methods without a mark save nothing.",
+        ("times", "bytes"),
+        _break_even_of_rows,
+    ),
+    Entry(
+        "loss_curves",
+        "Training loss",
+        f"Mean over seeds, smoothed over {SMOOTH} points of the curve; field: least and greatest seed. Second plot: "
+        "above the baseline, seed by seed.",
+        ("quality",),
+        _loss("train_loss", "step"),
+    ),
+    Entry(
+        "validation_loss",
+        "Validation loss over training time",
+        "Mean over seeds at each evaluation, not smoothed; field: least and greatest seed.",
+        ("quality", "times"),
+        _loss("val_loss", "train_seconds"),
+    ),
+    Entry(
+        "gradient_error",
+        "How far the gradient is from the exact one",
+        "Relative error and cosine of the reduced gradient against the exact mean, and the norm of what feedback keeps "
+        "back over that of the gradients, at sampled steps.",
+        ("quality",),
+        _fidelity,
+    ),
+)
+OF_LINKED: tuple[Entry[Behind], ...] = (
+    Entry(
+        "time_to_quality",
+        "Time to quality behind each link",
+        "Steps to the highest final perplexity among the baseline's runs, times the time of a step behind the link: "
+        "measured where rows of the same work ran there, else predicted from the calibration. At the top: never.",
+        ("quality", "times"),
+        _time_to_quality,
+    ),
+)
+OF_WORLDS: tuple[Entry[Sequence[Comparison]], ...] = (
+    Entry(
+        "world_sizes",
+        "Scaling with the number of ranks",
+        "Means over seeds with 95 % intervals. A rank's batch is the same at every world size. Change: against "
+        "the baseline at as many ranks, seed by seed. Hollow: virtual ranks in one process, which have no times.",
+        ("quality", "times", "bytes"),
+        _plain(scaling),
+    ),
+)
+OF_LINKS: tuple[Entry[Sequence[Comparison]], ...] = (
+    Entry(
+        "links",
+        "Step time against bandwidth (measured)",
+        "Median step behind each emulated link, median over seeds.",
+        ("times",),
+        _bandwidth_of_rows,
+    ),
+)
+OF_MACHINE: tuple[Entry[Machine], ...] = (
+    Entry(
+        "predicted_step_time",
+        "Step time against bandwidth (predicted)",
+        "Lines: the step model with this machine's calibration. Points: measured, of a link matrix.",
+        ("times",),
+        _bandwidth_of_machine,
+    ),
+    Entry(
+        "predicted_break_even",
+        "Break-even bandwidth (predicted by the step model)",
+        "The link below which a step is shorter than with none, or with bf16 in both directions, says the step model.",
+        ("times",),
+        _break_even_of_machine,
+    ),
+)
+SYSTEM: Entry[None] = Entry(
+    "system",
+    "Where compression sits in FSDP2's step",
+    "Parameters are gathered before forward and again before backward, gradients reduced after it.",
+    (),
+    lambda _: Drawing([], lambda style, _: system.draw(style)),
+)
