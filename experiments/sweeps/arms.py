@@ -10,7 +10,6 @@ int8                                                        gradients by int8, p
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,21 +97,26 @@ def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | 
     settings |= checked_settings(where, further, {}, complaints, FURTHER)
     if len(complaints) > before:
         return None
-    label = names[0] if settings["param_compress"] == "none" else " / ".join(names)
+    label = names[0] if settings["param_compress"] == "none" else " + ".join(names)
     try:
         check_compression(CommConfig(**settings))
     except ValueError as error:
         complaints.append(f"{where} ({label}): {_in_words_of_the_recipe(str(error))}")
         return None
-    return Arm(" ".join([label, *(f"{name}={_plain(value)}" for name, value in further.items())]), settings)
+    return Arm(" ".join([label, *(_said(name, value) for name, value in further.items())]), settings)
 
 
 def _label(method: str, settings: Mapping[str, Any]) -> str:
-    return " ".join([method, *(f"{name}={_plain(value)}" for name, value in settings.items())])
+    return " ".join([method, *(_said(name, value) for name, value in settings.items())])
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _said(name: str, value: Any) -> str:
+    """One setting, as figures say it: ``hadamard``, ``no feedback``, ``ratio=0.01``."""
+    name = "feedback" if name == "error_feedback" else name
+    if isinstance(value, Mapping):
+        inner = [str(part) if key == "method" else _said(str(key), part) for key, part in value.items()]
+        return f"{name}({' '.join(inner)})"
+    return f"{'no ' * (value is False)}{name}" if isinstance(value, bool) else f"{name}={value}"
 
 
 def _in_words_of_the_recipe(text: str) -> str:

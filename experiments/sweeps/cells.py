@@ -10,7 +10,9 @@ draw from a counter of their own (docs/architecture.md). Their world sizes and m
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -64,9 +66,22 @@ class Cell:
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """The cell that a results row is of."""
-    delay = row.get("link_delay_ms")
-    return Key(row["config_hash"], row["world_size"], row.get("link_rate_asked"), delay)
+    """The cell that a results row is of.
+
+    A row from before a setting was added is taken to have the setting's default, which is what its run did.
+    """
+    digest = row["config_hash"]
+    if row["config"].keys() != TrainConfig.specs().keys():
+        digest = _digest_with_defaults(digest, json.dumps(row["config"]))
+    return Key(digest, row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms"))
+
+
+@functools.cache  # results files are read again and again
+def _digest_with_defaults(digest: str, config: str) -> str:
+    try:
+        return TrainConfig.of(**json.loads(config)).digest()
+    except ValueError:  # it has settings that there are no more
+        return digest
 
 
 def virtual_ranks(config: TrainConfig) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from experiments.sweeps.arms import DIRECTIONS, FURTHER
 from experiments.sweeps.cells import Cell
+from experiments.sweeps.recipe import VIRTUAL
 from fsdp_lab.environment import hardware
 
 Row = Mapping[str, Any]
@@ -81,6 +82,6 @@ def _likenesses(config: Mapping[str, Any], world_size: int, link: tuple[Any, Any
     """From the most to the least alike."""
     model = [config.get(name) for name in _MODEL]
     alike = [*model, *(config.get(name) for name in _ARITHMETIC)]
-    place = [*alike, world_size, link]
+    place = [*alike, world_size, config.get(VIRTUAL) or 0, link]
     arm = [*place, *(config.get(name) for name in _COMM)]
     return [json.dumps(what, sort_keys=True) for what in (arm, place, alike, model)]

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.sweeps.cells import Cell
+from experiments.sweeps.cells import Cell, virtual_ranks
+from experiments.sweeps.recipe import VIRTUAL
 from experiments.training import TRAINER, torchrun_command
 from fsdp_lab import results
 from fsdp_lab.config import TrainConfig
@@ -22,12 +23,21 @@ from fsdp_lab.rank_environment import rank_environment
 _FIRST_PORT = 29500
 
 
-def name_of(cell: Cell) -> str:
-    """A new run name that says what ran: ``topk,ratio=0.01+int8-gpt2-nano-2-s1-20261122-014500-3fa2``."""
-    parts = [cell.arm.label.replace(" / ", "+"), *list(cell.varied.values())[:2], f"s{cell.seed}"]
+def folder_name(cell: Cell) -> str:
+    """Of this cell alone, whatever recipe it is in."""
+    link = str(cell.link or "").replace(" ", ",")
+    return "-".join([_stem(cell), cell.key.config_hash[:8], *([link] if link else [])])
+
+
+def new_run_name(cell: Cell) -> str:
+    """Says what ran, and is nobody else's: ``topk,ratio=0.01+int8-gpt2-nano-2-s1-20261122-014500-3fa2``."""
+    return f"{_stem(cell)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def _stem(cell: Cell) -> str:
+    parts = [cell.arm.label.replace(" + ", "+"), *list(cell.varied.values())[:2], f"s{cell.seed}"]
     words = [re.sub(r"[^A-Za-z0-9._+=,@-]+", ",", Path(part).name if "/" in part else part) for part in parts]
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
-    return f"{'-'.join(words)[:100].strip('-._+=,@')}-{stamp}"
+    return "-".join(words)[:80].strip("-._+=,@")
 
 
 def config_of(cell: Cell, name: str, out: Path, output_dir: Path | None) -> TrainConfig:
@@ -89,6 +99,7 @@ def record(cell: Cell, config: TrainConfig, status: str, error: str, out: Path) 
         "config_hash": config.digest(),
         "link_rate_asked": rate,
         "link_delay_ms": delay,
+        **({VIRTUAL: virtual} if (virtual := virtual_ranks(cell.config)) else {}),
         **environment(),
     }
     return results.append(out, row)

@@ -128,7 +128,7 @@ def _typed(said: dict[str, Any], flags: dict[str, Any], complaints: list[str]) -
     name = said.get("name")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         complaints.append(f"name: {_got(name)}, wants letters, digits, - and _ (it names files)")
-    virtual = _several(said, "virtual_world_sizes", _is_count, "ranks such as [8, 16]", [], complaints)
+    virtual = _several(said, "virtual_world_sizes", _is_several, "2 ranks or more such as [8, 16]", [], complaints)
     if virtual and VIRTUAL not in TrainConfig.specs():
         complaints.append(f"virtual_world_sizes: this version of the trainer has no --{VIRTUAL}; use world_sizes")
     links = _links(said.get("links", [None]), complaints)
@@ -195,6 +195,10 @@ def _is_seed(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
+
+
+def _is_several(value: Any) -> bool:
+    return type(value) is int and value >= 2
 
 
 def _corpus(name: Any, complaints: list[str]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Carrying out a plan: cells as processes, each recorded when it ends, all of them ended when we are.
 
 What is known about a cell is in the results file and nowhere else, so that any start, on any machine, goes on where
-the last one was. Beside the file, FILE.cells/ has the settings and the output of running and of failed cells.
+the last one was. Beside the file, FILE.cells/ has the settings and the output of running and of failed cells, a folder
+a cell and in it a folder a run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from experiments.ranks import dying_with_this_process, end, leaving_tidily
 from experiments.sweeps.cells import Cell, Key
-from experiments.sweeps.launch import command_of, config_of, environment_of, name_of, record
+from experiments.sweeps.launch import command_of, config_of, environment_of, folder_name, new_run_name, record
 from experiments.sweeps.locks import Lock, take
 from experiments.sweeps.plan import TRIES, Plan, Row, past_of, sound_rows
 from experiments.sweeps.progress import Progress
@@ -80,15 +81,12 @@ class Runner:
         except BaseException as error:
             self._stop(error)
             raise
-        finally:
-            with suppress(OSError):
-                self.folder.rmdir()  # if nothing is left in it
 
     def _start_what_can_be(self) -> None:
         for cell in list(self.waiting):
             if not self.free:
                 return
-            lock = take(self.folder / f"{cell.key.config_hash[:16]}-{cell.world_size}-{cell.varied['link']}.lock")
+            lock = take(self.folder / folder_name(cell) / "lock")
             if lock is None:
                 self.progress.elsewhere(cell)
                 continue
@@ -97,11 +95,11 @@ class Runner:
                 row = self._ended_elsewhere(cell)
                 if row is not None:
                     self.progress.ended(cell, row, 0, self.waiting)
-                    lock.release()
+                    self._release(lock)
                 else:
                     self.running.append(self._start(cell, lock))
             except BaseException:
-                lock.release()
+                self._release(lock)
                 raise
 
     def _ended_elsewhere(self, cell: Cell) -> Row | None:
@@ -113,9 +111,11 @@ class Runner:
         return past.ok or next(row for row in reversed(rows) if row["status"] == "failed")
 
     def _start(self, cell: Cell, lock: Lock) -> Attempt:
-        name, slot = name_of(cell), self.free.pop(0)
-        folder = self.folder / name
-        folder.mkdir(parents=True)
+        name, slot, own = new_run_name(cell), self.free.pop(0), self.folder / folder_name(cell)
+        for output in own.glob("*/output"):  # we hold the lock: these are of runs that were killed with their sweep
+            shutil.rmtree(output.parent)
+        folder = own / name
+        folder.mkdir()
         keeps_output = "output_dir" in self.plan.recipe.common
         config = config_of(cell, name, self.out, None if keeps_output else folder / "output")
         settings = folder / "config.yaml"
@@ -141,7 +141,14 @@ class Runner:
             try:
                 self._ended(attempt, attempt.process.returncode)
             finally:
-                attempt.lock.release()
+                self._release(attempt.lock)
+
+    def _release(self, lock: Lock) -> None:
+        """And leave no empty folders."""
+        lock.release()
+        for folder in (lock.path.parent, self.folder):
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
 
     def _ended(self, attempt: Attempt, code: int) -> None:
         cell = attempt.cell
@@ -180,7 +187,7 @@ class Runner:
                 text = f"the sweep was stopped before this run's training began: {type(error).__name__} {error}"
                 record(attempt.cell, attempt.config, "preempted", text, self.out)
             shutil.rmtree(attempt.folder, ignore_errors=True)
-            attempt.lock.release()
+            self._release(attempt.lock)
         self.running.clear()
 
 
