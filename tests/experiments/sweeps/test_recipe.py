@@ -10,7 +10,8 @@ import pytest
 from experiments.sweeps.cells import cells_of
 from experiments.sweeps.recipe import VIRTUAL, read
 from fsdp_lab.config import TrainConfig
-from tests.experiments.sweeps.kitchen import ROOT, write_recipe
+from tests.experiments.sweeps.kitchen import write_recipe
+from tests.experiments.sweeps.stand_in import ROOT
 
 RECIPES = sorted(path for path in (ROOT / "experiments" / "recipes").glob("*.yaml") if path.stem != "reference")
 
