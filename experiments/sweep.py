@@ -79,13 +79,14 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(options: argparse.Namespace, flags: Sequence[str]) -> tuple[Plan, Path]:
     recipe = read(options.recipe, given_by(TrainConfig, flags, "fsdp_lab.train"))
     cells = cells_of(recipe)
+    total = len(cells)
     out: Path = options.out or Path("results") / f"{recipe.name}.jsonl"
     if options.only is not None:
-        if not 1 <= options.only <= len(cells):
-            raise ValueError(f"--only: got {options.only}, the plan has cells 1 to {len(cells)}")
+        if not 1 <= options.only <= total:
+            raise ValueError(f"--only: got {options.only}, the plan has cells 1 to {total}")
         cells = [cells[options.only - 1]]
     rows = sound_rows(out)
-    return Plan(recipe, cells, past_of(rows), rows, options.retry_failed), out
+    return Plan(recipe, cells, past_of(rows), rows, total, options.retry_failed), out
 
 
 def _estimator(plan: Plan, out: Path, named: Sequence[Path]) -> Estimator:
@@ -111,10 +112,10 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
         print(f"sweep: {notice}", file=sys.stderr)
     progress = Progress(plan, estimator, jobs, sys.stderr)
     states = [plan.state(cell) for cell in plan.cells]
-    progress.say(
-        f"{plan.recipe.name}: {len(states)} cells, {states.count('finished')} finished, "
-        f"{states.count('failed')} failed, {states.count('to run')} to run; rows in {out}"
-    )
+    picked = len(states) < plan.total
+    cells = f"cell {plan.cells[0].number} of {plan.total}" if picked else f"{plan.total} cell{'s' * (plan.total > 1)}"
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("finished", "failed", "to run"))
+    progress.say(f"{plan.recipe.name}: {cells}: {counts}; rows in {out}")
     try:
         Runner(plan, out, slots, progress).run()
     except SystemExit as stopped:

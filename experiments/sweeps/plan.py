@@ -29,12 +29,13 @@ class Past:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe's cells and the state of each, ``rows`` being those of the results file."""
+    """A recipe's cells (of ``total``, where one was picked), their past, and the rows of the results file."""
 
     recipe: Recipe
     cells: Sequence[Cell]
     past: Mapping[Key, Past]
     rows: Sequence[Row]
+    total: int
     retry_failed: bool = False
 
     def state(self, cell: Cell) -> State:

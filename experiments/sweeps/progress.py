@@ -53,7 +53,7 @@ class Progress:
         ppl, step = row.get("val_ppl"), row.get("step_time_ms_p50")
         self._write(
             self._line(
-                f"{cell.number}/{len(self.plan.cells)}",
+                f"{cell.number}/{self.plan.total}",
                 self._choice(cell),
                 row["status"],
                 "-" if ppl is None else f"{ppl:.2f}",
@@ -126,7 +126,7 @@ class Progress:
         step, total = _last_step(path), cell.config.optim.max_steps
         how_far = f"step {step}{f' of {total}' if total else ''}" if step else "starting"
         seconds = duration(time.monotonic() - attempt.started)
-        return f"{cell.number}/{len(self.plan.cells)} {cell.arm.label} seed {cell.seed}: {how_far}, {seconds}"
+        return f"{cell.number}/{self.plan.total} {cell.arm.label} seed {cell.seed}: {how_far}, {seconds}"
 
 
 def _last_step(curve: Path) -> int | None:

@@ -22,7 +22,7 @@ def planned(folder: Path, rows: Any = lambda cells: [], retry_failed: bool = Fal
     recipe = read(write_recipe(folder, **changes))
     cells = cells_of(recipe)
     made = rows(cells)
-    return Plan(recipe, cells, past_of(made), made, retry_failed)
+    return Plan(recipe, cells, past_of(made), made, len(cells), retry_failed)
 
 
 def states(plan: Plan) -> list[str]:

@@ -128,7 +128,7 @@ def test_the_live_line_says_how_far_a_cell_is(tmp_path: Path, monkeypatch: pytes
     recipe = read(write_recipe(tmp_path))
     cells = cells_of(recipe)
     screen = Terminal()
-    progress = Progress(Plan(recipe, cells, past_of([]), []), Estimator([], "f", "x"), 1, screen)
+    progress = Progress(Plan(recipe, cells, past_of([]), [], 4), Estimator([], "f", "x"), 1, screen)
     run: Any = SimpleNamespace(curves_dir=str(tmp_path), run_name="r")
     attempt: Any = SimpleNamespace(cell=cells[0], config=SimpleNamespace(run=run), started=time.monotonic())
     progress.tick([attempt], cells[1:])
