@@ -152,9 +152,7 @@ def summary(plan: Plan) -> str:
         failed = sum(plan.state(cell) == "failed" for cell in cells)
         values = [row["val_ppl"] for row in rows if row["val_ppl"] is not None]
         steps = [row["step_time_ms_p50"] for row in rows if row["step_time_ms_p50"] is not None]
-        ppl = f"{statistics.mean(values):.2f}" if values and not failed else "-"
-        if failed:
-            ppl = f"{failed} failed"
+        ppl = f"{failed} failed" if failed else f"{statistics.mean(values):.2f}" if values else "-"
         seeds = f"{len(rows)} of {len(cells)}"
         table.append([*choice, seeds, ppl, f"{statistics.median(steps):.0f}" if steps else "-"])
     return aligned(table, right={"ranks", "seeds", "mean PPL", "ms/step"}).lstrip("\n")
