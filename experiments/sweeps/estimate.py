@@ -67,7 +67,7 @@ class Estimator:
         elsewhere = any(not any(run[2] for run in runs) for _, runs in found)
         kinds = _DEGREES[max((degree for degree, _ in found), default=0)]
         machine = ", of other machines" if elsewhere else ""
-        return f"estimated by tokens from {self.count} finished runs in {self.source}, {kinds}{machine}"
+        return f"estimated by tokens from {self.count} finished run{'s' * (self.count != 1)} in {self.source}, {kinds}{machine}"
 
     def _most_alike(self, cell: Cell) -> tuple[int, list[tuple[float, float, bool]]] | None:
         link = cell.key.link_rate, cell.key.link_delay_ms
