@@ -64,10 +64,11 @@ class Estimator:
     def basis(self, cells: Sequence[Cell]) -> str:
         """What the estimate rests on, in words."""
         found = [found for cell in cells if (found := self._most_alike(cell)) is not None]
-        elsewhere = any(not any(run[2] for run in runs) for _, runs in found)
+        elsewhere = any(not any(run[2] for run in alike) for _, alike in found)
         kinds = _DEGREES[max((degree for degree, _ in found), default=0)]
         machine = ", of other machines" if elsewhere else ""
-        return f"estimated by tokens from {self.count} finished run{'s' * (self.count != 1)} in {self.source}, {kinds}{machine}"
+        runs = f"{self.count} finished run{'s' * (self.count != 1)} in {self.source}"
+        return f"estimated by tokens from {runs}, {kinds}{machine}"
 
     def _most_alike(self, cell: Cell) -> tuple[int, list[tuple[float, float, bool]]] | None:
         link = cell.key.link_rate, cell.key.link_delay_ms
