@@ -71,32 +71,6 @@ TIMED_METHODS: dict[str, list[Settings]] = {
 
 Run = tuple[str, Settings, str, Settings]  # gradients' method and settings, parameters' method and settings
 
-FIRST_RUNS: list[Run] = [
-    ("none", {}, "none", {}),
-    ("identity", {}, "identity", {}),
-    ("bf16", {}, "none", {}),
-    ("fp16", {}, "none", {}),
-    ("int8", {}, "none", {}),
-    ("int8", {"error_feedback": True}, "none", {}),
-    ("int8", {"scale": "global"}, "none", {}),
-    ("topk", {"ratio": 0.01}, "none", {}),
-    ("int8", {}, "int8", {}),
-]
-
-# every method's claim in training: its default, and each method for parameters with int8 gradients
-ALL_RUNS: list[Run] = [
-    ("none", {}, "none", {}),
-    *((method, {}, "none", {}) for method in GRADIENT_METHODS),
-    ("int4", {"hadamard": True, "error_feedback": True}, "none", {}),
-    ("qsgd", {"bits": 8}, "none", {}),
-    ("topk", {"ratio": 0.01, "values": {"method": "qsgd", "bits": 4}}, "none", {}),
-    ("int8", {}, "int8", {}),
-    ("int8", {}, "int4", {}),
-    ("int8", {}, "fp8", {}),
-    ("int8", {}, "delta", {}),
-    ("int4", {"error_feedback": True}, "delta", {}),
-]
-
 
 def plain(name: str, config: dict[str, Any]) -> cc.Compressor:
     """The method without the feedback that it may have by default."""

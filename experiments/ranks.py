@@ -57,12 +57,13 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def dying_with_this_process() -> Callable[[], None]:
-    """Popen's ``preexec_fn`` for a child that the kernel kills when the thread that starts it ends, even by kill -9."""
+def dying_with_this_process(by: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """Popen's ``preexec_fn`` for a child that the kernel sends a signal when the thread that starts it ends, even by
+    kill -9."""
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
     def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_PDEATHSIG, by)
         if os.getppid() != parent:  # it died before we could ask
             os._exit(1)
 

@@ -16,11 +16,15 @@ from fsdp_lab.rank_environment import rank_environment
 TRAINER = ("fsdp_lab.train",)
 
 
+def torchrun_command(module: str, flags: Sequence[str], ranks: int) -> list[str]:
+    """The command line that starts a module on ``ranks`` processes of this machine."""
+    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
+    return [*command, f"--nproc-per-node={ranks}", "-m", "--", module, *flags]
+
+
 def torchrun(module: str, flags: Sequence[str], ranks: int, **how: Any) -> subprocess.CompletedProcess[str]:
     """Run a module on ``ranks`` processes of this machine; ``how``: further arguments of `subprocess.run`."""
-    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
-    command += [f"--nproc-per-node={ranks}", "-m", "--", module, *flags]
-    return subprocess.run(command, text=True, check=False, **how)
+    return subprocess.run(torchrun_command(module, flags, ranks), text=True, check=False, **how)
 
 
 def train(flags: Sequence[str], ranks: int, row: Path | None = None, program: Sequence[str] = TRAINER) -> int:

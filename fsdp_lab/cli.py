@@ -31,6 +31,11 @@ def parse(argv: Sequence[str]) -> TrainConfig:
 
 def parse_as(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
     """``parse`` for any ``Config`` (programs with other settings share these rules)."""
+    return config.of(**given_by(config, argv, prog))
+
+
+def given_by(config: type[Config], argv: Sequence[str], prog: str) -> dict[str, Any]:
+    """Only those settings that ``argv`` says, file included, by name; else like `parse_as`."""
     if not {"-h", "--help"}.isdisjoint(argv):
         _parser(config, prog, nargs=None).print_help()
         raise SystemExit(0)
@@ -41,7 +46,7 @@ def parse_as(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train")
     values |= _from_flags(vars(given), config.specs(), complaints)
     if complaints:
         raise ConfigError(complaints)
-    return config.of(**values)
+    return values
 
 
 class _Parser(argparse.ArgumentParser):

@@ -69,7 +69,7 @@ def join(config: TrainConfig) -> Iterator[Ranks]:
     link = link_of_this_run()
     if link is not None:  # its nodes are all this machine
         local_rank, local_world = int(os.environ["RANK"]), link.ranks
-    torch.set_num_threads(config.run.threads or max(1, (os.cpu_count() or 1) // local_world))
+    torch.set_num_threads(config.run.threads or max(1, len(os.sched_getaffinity(0)) // local_world))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,0 +1,125 @@
+"""An arm of a comparison: how communication is done, in both directions. All else is equal within a comparison.
+
+none                                                        stock FSDP2, the baseline
+int8                                                        gradients by int8, parameters uncompressed
+{gradients: {method: topk, ratio: 0.01}, parameters: int8}
+{gradients: bf16, parameters: bf16, comm_dtype: bf16}       and any further setting of communication
+{gradients: {method: topk, ratio: [0.001, 0.01, 0.1]}}      a list stands for one arm each (no setting is a list)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.sweeps.words import checked_settings, unknown
+from fsdp_lab.comm import check_compression
+from fsdp_lab.config import CommConfig
+from fsdp_lab.specs import specs_of
+
+DIRECTIONS = {"gradients": ("comm_compress", "comm_config_json"), "parameters": ("param_compress", "param_config_json")}
+_METHODS = {name for pair in DIRECTIONS.values() for name in pair}
+FURTHER = [spec.name for spec in specs_of(CommConfig) if spec.name not in _METHODS]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """``settings``: those of `CommConfig` that the arm says, both methods among them."""
+
+    label: str
+    settings: Mapping[str, Any]
+
+    @property
+    def is_baseline(self) -> bool:
+        """Stock FSDP2 in both directions, nothing else changed."""
+        return self.label == "none"
+
+
+def arms_of(listed: Any, complaints: list[str]) -> list[Arm]:
+    """All arms, the baseline first, else in the recipe's order; what makes no sense is added to ``complaints``."""
+    if not isinstance(listed, list) or not listed:
+        complaints.append("arms: wants a list of methods such as [none, int8]")
+        return []
+    found: dict[str, Arm] = {}
+    for number, said in enumerate(listed, start=1):
+        where = f"arms[{number}]"
+        for choice in _choices(said, where, complaints):
+            arm = _arm(choice, where, complaints)
+            if arm is None:
+                continue
+            if arm.label in found:
+                complaints.append(f"{where}: {arm.label!r} is there already")
+            found[arm.label] = arm
+    return sorted(found.values(), key=lambda arm: not arm.is_baseline)
+
+
+def _choices(said: Any, where: str, complaints: list[str]) -> Iterator[dict[str, Any]]:
+    """One arm for each combination of the listed values."""
+    if isinstance(said, str):
+        said = {"gradients": said}
+    if not isinstance(said, Mapping):
+        complaints.append(f"{where}: got {said!r}, wants a method or an object with gradients and parameters")
+        return
+    known = [*DIRECTIONS, *FURTHER]
+    if strange := [name for name in said if name not in known]:
+        complaints += [f"{where}.{unknown(name, known)}" for name in strange]
+        return
+    options = {name: _options(value, is_method=name in DIRECTIONS) for name, value in said.items()}
+    for values in itertools.product(*options.values()):
+        yield dict(zip(options, values, strict=True))
+
+
+def _options(value: Any, is_method: bool) -> list[Any]:
+    if isinstance(value, list):
+        return [option for item in value for option in _options(item, is_method)]
+    if is_method and isinstance(value, Mapping):
+        lists = [item if isinstance(item, list) else [item] for item in value.values()]
+        return [dict(zip(value, items, strict=True)) for items in itertools.product(*lists)]
+    return [value]
+
+
+def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | None:
+    before = len(complaints)
+    settings: dict[str, Any] = {}
+    names = []
+    for direction, (method_key, settings_key) in DIRECTIONS.items():
+        said = choice.get(direction, "none")
+        own = {"method": said} if isinstance(said, str) else dict(said) if isinstance(said, Mapping) else {}
+        method = own.pop("method", None)
+        if not isinstance(method, str):
+            complaints.append(f"{where}.{direction}: got {said!r}, wants a method's name or {{method: NAME, ...}}")
+            return None
+        settings |= {method_key: method, settings_key: own}
+        names.append(_label(method, own))
+    further = {name: value for name, value in choice.items() if name not in DIRECTIONS}
+    settings |= checked_settings(where, further, {}, complaints, FURTHER)
+    if len(complaints) > before:
+        return None
+    label = names[0] if settings["param_compress"] == "none" else " + ".join(names)
+    try:
+        check_compression(CommConfig(**settings))
+    except ValueError as error:
+        complaints.append(f"{where} ({label}): {_in_words_of_the_recipe(str(error))}")
+        return None
+    return Arm(" ".join([label, *(_said(name, value) for name, value in further.items())]), settings)
+
+
+def _label(method: str, settings: Mapping[str, Any]) -> str:
+    return " ".join([method, *(_said(name, value) for name, value in settings.items())])
+
+
+def _said(name: str, value: Any) -> str:
+    """One setting, as figures say it: ``hadamard``, ``no feedback``, ``ratio=0.01``."""
+    name = "feedback" if name == "error_feedback" else name
+    if isinstance(value, Mapping):
+        inner = [str(part) if key == "method" else _said(str(key), part) for key, part in value.items()]
+        return f"{name}({' '.join(inner)})"
+    return f"{'no ' * (value is False)}{name}" if isinstance(value, bool) else f"{name}={value}"
+
+
+def _in_words_of_the_recipe(text: str) -> str:
+    for direction, (method_key, _) in DIRECTIONS.items():
+        text = text.removeprefix(f"{method_key}: ").replace(f"as {method_key}", f"for {direction}")
+    return " ".join(text.split())

@@ -1,0 +1,119 @@
+"""A cell as processes: which command starts it, from which settings, and the row of one that left none."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.sweeps.cells import Cell, virtual_ranks
+from experiments.sweeps.recipe import VIRTUAL
+from experiments.training import TRAINER, torchrun_command
+from fsdp_lab import results
+from fsdp_lab.config import TrainConfig
+from fsdp_lab.environment import environment
+from fsdp_lab.rank_environment import rank_environment
+
+_FIRST_PORT = 29500
+
+
+def folder_name(cell: Cell) -> str:
+    """Of this cell alone, whatever recipe it is in."""
+    link = str(cell.link or "").replace(" ", ",")
+    return "-".join([_stem(cell), cell.key.config_hash[:8], *([link] if link else [])])
+
+
+def new_run_name(cell: Cell) -> str:
+    """Says what ran, and is nobody else's: ``topk,ratio=0.01+int8-gpt2-nano-2-s1-20261122-014500-3fa2``."""
+    return f"{_stem(cell)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def _stem(cell: Cell) -> str:
+    parts = [cell.arm.label.replace(" + ", "+"), *list(cell.varied.values())[:2], f"s{cell.seed}"]
+    words = [re.sub(r"[^A-Za-z0-9._+=,@-]+", ",", Path(part).name if "/" in part else part) for part in parts]
+    return "-".join(words)[:80].strip("-._+=,@")
+
+
+def config_of(cell: Cell, name: str, out: Path, output_dir: Path | None) -> TrainConfig:
+    """The cell's settings with the places that it writes to; the digest stays the cell's."""
+    values = cell.config.resolved() | {
+        "run_name": name,
+        "results_path": str(out),
+        "curves_dir": str(out.parent / "curves"),
+    }
+    if output_dir is not None:
+        values["output_dir"] = str(output_dir)
+    config = TrainConfig.of(**values)
+    assert config.digest() == cell.config.digest(), "where a run writes does not affect the training"
+    return config
+
+
+def command_of(cell: Cell, settings: Path, slurm: Mapping[str, str] | None = None) -> list[str]:
+    """The command line that trains one cell from the settings in a YAML file.
+
+    Under Slurm with several nodes (``slurm``: its environment) one torchrun a node, which meet at the first node;
+    ValueError when the ranks cannot be spread evenly.
+    """
+    flags = ["--config", str(settings)]
+    nodes = int((slurm or {}).get("SLURM_JOB_NUM_NODES", "1"))
+    if cell.link is not None:
+        link = ["--rate", cell.link.rate, "--delay", cell.link.delay, "--ranks", str(cell.processes)]
+        return [sys.executable, "-m", "experiments.links", *link, "--", *flags]
+    if slurm is not None and nodes > 1:
+        return _across(nodes, cell.processes, slurm, flags)
+    if cell.processes == 1:  # the trainer makes itself the only rank
+        return [sys.executable, "-m", *TRAINER, *flags]
+    return torchrun_command(*TRAINER, flags, cell.processes)
+
+
+def environment_of(cell: Cell) -> dict[str, str]:
+    """As `fsdp_lab.launch` sets it up for several ranks."""
+    return rank_environment(1) if cell.processes == 1 else dict(os.environ)
+
+
+def record(cell: Cell, config: TrainConfig, status: str, error: str, out: Path) -> dict[str, Any]:
+    """The row of a run that could not write its own."""
+    rate, delay = cell.link.as_in_rows if cell.link else (None, None)
+    row = {
+        "status": status,
+        "error": error[:500],
+        "run_name": config.run.run_name,
+        "world_size": cell.world_size,
+        "model": cell.varied["model"],
+        "max_length": config.data.max_length,
+        "batch_size": config.optim.batch_size,
+        "gradient_accumulation_steps": config.optim.gradient_accumulation_steps,
+        "compress_method": config.comm.comm_compress,
+        "compress_config": config.comm.comm_config_json,
+        "param_compress_method": config.comm.param_compress,
+        "param_compress_config": config.comm.param_config_json,
+        "comm_dtype": config.comm.comm_dtype,
+        "seed": config.run.seed,
+        "config": config.resolved(),
+        "config_hash": config.digest(),
+        "link_rate_asked": rate,
+        "link_delay_ms": delay,
+        **({VIRTUAL: virtual} if (virtual := virtual_ranks(cell.config)) else {}),
+        **environment(),
+    }
+    return results.append(out, row)
+
+
+def _across(nodes: int, ranks: int, slurm: Mapping[str, str], flags: list[str]) -> list[str]:
+    if ranks % nodes:
+        raise ValueError(f"{ranks} ranks cannot be spread evenly over the {nodes} nodes of this Slurm job")
+    listed = subprocess.run(
+        ["scontrol", "show", "hostnames", slurm["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=True
+    )
+    first = listed.stdout.split()[0]
+    job = int(slurm["SLURM_JOB_ID"])
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={first}:{_FIRST_PORT + job % 1000}", f"--rdzv-id={job}"]
+    srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    torchrun = [sys.executable, "-m", "fsdp_lab.launch", f"--nnodes={nodes}", f"--nproc-per-node={ranks // nodes}"]
+    return [*srun, *torchrun, *meeting, "-m", "--", *TRAINER, *flags]

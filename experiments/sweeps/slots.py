@@ -1,0 +1,64 @@
+"""The machine divided between cells that run at the same time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.sweeps.cells import Cell
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A part of the machine; None: all of it. ``gpus`` are names as CUDA_VISIBLE_DEVICES has them."""
+
+    cores: tuple[int, ...] | None = None
+    gpus: tuple[str, ...] | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What tells a cell which GPUs are its own."""
+        return {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
+
+
+def divide(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> list[Slot]:
+    """``jobs`` equal parts; a core is shared when there are fewer than jobs. ValueError for fewer GPUs than jobs."""
+    if jobs == 1:
+        return [Slot()]
+    if gpus and jobs > len(gpus):
+        raise ValueError(f"--jobs {jobs}: there are {len(gpus)} GPUs, and a cell needs one at least")
+    each = max(1, len(cores) // jobs)
+    return [
+        Slot(
+            tuple(cores[(job * each + i) % len(cores)] for i in range(each)),
+            tuple(gpus[job * (len(gpus) // jobs) : (job + 1) * (len(gpus) // jobs)]) if gpus else None,
+        )
+        for job in range(jobs)
+    ]
+
+
+def gpus_here() -> list[str]:
+    """The GPUs that a training run would see."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name.strip() for name in chosen.split(",") if name.strip()]
+    import torch  # only asked when a sweep is about to run
+
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def too_large(cells: Sequence[Cell], slots: Sequence[Slot], gpus: Sequence[str]) -> str | None:
+    """Why some cell does not fit into a part of the machine; ranks without GPUs always do."""
+    each = len(gpus) // len(slots)
+    needed = max((cell.processes for cell in cells), default=0)
+    if not gpus or needed <= each:
+        return None
+    return f"world_sizes: {needed} ranks need as many GPUs, a cell has {each} here (see --jobs, and --slurm for more)"
+
+
+def warning(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> str | None:
+    """What is wrong with times that are measured so."""
+    if jobs == 1 or gpus:
+        return None
+    crowd = "" if jobs <= len(cores) else f", of which there are only {len(cores)}"
+    return f"--jobs {jobs} without GPUs: cells share memory and cores{crowd}; their step times mean nothing"

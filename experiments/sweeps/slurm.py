@@ -1,0 +1,103 @@
+"""A sweep as Slurm array jobs: one cell a job, any number of nodes, the same command line as without Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.sweeps.cells import Cell
+from experiments.sweeps.plan import Plan
+from fsdp_lab.strict import dump_yaml
+
+_SUBMIT = """\
+#!/usr/bin/env bash
+# Submits the sweep {name}: {count} cells, an array job for each number of ranks. bash {here}/submit.sh
+# Submitting again is safe: finished cells end at once, cells that were cut short run again.
+set -euo pipefail
+
+# Resources, to be set for your cluster
+PARTITION=""         # empty: the cluster's default
+ACCOUNT=""           # empty: your default
+TIME=04:00:00        # for one cell
+RANKS_PER_NODE=8     # GPUs of a node, or CPU ranks
+GPUS=yes             # no: ranks without GPUs
+CPUS_PER_RANK=4
+AT_ONCE=8            # cells of an array that may run at the same time
+export PYTHON={python}
+export CHECKOUT={checkout}
+export SWEEP={folder}
+export OUT={out}
+
+submit() {{ # RANKS CELLS
+    local ranks=$1 cells=$2 per_node=$RANKS_PER_NODE
+    [ "$ranks" -ge "$per_node" ] || per_node=$ranks
+    if [ $((ranks % per_node)) -ne 0 ]; then
+        echo "$ranks ranks cannot be spread over nodes of $per_node; set RANKS_PER_NODE" >&2
+        return 2
+    fi
+    local options=(--job-name={name} --array="$cells%$AT_ONCE" --time="$TIME" --output="$SWEEP/logs/%A_%a.txt")
+    options+=(--nodes=$((ranks / per_node)) --ntasks-per-node=1 --cpus-per-task=$((per_node * CPUS_PER_RANK)))
+    [ "$GPUS" = no ] || options+=(--gpus-per-node="$per_node")
+    [ -z "$PARTITION" ] || options+=(--partition="$PARTITION")
+    [ -z "$ACCOUNT" ] || options+=(--account="$ACCOUNT")
+    sbatch "${{options[@]}}" "$SWEEP/cell.sbatch"
+}}
+
+mkdir -p "$SWEEP/logs"
+{calls}
+"""
+
+_CELL = """\
+#!/usr/bin/env bash
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@120
+# One cell of the sweep {name}; submitted by submit.sh. Told to stop, it records itself as preempted and may run again.
+set -euo pipefail
+cd "$CHECKOUT"
+exec "$PYTHON" -m experiments.sweep "$SWEEP/recipe.yaml" --only "$SLURM_ARRAY_TASK_ID" --out "$OUT"{flags}
+"""
+
+
+def write(plan: Plan, out: Path, folder: Path) -> Path:
+    """``folder``/submit.sh, cell.sbatch and the recipe as it is now; returns the first. ValueError with links."""
+    if any(cell.link is not None for cell in plan.cells):
+        raise ValueError("--slurm: emulated links need root on one machine; leave links out of this recipe")
+    folder.mkdir(parents=True, exist_ok=True)
+    calls = [f"submit {ranks} {_ranges(numbers)}" for ranks, numbers in _by_processes(plan.to_run()).items()]
+    (folder / "recipe.yaml").write_text(dump_yaml(plan.recipe.source))
+    (folder / "cell.sbatch").write_text(
+        _CELL.format(name=plan.recipe.name, flags=" --retry_failed" if plan.retry_failed else "")
+    )
+    submit = folder / "submit.sh"
+    places = {"python": sys.executable, "checkout": Path.cwd(), "folder": folder.resolve(), "out": out.resolve()}
+    submit.write_text(
+        _SUBMIT.format(
+            name=plan.recipe.name,
+            count=len(plan.to_run()),
+            here=folder,
+            calls="\n".join(calls),
+            **{key: shlex.quote(str(value)) for key, value in places.items()},
+        )
+    )
+    submit.chmod(0o755)
+    return submit
+
+
+def _by_processes(cells: Sequence[Cell]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for cell in cells:
+        groups.setdefault(cell.processes, []).append(cell.number)
+    return groups
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers as Slurm takes them: ``1-3,7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,89 @@
+"""Array jobs: what is submitted, and that an element runs the cell it names."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import sweep
+from experiments.sweeps import launch
+from experiments.sweeps.cells import Cell, cells_of
+from experiments.sweeps.recipe import read
+from fsdp_lab import results
+from tests.experiments.sweeps.kitchen import write_recipe
+from tests.experiments.sweeps.stand_in import ROOT
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    recipe = write_recipe(tmp_path, world_sizes=[1, 16])
+    words = [str(recipe), "--out", str(tmp_path / "rows.jsonl"), "--slurm", str(tmp_path / "a job")]
+    assert sweep.main([*words, "--", "--max_steps", "7"]) == 0
+    return tmp_path / "a job"
+
+
+def test_an_array_for_each_number_of_ranks(written: Path) -> None:
+    for name in ("submit.sh", "cell.sbatch"):
+        subprocess.run(["bash", "-n", written / name], check=True)
+    tools = written / "tools"
+    tools.mkdir()
+    program(tools, "sbatch", 'printf "%q " "$@"; echo')
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run([written / "submit.sh"], env=environment, capture_output=True, text=True, check=True)
+    calls = [shlex.split(line) for line in done.stdout.splitlines()]
+    assert len(calls) == 2
+    for call, cells, nodes, gpus in zip(calls, ("1-2,5-6", "3-4,7-8"), (1, 2), (1, 8), strict=True):
+        assert call[-1] == str(written / "cell.sbatch")
+        assert {f"--array={cells}%8", f"--nodes={nodes}", f"--gpus-per-node={gpus}"} <= set(call)
+        assert f"--output={written}/logs/%A_%a.txt" in call
+
+
+def test_an_element_runs_its_cell_with_the_flags_of_the_day(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(written, "python", 'printf "%q " "$@"')
+    places = {"PYTHON": str(written / "python"), "CHECKOUT": str(ROOT), "SWEEP": str(written)}
+    places |= {"OUT": str(written.parent / "rows.jsonl"), "SLURM_ARRAY_TASK_ID": "6"}
+    command = ["bash", written / "cell.sbatch"]
+    done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, check=True)
+    module, *words = shlex.split(done.stdout)[1:]
+    assert module == "experiments.sweep"
+    monkeypatch.setattr(launch, "TRAINER", ("tests.experiments.sweeps.stand_in",))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert sweep.main(words) == 0
+    (row,) = results.load(places["OUT"])
+    assert (row["compress_method"], row["seed"], row["world_size"], row["config"]["max_steps"]) == ("int8", 2, 1, 7)
+
+
+def cell_of(folder: Path, ranks: int) -> Cell:
+    return cells_of(read(write_recipe(folder, world_sizes=[ranks])))[0]
+
+
+def test_ranks_on_several_nodes_meet_at_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "scontrol", 'echo "$3" | tr , "\\n"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n7,n8", "SLURM_JOB_ID": "5012"}
+    command = launch.command_of(cell_of(tmp_path, 8), Path("s.yaml"), job)
+    assert command[:3] == ["srun", "--nodes=2", "--ntasks=2"]
+    assert command[command.index(sys.executable) :][2] == "fsdp_lab.launch"
+    assert {"--nnodes=2", "--nproc-per-node=4", "--rdzv-endpoint=n7:29512", "--rdzv-id=5012"} <= set(command)
+    assert command[-5:] == ["-m", "--", "fsdp_lab.train", "--config", "s.yaml"]
+    with pytest.raises(ValueError, match="3 ranks cannot be spread evenly over the 2 nodes"):
+        launch.command_of(cell_of(tmp_path, 3), Path("s.yaml"), job)
+    one = launch.command_of(cell_of(tmp_path, 8), Path("s.yaml"), {**job, "SLURM_JOB_NUM_NODES": "1"})
+    assert "--standalone" in one
+
+
+def test_links_are_not_for_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        sweep.main([str(write_recipe(tmp_path, links=["1gbit"])), "--slurm", str(tmp_path / "job")])
+    assert "--slurm: emulated links need root on one machine" in capsys.readouterr().err
