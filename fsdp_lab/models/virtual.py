@@ -1,0 +1,108 @@
+"""W ranks played by one process (--virtual_ranks): the numbers that W processes would get, without their speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import comm_compress as cc
+from fsdp_lab.config import CommConfig, TrainConfig
+from fsdp_lab.models.model import Model
+from fsdp_lab.profiling import OPS, StepCalls, StockTraffic
+from fsdp_lab.settings import ConfigError
+
+BACKEND = "gloo"
+"""Whose stock collectives are counted: as CPU ranks have them."""
+
+
+def check_virtual(config: TrainConfig, has_gpu: bool) -> None:
+    """ConfigError naming every setting that virtual ranks have no use for or cannot do."""
+    if not config.run.virtual_ranks:
+        return
+    wrong = {
+        "virtual_ranks: 1 virtual rank is a real one; give 2 or more, or 0": config.run.virtual_ranks == 1,
+        "mixed_precision: virtual ranks compute in float32; give no": config.model.mixed_precision == "bf16"
+        or (config.model.mixed_precision == "auto" and has_gpu),
+        "comm_dtype: virtual ranks reduce in float32; give fp32": config.comm.comm_dtype != "fp32",
+        "compile: not with virtual ranks, which change the parameters under the compiled blocks": config.model.compile,
+        "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
+        "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
+    }
+    if complaints := [complaint for complaint, is_so in wrong.items() if is_so]:
+        raise ConfigError(complaints)
+
+
+@dataclass
+class VirtualModel(Model):
+    """An unsharded model that each of W ranks computes with in turn, and `cc.VirtualRanks` between backward and step.
+
+    Its optimizer updates the whole of the exact weights, as the ranks' together do.
+    """
+
+    config: TrainConfig
+    _ranks: cc.VirtualRanks = field(init=False)
+    _reduces: bool = field(default=True, init=False)
+
+    def attach(
+        self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
+    ) -> cc.VirtualRanks:
+        """The same units under the same names as FSDP2's, so that random numbers are the same, too."""
+        self._ranks = cc.VirtualRanks(
+            self.module,
+            self.config.run.virtual_ranks,
+            [f"hf.transformer.h.{i}" for i in range(len(self.module.hf.transformer.h))],
+            reduce_scatter=gradients,
+            all_gather=parameters,
+            reshard_after_forward=config.fsdp_reshard,
+            seed=seed,
+        )
+        return self._ranks
+
+    def stock_traffic(self) -> StockTraffic:
+        """What FSDP2's own collectives would send where nothing is compressed: there is none of them to be seen."""
+        elements = self._ranks.unit_elements
+        again = [n for unit, n in elements.items() if unit != "root" and self.config.comm.fsdp_reshard]
+        gathered = [*elements.values(), *again] * self.config.optim.gradient_accumulation_steps
+        sizes = (
+            [] if self._ranks.reduce_scatter else list(elements.values()),
+            [] if self._ranks.all_gather else gathered,
+        )
+        calls = {op: StepCalls(s, [0.0] * len(s)) for op, s in zip(OPS, sizes, strict=True)}
+        return StockTraffic([[calls]] * self._ranks.world, {"reduce_scatter": 4, "all_gather": 4}, BACKEND)
+
+    def sync_gradients(self, on: bool) -> None:
+        """Reduce after the next round of backwards, or only add up every rank's gradients."""
+        self._reduces = on
+
+    def by_rank(self, tokens: Tensor) -> Iterator[Tensor]:
+        """Every rank's part of the batch in turn, computed with the gathered parameters.
+
+        Asking for the next part takes the gradients that backward left as the rank's; after the last, they are reduced.
+        """
+        with self._ranks.gathered():
+            for rank, part in enumerate(tokens.chunk(self._ranks.world)):
+                yield part
+                self._ranks.collect(rank)
+        if self._reduces:
+            self._ranks.reduce()
+
+    def grad_norm(self, gradients: list[Tensor]) -> Tensor:
+        """Each rank's norm over its shards, then the norm of these: the order of sums that the real ranks have.
+
+        In another order the norm, and with it every clipped gradient, would differ in the last bits.
+        """
+        by_rank = zip(*(_shards(gradient, self._ranks.world) for gradient in gradients), strict=True)
+        norms = [torch.nn.utils.get_total_norm(shards) for shards in by_rank]
+        return torch.stack(norms).square().sum().sqrt()
+
+    def reshard(self) -> None:
+        """Nothing is kept gathered."""
+
+
+def _shards(tensor: Tensor, world: int) -> list[Tensor]:
+    """What each rank holds under FSDP2: rows of dim 0, ceil(rows / W) of them; the last ranks have fewer, or none."""
+    rows = -(-tensor.shape[0] // world)
+    return [tensor[rank * rows : (rank + 1) * rows] for rank in range(world)]
