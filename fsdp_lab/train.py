@@ -34,11 +34,11 @@ def train(config: TrainConfig) -> dict[str, Any]:
         run.note(**data.row(), **model.row())
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
-        optimizer, schedule = build_optimizer(model.module, config.optim, total_steps)
+        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)
         for step in run.steps(total_steps, comm):  # timing, profiler and progress live in here
             loss = forward_backward(model, data, config, run)
             with phase("optimizer"):
-                outcome = take_step(model.module, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
+                outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
             run.after_step(step, loss, outcome)
             if run.evaluation_due(step):
                 run.show_evaluation(step, validate(model, data, comm, run))

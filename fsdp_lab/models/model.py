@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 import comm_compress as cc
@@ -24,6 +24,11 @@ class Model:
     name: str
     num_parameters: int
     param_dtype: str
+
+    @property
+    def updated(self) -> nn.Module:
+        """Holds what the optimizer updates: this process's shards of the parameters, and their gradients."""
+        return self.module
 
     def attach(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import comm_compress as cc
 from fsdp_lab.config import CommConfig, TrainConfig
@@ -39,12 +39,25 @@ def check_virtual(config: TrainConfig, has_gpu: bool) -> None:
 class VirtualModel(Model):
     """An unsharded model that each of W ranks computes with in turn, and `cc.VirtualRanks` between backward and step.
 
-    Its optimizer updates the whole of the exact weights, as the ranks' together do.
+    What is updated are all ranks' shards, views of the exact weights: torch's kernels round a tensor's last elements
+    otherwise than those before, so that updates and norms of whole parameters would differ in their last bits.
     """
 
     config: TrainConfig
     _ranks: cc.VirtualRanks = field(init=False)
     _reduces: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        world = self.config.run.virtual_ranks
+        self._parameters = list(self.module.parameters())
+        sharded = [_shards(p.detach(), world) for p in self._parameters]
+        self._shards = [[nn.Parameter(shard) for shard in of_rank] for of_rank in zip(*sharded, strict=True)]
+        self._updated = nn.ParameterList(shard for of_rank in self._shards for shard in of_rank)
+
+    @property
+    def updated(self) -> nn.Module:
+        """Every rank's shards, one rank after the other."""
+        return self._updated
 
     def attach(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
@@ -88,15 +101,21 @@ class VirtualModel(Model):
                 self._ranks.collect(rank)
         if self._reduces:
             self._ranks.reduce()
+            self._hand_out_gradients()
+
+    def _hand_out_gradients(self) -> None:
+        """To each rank's shards what of the mean is theirs."""
+        for i, p in enumerate(self._parameters):
+            assert p.grad is not None, "GPT-2 uses every parameter"
+            for of_rank, gradient in zip(self._shards, _shards(p.grad, self._ranks.world), strict=True):
+                of_rank[i].grad = gradient
+            p.grad = None
 
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Each rank's norm over its shards, then the norm of these: the order of sums that the real ranks have.
-
-        In another order the norm, and with it every clipped gradient, would differ in the last bits.
-        """
-        by_rank = zip(*(_shards(gradient, self._ranks.world) for gradient in gradients), strict=True)
-        norms = [torch.nn.utils.get_total_norm(shards) for shards in by_rank]
-        return torch.stack(norms).square().sum().sqrt()
+        """As DTensor takes it: each shard's norm, of these each parameter's over the ranks, of these the whole one."""
+        by_rank = torch.stack(torch._foreach_norm(gradients)).view(self._ranks.world, -1)
+        norm: Tensor = torch.linalg.vector_norm(by_rank.square().sum(0).sqrt())
+        return norm
 
     def reshard(self) -> None:
         """Nothing is kept gathered."""
