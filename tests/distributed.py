@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import socket
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -78,7 +77,6 @@ def _train(rank: int, world: int, ports: list[int], runs: list[list[str]], pipe:
             ended.append(None)
         except Exception as error:
             ended.append(f"{type(error).__name__}: {error}")
-    print("CPU", world, rank, time.process_time(), file=sys.stderr)
     pipe.send((True, ended))
     pipe.close()
     sys.stdout.flush()
