@@ -62,8 +62,9 @@ settings=$("$venv_python" -m fsdp_lab.cli get output_dir tensorboard virtual_ran
 { read -r output_dir && read -r tensorboard && read -r virtual_ranks; } <<<"$settings"
 mkdir -p "$output_dir" || exit 2
 
-if [ -z "$ranks" ] && [ "$virtual_ranks" != 0 ]; then
-    ranks=1
+started="ranks"
+if [ "$virtual_ranks" != 0 ]; then
+    ranks=${ranks:-1} started="process for $virtual_ranks virtual ranks"
 elif [ -z "$ranks" ]; then
     ranks=$(count_gpus)
     [ "$ranks" -gt 0 ] || ranks=2
@@ -90,7 +91,7 @@ for signal in TERM INT HUP QUIT USR1 USR2; do
     trap "interrupted=yes; kill -s $signal $torchrun 2>/dev/null" "$signal"
 done
 
-echo "$ranks ranks; log: $log" >&"$to_log"
+echo "$ranks $started; log: $log" >&"$to_log"
 board=""
 if [ "$tensorboard" = true ] && port=$(free_port 6006); then
     set -m

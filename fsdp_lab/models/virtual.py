@@ -106,7 +106,8 @@ class VirtualModel(Model):
     def _hand_out_gradients(self) -> None:
         """To each rank's shards what of the mean is theirs."""
         for i, p in enumerate(self._parameters):
-            assert p.grad is not None, "GPT-2 uses every parameter"
+            if p.grad is None:
+                continue
             for of_rank, gradient in zip(self._shards, _shards(p.grad, self._ranks.world), strict=True):
                 of_rank[i].grad = gradient
             p.grad = None
