@@ -78,12 +78,12 @@ def join(config: TrainConfig) -> Iterator[Ranks]:
     link = link_of_this_run()
     if link is not None:  # its nodes are all this machine
         local_rank, local_world = int(os.environ["RANK"]), link.ranks
-    if virtual := config.run.virtual_ranks:
-        _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
     torch.set_num_threads(config.run.threads or max(1, (os.cpu_count() or 1) // local_world))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if virtual := config.run.virtual_ranks:
+        _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timedelta(seconds=config.run.timeout_s)

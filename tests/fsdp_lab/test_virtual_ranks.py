@@ -19,8 +19,8 @@ from fsdp_lab.models.virtual import check_virtual
 from fsdp_lab.results import TIMES
 from fsdp_lab.results.schema import problems
 from fsdp_lab.settings import ConfigError
-from tests.distributed import train_ranks
 from tests.fsdp_lab.test_train import Lab
+from tests.fsdp_lab.training_ranks import train_ranks
 
 RUNS: dict[str, dict[str, Any]] = {
     "none": {"comm_compress": "none", "gradient_accumulation_steps": 2},
