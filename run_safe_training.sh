@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains, measures and records: makes the environment when needed, checks the flags, starts one rank per GPU (two
-# without a GPU) under torchrun, shows TensorBoard, keeps a log, and returns the training's exit code (2: a bad flag).
+# without a GPU; one process for all of --virtual_ranks) under torchrun, shows TensorBoard, keeps a log, and returns the
+# training's exit code (2: a bad flag).
 #
 #   ./run_safe_training.sh                                  # the defaults
 #   ./run_safe_training.sh --comm_compress topk --comm_config_json '{"ratio": 0.01}'
@@ -16,7 +17,7 @@ usage() {
 usage: ./run_safe_training.sh [--nproc_per_node N] [--keep_tensorboard] [--config FILE.yaml] [--FLAG VALUE]...
 
 This script's own flags:
-  --nproc_per_node N    ranks on this machine (default: the number of GPUs; 2 without one)
+  --nproc_per_node N    ranks on this machine (default: the number of GPUs; 2 without one; 1 with --virtual_ranks)
   --keep_tensorboard    let TensorBoard run on after the training
 
 Every other flag goes to fsdp_lab.train:
@@ -57,11 +58,14 @@ if [ -n "${help-}" ]; then
 fi
 
 # A bad flag ends here, with one message, before any rank is started (torchrun would turn exit code 2 into 1).
-settings=$("$venv_python" -m fsdp_lab.cli get output_dir tensorboard -- ${flags[@]+"${flags[@]}"}) || exit
-{ read -r output_dir && read -r tensorboard; } <<<"$settings"
+settings=$("$venv_python" -m fsdp_lab.cli get output_dir tensorboard virtual_ranks -- ${flags[@]+"${flags[@]}"}) || exit
+{ read -r output_dir && read -r tensorboard && read -r virtual_ranks; } <<<"$settings"
 mkdir -p "$output_dir" || exit 2
 
-if [ -z "$ranks" ]; then
+started="ranks"
+if [ "$virtual_ranks" != 0 ]; then
+    ranks=${ranks:-1} started="process for $virtual_ranks virtual ranks"
+elif [ -z "$ranks" ]; then
     ranks=$(count_gpus)
     [ "$ranks" -gt 0 ] || ranks=2
 fi
@@ -87,7 +91,7 @@ for signal in TERM INT HUP QUIT USR1 USR2; do
     trap "interrupted=yes; kill -s $signal $torchrun 2>/dev/null" "$signal"
 done
 
-echo "$ranks ranks; log: $log" >&"$to_log"
+echo "$ranks $started; log: $log" >&"$to_log"
 board=""
 if [ "$tensorboard" = true ] && port=$(free_port 6006); then
     set -m

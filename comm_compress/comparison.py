@@ -8,11 +8,9 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
 
-from comm_compress import transport
 from comm_compress.compressor import Compressor
 from comm_compress.feedback import from_int8
 from comm_compress.state import State
@@ -103,12 +101,20 @@ class Comparisons:
 
     @torch.no_grad()
     def add(
-        self, rows: Tensor, output: Tensor, group: dist.ProcessGroup, compressor: Compressor, sent: Any, state: State
+        self,
+        rows: Tensor,
+        output: Tensor,
+        exact: Callable[[], Tensor],
+        compressor: Compressor,
+        sent: Any,
+        state: State,
     ) -> None:
-        """One finished reduce-scatter: its input ``[W, n]``, its result ``[n]``, and what this rank ``sent``."""
+        """One finished reduce-scatter: its input ``[W, n]``, its result ``[n]``, and what this rank ``sent``.
+
+        ``exact``: asks for the float32 sum ``[n]`` that belongs in the result's place.
+        """
         with record_function("comm_compress::compare"):
-            exact = transport.exact_sum(rows, group)
-            pairs = [_norms(output, exact), _waiting(state, rows.device), _squares(rows)]
+            pairs = [_norms(output, exact()), _waiting(state, rows.device), _squares(rows)]
             carried = torch.count_nonzero(compressor.contribution(sent)) if compressor.sparse else rows.numel()
             counts = torch.tensor([float(carried), rows.numel()], dtype=torch.float64, device=rows.device)
             sums = torch.cat([*pairs, counts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -96,11 +97,16 @@ class CompressedReduceScatter(Comm):
         _bring(reduced.total, output_tensor)
         collective.spent("decode", start)
         if self.comparisons is not None:
-            self.comparisons.add(rows, output_tensor, group, self.compressor, reduced.sent, self.state)
+            self._compare(rows, output_tensor, group, reduced.sent)
         self.state.end()
         self.workspaces.release(workspace)
         elements = rows[1:].numel()
         self.ledger.add("reduce_scatter", self.state.unit, collective, elements, rows.itemsize, self.state.finite)
+
+    def _compare(self, rows: Tensor, output: Tensor, group: dist.ProcessGroup, sent: Any) -> None:
+        assert self.comparisons is not None
+        exact = partial(transport.exact_sum, rows, group)
+        self.comparisons.add(rows, output, exact, self.compressor, sent, self.state)
 
 
 class CompressedAllGather(Comm):

@@ -18,6 +18,11 @@ class BaseHandle(ABC):
         self.ledger = Ledger()
         self.workspaces = WorkspacePool()
 
+    @property
+    def ledgers(self) -> list[Ledger]:
+        """Of each rank that this process is: one."""
+        return [self.ledger]
+
     @abstractmethod
     def _states(self) -> dict[str, State]:
         """Every state by "operation/unit"."""

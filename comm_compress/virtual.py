@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from comm_compress import allreduce, nonfinite, simulate
+from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.handle import save
 from comm_compress.ledger import Collective, Ledger, Op
@@ -46,7 +48,8 @@ class VirtualRanks:
     "root", and a parameter belongs to the innermost unit around it. Random numbers, ledgers and states are those of
     the real ranks; so are the gradients: bit for bit at two ranks, to the order of sums above. Only what real ranks
     prefetch on a CPU and then do not use is missing: `attach` with ``prefetch=0`` gathers what is used.
-    Memory: one gradient for every rank (and what the method remembers). Times in the ledgers are zero.
+    Memory: one gradient for every rank (and what the method remembers), one unit's messages and rows of all ranks while
+    it is reduced, and its decoded parameters twice while it is gathered. Times in the ledgers are zero.
     Raises ValueError for unknown units, parameters shared between units, and what `attach` refuses.
     """
 
@@ -78,6 +81,7 @@ class VirtualRanks:
         self._collected: list[dict[nn.Parameter, Tensor]] = [{} for _ in range(world)]
         self._reduced: dict[nn.Parameter, Tensor] = {}
         self._used: set[str] = set()
+        self._comparisons: Comparisons | None = None
         self._check_dtypes()
 
     def _check_dtypes(self) -> None:
@@ -94,11 +98,37 @@ class VirtualRanks:
         """Rank 0's."""
         return self.ledgers[0]
 
+    @property
+    def state_bytes(self) -> int:
+        """Memory that residuals and other states hold for one rank, the mean over ranks."""
+        states = (state for unit in self._units for state in (*unit.gradients, *unit.gathers))
+        return round(sum(state.num_bytes for state in states) / self.world)
+
+    @property
+    def unit_elements(self) -> dict[str, int]:
+        """How many elements all ranks' shards of each unit have together, padding included."""
+        return {u.name: self.world * _segments(u.parameters, self.world)[-1].stop for u in self._units}
+
+    def exact(self) -> AbstractContextManager[None]:
+        """For evaluation, as `Handle.exact`: outside `gathered` the parameters are exact anyway."""
+        return nullcontext()
+
+    def compare(self) -> Comparisons:
+        """Compare reduced gradients with the exact ones, as `Handle.compare`, until the result's `close`.
+
+        What it finds are all ranks' parts together.
+        """
+        self._comparisons = Comparisons(self._compare_no_more)
+        return self._comparisons
+
+    def _compare_no_more(self) -> None:
+        self._comparisons = None
+
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """Inside, a unit's parameters are what the ranks see after the all-gather; the exact ones come back on exit.
 
-        Once a step, around all ranks' forward and backward passes. As under FSDP2 a unit is gathered when its
+        Once a micro-batch, around all ranks' forward and backward passes. As under FSDP2 a unit is gathered when its
         module's forward begins. It counts FSDP2's gathers of one forward and backward: two a unit (one without
         ``reshard_after_forward``, and for the root).
         """
@@ -135,7 +165,7 @@ class VirtualRanks:
             for state in unit.gathers:
                 state.begin()
             rounds = [self.all_gather.all_gather(row, state) for row, state in zip(shards, unit.gathers, strict=True)]
-            outcome = simulate.lockstep(rounds)
+            outcome = simulate.lockstep([rounds[0], *map(_result_dropped, rounds[1:])])
             self._enter("all_gather", unit.name, outcome, shards, None)
         rows = outcome.results[0].to(shards.dtype)
         segments = unit.gathers[0].segments
@@ -179,9 +209,8 @@ class VirtualRanks:
             trainable = {n: p for n, p in trainable.items() if any(p in mine for mine in self._collected)}
         if not trainable:
             return
-        inputs = [
-            flatten([mine.get(p, torch.zeros_like(p)) for p in trainable.values()], self.world)
-            for mine in self._collected
+        inputs = [  # taken out one by one: of a unit and rank there is either the gradients or the rows
+            flatten([_taken(mine, p) for p in trainable.values()], self.world) for mine in self._collected
         ]
         segments = _segments(trainable, self.world)
         for p, value in zip(trainable.values(), unflatten(self._mean(unit, inputs, segments), segments), strict=True):
@@ -192,13 +221,18 @@ class VirtualRanks:
         if self.world == 1:
             return inputs[0]
         if self.reduce_scatter is None:
-            return torch.stack(inputs).sum(0, dtype=torch.float32).div_(self.world).to(inputs[0].dtype)
+            return _sum(inputs).div_(self.world).to(inputs[0].dtype)
         for rows, state in zip(inputs, unit.gradients, strict=True):
             state.segments = segments
             state.begin(nonfinite.mark(rows))
         pairs = zip(inputs, unit.gradients, strict=True)
         outcome = simulate.lockstep([self.reduce_scatter.reduce_scatter(rows, state) for rows, state in pairs])
         self._enter("reduce_scatter", unit.name, outcome, inputs[0], unit.gradients)
+        if self._comparisons is not None:
+            exact = _sum(inputs)
+            for rank, (rows, reduced, state) in enumerate(zip(inputs, outcome.results, unit.gradients, strict=True)):
+                belongs = partial(torch.select, exact, 0, rank)
+                self._comparisons.add(rows, reduced.total, belongs, self.reduce_scatter, reduced.sent, state)
         return torch.stack([reduced.total for reduced in outcome.results]).to(inputs[0].dtype).div_(self.world)
 
     def _enter(self, op: Op, unit: str, outcome: simulate.Outcome, rows: Tensor, states: list[State] | None) -> None:
@@ -225,6 +259,24 @@ class VirtualRanks:
                     for mine, state in zip(found, states, strict=True):
                         mine[f"{op}/{unit.name}"] = save(state)
         return found
+
+
+def _result_dropped(rounds: Generator[Any, Any, Any]) -> Generator[Any, Any, None]:
+    """The same rounds; what comes of them is freed at once: of equal results one is enough."""
+    yield from rounds
+
+
+def _taken(mine: dict[nn.Parameter, Tensor], p: nn.Parameter) -> Tensor:
+    gradient = mine.pop(p, None)
+    return torch.zeros_like(p) if gradient is None else gradient
+
+
+def _sum(inputs: list[Tensor]) -> Tensor:
+    """float32, rank after rank: a stack of them would take all their memory again."""
+    total = inputs[0].float() if inputs[0].dtype != torch.float32 else inputs[0].clone()
+    for rows in inputs[1:]:
+        total += rows
+    return total
 
 
 def _segments(parameters: dict[str, nn.Parameter], world: int) -> tuple[Segment, ...]:

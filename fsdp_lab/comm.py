@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from torch import nn
-
 import comm_compress as cc
 from fsdp_lab.config import CommConfig
-from fsdp_lab.profiling import OPS, Op, StockTraffic
+from fsdp_lab.models import Model
+from fsdp_lab.profiling import OPS, Op
 from fsdp_lab.wire_check import Claim
 
 
@@ -49,21 +48,24 @@ def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | Non
 class Communication:
     """FSDP2's traffic, each direction either compressed and counted by our hooks, or left to FSDP2 and observed."""
 
-    def __init__(self, model: nn.Module, config: CommConfig, seed: int) -> None:
+    def __init__(self, model: Model, config: CommConfig, seed: int) -> None:
         gradients, parameters = _gradients(config), _parameters(config)
-        self._handle = cc.attach(
-            model, reduce_scatter=gradients, all_gather=parameters, prefetch=config.fsdp_prefetch, seed=seed
-        )
+        self._handle = model.attach(gradients, parameters, config, seed)
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
-        self.stock = StockTraffic([], {}, "")  # nothing seen yet
+        self.stock = model.stock_traffic()
         self._untimed_steps = 0
         self._untimed = {op: cc.Totals() for op in OPS}
         self._comparing: tuple[cc.Comparisons, dict[Op, cc.Totals]] | None = None
 
     @property
     def has_stock_direction(self) -> bool:
-        """Is there a direction that only a profile can see?"""
+        """Is there a direction that passes no hook?"""
         return None in self._hooked.values()
+
+    @property
+    def must_be_watched(self) -> bool:
+        """Is there a direction that only a profile can see?"""
+        return self.has_stock_direction and not self.stock.sent_bytes
 
     def totals(self) -> cc.Totals:
         """Everything our hooks sent so far, on this rank."""
@@ -115,26 +117,29 @@ class Communication:
         """Evaluate with the float32 shards, gathered uncompressed and uncounted."""
         return self._handle.exact()
 
-    def row(self, steps: int, step_ms_mean: float) -> dict[str, Any]:
-        """The communication fields of a results row, this rank's own, over ``steps`` optimizer steps.
+    def rows(self, steps: int, step_ms_mean: float) -> list[dict[str, Any]]:
+        """The communication fields of a results row, of each rank that this process plays, over ``steps`` steps.
 
         Bytes are those of all steps; times those of the steps after the warm-up that had no sample in them, as if all
         had been like them. What follows from these is left to `results.derived`.
         """
-        ledger = self._by_op()
-        steady = {op: ledger[op] - self._untimed[op] for op in OPS}
+        return [self._row(ledger, steps, step_ms_mean) for ledger in self._handle.ledgers]
+
+    def _row(self, ledger: cc.Ledger, steps: int, step_ms_mean: float) -> dict[str, Any]:
+        by_op = {op: ledger.totals(op) for op in OPS}
+        steady = {op: by_op[op] - self._untimed[op] for op in OPS}
         scale = steps / max(steps - self._untimed_steps, 1)
         raw, sent, elements, milliseconds = {}, {}, {}, {}
         for op in OPS:
             if self._hooked[op] is not None:
-                counted = ledger[op]
+                counted = by_op[op]
                 raw[op], sent[op] = counted.raw_bytes, counted.sent_bytes
                 elements[op], milliseconds[op] = counted.elements, steady[op].wire_ms * scale
             else:
                 seen = self.stock.ops[op]
                 raw[op], sent[op] = seen.raw_bytes * steps, seen.sent_bytes * steps
                 elements[op], milliseconds[op] = seen.elements * steps, seen.milliseconds * steps
-        whole = self._handle.ledger.totals()
+        whole = ledger.totals()
         hooked = any(self._hooked.values())
         return {
             "comm_time_ms_total": sum(milliseconds.values()),

@@ -123,6 +123,9 @@ class RunConfig(Settings):
         True, "write TensorBoard events (and let the script serve them)", affects_training=False
     )
     save_model: bool = setting(True, "save the trained model in output_dir", affects_training=False)
+    virtual_ranks: int = setting(
+        0, "train as so many ranks would, all of them played by this one process; 0: real ranks", at_least=0
+    )
     threads: int = setting(0, "CPU threads per rank; 0: cores / ranks on the machine", at_least=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,10 @@ class Corpus:
         self._stream = self.batches.stream()
 
     def next_batch(self) -> Tensor:
-        """This rank's next training batch, int64 ``[batch_size, max_length]``; epochs follow each other."""
+        """The next training batch of this rank, int64 ``[batch_size, max_length]``; epochs follow each other.
+
+        Where this process plays several ranks, their batches one after the other.
+        """
         tokens, _ = next(self._stream)
         return tokens
 
@@ -58,7 +62,8 @@ class Corpus:
     def validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """(tokens, weight) batches: equally many on every rank, every sequence once with weight 1."""
         b = self.batches
-        return validation_batches(self.validation, b.batch_size, b.rank, b.world_size)
+        played = range(b.rank, b.rank + b.played)
+        return chain.from_iterable(validation_batches(self.validation, b.batch_size, r, b.world_size) for r in played)
 
     def row(self) -> dict[str, Any]:
         """The data fields of a results row."""
@@ -91,7 +96,7 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
         name=str(path) if config.data.data_path else "wiki-leads (embedded)",
         tokenizer=tokenizer,
         tokens=tokens,
-        batches=Batches(training, batch_size, ranks.rank, ranks.world, config.run.seed),
+        batches=Batches(training, batch_size, ranks.rank, ranks.world, config.run.seed, ranks.played),
         validation=TokenDataset(tokens, "val", max_length),
     )
 

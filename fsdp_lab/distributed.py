@@ -34,6 +34,12 @@ class Ranks:
     backend: str
     mesh: DeviceMesh
     link: Link | None = None  # what emulates the network, if something does
+    played: int = 1  # how many of the ranks this process is: all of them when they are virtual
+
+    @property
+    def are_virtual(self) -> bool:
+        """Does one process play all ranks?"""
+        return self.played > 1
 
     @property
     def is_first(self) -> bool:
@@ -47,21 +53,24 @@ class Ranks:
         return box[0]
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of ``values`` over the ranks."""
+        """The sum of ``values`` over the processes."""
         total = values.clone()
         dist.all_reduce(total)
         return total
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's (small, picklable) ``value``, by rank."""
-        found: list[T | None] = [None] * self.world
+        """Every process's (small, picklable) ``value``, by rank."""
+        found: list[T | None] = [None] * (self.world // self.played)
         dist.all_gather_object(found, value)
         return found  # type: ignore[return-value]
 
 
 @contextmanager
 def join(config: TrainConfig) -> Iterator[Ranks]:
-    """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank."""
+    """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank.
+
+    Virtual ranks are all in this process; ConfigError where there is another one, or an emulated link.
+    """
     if "RANK" not in os.environ:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
@@ -73,15 +82,27 @@ def join(config: TrainConfig) -> Iterator[Ranks]:
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if virtual := config.run.virtual_ranks:
+        _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timedelta(seconds=config.run.timeout_s)
     )
     rank, world = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh(device.type, (world,))
     try:
-        yield Ranks(rank, world, local_rank, device, backend, init_device_mesh(device.type, (world,)), link)
+        yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, played=virtual or 1)
     finally:
         dist.destroy_process_group()
+
+
+def _check_alone(virtual: int, processes: int, link: Link | None) -> None:
+    if processes > 1:
+        raise ConfigError(
+            [f"virtual_ranks: {virtual} virtual ranks run in one process, not in {processes}; use --nproc_per_node 1"]
+        )
+    if link is not None:
+        raise ConfigError(["virtual_ranks: nothing of virtual ranks goes over a network; train without the link"])
 
 
 def agree(config: TrainConfig, ranks: Ranks) -> None:

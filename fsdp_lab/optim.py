@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -50,15 +51,25 @@ class StepOutcome(NamedTuple):
     clipped: bool
 
 
-def take_step(model: nn.Module, optimizer: AdamW, schedule: LambdaLR, max_grad_norm: float) -> StepOutcome:
+def world_norm(gradients: list[Tensor]) -> Tensor:
+    """The norm of sharded gradients over all ranks' shards, the same on every rank; collective."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def take_step(
+    model: nn.Module,
+    optimizer: AdamW,
+    schedule: LambdaLR,
+    max_grad_norm: float,
+    grad_norm: Callable[[list[Tensor]], Tensor] = world_norm,
+) -> StepOutcome:
     """Clip to the world-wide norm and update, unless a gradient anywhere is not finite: then only forget it.
 
-    The norm is a sum over all ranks' shards, so all ranks decide alike.
+    ``grad_norm`` is over all ranks' shards, so all ranks decide alike.
     """
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
+    norm = grad_norm(gradients)
     finite = math.isfinite(norm)
     clipped = finite and 0 < max_grad_norm < float(norm)
     learning_rate = schedule.get_last_lr()[0]

@@ -33,6 +33,7 @@ from fsdp_lab.entry import FAILED, PREEMPTED
 from fsdp_lab.environment import environment
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.goals import Goals
+from fsdp_lab.models.virtual import check_virtual
 from fsdp_lab.optim import StepOutcome
 from fsdp_lab.preempt import Preempted, Stop
 from fsdp_lab.profile_report import read_profile
@@ -82,6 +83,7 @@ class Run:
         ``config`` must be resolved (`fsdp_lab.presets.resolve`).
         """
         check_compression(config.comm)
+        check_virtual(config, has_gpu=torch.cuda.is_available())
         with join(config) as ranks:
             agree(config, ranks)
             name = ranks.broadcast(config.run.run_name or default_run_name(config.comm.comm_compress, _model(config)))
@@ -194,7 +196,8 @@ class Run:
         steps = self.total_steps
         self._evaluated(steps, evaluation)
         timing = self.clock.row(self.tokens_per_step())
-        comm = _mean(self.ranks.gather(self.comm.row(steps, timing["step_time_ms_mean"])))
+        by_process = self.ranks.gather(self.comm.rows(steps, timing["step_time_ms_mean"]))
+        comm = _mean([row for rows in by_process for row in rows])
         self.note(
             **comm,
             **self.wire.row(self.comm.stock.claim),
@@ -250,6 +253,7 @@ class Run:
             "run_name": self.name,
             "time_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "world_size": self.ranks.world,
+            "virtual_ranks": self.ranks.played if self.ranks.are_virtual else None,
             "backend": self.ranks.backend,
             "max_length": config.data.max_length,
             "batch_size": config.optim.batch_size,
@@ -267,6 +271,8 @@ class Run:
             **self.goals.row(),
             **self._row,
         }
+        if self.ranks.are_virtual:
+            row |= dict.fromkeys(results.TIMES)  # one process's time is no rank's
         if self.ranks.is_first and self._is_recorded.acquire(blocking=False):  # one row a run, whoever writes it
             results.append(Path(config.run.results_path), row)
         return row
@@ -286,7 +292,8 @@ class Run:
         complaint = self.ranks.broadcast(self._make_folders() if self.ranks.is_first else None)
         if complaint is not None:
             raise ConfigError([complaint])
-        self.say(f"run {self.name}: world size {self.ranks.world}, {self.ranks.backend}, {self.ranks.device.type}")
+        where = "all in this process" if self.ranks.are_virtual else self.ranks.backend
+        self.say(f"run {self.name}: world size {self.ranks.world}, {where}, {self.ranks.device.type}")
         self.say("".join(f"  {line}\n" for line in self.config.to_yaml().splitlines()))
 
     def _make_folders(self) -> str | None:
@@ -309,7 +316,7 @@ class Run:
     def _window(self, warmup: int, total: int) -> Window:
         """The profiled steps: those asked for, or a few to see stock collectives by, or none."""
         config = self.config.run
-        watched = self.comm.has_stock_direction and self.ranks.world > 1
+        watched = self.comm.must_be_watched and self.ranks.world > 1
         wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS * watched
         traces = self.logs / "profiler" if config.profile else None
         return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank)
@@ -375,7 +382,8 @@ class Run:
 
     def _add_to_curve(self, step: int, **values: float | None) -> None:
         sent = self.comm.sent_bytes(step)
-        tokens, seconds = step * self.tokens_per_step(), self.clock.train_seconds
+        tokens = step * self.tokens_per_step()
+        seconds = None if self.ranks.are_virtual else self.clock.train_seconds
         self.curve.add(step=step, train_seconds=seconds, tokens=tokens, sent_bytes=sent, **values)
 
     def _report(self, step: int, outcome: StepOutcome) -> dict[str, float | None]:
@@ -387,9 +395,10 @@ class Run:
             "train/loss": self._mean_loss(self.config.run.log_interval),
             "train/grad_norm": outcome.grad_norm,
             "train/learning_rate": outcome.learning_rate,
-            "speed/tokens_per_s": self.tokens_per_step() * (step - before) / (seconds - seconds_before),
             "comm/sent_bytes_per_step": (sent - bytes_before) / (step - before) + self.comm.stock.sent_bytes,
         }
+        if not self.ranks.are_virtual:
+            scalars["speed/tokens_per_s"] = self.tokens_per_step() * (step - before) / (seconds - seconds_before)
         self._reported_at = (step, seconds, sent)
         self.progress.report(step, scalars)
         return {"train_loss": scalars["train/loss"], "grad_norm": outcome.grad_norm}

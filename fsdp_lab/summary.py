@@ -16,9 +16,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
         f"run          {row['run_name']}",
         f"trained      {row['model']}, {row['num_parameters'] / 1e6:.1f}M parameters, {row['steps']} steps, "
         f"{row['tokens_seen']:,} tokens of {row['dataset']}",
-        f"step time    {row['step_time_ms_p50']:.0f} ms median, {row['step_time_ms_mean']:.0f} mean, "
-        f"{row['step_time_ms_p90']:.0f} p90 (first {row['warmup_steps_excluded']} steps left out)",
-        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {_count(row['world_size'], 'rank')}",
+        *_speed(row),
         f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over {row['val_tokens']:,} "
         f"tokens); training loss {row['train_loss']:.4f}",
     ]
@@ -38,13 +36,24 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
     return "\n".join(lines)
 
 
+def _speed(row: Mapping[str, Any]) -> list[str]:
+    if row["virtual_ranks"]:
+        return [f"ranks        {row['virtual_ranks']}, all played by one process: there are no times of theirs"]
+    return [
+        f"step time    {row['step_time_ms_p50']:.0f} ms median, {row['step_time_ms_mean']:.0f} mean, "
+        f"{row['step_time_ms_p90']:.0f} p90 (first {row['warmup_steps_excluded']} steps left out)",
+        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {_count(row['world_size'], 'rank')}",
+    ]
+
+
 def _goals(row: Mapping[str, Any]) -> list[str]:
     lines, asked = [], row["config"]
     if row["reached_target"] is not None:
         found = "not reached"
         if row["reached_target"]:
-            after = _count(row["steps_to_target_ppl"], "step")
-            found = f"reached after {after}, {row['time_to_target_ppl_s']:.1f} s of training"
+            found = f"reached after {_count(row['steps_to_target_ppl'], 'step')}"
+            if row["time_to_target_ppl_s"] is not None:
+                found += f", {row['time_to_target_ppl_s']:.1f} s of training"
         lines.append(f"target       PPL {asked['target_ppl']:g} {found}")
     if asked["ppl_at_s"] is not None:
         ppl = row["ppl_at_fixed_time"]
@@ -57,20 +66,27 @@ def _traffic(row: Mapping[str, Any]) -> list[str]:
     if not row["bytes_raw_total"]:
         return ["communication: none, there is one rank"]
     methods = {"reduce_scatter": row["compress_method"], "all_gather": row["param_compress_method"]}
-    heads = f"{'each rank, each step':28s}{'uncompressed':>14s}{'sent':>14s}{'ratio':>9s}{'time':>11s}"
-    lines = [heads]
     raw, sent, steps = row["bytes_raw_by_op"], row["bytes_compressed_by_op"], row["steps"]
+    times = dict.fromkeys((*methods, "total"), "")
+    if not row["virtual_ranks"]:
+        milliseconds = {**row["comm_time_ms_by_op"], "total": row["comm_time_ms_total"]}
+        times = {op: f"{milliseconds[op] / steps:8.1f} ms" for op in times}
+    heads = f"{'each rank, each step':28s}{'uncompressed':>14s}{'sent':>14s}{'ratio':>9s}"
+    lines = [heads + ("" if row["virtual_ranks"] else f"{'time':>11s}")]
     for op, method in methods.items():
-        time = f"{row['comm_time_ms_by_op'][op] / steps:8.1f} ms"
-        lines.append(_line(f"{op} ({method})", raw[op] / steps, sent[op] / steps, time))
-    total_time = f"{row['comm_time_ms_total'] / steps:8.1f} ms"
-    lines.append(_line("total", row["bytes_raw_total"] / steps, row["bytes_compressed_total"] / steps, total_time))
+        lines.append(_line(f"{op} ({method})", raw[op] / steps, sent[op] / steps, times[op]))
+    total = _line("total", row["bytes_raw_total"] / steps, row["bytes_compressed_total"] / steps, times["total"])
+    lines.append(total)
     if row["compress_time_ms_total"] is not None:
         encode, decode = row["compress_time_ms_total"] / steps, row["decompress_time_ms_total"] / steps
         lines.append(f"encoding {encode:.1f} ms and decoding {decode:.1f} ms a step")
-    lines.append(f"communication takes {100 * row['comm_ratio']:.1f} % of the step")
+    if row["comm_ratio"] is not None:
+        lines.append(f"communication takes {100 * row['comm_ratio']:.1f} % of the step")
     if row["bytes_source"] == "computed":
-        lines.append("stock collectives: bytes and times from a profile of a few steps")
+        source = (
+            "bytes of FSDP2's own on gloo" if row["virtual_ranks"] else "bytes and times from a profile of a few steps"
+        )
+        lines.append(f"stock collectives: {source}")
     if sent["reduce_scatter"] > 1.5 * raw["reduce_scatter"]:
         lines.append("gloo's own reduce-scatter is an all-reduce: it sends twice the bytes that identity needs")
     return lines
@@ -95,7 +111,7 @@ def _rate(bits_per_s: float) -> str:
 
 
 def _line(name: str, raw: float, sent: float, time: str) -> str:
-    return f"{name:28s}{_bytes(raw):>14s}{_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}"
+    return f"{name:28s}{_bytes(raw):>14s}{_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}".rstrip()
 
 
 def _count(number: int, what: str) -> str:

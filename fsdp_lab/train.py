@@ -32,13 +32,13 @@ def train(config: TrainConfig) -> dict[str, Any]:
         data = open_corpus(config, run.ranks, run.name, run.stop.check)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
         run.note(**data.row(), **model.row())
-        comm = Communication(model.module, config.comm, config.run.seed)  # nothing at all for `none`
+        comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
-        optimizer, schedule = build_optimizer(model.module, config.optim, total_steps)
+        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)
         for step in run.steps(total_steps, comm):  # timing, profiler and progress live in here
             loss = forward_backward(model, data, config, run)
             with phase("optimizer"):
-                outcome = take_step(model.module, optimizer, schedule, config.optim.max_grad_norm)
+                outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
             run.after_step(step, loss, outcome)
             if run.evaluation_due(step):
                 run.show_evaluation(step, validate(model, data, comm, run))
@@ -50,20 +50,21 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 
 def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) -> Tensor:
-    """The micro-batches of one step; returns their mean loss on this rank, nats a token.
+    """The micro-batches of one step; returns their mean loss on this rank (of virtual ranks the sum), nats a token.
 
     Gradients are exchanged with the last micro-batch only: one compression an optimizer step.
     """
     micro_batches = config.optim.gradient_accumulation_steps
     total = torch.zeros((), device=run.ranks.device)
     for micro in range(micro_batches):
-        tokens = data.next_batch().to(run.ranks.device, non_blocking=True)
+        batch = data.next_batch().to(run.ranks.device, non_blocking=True)
         model.sync_gradients(micro == micro_batches - 1)
-        with phase("forward"):
-            loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
-        with phase("backward"):
-            loss.backward()
-        total += loss.detach()
+        for tokens in model.by_rank(batch):
+            with phase("forward"):
+                loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
+            with phase("backward"):
+                loss.backward()
+            total += loss.detach()
     return total
 
 

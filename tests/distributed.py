@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "comm_compress"])
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "comm_compress", "fsdp_lab.train"])
 
 
 def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:

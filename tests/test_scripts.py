@@ -170,6 +170,12 @@ def test_ranks_are_the_visible_gpus_or_two(checkout: Checkout, visible: str, ran
     assert f"--nproc-per-node={ranks}" in checkout.torchrun()
 
 
+def test_virtual_ranks_are_one_process(checkout: Checkout) -> None:
+    done = checkout.train("--no_tensorboard", "--virtual_ranks", "16", CUDA_VISIBLE_DEVICES="0,1,2")
+    assert "--nproc-per-node=1" in checkout.torchrun()
+    assert "1 process for 16 virtual ranks" in done.stdout
+
+
 def test_ranks_follow_nvidia_smi(checkout: Checkout, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

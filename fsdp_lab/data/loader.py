@@ -87,13 +87,17 @@ def steps_per_epoch(num_sequences: int, batch_size: int, world_size: int, accumu
 class Batches:
     """Training batches of one rank: LongTensor [batch_size, max_length], what does not fill a step is dropped.
 
+    With `played` > 1 of that many ranks from `rank` on, one after the other: [played * batch_size, max_length].
+
     Step s of an epoch takes sequences s*B to (s+1)*B of the epoch's order, B = batch_size * world_size, and rank
     r the r-th part of them: the same sequences in the same global order for every split of B over ranks.
     Raises DataError if the data does not fill one step.
     """
 
-    def __init__(self, dataset: TokenDataset, batch_size: int, rank: int, world_size: int, seed: int) -> None:
-        assert 0 <= rank < world_size, (rank, world_size)
+    def __init__(
+        self, dataset: TokenDataset, batch_size: int, rank: int, world_size: int, seed: int, played: int = 1
+    ) -> None:
+        assert 0 <= rank <= world_size - played < world_size, (rank, world_size, played)
         if batch_size < 1:
             raise DataError(f"--batch_size must be positive, not {batch_size}")
         if seed < 0:
@@ -105,6 +109,7 @@ class Batches:
             world_size,
             seed,
         )
+        self.played = played
         self.steps_per_epoch = steps_per_epoch(len(dataset), batch_size, world_size)
         self._order: tuple[int, np.ndarray] | None = None
         if not self.steps_per_epoch:
@@ -119,7 +124,7 @@ class Batches:
         """This rank's batch of one step: any one, in any order."""
         assert 0 <= step < self.steps_per_epoch, (step, self.steps_per_epoch)
         first = (step * self.world_size + self.rank) * self.batch_size
-        return self.dataset.rows(self._epoch_order(epoch)[first : first + self.batch_size])
+        return self.dataset.rows(self._epoch_order(epoch)[first : first + self.played * self.batch_size])
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Tensor]:
         """The batches of one epoch from `start_step` on."""

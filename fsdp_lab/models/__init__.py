@@ -1,5 +1,6 @@
-"""Models: presets, the wrapper that turns a Hugging Face causal LM into a loss, and how it is sharded."""
+"""Models: presets, the wrapper that turns a Hugging Face causal LM into a loss, how it is sharded or played."""
 
-from fsdp_lab.models.build import Model, build_model, save_pretrained
+from fsdp_lab.models.build import build_model, save_pretrained
+from fsdp_lab.models.model import Model
 
 __all__ = ["Model", "build_model", "save_pretrained"]

@@ -1,13 +1,12 @@
-"""From a preset or a saved folder to a sharded model, and back to a folder."""
+"""From a preset or a saved folder to a sharded model (or one that virtual ranks share), and back to a folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 from transformers.utils import logging as transformers_logging
@@ -15,6 +14,8 @@ from transformers.utils import logging as transformers_logging
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.models.causal_lm import CausalLM
+from fsdp_lab.models.model import Model
+from fsdp_lab.models.virtual import VirtualModel
 from fsdp_lab.presets import PRESETS
 
 transformers_logging.disable_progress_bar()
@@ -22,33 +23,10 @@ transformers_logging.disable_progress_bar()
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Model(NamedTuple):
-    """A sharded model and what a results row says of it."""
-
-    module: CausalLM
-    name: str
-    num_parameters: int
-    param_dtype: str
-
-    def sync_gradients(self, on: bool) -> None:
-        """Exchange gradients in the next backward, or only accumulate them on each rank."""
-        assert isinstance(self.module, FSDPModule)
-        self.module.set_requires_gradient_sync(on)
-
-    def reshard(self) -> None:
-        """Let go of what the root keeps gathered: the next forward gathers it anew."""
-        assert isinstance(self.module, FSDPModule)
-        self.module.reshard()
-
-    def row(self) -> dict[str, Any]:
-        """The model fields of a results row."""
-        return {"model": self.name, "num_parameters": self.num_parameters, "param_dtype": self.param_dtype}
-
-
 def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> Model:
     """The model of ``config``, sharded by FSDP2: one unit a block, and the root (embeddings, head, last norm).
 
-    Every rank builds the same weights from the seed (or reads them) and keeps its shard.
+    Every rank builds the same weights from the seed (or reads them) and keeps its shard. Virtual ranks share the whole.
     Raises ValueError for an unknown preset, an unusable folder, or a context shorter than max_length.
     """
     name, hf = _load(config, ranks, vocab_size, eot_id)
@@ -58,11 +36,13 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int)
         raise ValueError(f"max_length: {max_length} is beyond {name}'s context of {hf.config.n_positions}")
     num_parameters = sum(p.numel() for p in hf.parameters())
     module = CausalLM(hf).to(ranks.device)
+    param_dtype = _param_dtype(config, ranks)
+    if ranks.are_virtual:
+        return VirtualModel(module, name, num_parameters, param_dtype, config)
     blocks = list(hf.transformer.h)
     if config.model.compile:
         for block in blocks:
             block.compile()
-    param_dtype = _param_dtype(config, ranks)
     reduce_dtype = DTYPES[config.comm.comm_dtype]
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=reduce_dtype)
     for block in blocks:

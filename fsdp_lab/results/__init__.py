@@ -3,7 +3,7 @@
 ``schema`` says what a row holds; ``python -m fsdp_lab.results check|show|fields`` works on files.
 """
 
-from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION
+from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, TIMES
 from fsdp_lab.results.store import append, ensure_appendable, load
 
-__all__ = ["FIELDS", "SCHEMA_VERSION", "append", "ensure_appendable", "load"]
+__all__ = ["FIELDS", "SCHEMA_VERSION", "TIMES", "append", "ensure_appendable", "load"]

@@ -43,6 +43,13 @@ FIELDS = (
     Field("run_name", "str", "", "name of the run", "always"),
     Field("time_utc", "str", "ISO 8601", "when the row was written, UTC", "always"),
     Field("world_size", "int", "ranks", "number of ranks", "always"),
+    Field(
+        "virtual_ranks",
+        "int",
+        "ranks",
+        "world_size where one process played all ranks (no times then); null: a process a rank",
+        "no",
+    ),
     Field("backend", "str", "", "torch.distributed backend: gloo, nccl"),
     Field("model", "str", "", "model preset, or the folder it was loaded from"),
     Field("num_parameters", "int", "", "parameters of the whole model, shared ones once"),
@@ -210,7 +217,7 @@ FIELDS = (
     Field("wall_time_s", "float", "s", "from the start of the program to this row"),
     Field("train_time_s", "float", "s", "in optimiser steps, all of them; what sampling took is left out"),
     Field("feedback_bytes", "int", "bytes", "memory of residuals and other compressor state per rank", nullable=True),
-    Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank"),
+    Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank (virtual ranks: of all together)"),
     Field("mem_peak_alloc_gb", "float", "GB (1e9)", "largest CUDA memory of a rank in tensors; CPU: peak_rss_gb"),
     Field(
         "mem_peak_reserved_gb",
@@ -247,6 +254,32 @@ FIELDS = (
     Field("nonfinite_fields", "list of str", "", "fields that were NaN or infinite and are null here", "no"),
 )
 BY_NAME = {field.name: field for field in FIELDS}
+TIMES = (
+    "step_time_ms_mean",
+    "step_time_ms_p50",
+    "step_time_ms_p90",
+    "step_time_ms_p95",
+    "warmup_steps_excluded",
+    "steps_timed",
+    "tokens_per_s",
+    "comm_time_ms_total",
+    "comm_ratio",
+    "comm_time_ms_by_op",
+    "comm_time_source",
+    "compress_time_ms_total",
+    "decompress_time_ms_total",
+    "compress_time_ms",
+    "decompress_time_ms",
+    "extra_collectives_time_ms_total",
+    "effective_bw_raw_gbps",
+    "effective_bw_compressed_gbps",
+    "overlap_ratio",
+    "exposed_comm_ms_per_step",
+    "time_to_target_ppl_s",
+    "ppl_at_fixed_time",
+    "train_time_s",
+)
+"""What is about a rank's time, and null where one process played all ranks."""
 
 
 def problems(row: Mapping[str, Any]) -> list[str]:
@@ -260,6 +293,8 @@ def _must_have(field: Field, row: Mapping[str, Any]) -> bool:
     if field.required == "always":
         return True
     lost = field.name in (row.get("nonfinite_fields") or ())
+    if row.get("virtual_ranks") and field.name in TIMES:
+        return False
     if field.since > (row.get("migrated_from") or SCHEMA_VERSION):
         return False
     return field.required == "ok" and row.get("status") == "ok" and not field.nullable and not lost
@@ -301,6 +336,12 @@ def _inconsistent(row: Mapping[str, Any]) -> Iterator[str]:
     """Numbers that contradict each other: a ratio the wrong way round, a row of another version."""
     if row.get("schema_version") not in (None, SCHEMA_VERSION):
         yield f"schema_version: got {row['schema_version']!r}, this program knows 1 to {SCHEMA_VERSION}"
+    if virtual := row.get("virtual_ranks"):
+        if virtual != row.get("world_size"):
+            yield f"virtual_ranks: got {virtual}, but world_size is {row.get('world_size')}"
+        for name in TIMES:
+            if row.get(name) is not None:
+                yield f"{name}: got {row[name]}, but ranks played by one process have no times"
     for name, expected in derived(row).items():
         value = row.get(name)
         if expected is None or not isinstance(value, float) or not math.isfinite(value):

@@ -38,7 +38,7 @@ def example(**changes: Any) -> dict[str, Any]:
     """A row with every field, sound unless ``changes`` spoil it."""
     row = {field.name: field.kind.split("|")[0] if "|" in field.kind else SAMPLES[field.kind] for field in FIELDS}
     row |= {"schema_version": results.SCHEMA_VERSION, "migrated_from": None, "time_utc": "2025-01-31T00:00:00+00:00"}
-    row |= {"bytes_raw_total": 400, "bytes_compressed_total": 100}
+    row |= {"bytes_raw_total": 400, "bytes_compressed_total": 100, "virtual_ranks": None}
     return row | derived(row) | changes
 
 
