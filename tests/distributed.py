@@ -1,4 +1,4 @@
-"""Real ranks for tests: processes over gloo, forked from a server that has torch imported already."""
+"""Real ranks for tests: processes over gloo, forked from a server that has imported what they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "comm_compress"])
+_PRELOADED = ["tests.preloaded"]
+_CONTEXT.set_forkserver_preload(_PRELOADED)
+
+
+def preload(module: str) -> None:
+    """Have the server import ``module`` too; to be called while tests are collected, before the first rank."""
+    _PRELOADED.append(module)
+    _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 
 def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:
