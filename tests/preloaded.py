@@ -2,7 +2,7 @@
 
 import hypothesis  # noqa: F401
 import pytest  # noqa: F401
-import torch._dynamo  # noqa: F401  (FSDP2's and the optimizers' first call imports it)
+import torch._dynamo  # (FSDP2's and the optimizers' first call imports it)
 import torch.distributed.fsdp  # noqa: F401
 
 from tests.comm_compress.table import TABLE, build
