@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from analysis.messages import unix_pipes
+
 Row = Mapping[str, Any]
 ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 # sign and mantissa, which no lossless code makes shorter
@@ -151,4 +153,5 @@ def _a_step(row: Row, name: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,7 @@ from typing import Any
 from experiments.method_settings import ALL_RUNS, FIRST_RUNS, Run
 from experiments.training import train
 from fsdp_lab import results
+from fsdp_lab.user_errors import unix_pipes
 
 SETS = {"first": FIRST_RUNS, "all": ALL_RUNS}
 
@@ -80,4 +81,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with unix_pipes():
+        main()

@@ -99,6 +99,29 @@ def test_a_full_bucket_lets_its_bytes_pass_at_once() -> None:
     assert step_seconds(lonely, PLAIN, link, 2) == pytest.approx((2000 - 600 + 2000 + 8) / 100)
 
 
+def test_a_bucket_fills_while_the_link_is_silent() -> None:
+    # gather: 600 of 2000 bytes at once, the rest until 14 s; 2.5 s of silence refill 250 bytes: the reduce-scatter
+    # takes 17.5 s, and the norm follows without a pause
+    pausing = Model(Unit(1000, 1.0, 1.5), [], prefetch=0)
+    link = Link(100.0, FREE, bucket=600)
+    assert step_seconds(pausing, PLAIN, link, 2) == pytest.approx(14 + 2.5 + (2000 - 250 + 8) / 100)
+    # after 20 s it holds 600 bytes and no more
+    long = Model(Unit(1000, 8.0, 12.0), [], prefetch=0)
+    assert step_seconds(long, PLAIN, link, 2) == pytest.approx(14 + 20 + (2000 - 600 + 8) / 100)
+
+
+def test_decoding_of_overlapped_reduce_scatters_is_waited_for_in_turn() -> None:
+    # 2.5 s on the link, then 3 s of decoding: block 1's from 0 to 5.5 s after its backward, block 0's arrives at 5 s,
+    # is decoded from 5.5 s on, and the root's, of no bytes, after it
+    units = [Unit(0, 0.0, 0.0), Unit(500, 0.0, 0.0), Unit(500, 0.0, 0.0)]
+    here = Model(units[0], units[1:], prefetch=0, overlap_reduce=True)
+    gradients = Codec(decode_call_s=3.0)
+    parameters = Codec(bits=0.0)
+    norm = 8 / 400
+    expected = 2.5 + 3 + 3 + 3 + norm
+    assert step_seconds(here, Method(gradients, parameters), Link(400.0, FREE), 2) == pytest.approx(expected)
+
+
 def test_efficiency_is_interpolated_over_the_logarithm_of_the_size() -> None:
     cost = Cost(efficiency=[(100.0, 1.0), (10_000.0, 0.5)])
     assert [cost.share(size) for size in (1, 100, 1000, 10_000, 1e9)] == pytest.approx([1, 1, 0.75, 0.5, 0.5])
