@@ -17,7 +17,7 @@ from analysis.arms import Comparison
 from analysis.fairness import findings_of
 from analysis.finding import Finding
 from analysis.measures import bits_per_parameter
-from analysis.messages import user_errors
+from analysis.messages import unix_pipes, user_errors
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Paired, Verdict, paired, within
@@ -124,4 +124,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from pathlib import Path
 from analysis import comparison_checks, row_checks
 from analysis.arms import TUNED, Comparison, comparisons
 from analysis.finding import Concerns, Finding
+from analysis.messages import unix_pipes
 from analysis.options import add_options
 from analysis.rows import Row, parse_selection, read, select
 
@@ -116,4 +117,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

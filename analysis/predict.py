@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.calibration import NONE, Calibration, read_json
-from analysis.messages import user_errors
+from analysis.messages import unix_pipes, user_errors
 from analysis.step_model import step_seconds, wire_bytes
 
 BF16 = "bf16 + bf16"
@@ -233,4 +233,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

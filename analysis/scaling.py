@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.calibration import read_json
-from analysis.messages import user_errors
+from analysis.messages import unix_pipes, user_errors
 from analysis.step_model import Codec, Cost, Link, Method, Model, Unit, step_seconds
 
 SOURCES = {
@@ -142,4 +142,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

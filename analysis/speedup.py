@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.calibration import NONE, read_json
-from analysis.messages import user_errors
+from analysis.messages import unix_pipes, user_errors
 from analysis.predict import BF16, parse_rate
 
 IDENTITY = "identity + identity"
@@ -112,4 +112,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -178,7 +178,8 @@ class _Step:
         self.pass_over(blocks[::-1], [b.backward_s for b in blocks[::-1]], model.root.backward_s, reduce=True)
         self.reduce(model.root)
         self.now = max(self.now, self.reduced_at)
-        self.now = self.transfer("all_reduce", 8.0 * (self.world > 1), self.now) if self.world > 1 else self.now
+        if self.world > 1:
+            self.now = self.transfer("all_reduce", 8.0, self.now)
         return self.now + model.update_s
 
     reduced_at: float = 0.0
@@ -195,7 +196,6 @@ class _Step:
             self.compute(compute_s[place])
             if reduce:
                 self.reduce(block)
-        self.arriving.clear()
 
     def compute(self, seconds: float) -> None:
         """Forward, backward: messages under way go on meanwhile, or stand still when no core is left for them."""
@@ -212,7 +212,7 @@ class _Step:
                 self.arriving[place] = self.send(self.method.parameters, unit)
 
     def gather(self, unit: Unit) -> None:
-        self.now = max(self.now, self.send(self.method.parameters, unit)) + self.decode(self.method.parameters, unit)
+        self.now = self.send(self.method.parameters, unit) + self.decode(self.method.parameters, unit)
 
     def reduce(self, unit: Unit) -> None:
         if self.world > 1:
@@ -221,7 +221,7 @@ class _Step:
         if self.model.overlap_reduce:
             self.reduced_at = max(self.reduced_at, arrives) + self.decode(self.method.gradients, unit)
         else:
-            self.now = max(self.now, arrives) + self.decode(self.method.gradients, unit)
+            self.now = arrives + self.decode(self.method.gradients, unit)
 
     def send(self, codec: Codec, unit: Unit) -> float:
         """Encode now, and say when the last byte arrives."""

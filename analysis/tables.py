@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from analysis.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.arms import Comparison, titles
 from analysis.fairness import findings_of, verdict
-from analysis.messages import user_errors
+from analysis.messages import unix_pipes, user_errors
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Paired, Summary
@@ -139,4 +139,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -60,6 +60,13 @@ class Handle(BaseHandle):
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """As `BaseHandle.state_dict`; what was loaded and not used yet is handed on."""
         return {**{key: dict(saved) for key, saved in self._loaded.items()}, **super().state_dict()}
+
+    def compare(self) -> NoReturn:
+        """ValueError: only FSDP2's reduce-scatter can be compared with the exact gradient."""
+        raise ValueError(
+            "compare: the gradients of DDP's hook cannot be compared with the exact ones; comm_compress.attach on the "
+            "model under FSDP2 can compare the same method"
+        )
 
     def detach(self) -> None:
         """Back to DDP's own all-reduce. DDP cannot lose a hook, so another one cannot be attached."""

@@ -39,6 +39,7 @@ class Handle(BaseHandle):
         self._undo: list[tuple[Any, str, Any]] = []
         self._alone: dist.ProcessGroup | None = None
         self._prefetch: Prefetch | None = None
+        self._inexact_hop: str | None = None  # what carries gradients between replicas, if it rounds
 
     def _states(self) -> dict[str, State]:
         return self._by_key
@@ -68,8 +69,17 @@ class Handle(BaseHandle):
             comparisons.total().relative_error        # this rank's part; add the ranks' totals
 
         Every rank must do so for the same steps: torch's own float32 reduce-scatter runs beside each compressed one.
-        No gradient, state or count changes. On HSDP it is about the reduce-scatter among a shard's ranks.
+        No gradient, state or count changes. On HSDP it is about the reduce-scatter among a shard's ranks. ValueError
+        where that would not be the whole story: when no reduce-scatter is compressed, and when what replicas exchange
+        afterwards (``all_reduce``) is not exact.
         """
+        if not self._reductions:
+            raise ValueError("compare: no reduce-scatter passes this handle; attach(..., reduce_scatter=...) has one")
+        if self._inexact_hop is not None:
+            raise ValueError(
+                f"compare: between replicas gradients also go by {self._inexact_hop} (all_reduce), whose error cannot "
+                'be compared; all_reduce=make("identity") without all_reduce_gather leaves that of the reduce-scatter'
+            )
         self._set_comparisons(found := Comparisons(lambda: self._set_comparisons(None)))
         return found
 
@@ -132,6 +142,8 @@ def attach(
     for unit in units:
         _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)
+    inexact = [hop.name for hop in (all_reduce, all_reduce_gather) if hop is not None and not hop.lossless]
+    handle._inexact_hop = " and ".join(inexact) or None
     if prefetch:
         handle._prefetch = Prefetch(model, prefetch)
     for unit in units:

@@ -40,7 +40,7 @@ from experiments.codec_timing import ENCODE, OPERATIONS, Row, measure, runs
 from experiments.codec_unit import Unit
 from experiments.method_settings import TIMED_METHODS, Settings, plain
 from fsdp_lab.environment import hardware, versions
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 MIB = {"cpu": 64.0, "cuda": 1024.0}
 ALIKE = 1.05  # medians of one run differ by so much without a reason
@@ -254,4 +254,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unix_pipes():
+        sys.exit(main())

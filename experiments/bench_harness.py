@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from experiments.training import torchrun, train
+from fsdp_lab.user_errors import unix_pipes
 
 RANKS = 2
 
@@ -98,4 +99,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with unix_pipes():
+        main()

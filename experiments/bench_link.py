@@ -29,7 +29,7 @@ from typing import Any
 
 from experiments.namespaces import Namespaces, parse_rate
 from fsdp_lab.rank_environment import rank_environment
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("identity", {}),
@@ -161,4 +161,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unix_pipes():
+        sys.exit(main())

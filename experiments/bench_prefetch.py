@@ -17,19 +17,17 @@ What follows ``--`` goes to every run of fsdp_lab.train.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from experiments.measured import Line, Lines, before_and_after_dashes
 from experiments.namespaces import Namespaces
 from experiments.training import train_behind
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 RANKS = 2
-Line = dict[str, Any]
 
 
 def measure(rate: str, method: str, prefetch: int, steps: int, flags: Sequence[str]) -> Line:
@@ -79,8 +77,7 @@ def table(lines: Iterable[Line]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Alternate, print, and add to the file."""
-    words = list(argv)
-    split = words.index("--") if "--" in words else len(words)
+    own, passed_on = before_and_after_dashes(argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--methods", nargs="+", default=["none", "identity", "int8"])
@@ -88,18 +85,17 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args(words[:split])
-    known: list[Line] = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    options = parser.parse_args(own)
+    lines = Lines(options.json)
     with user_errors("bench_prefetch"):
         for _ in range(options.repeats):
             for method in options.methods:
                 for prefetch in options.prefetch:
-                    known.append(measure(options.rate, method, prefetch, options.steps, words[split + 1 :]))
-                    if options.json is not None:
-                        options.json.write_text(json.dumps(known, indent=1) + "\n")
-    print(table(known))
+                    lines.add(measure(options.rate, method, prefetch, options.steps, passed_on))
+    print(table(lines.all))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -26,15 +26,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from experiments.measured import Line, Lines, before_and_after_dashes
 from experiments.training import torchrun
 from fsdp_lab.trace import rank_profile, read
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 RANKS = 2
 LEAST_STEPS = 20  # the trainer warms up for a quarter of the steps, but at most 5
-Line = dict[str, Any]
 
 
 def measure(method: str, steps: int, flags: Sequence[str]) -> Line:
@@ -94,26 +93,24 @@ def table(lines: Iterable[Line]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Run, print, and add to the file."""
-    words = list(argv)
-    split = words.index("--") if "--" in words else len(words)
+    own, passed_on = before_and_after_dashes(argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=["none", "int8"])
     parser.add_argument("--steps", type=int, default=LEAST_STEPS)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args(words[:split])
-    known: list[Line] = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    options = parser.parse_args(own)
+    lines = Lines(options.json)
     with user_errors("bench_profiler"):
         if options.steps < LEAST_STEPS:
             raise ValueError(f"--steps: at least {LEAST_STEPS}")
         for _ in range(options.repeats):
             for method in options.methods:
-                known.append(measure(method, options.steps, words[split + 1 :]))
-                if options.json is not None:
-                    options.json.write_text(json.dumps(known, indent=1) + "\n")
-    print(table(known))
+                lines.add(measure(method, options.steps, passed_on))
+    print(table(lines.all))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from fsdp_lab.data import WIKI_LEADS, read_documents
+from fsdp_lab.user_errors import unix_pipes
 
 _CHILD = """
 import json, resource, sys, time
@@ -99,4 +100,5 @@ def _python(program: str, *paths: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unix_pipes():
+        sys.exit(main())

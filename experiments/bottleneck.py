@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.bottleneck_chart import draw
+from experiments.measured import before_and_after_dashes
 from experiments.namespaces import Namespaces, parse_rate
 from experiments.training import train_behind
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 DEFAULT = Path("results/reference/bottleneck.json")
 METHODS = ("none", "identity", "bf16", "int8")
@@ -117,8 +118,7 @@ def report(settings: dict[str, Any], cells: Sequence[Cell]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Run the cells that lack, then print and draw all."""
-    words = list(argv)
-    split = words.index("--") if "--" in words else len(words)
+    own, passed_on = before_and_after_dashes(argv)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -127,8 +127,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--steps", type=int, default=20, help="a quarter of them, at most 5, is warm-up (default: 20)")
     parser.add_argument("--json", type=Path, default=DEFAULT)
-    options = parser.parse_args(words[:split])
-    settings = {"steps": options.steps, "flags": words[split + 1 :], "cores": len(os.sched_getaffinity(0))}
+    options = parser.parse_args(own)
+    settings = {"steps": options.steps, "flags": passed_on, "cores": len(os.sched_getaffinity(0))}
     wanted = places(options.ranks, options.rates, options.methods)
     with user_errors("bottleneck"):
         for rate in options.rates:
@@ -165,4 +165,5 @@ def _known(path: Path, settings: dict[str, Any]) -> dict[Place, Cell]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

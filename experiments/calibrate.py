@@ -25,7 +25,7 @@ from experiments import collective_times, step_times
 from experiments.link_models import MODELS
 from experiments.method_settings import LINK_RUNS
 from experiments.namespaces import parse_rate
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 _KIB = 1 << 10
 _UNITS = {"none": [16 * _KIB, 1 << 20, 4 << 20, 16 << 20], "1gbit": [512 * _KIB, 4 << 20, 16 << 20]}
@@ -84,4 +84,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from comm_compress.segments import Segment
 from experiments.training import train
+from fsdp_lab.user_errors import unix_pipes
 
 
 class Unit(NamedTuple):
@@ -103,4 +104,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with unix_pipes():
+        main()

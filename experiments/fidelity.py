@@ -28,7 +28,7 @@ from comm_compress.encoded import ByteCount
 from comm_compress.segments import Segment, segments_of
 from experiments import capture_gradients
 from experiments.method_settings import GRADIENT_METHODS, plain
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 SETTLING = 1  # collectives before the measured one: warm starts are in effect then
 SYNTHETIC = {"gauss": torch.distributions.Normal(0.0, 1.0), "laplace": torch.distributions.Laplace(0.0, 1.0)}
@@ -155,4 +155,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unix_pipes():
+        sys.exit(main())

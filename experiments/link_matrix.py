@@ -25,7 +25,7 @@ from experiments.link_models import MODELS
 from experiments.method_settings import LINK_RUNS, Run
 from experiments.namespaces import parse_rate
 from experiments.step_times import Job, Line, label, measure
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 RATES = ("100mbit", "200mbit", "1gbit", "10gbit")
 FEW = ("none", "identity", "bf16", "int8", "int4", "topk")  # on the default model, which waits for the processor
@@ -120,4 +120,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -17,19 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.measured import before_and_after_dashes
 from experiments.namespaces import Namespaces, UnavailableError, parse_rate, unavailable
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 __all__ = ["Namespaces", "UnavailableError", "main", "unavailable"]
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the first failing rank's exit code, or 0. A wrong flag: exit code 2."""
-    words = list(argv)
-    split = words.index("--") if "--" in words else len(words)
-    options = _parser().parse_args(words[:split])
+    own, passed_on = before_and_after_dashes(argv)
+    options = _parser().parse_args(own)
     with user_errors("links"):
-        command = _command_line(words[split + 1 :])
+        command = _command_line(passed_on)
         if options.json is not None and not Path(options.json).absolute().parent.is_dir():
             raise ValueError(f"--json: the folder of {options.json} does not exist")
         with Namespaces(options.ranks, options.rate, options.delay, options.per_node) as net:
@@ -120,4 +120,5 @@ def _table(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -32,7 +32,7 @@ from experiments.sweeps.slots import divide, gpus_here, too_large, warning
 from fsdp_lab import results
 from fsdp_lab.cli import given_by
 from fsdp_lab.config import TrainConfig
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
 
@@ -139,4 +139,5 @@ def _report(plan: Plan, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

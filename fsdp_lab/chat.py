@@ -19,7 +19,7 @@ from fsdp_lab.cli import parse_as
 from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.settings import Config, Settings, setting
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
 @dataclass(frozen=True)
@@ -89,4 +89,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,7 @@ from fsdp_lab.config import TrainConfig
 from fsdp_lab.settings import Config, ConfigError
 from fsdp_lab.specs import Spec, specs_of
 from fsdp_lab.strict import load_yaml
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 C = TypeVar("C", bound=Config)
 _NO_VALUE = object()  # a flag at the end of the line or before another flag
@@ -183,4 +183,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

@@ -22,7 +22,7 @@ from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.strict import load_yaml
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
 @dataclass(frozen=True)
@@ -81,4 +81,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

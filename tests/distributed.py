@@ -1,13 +1,14 @@
-"""Real ranks for tests: processes over gloo, forked from a server that has torch imported already."""
+"""Real ranks for tests: processes over gloo, forked from a server that has imported what they need."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "comm_compress", "fsdp_lab.train"])
+_PRELOADED = ["tests.preloaded"]
+_CONTEXT.set_forkserver_preload(_PRELOADED)
+
+
+def preload(module: str) -> None:
+    """Have the server import ``module`` too; to be called while tests are collected, before the first rank."""
+    _PRELOADED.append(module)
+    _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 
 def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:
@@ -36,6 +44,60 @@ def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: flo
             for process in processes:
                 process.kill()
                 process.join()
+
+
+def run_program(
+    program: Callable[[], Any],
+    arguments: Sequence[Sequence[str]],
+    environments: Sequence[Mapping[str, str]],
+    timeout: float = 120,
+) -> tuple[int, str, str]:
+    """``program()`` as one process a rank, each with its own command-line arguments and additions to the environment.
+
+    Returns rank 0's exit code and what all ranks wrote to stdout and stderr. The other ranks must end with 0 too,
+    unless rank 0 failed: then they are killed, which is what torchrun would do. It saves torchrun and its ranks their
+    imports (5 s each), and so cannot show how a program starts.
+    """
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        processes = [
+            _CONTEXT.Process(target=_program, args=(program, list(words), dict(environment), out, err))
+            for words, environment in zip(arguments, environments, strict=True)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            first, *others = processes
+            first.join(timeout)
+            if first.exitcode == 0:
+                for process in others:
+                    process.join(timeout)
+                assert {process.exitcode for process in others} <= {0}, err.read_text()
+            if first.exitcode is None:
+                raise TimeoutError(f"rank 0 has not ended in {timeout} s:\n{err.read_text()}")
+            return first.exitcode, out.read_text(), err.read_text()
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+
+
+def torchrun_environment(world: int) -> list[dict[str, str]]:
+    """What torchrun would tell each of ``world`` ranks on this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+
+
+def _program(program: Callable[[], Any], words: list[str], environment: dict[str, str], out: Path, err: Path) -> None:
+    for path, number in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+    os.environ.update(environment)
+    sys.argv[1:] = words
+    program()
 
 
 def _collect(pipes: list[Connection], timeout: float) -> list[Any]:

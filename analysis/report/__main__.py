@@ -20,7 +20,7 @@ from pathlib import Path
 
 from analysis.calibration import Calibration, read_json
 from analysis.figures.style import FORMATS, Style
-from analysis.messages import user_errors
+from analysis.messages import unix_pipes, user_errors
 from analysis.names import named
 from analysis.options import add_options, comparisons_of
 from analysis.predict import Predictor
@@ -149,4 +149,5 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

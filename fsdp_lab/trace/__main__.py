@@ -18,7 +18,7 @@ from pathlib import Path
 from fsdp_lab.trace.profile import Profile, activity, rank_profile, read_folder
 from fsdp_lab.trace.table import table
 from fsdp_lab.trace.timeline import draw
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,4 +53,5 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

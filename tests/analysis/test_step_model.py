@@ -65,6 +65,17 @@ def test_a_gather_that_is_too_slow_is_waited_for_in_part() -> None:
     assert step_seconds(model(1), PLAIN, link, 2) == pytest.approx(forward + backward + 8 / 200 + 0.5)
 
 
+def test_a_gather_goes_no_further_ahead_than_asked() -> None:
+    # 5 s each: the second hides behind the first's 10 s of forward, the third in part behind the second's 1 s, in
+    # backward none
+    blocks = [Unit(250, seconds, 0.0) for seconds in (10.0, 1.0, 0.0)]
+    here = Model(Unit(0, 0.0, 0.0), blocks, prefetch=1)
+    forward, backward = 5 + 10 + 1 + (5 - 1), 3 * 5
+    assert step_seconds(here, Method(Codec(bits=0.0), Codec()), Link(100.0, FREE), 2) == pytest.approx(
+        forward + backward + 0.08
+    )
+
+
 def test_overlapped_reduce_scatters_are_waited_for_at_the_end() -> None:
     link = Link(1000.0, FREE)
     # block 1's hides behind block 0's backward (2 s); block 0's and the root's do not: 0.5 + 2 s
@@ -97,6 +108,48 @@ def test_a_full_bucket_lets_its_bytes_pass_at_once() -> None:
     lonely = Model(Unit(1000, 0.0, 0.0), [], prefetch=0)
     # gather: 600 of 2000 bytes at once; the reduce-scatter follows without a pause, and so does the norm
     assert step_seconds(lonely, PLAIN, link, 2) == pytest.approx((2000 - 600 + 2000 + 8) / 100)
+
+
+def test_efficiency_is_the_share_of_the_rate_that_payload_gets() -> None:
+    half = {**FREE, "exchange": Cost(efficiency=[(1.0, 0.5)])}
+    lonely = Model(Unit(1000, 0.0, 0.0), [], prefetch=0)
+    assert step_seconds(lonely, PLAIN, Link(100.0, half), 2) == pytest.approx((2 * 2000 / 0.5 + 8) / 100)
+
+
+def test_a_rank_keeps_its_own_part_and_further_rounds_carry_next_to_nothing() -> None:
+    lonely = Model(Unit(1000, 0.0, 0.0), [], prefetch=0)
+    assert wire_bytes(lonely, PLAIN, 4) == 2 * 4000 * 3 / 4
+    twice = Codec(rounds=2)
+    assert step_seconds(lonely, Method(twice, PLAIN.parameters), Link(100.0, FREE), 4) == pytest.approx(60 + 0.08)
+
+
+def test_a_slower_machine_takes_longer_for_all_but_communication() -> None:
+    slow = model(meeting_s=0.25).slowed(3)
+    assert slow.compute_s == pytest.approx(3 * 21.5)
+    assert step_seconds(slow, PLAIN, Link(math.inf, FREE), 2) == pytest.approx(3 * (21.5 + 3 * 0.25))
+
+
+def test_a_bucket_fills_while_the_link_is_silent() -> None:
+    # gather: 600 of 2000 bytes at once, the rest until 14 s; 2.5 s of silence refill 250 bytes: the reduce-scatter
+    # takes 17.5 s, and the norm follows without a pause
+    pausing = Model(Unit(1000, 1.0, 1.5), [], prefetch=0)
+    link = Link(100.0, FREE, bucket=600)
+    assert step_seconds(pausing, PLAIN, link, 2) == pytest.approx(14 + 2.5 + (2000 - 250 + 8) / 100)
+    # after 20 s it holds 600 bytes and no more
+    long = Model(Unit(1000, 8.0, 12.0), [], prefetch=0)
+    assert step_seconds(long, PLAIN, link, 2) == pytest.approx(14 + 20 + (2000 - 600 + 8) / 100)
+
+
+def test_decoding_of_overlapped_reduce_scatters_is_waited_for_in_turn() -> None:
+    # 2.5 s on the link, then 3 s of decoding: block 1's from 0 to 5.5 s after its backward, block 0's arrives at 5 s,
+    # is decoded from 5.5 s on, and the root's, of no bytes, after it
+    units = [Unit(0, 0.0, 0.0), Unit(500, 0.0, 0.0), Unit(500, 0.0, 0.0)]
+    here = Model(units[0], units[1:], prefetch=0, overlap_reduce=True)
+    gradients = Codec(decode_call_s=3.0)
+    parameters = Codec(bits=0.0)
+    norm = 8 / 400
+    expected = 2.5 + 3 + 3 + 3 + norm
+    assert step_seconds(here, Method(gradients, parameters), Link(400.0, FREE), 2) == pytest.approx(expected)
 
 
 def test_efficiency_is_interpolated_over_the_logarithm_of_the_size() -> None:

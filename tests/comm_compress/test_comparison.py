@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 import comm_compress as cc
 from comm_compress import transport
 from tests.comm_compress.test_fsdp import batch, full, loss_of, serial_gradients, sharded
+from tests.comm_compress.test_hsdp import replicated
 from tests.distributed import run_ranks
 
 COUNTS = ("calls", "elements", "raw_bytes", "sent_bytes", "extra_collectives", "nonfinite_inputs")
@@ -193,3 +194,33 @@ def test_extra_rounds_are_counted_and_timed_apart() -> None:
     assert scatter.extra_collectives == scatter.calls > 0
     assert 0 < scatter.extra_ms < scatter.wire_ms
     assert (gather.extra_collectives, gather.extra_ms) == (0, 0)
+
+
+def _between_replicas() -> list[Any]:
+    found: list[Any] = []
+    for hop in (
+        {"all_reduce": "identity"},
+        {"all_reduce": "int8"},
+        {"all_reduce": "identity", "all_reduce_gather": "bf16"},
+    ):
+        model = replicated()
+        handle = cc.attach(model, reduce_scatter=cc.make("int4"), **{k: cc.make(v) for k, v in hop.items()})
+        try:
+            with handle.compare() as comparisons:
+                loss_of(model, batch(dist.get_rank(), 0)).backward()
+            found.append(together(comparisons.total()).relative_error)
+        except ValueError as e:
+            found.append(str(e))
+    try:
+        cc.attach(sharded(), all_gather=cc.make("int8")).compare()
+    except ValueError as e:
+        found.append(str(e))
+    return found
+
+
+def test_where_it_would_not_be_the_whole_story_it_is_refused() -> None:
+    exact, rounded, gathered, nothing = run_ranks(4, _between_replicas)[0]
+    assert 0 < exact < 0.3
+    assert "gradients also go by int8" in rounded
+    assert "gradients also go by bf16" in gathered
+    assert "no reduce-scatter" in nothing

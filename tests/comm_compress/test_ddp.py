@@ -244,7 +244,11 @@ def _refusals() -> list[str]:
     refused(nn.Linear(2, 2), cc.make("int8"), cc.make("topk"))
     model = DistributedDataParallel(nn.Linear(2, 2))
     handle = ddp.attach(model, build("int8", {}))
-    for attempt in (lambda: ddp.attach(model, build("int8", {})), lambda: handle.load_state_dict({"x": {"world": 3}})):
+    for attempt in (
+        lambda: ddp.attach(model, build("int8", {})),
+        lambda: handle.load_state_dict({"x": {"world": 3}}),
+        handle.compare,
+    ):
         try:
             attempt()
         except ValueError as e:
@@ -266,6 +270,7 @@ def test_what_cannot_work_is_refused() -> None:
         "error_feedback",
         "one communication hook",
         "reshard",
+        "compare: the gradients of DDP's hook",
         "alone: 0 [[1.0, 1.0], [1.0, 1.0]]",
     ]
     for message, word in zip(run_ranks(2, _refusals)[0], words, strict=True):

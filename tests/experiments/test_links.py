@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,17 +133,27 @@ def test_the_rate_is_measured_and_the_ranks_are_told() -> None:
 def test_after_kill_9_the_ranks_die_and_the_next_start_removes_the_rest(tmp_path: Path) -> None:
     rank = "sleep 300 & echo $! > child$RANK.part; mv child$RANK.part child$RANK; echo $$ > rank$RANK; wait"
     command = [sys.executable, "-m", "experiments.links", "--", "sh", "-c", rank]
-    run = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    eventually(lambda: len(list(tmp_path.glob("rank?"))) == 2)
-    ranks, children = ([int((tmp_path / f"{n}{r}").read_text()) for r in (0, 1)] for n in ("rank", "child"))
-    run.kill()
-    eventually(lambda: not any(map(alive, ranks)))  # before its parent has even asked for its exit code
-    assert all(map(alive, children))
-    assert f"links{run.pid}-" in namespaces()
-    with Namespaces(1):
-        assert f"links{run.pid}-" not in namespaces()
-        eventually(lambda: not any(map(alive, children)))
-    run.wait()
+    with started(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as run:
+        eventually(lambda: len(list(tmp_path.glob("rank?"))) == 2)
+        ranks, children = ([int((tmp_path / f"{n}{r}").read_text()) for r in (0, 1)] for n in ("rank", "child"))
+        run.kill()
+        eventually(lambda: not any(map(alive, ranks)))  # before its parent has even asked for its exit code
+        assert all(map(alive, children))
+        assert f"links{run.pid}-" in namespaces()
+        with Namespaces(1):
+            assert f"links{run.pid}-" not in namespaces()
+            eventually(lambda: not any(map(alive, children)))
+
+
+@contextmanager
+def started(command: list[str], **popen: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that does not outlive the test, however that ends; with it its ranks die."""
+    process = subprocess.Popen(command, **popen)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def alive(pid: int) -> bool:
@@ -210,11 +222,11 @@ def test_a_signal_lets_the_ranks_save_and_cleans_up(tmp_path: Path, number: sign
     command = [sys.executable, "-m", "experiments.links", "--", "sh", "-c", rank]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     heard = functools.partial(signal.signal, number, signal.SIG_DFL)  # ignored when the tests run in the background
-    run = subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=heard)
-    eventually(lambda: len(list(tmp_path.glob("ready*"))) == 2)
-    assert f"links{run.pid}-" in namespaces()
-    run.send_signal(number)
-    assert run.wait(60) == 128 + number
+    with started(command, cwd=tmp_path, env=environment, preexec_fn=heard) as run:
+        eventually(lambda: len(list(tmp_path.glob("ready*"))) == 2)
+        assert f"links{run.pid}-" in namespaces()
+        run.send_signal(number)
+        assert run.wait(60) == 128 + number
     assert len(list(tmp_path.glob("saved*"))) == 2
     assert f"links{run.pid}-" not in namespaces()
 

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
 
-from experiments.namespaces import Namespaces, unavailable
-from fsdp_lab import results
-from fsdp_lab.link import VARIABLE, Link, link_of_this_run
-from fsdp_lab.rank_environment import rank_environment
-from fsdp_lab.wire_check import Claim, Interface, agree, interface_counters
-from tests.fsdp_lab.test_train import Lab
-
-ROOT = Path(__file__).resolve().parents[2]
-
-# Sends a byte a rank by the book and everything else past it.
-LIAR = """
-import torch, torch.distributed as dist
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.methods.identity import Identity, IdentityConfig
 from comm_compress.registry import register
-from comm_compress.rounds import Exchange, Reduced
-from fsdp_lab.entry import run_as_program
-from fsdp_lab.train import train
+from comm_compress.rounds import Exchange, Reduced, ReduceScatterRounds
+from comm_compress.state import State
+from experiments.namespaces import Namespaces, unavailable
+from fsdp_lab import results
+from fsdp_lab.link import VARIABLE, Link, link_of_this_run
+from fsdp_lab.wire_check import Claim, Interface, agree, interface_counters
+from tests.distributed import run_program
+from tests.fsdp_lab.test_train import Lab, train_as_program
 
-@register("liar", IdentityConfig)
+CLONE_NEWNET = 0x40000000
+
+
 class Liar(Identity):
-    def reduce_scatter(self, rows, state):
+    """Sends a byte a rank by the book and everything else past it."""
+
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         hidden = rows.clone()
         dist.all_reduce(hidden)
         layout = Layout(Field("values", torch.uint8, 1, "values"))
@@ -38,8 +39,13 @@ class Liar(Identity):
         yield Exchange(message)
         return Reduced(hidden[state.rank].clone(), message)
 
-run_as_program(train)
-"""
+
+def train_in_a_namespace() -> None:
+    """The trainer, in the network namespace that NETNS names."""
+    namespace = os.open(f"/run/netns/{os.environ['NETNS']}", os.O_RDONLY)
+    assert ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+    register("liar", IdentityConfig)(Liar)
+    train_as_program()
 
 
 @pytest.mark.netns
@@ -52,17 +58,15 @@ def test_a_run_is_trusted_when_its_interface_sent_what_it_claims(
     tmp_path: Path, method: str, gathers: str, ranks: int, per_node: int, trusted: bool
 ) -> None:
     lab = Lab(tmp_path)
-    (tmp_path / "program.py").write_text(LIAR)
     settings: dict[str, Any] = {"comm_compress": method, "param_compress": gathers, "eval_steps": 3, "max_steps": 8}
     flags = [*lab.flags(**settings), "--no_save_model"]
-    program = [sys.executable, str(tmp_path / "program.py"), *flags]
-    with Namespaces(ranks, per_node=per_node) as net, open(tmp_path / "said", "w") as said:
-        environment = {**rank_environment(ranks), "PYTHONPATH": str(ROOT)}
-        processes = [net.start(rank, program, environment, stdout=said, stderr=said) for rank in range(ranks)]
-        assert [process.wait(200) for process in processes] == [0] * ranks, (tmp_path / "said").read_text()
+    with Namespaces(ranks, per_node=per_node) as net:
+        environments = [net.environment(rank) | {"NETNS": net.name(rank)} for rank in range(ranks)]
+        code, out, err = run_program(train_in_a_namespace, [flags] * ranks, environments)
+    assert code == 0, err
     (row,) = results.load(lab.rows_file)
     assert row["bytes_trusted"] is trusted
-    assert ("UNTRUSTED" in (tmp_path / "said").read_text()) is not trusted
+    assert ("UNTRUSTED" in out + err) is not trusted
     assert row["interface_steps"] == row["steps"] == 8
     assert (row["link_rate_asked"], row["link_delay_ms"]) == (None, 0)
     if trusted:  # headers are a few percent at most

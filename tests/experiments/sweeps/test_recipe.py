@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.sweeps.cells import cells_of
-from experiments.sweeps.recipe import VIRTUAL, read
-from fsdp_lab.config import TrainConfig
+from experiments.sweeps.recipe import read
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
 
@@ -18,10 +17,6 @@ RECIPES = sorted(path for path in (ROOT / "experiments" / "recipes").glob("*.yam
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_committed_recipe_can_be_run(path: Path) -> None:
-    if path.stem == "world_size" and VIRTUAL not in TrainConfig.specs():
-        with pytest.raises(ValueError, match="virtual_world_sizes: this version of the trainer has no --virtual_ranks"):
-            read(path)
-        return
     recipe = read(path)
     assert recipe.name == path.stem
     assert recipe.about
