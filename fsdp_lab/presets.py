@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from fsdp_lab.config import TrainConfig
+from fsdp_lab.conflicts import check_virtual
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
     """``config`` with nothing left open: the preset chosen, and its defaults where the user gave none.
 
     max_steps is the preset's only when the user gave neither max_steps nor num_epochs.
-    Raises ValueError for an unknown preset.
+    Raises ValueError for an unknown preset, and for settings that do not go together.
     """
+    check_virtual(config, has_gpu)
     model, data, optim = config.model, config.data, config.optim
     if model.model_dir is None:
         name = model.model or ("gpt2-62m" if has_gpu else "gpt2-nano")

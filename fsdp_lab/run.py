@@ -33,7 +33,6 @@ from fsdp_lab.entry import FAILED, PREEMPTED
 from fsdp_lab.environment import environment
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.goals import Goals
-from fsdp_lab.models.virtual import check_virtual
 from fsdp_lab.optim import StepOutcome
 from fsdp_lab.preempt import Preempted, Stop
 from fsdp_lab.profile_report import read_profile
@@ -83,7 +82,6 @@ class Run:
         ``config`` must be resolved (`fsdp_lab.presets.resolve`).
         """
         check_compression(config.comm)
-        check_virtual(config, has_gpu=torch.cuda.is_available())
         with join(config) as ranks:
             agree(config, ranks)
             name = ranks.broadcast(config.run.run_name or default_run_name(config.comm.comm_compress, _model(config)))

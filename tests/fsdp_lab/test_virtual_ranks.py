@@ -15,7 +15,7 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from fsdp_lab.cli import parse
-from fsdp_lab.models.virtual import check_virtual
+from fsdp_lab.conflicts import check_virtual
 from fsdp_lab.results import TIMES
 from fsdp_lab.results.schema import problems
 from fsdp_lab.settings import ConfigError
