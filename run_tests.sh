@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that must be green: lint, format, types, tests, scripts. All of it runs even when a part fails.
+# Everything that must be green: lint, format, types, tests, scripts, a small sweep. All of it runs even when a part fails.
 #
 #   ./run_tests.sh                  # all
 #   ./run_tests.sh -k config        # any flags: pytest alone, with these flags
@@ -18,6 +18,15 @@ syntax() {
     return "$failed"
 }
 
+smoke() { # a whole comparison, as a user makes one: a sweep of short runs, then its report
+    local folder status=0
+    folder=$(mktemp -d)
+    "$venv_python" -m experiments.sweep experiments/recipes/smoke.yaml --out "$folder/rows.jsonl" &&
+        "$venv_python" -m analysis.report "$folder/rows.jsonl" --out "$folder/report" --formats svg | tail -n 3 || status=1
+    rm -rf "$folder"
+    return "$status"
+}
+
 summary=() failed=0
 check() { # NAME COMMAND...
     local name=$1 outcome=ok
@@ -32,6 +41,7 @@ check "ruff format" "$venv_python" -m ruff format --check .
 check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments analysis
 check "scripts" syntax
 check "pytest" "$venv_python" -m pytest
+check "smoke sweep" smoke
 
 echo "== summary"
 printf '%s\n' "${summary[@]}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from analysis.arms import Arm, ArmRuns, Comparison
+from analysis.measures import bits_per_parameter
 
 LONGEST = 40  # letters
 
@@ -15,10 +16,10 @@ LONGEST = 40  # letters
 def named(comparisons: Sequence[Comparison], longest: int = LONGEST) -> list[Comparison]:
     """The same comparisons; arms with a label of more than ``longest`` letters have a name.
 
-    It leaves out the settings that all arms of its two methods have in common or, where that is not short enough
-    either, numbers them: ``uniform + delta no. 2``."""
+    It leaves out the settings that all arms of its two methods have in common; where that is not short enough either
+    it says what they sent a parameter and step, ``uniform + delta, 5.1 bits``, and numbers what is still alike."""
     arms = list(dict.fromkeys(runs.arm for c in comparisons for runs in c.arms))
-    names = _names(arms, longest)
+    names = _names(arms, _bits(comparisons), longest)
     return [_renamed(comparison, names) for comparison in comparisons]
 
 
@@ -27,14 +28,25 @@ def full(arm: Arm) -> str:
     return replace(arm, name=None).label
 
 
-def _names(arms: Sequence[Arm], longest: int) -> dict[Arm, str]:
+def _bits(comparisons: Sequence[Comparison]) -> dict[Arm, float]:
+    """Of the first run that knows."""
+    found: dict[Arm, float] = {}
+    for runs in (runs for comparison in comparisons for runs in comparison.arms):
+        known = [bits for row in runs.runs.values() if (bits := bits_per_parameter(row)) is not None]
+        if known:
+            found.setdefault(runs.arm, known[0])
+    return found
+
+
+def _names(arms: Sequence[Arm], bits: dict[Arm, float], longest: int) -> dict[Arm, str]:
     taken = {arm.label for arm in arms if len(arm.label) <= longest}
     found: dict[Arm, str] = {}
     for arm in arms:
         if len(arm.label) > longest:
             short = _without_the_common(arm, [a for a in arms if _methods(a) == _methods(arm)])
-            numbered = (f"{_methods(arm)} no. {number}" for number in itertools.count(1))
-            candidates = itertools.chain([short] if len(short) <= longest else [], numbered)
+            plain = _methods(arm) + (f", {bits[arm]:.1f} bits" if arm in bits else "")
+            numbered = (f"{plain} no. {number}" for number in itertools.count(2))
+            candidates = itertools.chain([short] if len(short) <= longest else [], [plain], numbered)
             found[arm] = next(name for name in candidates if name not in taken)
             taken.add(found[arm])
     return found

@@ -365,7 +365,7 @@ def test_all_checks_run_even_when_one_fails(checkout: Checkout) -> None:
     assert checkout.calls("pytest") == [["-m", "pytest"]]
     summary = dict(line.rsplit(None, 1) for line in done.stdout.partition("== summary\n")[2].splitlines())
     assert summary.pop("ruff check") == "FAILED"
-    assert set(summary) == {"ruff format", "mypy", "scripts", "pytest"}
+    assert set(summary) == {"ruff format", "mypy", "scripts", "pytest", "smoke sweep"}
 
 
 def test_flags_go_to_pytest_alone(checkout: Checkout) -> None:

@@ -224,17 +224,23 @@ def test_long_names_are_shortened_alike_everywhere() -> None:
 
     def with_settings(seed: int = 1, world: int = 2, **settings: object) -> Row:
         config = row["config"] | {"comm_config_json": settings, "param_compress": "none", "seed": seed}
-        return Row(row | {"config": config, "seed": seed, "world_size": world})
+        sent = round(12.5 / 16 * row["num_parameters"] * row["steps"])
+        sent *= 2 if settings == oddest else 1
+        return Row(row | {"config": config, "seed": seed, "world_size": world, "bytes_compressed_total": sent})
 
     common: dict[str, Any] = {"hadamard": True, "error_feedback": True, "block_size": 512}
     first, second = common | {"bits": 4}, common | {"bits": 3}
     odd = common | {"values": {"method": "uniform", "levels": 3, "clip_sigmas": 1.22}}
     odder = odd | {"values": odd["values"] | {"levels": 5}}
-    some = comparisons([with_settings(**s, world=w) for s in (first, second, odd, odder) for w in (2, 4)])
+    oddest = odd | {"values": odd["values"] | {"levels": 9}}
+    some = comparisons([with_settings(**s, world=w) for s in (first, second, odd, odder, oddest) for w in (2, 4)])
     found = names.named(some)
     for comparison in found:
         labels = [runs.arm.label for runs in comparison.arms]
-        assert labels == ["int8 bits=4", "int8 bits=3", "int8 no. 1", "int8 no. 2"]
+        assert labels == [
+            *("int8 bits=4", "int8 bits=3"),
+            *("int8, 12.5 bits", "int8, 12.5 bits no. 2", "int8, 25.0 bits"),
+        ]
         assert names.full(comparison.arms[0].arm) == "int8 bits=4 block_size=512 feedback hadamard"
     assert [runs.arm for c in found for runs in c.arms] == [runs.arm for c in some for runs in c.arms]  # still equal
     alone = arm(aaaaaaaaaaaaaaa=1, bbbbbbbbbbbbbbbbbbbbb=2)
