@@ -30,6 +30,7 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
         {"entropy": "rans"},
         {"entropy": "zstd"},
     ],
+    "uniform": [{}, {"levels": 1, "clip_sigmas": 1.2}, {"levels": 7, "scales": "bf16", "block_size": 96}],
     "qsgd": [{}, {"bits": 2, "bucket_size": 128}, {"bits": 2}, {"bits": 8}, {"norm": "l2"}],
     "nc": [{}, {"bits": 8}, {"rounding": "nearest"}, {"entropy": "rans"}],
     "terngrad": [{}, {"clip_sigmas": 0.0}, {"packing": "base3"}],
