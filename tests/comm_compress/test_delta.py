@@ -25,6 +25,7 @@ from tests.distributed import run_ranks
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LOSSLESS = {"mode": "lossless"}
+PREDICTS = {"predict": 0.8}
 
 
 def bits(values: Tensor) -> Tensor:
@@ -169,6 +170,36 @@ def test_quantized_replicas_stay_within_one_steps_error(values: Any, dtype: torc
         assert bool((error <= change / 254 * 1.01 + rounding).all())
 
 
+@pytest.mark.parametrize("values", ["int4", {"method": "uniform", "levels": 3, "block_size": 96}])
+def test_prediction_halves_the_error_where_steps_resemble_the_last(values: Any) -> None:
+    """Steps of an optimizer with momentum 0.9 on white gradients: the same bytes carry them twice as exactly."""
+    errors, sent = [], []
+    for predict in (0.0, 0.8):
+        method, states = build("delta", {"values": values, "predict": predict}), simulate.states(2)
+        generator = torch.Generator().manual_seed(0)
+        rows, momenta, squares = torch.randn(2, 960, generator=generator), torch.zeros(2, 960), []
+        for _ in range(40):
+            momenta = 0.9 * momenta + torch.randn(2, 960, generator=generator)
+            rows = rows - 0.001 * momenta
+            replicas, counts = gather(method, list(rows), states)
+            squares.append(float((replicas[0] - rows).square().mean()))
+        errors.append(sum(squares[10:]) ** 0.5)
+        sent.append(counts)
+    assert sent[0] == sent[1]
+    assert 0.4 < errors[1] / errors[0] < 0.6
+
+
+def test_what_is_expected_is_the_last_change_again() -> None:
+    method, states = build("delta", {"values": "identity", "predict": 0.5}), simulate.states(2)
+    rows = [torch.zeros(64), torch.ones(64)]
+    for step in range(3):
+        gather(method, [row + 4.0 * step for row in rows], states)
+    assert torch.equal(states[0].get("moved"), torch.full((2, 64), 4.0))
+    replicas = states[0].get("replicas")
+    assert replicas is not None
+    assert torch.equal(method._expected(replicas, 1, states[0]), torch.full((64,), 1 + 8 + 2.0))
+
+
 def test_quantized_bytes_are_those_of_the_nested_method() -> None:
     n, states = 1000, simulate.states(3)
     method = build("delta", {"values": {"method": "int8", "block_size": 104}})
@@ -179,7 +210,7 @@ def test_quantized_bytes_are_those_of_the_nested_method() -> None:
     assert sent == [ByteCount(values=2 * n, metadata=2 * (10 * 4 + 1 + 8))] * 3
 
 
-@pytest.mark.parametrize("config", [{}, LOSSLESS])
+@pytest.mark.parametrize("config", [{}, LOSSLESS, PREDICTS])
 def test_an_unchanged_row_is_not_sent(config: dict[str, Any]) -> None:
     method, states = build("delta", config), simulate.states(3)
     rows = [torch.randn(500, generator=torch.Generator().manual_seed(rank)) for rank in range(3)]
@@ -192,7 +223,7 @@ def test_an_unchanged_row_is_not_sent(config: dict[str, Any]) -> None:
     assert torch.equal(third[0], second[0])
 
 
-@pytest.mark.parametrize("config", [{}, LOSSLESS])
+@pytest.mark.parametrize("config", [{}, LOSSLESS, PREDICTS])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_arrives_and_leaves_again(config: dict[str, Any], bad: float) -> None:
     method, states = build("delta", config), simulate.states(2)
@@ -208,7 +239,7 @@ def test_what_is_not_finite_arrives_and_leaves_again(config: dict[str, Any], bad
         assert float((recovered[1] - torch.stack(rows) - 0.01).abs().max()) <= 0.011 / 14, "half a step of int4"
 
 
-@pytest.mark.parametrize("config", [{}, LOSSLESS])
+@pytest.mark.parametrize("config", [{}, LOSSLESS, PREDICTS])
 def test_replicas_survive_a_checkpoint_and_are_missed_without(config: dict[str, Any]) -> None:
     method, states = build("delta", config), simulate.states(2)
     rows = [torch.randn(300, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
@@ -254,6 +285,8 @@ def test_another_precision_starts_anew() -> None:
         ({"values": {"method": "int8", "error_feedback": True}}, ["values", "row by row"]),
         ({"values": {"method": "int8", "block": 1}}, ["values", "unknown key 'block'"]),
         ({"mode": "lossless", "values": "bf16"}, ["values = 'bf16'", "lossless"]),
+        ({"mode": "lossless", "predict": 0.5}, ["predict = 0.5", "lossless"]),
+        ({"predict": 1.0}, ["predict = 1.0", "less than 1"]),
         ({"mode": "exact"}, ["mode = 'exact'", "'quantized'", "'lossless'"]),
         ({"error_feedback": True}, ["error_feedback", "replica feeds the error back"]),
         ({"mode": "lossless", "error_feedback": True}, ["error_feedback", "loses nothing"]),
