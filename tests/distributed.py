@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import multiprocessing
 import os
 import socket
@@ -83,11 +85,21 @@ def run_program(
                 process.join()
 
 
+_PORTS = itertools.cycle(range(10_000 + os.getpid() % 5000, 32_000))
+
+
+def free_port() -> int:
+    """One to listen on a little later: below those that the kernel gives to whoever connects meanwhile."""
+    for port in _PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise AssertionError("unreachable: the ports go round")
+
+
 def torchrun_environment(world: int) -> list[dict[str, str]]:
     """What torchrun would tell each of ``world`` ranks on this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     shared = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
 

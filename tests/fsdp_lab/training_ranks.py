@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import warnings
 from multiprocessing.connection import Connection
 
-from tests.distributed import _CONTEXT, _collect
+from tests.distributed import _CONTEXT, _collect, free_port
 
 
 def train_ranks(world: int, runs: list[list[str]], timeout: float = 300) -> list[str | None]:
@@ -16,7 +15,7 @@ def train_ranks(world: int, runs: list[list[str]], timeout: float = 300) -> list
 
     None for a run that went well, or its exception as "Type: message". One start of the ranks for all runs.
     """
-    ports, pipes, processes = [_free_port() for _ in runs], [], []
+    ports, pipes, processes = [free_port() for _ in runs], [], []
     for rank in range(world):
         ours, theirs = _CONTEXT.Pipe(duplex=False)
         process = _CONTEXT.Process(target=_train, args=(rank, world, ports, runs, theirs), daemon=True)
@@ -53,9 +52,3 @@ def _train(rank: int, world: int, ports: list[int], runs: list[list[str]], pipe:
     pipe.close()
     sys.stdout.flush()
     os._exit(0)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
