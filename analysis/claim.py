@@ -17,11 +17,11 @@ from analysis.arms import Comparison
 from analysis.fairness import findings_of
 from analysis.finding import Finding
 from analysis.measures import bits_per_parameter
-from analysis.messages import unix_pipes, user_errors
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Paired, Verdict, paired, within
 from analysis.tables import change_text
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 # about ratios and speed-ups, of which the claim says nothing
 _BESIDE_THE_POINT = ("no_16_bit_baseline", "no_identity_on_gloo")

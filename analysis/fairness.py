@@ -18,9 +18,9 @@ from pathlib import Path
 from analysis import comparison_checks, row_checks
 from analysis.arms import TUNED, Comparison, comparisons
 from analysis.finding import Concerns, Finding
-from analysis.messages import unix_pipes
 from analysis.options import add_options
 from analysis.rows import Row, parse_selection, read, select
+from fsdp_lab.user_errors import unix_pipes
 
 _LETTERS = 90  # of a verdict's list
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.calibration import NONE, Calibration, read_json
-from analysis.messages import unix_pipes, user_errors
 from analysis.step_model import step_seconds, wire_bytes
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 BF16 = "bf16 + bf16"
 CALIBRATION = Path("results/reference/calibration.json")

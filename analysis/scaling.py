@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.calibration import read_json
-from analysis.messages import unix_pipes, user_errors
 from analysis.step_model import Codec, Cost, Link, Method, Model, Unit, step_seconds
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 SOURCES = {
     "H100 SXM: 989 TFLOP/s dense bf16, 3.35 TB/s": "NVIDIA H100 datasheet",

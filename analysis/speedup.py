@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.calibration import NONE, read_json
-from analysis.messages import unix_pipes, user_errors
 from analysis.predict import BF16, parse_rate
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 IDENTITY = "identity + identity"
 AIMS = {"100mbit": 6.0, "200mbit": 5.0, "1gbit": 2.0}

@@ -273,7 +273,7 @@ def _taken(mine: dict[nn.Parameter, Tensor], p: nn.Parameter) -> Tensor:
 
 def _sum(inputs: list[Tensor]) -> Tensor:
     """float32, rank after rank: a stack of them would take all their memory again."""
-    total = inputs[0].float() if inputs[0].dtype != torch.float32 else inputs[0].clone()
+    total = inputs[0].to(torch.float32, copy=True)
     for rows in inputs[1:]:
         total += rows
     return total

@@ -139,6 +139,23 @@ class TrainConfig(Config):
     comm: CommConfig = field(default_factory=CommConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
+    def row(self) -> dict[str, Any]:
+        """What a results row says of the settings."""
+        return {
+            "max_length": self.data.max_length,
+            "batch_size": self.optim.batch_size,
+            "gradient_accumulation_steps": self.optim.gradient_accumulation_steps,
+            "compress_method": self.comm.comm_compress,
+            "compress_config": self.comm.comm_config_json,
+            "param_compress_method": self.comm.param_compress,
+            "param_compress_config": self.comm.param_config_json,
+            "comm_dtype": self.comm.comm_dtype,
+            "seed": self.run.seed,
+            "virtual_ranks": self.run.virtual_ranks or None,
+            "config": self.resolved(),
+            "config_hash": self.digest(),
+        }
+
 
 def default_run_name(method: str, model: str, now: datetime | None = None) -> str:
     """A file-system-safe name such as ``topk-gpt2-nano-20250131-235959`` (UTC; ``now`` for a fixed time).

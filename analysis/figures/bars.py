@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.arms import ArmRuns, Comparison
-from analysis.figures.data import Datum, arms, of_quantity
+from analysis.figures.data import Datum, arms, of_quantity, of_summary
 from analysis.figures.palette import look
 from analysis.figures.style import Style
 from analysis.measures import Measure, over_seeds
@@ -38,6 +38,15 @@ def ordered(comparison: Comparison, measure: Measure) -> list[ArmRuns]:
         return rank, 0.0 if found is None else found.mean, arm.label
 
     return sorted((runs for runs in comparison.arms if over_seeds(runs, measure) is not None), key=key)
+
+
+def data(comparison: Comparison, measures: Mapping[str, Measure], by: str, lacking: str) -> list[Datum]:
+    """Every measure that an arm has, arms `ordered` by one of them; ValueError(``lacking``) when none has that one."""
+    known = ordered(comparison, measures[by])
+    if not known:
+        raise ValueError(lacking)
+    found = [(runs, name, over_seeds(runs, measure)) for runs in known for name, measure in measures.items()]
+    return [of_summary(runs, name, summary) for runs, name, summary in found if summary is not None]
 
 
 def figure(style: Style, count: int, widths: Sequence[float], **options: Any) -> tuple[Figure, list[Axes]]:

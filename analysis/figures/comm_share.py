@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analysis import timing
 from analysis.arms import Comparison
 from analysis.figures import bars
-from analysis.figures.data import Datum, arms, of_arm
+from analysis.figures.data import Datum, arms
 from analysis.figures.step_time import ENCODE, WIRE
 from analysis.figures.style import Style
 from analysis.measures import Measure, column
@@ -42,10 +42,7 @@ MEASURES: dict[str, Measure] = {WIRE.quantity: wire_percent, CODEC.quantity: cod
 
 def data(comparison: Comparison) -> list[Datum]:
     """The baselines first, then the smallest share. ValueError when none is known."""
-    known = bars.ordered(comparison, percent)
-    if not known:
-        raise ValueError("no run has comm_ratio with the times of its codec")
-    return [one for runs in known for name, measure in MEASURES.items() for one in of_arm(runs, name, measure)]
+    return bars.data(comparison, MEASURES, SHARE, "no run has comm_ratio with the times of its codec")
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arms import ArmRuns
-from analysis.measures import Measure, over_seeds
 from analysis.statistics import Summary
 
 
@@ -24,12 +23,6 @@ class Datum:
     high: float | None = None
     n: int = 1
     x: float | None = None
-
-
-def of_arm(runs: ArmRuns, quantity: str, measure: Measure) -> list[Datum]:
-    """One, or none where no run has the measure."""
-    found = over_seeds(runs, measure)
-    return [] if found is None else [of_summary(runs, quantity, found)]
 
 
 def of_summary(runs: ArmRuns, quantity: str, found: Summary, x: float | None = None) -> Datum:

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis import timing
 from analysis.arms import Comparison
 from analysis.figures import bars
-from analysis.figures.data import Datum, arms, of_arm
+from analysis.figures.data import Datum, arms
 from analysis.figures.style import Style
 from analysis.measures import Measure, column
 
@@ -32,10 +32,7 @@ MEASURES: dict[str, Measure] = {
 
 def data(comparison: Comparison) -> list[Datum]:
     """The baselines first, then the fastest. ValueError when no run was timed."""
-    timed = bars.ordered(comparison, MEASURES[STEP])
-    if not timed:
-        raise ValueError("no run has step_time_ms_mean")
-    return [one for runs in timed for name, measure in MEASURES.items() for one in of_arm(runs, name, measure)]
+    return bars.data(comparison, MEASURES, STEP, "no run has step_time_ms_mean")
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:

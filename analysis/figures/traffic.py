@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.arms import Comparison
 from analysis.figures import bars
-from analysis.figures.data import Datum, arms, of_arm, of_quantity
+from analysis.figures.data import Datum, arms, of_quantity
 from analysis.figures.style import Style
 from analysis.measures import Measure, bits_per_parameter
 from analysis.rows import is_number
@@ -56,10 +56,7 @@ MEASURES: dict[str, Measure] = {
 
 def data(comparison: Comparison) -> list[Datum]:
     """The baselines first, then the fewest bits. ValueError when no rank sent anything."""
-    known = bars.ordered(comparison, bits_per_parameter)
-    if not known:
-        raise ValueError("no run of two ranks or more has bytes_compressed_total")
-    return [one for runs in known for name, measure in MEASURES.items() for one in of_arm(runs, name, measure)]
+    return bars.data(comparison, MEASURES, BITS, "no run of two ranks or more has bytes_compressed_total")
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from analysis.calibration import Calibration, read_json
 from analysis.figures.style import FORMATS, Style
-from analysis.messages import unix_pipes, user_errors
 from analysis.names import named
 from analysis.options import add_options, comparisons_of
 from analysis.predict import Predictor
@@ -29,6 +28,7 @@ from analysis.report.contents import Subject, document
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.rows import parse_selection, read, select
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:

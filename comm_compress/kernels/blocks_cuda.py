@@ -72,19 +72,8 @@ def encode_blocks(
         grid = (triton.cdiv(blocks * in_block, TILES), num_rows)
         launch(_tile_sizes, grid, *source, *found, blocks, in_block, block, **size, TILES=TILES)
         size.pop("ROTATE")
-        launch(
-            _combine,
-            (blocks, num_rows),
-            *found,
-            blocks,
-            in_block,
-            block,
-            n,
-            scales,
-            row_stride(scales),
-            **size,
-            **short,
-        )
+        place = (blocks, in_block, block, n, scales, row_stride(scales))
+        launch(_combine, (blocks, num_rows), *found, *place, **size, **short)
     programs, shape = tiles(code.block(n), n)
     if code.bits is None:  # a line is a byte
         programs = triton.cdiv(n, TILE // 8 * TRITS)

@@ -144,8 +144,9 @@ class QuantizedDelta(Delta):
 
     With ``predict`` p, expected = replica + p (replica - the one before): optimizers with momentum take steps that
     resemble the last one, so that less is left to send (differential pulse code modulation; not in the paper).
-    Where Adam's gradients are white noise, beta1 = 0.9 and p = 0.8, the error of any q halves at the same bits. It
-    keeps the last change of all rows, a third copy of the unsharded parameters. The bound holds for row - expected.
+    Where Adam's gradients are white noise, beta1 = 0.9 and p = 0.8, the error of q about halves at nearly the same
+    bits. It keeps the last change of all rows, a third copy of the unsharded parameters. The bound is then one of
+    row - expected.
     """
 
     no_feedback = "the difference to the replica feeds the error back already"

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.sweeps.cells import Cell, virtual_ranks
-from experiments.sweeps.recipe import VIRTUAL
+from experiments.sweeps.cells import Cell
 from experiments.training import TRAINER, torchrun_command
 from fsdp_lab import results
 from fsdp_lab.config import TrainConfig
@@ -86,20 +85,9 @@ def record(cell: Cell, config: TrainConfig, status: str, error: str, out: Path) 
         "run_name": config.run.run_name,
         "world_size": cell.world_size,
         "model": cell.varied["model"],
-        "max_length": config.data.max_length,
-        "batch_size": config.optim.batch_size,
-        "gradient_accumulation_steps": config.optim.gradient_accumulation_steps,
-        "compress_method": config.comm.comm_compress,
-        "compress_config": config.comm.comm_config_json,
-        "param_compress_method": config.comm.param_compress,
-        "param_compress_config": config.comm.param_config_json,
-        "comm_dtype": config.comm.comm_dtype,
-        "seed": config.run.seed,
-        "config": config.resolved(),
-        "config_hash": config.digest(),
+        **config.row(),
         "link_rate_asked": rate,
         "link_delay_ms": delay,
-        **({VIRTUAL: virtual} if (virtual := virtual_ranks(cell.config)) else {}),
         **environment(),
     }
     return results.append(out, row)

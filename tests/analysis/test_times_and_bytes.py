@@ -230,11 +230,15 @@ def test_every_label_has_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fonts, "chinese", lambda: "DejaVu Sans")  # the words, not their look
     style = Style("slides", "single", "zh")
     comparison = compared(rows())
-    for module in (step_time, comm_share, traffic):
-        module.draw(module.data(comparison), style)
-    breakeven.draw(breakeven.of_comparison(comparison), style)
-    scaling.draw(scaling.data(series.worlds(worlds())[0]), style)
-    bandwidth.draw(bandwidth.of_calibration(Predictor(Calibration(planted.document()), "blocks", 2), "blocks"), style)
+    calibrated = Predictor(Calibration(planted.document()), "blocks", 2)
+    figures = [module.draw(module.data(comparison), style) for module in (step_time, comm_share, traffic)]
+    figures.append(breakeven.draw(breakeven.of_comparison(comparison), style))
+    figures.append(scaling.draw(scaling.data(series.worlds(worlds())[0]), style))
+    figures.append(bandwidth.draw(bandwidth.of_calibration(calibrated, "blocks"), style))
+    for figure in figures:
+        labels = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
+        assert labels
+        assert all(any("\u4e00" <= letter <= "\u9fff" for letter in label) for label in labels), labels
 
 
 def test_bits_are_of_all_traffic() -> None:
