@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from comm_compress.segments import Segment, segments_of
@@ -52,6 +52,16 @@ def gathered_dtypes(group: Any) -> set[torch.dtype]:
         cast if cast is not None and p.sharded_param.is_floating_point() else p.sharded_param.dtype
         for p in group.fsdp_params
     }
+
+
+def masters(group: Any) -> list[Tensor]:
+    """The float32 shards ``[n_i]`` that FSDP2 rounds to gather them, in order; empty when it rounds none.
+
+    Of a group that is sharded now: not of one that backward gathers from fewer ranks than it was sharded over.
+    """
+    if not all(p.param_dtype is not None and p.orig_dtype == torch.float32 for p in group.fsdp_params):
+        return []
+    return [p._sharded_param_data for p in group.fsdp_params]
 
 
 class Meshes(NamedTuple):

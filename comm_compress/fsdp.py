@@ -160,7 +160,7 @@ def attach(
             handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:
             state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
-            gather = CompressedAllGather(state, all_gather, handle.ledger, handle.workspaces)
+            gather = CompressedAllGather(state, all_gather, handle.ledger, handle.workspaces, unit)
             require_segments(all_gather, state)
             handle._gathers.append((group, gather))
             handle._set(group, "_all_gather_comm", gather)

@@ -42,6 +42,13 @@ class Unit(NamedTuple):
         segments = _compat.segments(parameters, shard.size())
         return State(self.name, shard.rank(), shard.size(), seed + (replica << 32), segments)
 
+    def master(self, row: Tensor) -> Callable[[], Tensor] | None:
+        """Reads the float32 values that ``row`` was rounded from; None when it was not."""
+        shards = _compat.masters(self.group)
+        if sum(shard.numel() for shard in shards) != row.numel() or not shards:
+            return None
+        return lambda: torch.cat([shard.to(row.device, non_blocking=True) for shard in shards])
+
     def gradient_segments(self, n: int) -> tuple[Segment, ...]:
         """Where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
         segments = _compat.segments(_compat.trainable(self.parameters), self.meshes.shard.size())
@@ -136,6 +143,7 @@ class CompressedAllGather(Comm):
         counted = not self.exact
         collective, workspace = Collective(input_tensor.device), self.workspaces.acquire(input_tensor.device)
         state.begin(output=output_tensor, workspace=workspace)
+        state.master = None if self.unit is None or again else self.unit.master(input_tensor)
         running = transport.Running(compressor.all_gather(input_tensor, state), group, collective, workspace)
 
         def finish() -> None:

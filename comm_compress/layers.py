@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +92,13 @@ class ByLayer(Compressor):
         """Part after part."""
         out = row.new_empty((state.world, row.numel()))
         for part in self._parts(row.numel(), state.segments):
-            columns = take_columns(row, part.spans)
-            gathered = yield from part.method.all_gather(columns, state.child(part.label, part.segments))
+            columns, child = take_columns(row, part.spans), state.child(part.label, part.segments)
+            if state.master is not None:
+                child.master = partial(_columns_of, state.master, part.spans)
+            gathered = yield from part.method.all_gather(columns, child)
             put_columns(gathered, part.spans, out)
         return out
+
+
+def _columns_of(master: Callable[[], Tensor], spans: Spans) -> Tensor:
+    return take_columns(master(), spans)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -50,6 +50,7 @@ class State:
     ``finite``: bool scalar tensor set by `begin`: were all of this rank's inputs finite? A state must never
     absorb the others.
     ``output``: where the caller wants the result of the collective under way, or None; see `result`.
+    ``master``: reads the float32 ``[n]`` that the row of the gather under way was rounded from; None: it is the row.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class State:
         self.unit, self.rank, self.world, self.seed, self.segments = unit, rank, world, seed, segments
         self.finite: Tensor | None = None
         self.output: Tensor | None = None
+        self.master: Callable[[], Tensor] | None = None
         self.tick = 0
         self._workspace: Workspace | None = None
         self._path = ""
@@ -85,7 +87,7 @@ class State:
 
     def end(self) -> None:
         """The collective is over: its memory, and where its result went, may be someone else's from now on."""
-        self.output = self._workspace = None
+        self.output = self._workspace = self.master = None
         for child in self._children.values():
             child.end()
 

@@ -63,28 +63,29 @@ class Delta(Compressor):
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """Send the change of this rank's row, apply those of all."""
+        source = self._source(row, state)
         replicas = state.get("replicas")
-        if replicas is not None and (replicas.shape != (state.world, row.numel()) or replicas.dtype != row.dtype):
+        if replicas is not None and (replicas.shape != (state.world, row.numel()) or replicas.dtype != source.dtype):
             replicas = None  # on all ranks alike: another world size, or another precision
-        message, count = self._message(row, replicas, state)
+        message, count = self._message(row, source, replicas, state)
         received = yield Gather(Encoded.ragged([message], row.numel(), [count]))
         if replicas is not None and not any(received.lengths):
             return replicas
-        gathered = torch.empty(state.world, row.numel(), dtype=row.dtype, device=row.device)
+        gathered = torch.empty(state.world, row.numel(), dtype=source.dtype, device=row.device)
         for r in range(received.num_rows):
             gathered[r] = self._advanced(received.row(r), replicas, r, row.dtype, state)
         self._learn(replicas, gathered, state)
         state.put("replicas", gathered)
         return gathered
 
-    def _message(self, row: Tensor, replicas: Tensor | None, state: State) -> tuple[Tensor, ByteCount]:
+    def _message(self, row: Tensor, source: Tensor, replicas: Tensor | None, state: State) -> tuple[Tensor, ByteCount]:
         if replicas is not None:
-            if self._unchanged(row, replicas[state.rank], state):
+            if self._unchanged(source, replicas[state.rank], state):
                 return row.new_empty(0, dtype=torch.uint8), ByteCount()
-            if (change := self._change(row, self._expected(replicas, state.rank, state), state)) is not None:
+            if (change := self._change(source, self._expected(replicas, state.rank, state), state)) is not None:
                 data, count = change
                 return _flagged(CHANGE, data), count + ByteCount(metadata=FLAG_BYTES)
-        self._sent_whole(row, state)
+        self._sent_whole(source, state)
         data = row.contiguous().view(torch.uint8)
         return _flagged(WHOLE, data), ByteCount(values=data.numel(), metadata=FLAG_BYTES)
 
@@ -109,6 +110,10 @@ class Delta(Compressor):
 
     def _learn(self, replicas: Tensor | None, gathered: Tensor, state: State) -> None:
         """All rows have moved on from ``replicas`` (None: they are the first ones)."""
+
+    def _source(self, row: Tensor, state: State) -> Tensor:
+        """What replicas follow: ``row``, or what it was rounded from."""
+        return row
 
     @abstractmethod
     def _unchanged(self, row: Tensor, replica: Tensor, state: State) -> bool:
@@ -157,6 +162,9 @@ class QuantizedDelta(Delta):
         require(carries, "values", config.values, "a method that encodes row by row and may carry parameters itself")
         assert isinstance(codec, Codec)
         self.codec, self.predict = codec, config.predict
+
+    def _source(self, row: Tensor, state: State) -> Tensor:
+        return row if state.master is None else state.master()
 
     def _unchanged(self, row: Tensor, replica: Tensor, state: State) -> bool:
         last = state.get("last")

@@ -364,6 +364,25 @@ def _resumed(config: dict[str, Any]) -> float:
     return worst(full(straight), full(resumed))
 
 
+def _of_masters(config: dict[str, Any]) -> tuple[set[torch.dtype], float, float]:
+    """Replicas' dtypes, their distance to the float32 parameters, that of parameters rounded to bf16."""
+    model = sharded(MIXED)
+    handle = cc.attach(model, all_gather=build("delta", config))
+    _sgd(model, range(3))
+    model.unshard()  # the root's: what the last step did is sent
+    model.reshard()
+    state = handle._by_key["all_gather/root"]
+    kept = {key: t for key, t in state.state_dict().items() if key.endswith("replicas")}
+    masters = [p.to_local() for n, p in model.named_parameters() if not n.startswith(("blocks", "branch"))]  # type: ignore[attr-defined]
+    mine = torch.cat([replica[dist.get_rank()] for replica in kept.values()]).float()
+    rows = torch.zeros_like(mine)  # rows of one rank are padded at each parameter's end
+    for segment in state.segments:
+        local = masters.pop(0).flatten()
+        rows[segment.start : segment.start + local.numel()] = local
+    distances = [float((other - rows).abs().max()) for other in (mine, rows.bfloat16())]
+    return {replica.dtype for replica in kept.values()}, distances[0], distances[1]
+
+
 def _refused() -> str:
     try:
         cc.attach(sharded(), reduce_scatter=build("delta", {}))
@@ -377,6 +396,8 @@ def _two_ranks() -> dict[str, Any]:
         "lossless": _lossless_against_stock(),
         "quantized": _quantized(),
         "resumed": [_resumed({}), _resumed(LOSSLESS)],
+        "of masters": [_of_masters({"values": "int8"}), _of_masters({"values": "int8", "layers": {"*none*": "int8"}})],
+        "of rows": _of_masters(LOSSLESS),
         "refused": _refused(),
     }
 
@@ -408,6 +429,17 @@ def test_quantized_tracks_stock_and_gathers_once_a_step(two_ranks: list[dict[str
             previous = backward
         parameters = sum(p.numel() for p in Net().parameters())
         assert 4 * parameters * 1.5 <= state_bytes < 4 * parameters * 2, "replicas of all rows, and its own last one"
+
+
+def test_quantized_replicas_follow_the_float32_parameters(two_ranks: list[dict[str, Any]]) -> None:
+    """Under mixed precision bf16 rows would change in steps of an ulp, and some elements not at all."""
+    for rank in two_ranks:
+        for dtypes, distance, rounding in rank["of masters"]:
+            assert dtypes == {torch.float32}
+            assert 0 < distance < rounding / 10
+        dtypes, distance, rounding = rank["of rows"]
+        assert dtypes == {torch.bfloat16}
+        assert distance == rounding
 
 
 def test_a_resumed_run_is_the_run(two_ranks: list[dict[str, Any]]) -> None:
