@@ -39,6 +39,8 @@ class Compressor(ABC):
     for_parameters: bool = False
     """May it run an all-gather? Only methods that bring every element back close to itself, the same at every
     call between two optimizer steps."""
+    for_changes: bool = False
+    """May it carry changes of parameters (`delta`), whose error is fed back, though not parameters themselves?"""
     needs_segments: bool = False
     """Does it need to know where each parameter lies (`State.segments`)?"""
     additive: bool = True

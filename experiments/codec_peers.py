@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from comm_compress.methods.lowrank import PowerSGDConfig
+from comm_compress.methods.powersgd import PowerSGDConfig
 from experiments.codec_timing import DECODE, ENCODE, ROUNDS, ROUNDS_FEEDBACK, WORLDS, Run, Sample, sum_of
 from experiments.codec_unit import Unit, timed
 

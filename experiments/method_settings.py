@@ -48,6 +48,12 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
     "thresholdv": [{}, {"quantile": 0.9}, {"quantile": 0.999}],
     "dgc": [{}, {"ratio": 0.01}, {"ratio": 0.05}],
     "powersgd": [{}, {"rank": 1}, {"rank": 8}],
+    "lowrank": [
+        {},
+        {"lines": 0.02, "line_scales": True},
+        {"rank": 4, "lines": 0.01, "line_scales": True},
+        {"lines": 0.02, "line_scales": True, "values": "int8"},
+    ],
     "sketch": [{}, {"ratio": 0.005}, {"ratio": 0.05}],
     # without its uncompressed first steps, which would be all that a table of two collectives shows
     "gradiveq": [{"basis_warmup": 0}, {"basis_warmup": 0, "ratio": 0.25}, {"basis_warmup": 0, "ratio": 0.5}],

@@ -45,6 +45,7 @@ LOOKS: Final[dict[str, Look]] = {
     "dgc": Look("#B2182B", "v"),
     # projections: orange and yellow
     "powersgd": Look("#E69F00", "o"),
+    "lowrank": Look("#FF7F50", "P"),
     "sketch": Look("#D6C000", "*"),
     "gradiveq": Look("#8A6100", "h"),
     # changes of parameters; the control

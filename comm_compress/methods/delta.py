@@ -30,7 +30,7 @@ class DeltaConfig:
     """Settings of delta.
 
     ``mode``: "quantized" sends the change by the method ``values`` (a name or ``{"method": ...}``: one that may
-    carry parameters itself, also with ``entropy``), "lossless" its entropy-coded distance in ulps.
+    carry parameters or their changes, also with ``entropy``), "lossless" its entropy-coded distance in ulps.
     ``predict`` (quantized): that much of the last change is expected again, and only the rest is sent.
     """
 
@@ -157,11 +157,13 @@ class QuantizedDelta(Delta):
     no_feedback = "the difference to the replica feeds the error back already"
 
     def __init__(self, config: DeltaConfig) -> None:
-        codec = nested("values", config.values)
-        carries = isinstance(codec, Codec) and codec.for_parameters
-        require(carries, "values", config.values, "a method that encodes row by row and may carry parameters itself")
+        settings = {"method": config.values} if isinstance(config.values, str) else config.values
+        codec = nested("values", {"error_feedback": False, **settings})
+        carries = isinstance(codec, Codec) and (codec.for_parameters or codec.for_changes)
+        wanted = "a method that encodes row by row and may carry parameters or their changes"
+        require(carries, "values", config.values, wanted)
         assert isinstance(codec, Codec)
-        self.codec, self.predict = codec, config.predict
+        self.codec, self.predict, self.needs_segments = codec, config.predict, codec.needs_segments
 
     def _source(self, row: Tensor, state: State) -> Tensor:
         return row if state.master is None else state.master()
@@ -185,7 +187,7 @@ class QuantizedDelta(Delta):
         if not bool(torch.isfinite(difference).all()):
             return None
         state.put("last", row.clone())
-        encoded = self.codec.encode(difference.unsqueeze(0), state.child("values"))
+        encoded = self.codec.encode(difference.unsqueeze(0), state.child("values", state.segments))
         return encoded.row(0), encoded.byte_count(0)
 
     def _sent_whole(self, row: Tensor, state: State) -> None:

@@ -1,238 +1,271 @@
-"""Low-rank projection of each weight matrix's gradient."""
+"""Each rank's own matrices as two thin factors, and the lines that do not fit into them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from comm_compress import kernels, nonfinite
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded
+from comm_compress import kernels
+from comm_compress.compressor import Codec
+from comm_compress.encoded import ByteCount, Encoded
 from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.methods.nested_values import value_codec
+from comm_compress.methods.orthonormal import orthonormal
 from comm_compress.registry import register, require
-from comm_compress.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request
 from comm_compress.segments import Segment, Spans, put_columns, take_columns
 from comm_compress.state import State
 
+WORTH_FACTORS = 2  # a matrix goes as factors when it has so many times their elements
+HEAD = struct.Struct("<2I")  # of a row: how many matrices, bytes of their values
+MATRIX_HEAD = struct.Struct("<5IB")
+
 
 @dataclass(frozen=True)
-class PowerSGDConfig:
-    """Settings of powersgd.
+class LowRankConfig:
+    """Settings of lowrank.
 
-    ``rank`` of the approximation, at most a matrix's smaller side. ``min_compression_rate``: a matrix goes
-    uncompressed unless a reduce-scatter of it takes at least so many times the bytes of the two all-reduces.
-    ``warm_start``: begin each step from the last step's right factor, or from a new random one.
+    ``rank`` of the factors. ``lines``: that share of the lines along a matrix's longer side (the rows of an embedding),
+    the largest ones, goes as it is. ``line_scales``: bring all other lines to one length first (a power of two, a
+    byte a line), so that small ones keep their direction: for gradients whose optimizer rescales every element
+    anyway. ``values``: the codec of the long factor and of whole lines. ``rest``: that of vectors, and of matrices
+    too small to factor. Both encode single rows and remember nothing.
     """
 
-    rank: int = 4
-    min_compression_rate: float = 2.0
-    warm_start: bool = True
+    rank: int = 8
+    lines: float = 0.0
+    line_scales: bool = False
+    values: Mapping[str, Any] | str = "int4"
+    rest: Mapping[str, Any] | str = "int8"
 
     def __post_init__(self) -> None:
         require(self.rank > 0, "rank", self.rank, "positive")
-        require(self.min_compression_rate > 0, "min_compression_rate", self.min_compression_rate, "positive")
-
-
-ALL_REDUCE = 2  # a ring sends every chunk twice: once to be summed, once to be known to all
+        require(0 <= self.lines <= 0.5, "lines", self.lines, "between 0 and 0.5")
 
 
 class _Matrix(NamedTuple):
-    """A compressed parameter ``[a, b]``: its columns in every row, its rows per rank, and the rank r of its factors."""
+    """Columns ``start`` on of a row hold an ``[a, b]`` matrix, which goes as factors of rank ``r``.
 
+    Its ``whole`` largest lines go as they are; the others have one length when it is ``scaled``.
+    """
+
+    start: int
     a: int
     b: int
-    start: int
-    stop: int
-    chunk: int
-    rank: int
+    r: int
+    whole: int
+    scaled: bool
 
-    def chunks(self, rows: Tensor) -> Tensor:
-        """``[W, chunk, b]``: a view of it in ``rows`` ``[W, n]``, with the padding of dim 0."""
-        return rows[:, self.start : self.stop].view(-1, self.chunk, self.b)
+    @property
+    def stop(self) -> int:
+        return self.start + self.a * self.b
 
-    def spread(self, left: Tensor, world: int) -> Tensor:
-        """A left factor ``[a, r]`` over the ranks, ``[W, chunk, r]``, zero where the padding is."""
-        out = left.new_zeros(world * self.chunk, self.rank)
-        out[: self.a] = left
-        return out.view(world, self.chunk, self.rank)
+    @property
+    def long(self) -> int:
+        return max(self.a, self.b)
 
+    @property
+    def short(self) -> int:
+        return min(self.a, self.b)
 
-class _Plan(NamedTuple):
-    """What becomes of a unit's parameters: low rank, or columns that stay as they are."""
+    @property
+    def num_values(self) -> int:
+        return self.long * self.r + self.whole * self.short
 
-    matrices: list[_Matrix]
-    plain: Spans
+    def tall(self, row: Tensor) -> Tensor:
+        """The matrix in a row, ``[long, short]``: a view."""
+        matrix = row[self.start : self.stop].view(self.a, self.b)
+        return matrix if self.a >= self.b else matrix.t()
 
 
 class _Factors(NamedTuple):
-    """What a rank gave for one matrix: the agreed left factors over all ranks, ``[W, chunk, r]``, its own right
-    factors ``[b, r]``."""
+    """One matrix on its way: what its lines are scaled by, which go whole, and the two factors."""
 
-    matrix: _Matrix
-    left: Tensor
-    right: Tensor
-
-
-class _Sent(NamedTuple):
-    shape: torch.Size
-    device: torch.device
-    factors: list[_Factors]
-    spans: Spans
-    plain: Encoded
+    exponents: Tensor  # int8 [long], or empty
+    places: Tensor  # int64 [whole]
+    whole: Tensor  # [whole, short]
+    left: Tensor  # [r, long]
+    right: Tensor  # bfloat16 [short, r], orthonormal to its rounding
 
 
-@register("powersgd", PowerSGDConfig, error_feedback=True)
-class PowerSGD(Compressor):
-    """One step of subspace iteration on the summed gradient M = sum_r M_r (Vogels et al., arXiv 1905.13727).
+@register("lowrank", LowRankConfig, error_feedback=True)
+class LowRank(Codec):
+    """M ~ S + D U V^T: the largest lines as they are, the others by factors with a step of subspace iteration.
 
-        P   = orthonormal(sum_r M_r Q)         all-reduce of r a floats
-        Q_r = M_r^T P                          all-reduce of r b floats, Q = sum_r Q_r
-        M   ~ P Q^T = P P^T M                  the next step starts from this Q
+        V = orthonormal(M^T M V')       V' from the last step, for each destination; bfloat16 on the wire
+        U = M V (V^T V)^-1              the best left factor for the rounded V; by the codec ``values``
+        D                               powers of two, with ``line_scales``
 
-    Every rank holds its whole unsharded gradient, so both products are local; rank d needs all of P to
-    orthonormalise it, but decodes only its own rows of P Q^T. A projection: ||M - P P^T M|| <= ||M||, exact
-    where M has rank r or less; biased, so error feedback is on by default.
+    PowerSGD (arXiv 1905.13727) without its all-reduces: each rank factors its own shard's rows, so the factors can
+    be quantised, and parameters can go this way too, as changes (`delta`); ATOMO (arXiv 1806.04090) and GradZip are
+    its kin. Why it pays: what a language model's step does to its embedding is nearly of rank one (every token
+    that was not seen is pushed the same way), and a batch touches few rows beside that; Adam makes small rows as
+    important as large ones, hence ``line_scales``. Biased: error feedback is on by default. As the values of
+    `delta` the replica's distance is fed back anyway.
 
-    64 r (a + b) / (a b) bits an element of an a x b matrix: a ring all-reduce sends twice the bytes of a
-    reduce-scatter of the same tensor. A parameter counts as a matrix of shape[0] rows; vectors, and matrices
-    for which this saves too little, go as they are. Q is orthonormalised before it is used: that changes no
-    P P^T, keeps P at the gradient's own scale, and gives columns that a zero gradient wiped out a new direction.
-    One element that is not finite in a unit with matrices makes every rank's total NaN.
-
-    Unlike in torch's DDP hook of the same name, the residual is this rank's own error, not its distance from the
-    average (their sums over ranks are equal), and the compression rate counts what the wire carries.
+    Bits an element of an a x b matrix, a the longer side: q r / b + 16 r / a, q those of ``values``, 8 / b for
+    ``line_scales``, and (q + 32 / b) for each element of a whole line.
     """
 
+    fixed_size = False
     needs_segments = True
+    for_changes = True
 
-    def __init__(self, config: PowerSGDConfig) -> None:
+    def __init__(self, config: LowRankConfig) -> None:
         self.config = config
+        self.values = value_codec(config.values, "values") or UNCOMPRESSED
+        self.rest = value_codec(config.rest, "rest") or UNCOMPRESSED
 
-    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
-        plan = self._plan(rows.shape[1], rows.shape[0], state.segments)
-        total = torch.zeros(rows.shape[1], device=rows.device)
-        plain = UNCOMPRESSED.encode(take_columns(rows, plan.plain), state)
-        if plan.plain:
-            put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), plan.plain, total)
-        factors: list[_Factors] = []
-        if plan.matrices:
-            factors, finite = yield from self._project(rows, plan.matrices, total, state)
-            total.masked_fill_(~finite, torch.nan)
-        return Reduced(total, _Sent(rows.shape, rows.device, factors, plan.plain, plain))
+    def encode(self, rows: Tensor, state: State) -> Encoded:
+        """Each row with right factors of its own, kept for the next step."""
+        num_rows, n = rows.shape
+        matrices = self._matrices(n, state.segments)
+        starts = self._starts(matrices, rows, state)
+        sizes = [m.short * m.r for m in matrices]
+        factors = [
+            [
+                _factor(m, m.tall(row), v.view(m.short, m.r))
+                for m, v in zip(matrices, start.split_with_sizes(sizes), strict=True)
+            ]
+            for row, start in zip(rows.float(), starts, strict=True)
+        ]
+        long = [
+            torch.cat([part.flatten() for f in of_row for part in (f.left, f.whole)] or [rows[0, :0].float()])
+            for of_row in factors
+        ]
+        values = self.values.encode(torch.stack(long), state.child("values"))
+        rest = self.rest.encode(take_columns(rows, _others(matrices, n)).float(), state.child("rest"))
+        if matrices:
+            rights = [torch.cat([f.right.float().flatten() for f in of_row]) for of_row in factors]
+            state.propose("right_factors", torch.stack(rights))
+        made = [_message(matrices, factors[i], values, rest, i) for i in range(num_rows)]
+        return Encoded.ragged([message for message, _ in made], n, [count for _, count in made])
 
-    def _project(
-        self, rows: Tensor, matrices: list[_Matrix], total: Tensor, state: State
-    ) -> Generator[Request, Any, tuple[list[_Factors], Tensor]]:
-        """Write this rank's rows of every P Q^T to ``total``; was the input finite on all ranks?"""
-        world, gradient = rows.shape[0], rows.float()
-        starts = self._starts(matrices, rows.device, state)
-        lefts = [_times(m.chunks(gradient), _orthonormal(q))[: m.a] for m, q in zip(matrices, starts, strict=True)]
-        summed = yield AllReduce(_joined([*lefts, _nan_unless_finite(rows)]), "sum", "values")
-        # All ranks see that a step is void, or none does: they must keep the same right factors.
-        finite = torch.isfinite(summed).all()
-        summed = torch.where(finite, summed, 0)
-        factors = []
-        for m, p in zip(matrices, _split(summed, [(m.a, m.rank) for m in matrices]), strict=True):
-            left = m.spread(torch.where(finite, _orthonormal(p), 0), world)
-            factors.append(_Factors(m, left, _transpose_times(m.chunks(gradient), left)))
-        agreed = yield AllReduce(_joined([f.right for f in factors]), "sum", "values")
-        rights = _split(agreed, [(m.b, m.rank) for m in matrices])
-        for (m, left, _), right in zip(factors, rights, strict=True):
-            total[m.start : m.stop] = (left[state.rank] @ right.T).flatten()
-        if self.config.warm_start:
-            usable = finite & torch.isfinite(agreed).all()
-            state.propose("right_factors", torch.where(usable, agreed, _joined(starts)))
-        return factors, finite
-
-    def _starts(self, matrices: list[_Matrix], device: torch.device, state: State) -> list[Tensor]:
-        """Where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
-        shapes = [(m.b, m.rank) for m in matrices]
-        size = sum(b * r for b, r in shapes)
-        start = state.get("right_factors") if self.config.warm_start else None
-        if start is None:
-            start = kernels.uniform(state.key("right factors", shared=True), size, device) - 0.5
-            if self.config.warm_start:
-                state.put("right_factors", start)
-        if start.numel() != size:
-            raise ValueError(
-                f"{self.name}: unit {state.unit!r} has right factors of {start.numel()} elements from earlier steps, "
-                f"{size} with rank = {self.config.rank}: the state is of another setting or another model"
-            )
-        return _split(start, shapes)
-
-    def _plan(self, n: int, world: int, segments: Sequence[Segment]) -> _Plan:
-        if n and not segments:
-            raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
-        matrices, plain = [], []
-        for s in segments:
-            a, b = s.shape[0], math.prod(s.shape[1:])
-            rank = min(self.config.rank, a, b)
-            low_rank = rank * (a + b) * ALL_REDUCE
-            if len(s.shape) > 1 and rank and a * b >= self.config.min_compression_rate * low_rank:
-                matrices.append(_Matrix(a, b, s.start, s.stop, math.ceil(a / world), rank))
-            else:
-                plain.append((s.start, s.stop))
-        return _Plan(matrices, plain)
-
-    def traffic_of(self, segments: Sequence[Segment], world: int, dtype: torch.dtype = torch.float32) -> int:
-        """Bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
-        n = max((s.stop for s in segments), default=0)
-        plan = self._plan(n, world, segments)
-        lefts = sum(m.a * m.rank for m in plan.matrices) + bool(plan.matrices)
-        rights = sum(m.b * m.rank for m in plan.matrices)
-        plain = dtype.itemsize * sum(b - a for a, b in plan.plain)
-        return (world - 1) * (plain + sum(ALL_REDUCE * math.ceil(4 * size / world) for size in (lefts, rights)))
-
-    def contribution(self, sent: _Sent) -> Tensor:
-        """P Q_r^T for every matrix, and the plain columns: float32."""
-        out = torch.zeros(sent.shape, device=sent.device)
-        for m, left, right in sent.factors:
-            m.chunks(out).copy_(left @ right.T)
-        put_columns(UNCOMPRESSED.decode(sent.plain), sent.spans, out)
+    def decode(self, encoded: Encoded) -> Tensor:
+        """``[R, n]``, float32."""
+        out = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
+        for i, row in enumerate(out):
+            self._decode_row(encoded.row(i), row)
         return out
 
-    def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
-        """Matrix by matrix: never a second copy of the gradient."""
-        for m, left, right in sent.factors:
-            m.chunks(target).baddbmm_(left, right.T.expand(left.shape[0], -1, -1), alpha=-1)
-        for a, b in sent.spans:
-            target[:, a:b] = 0
-        return target
+    def _matrices(self, n: int, segments: Sequence[Segment]) -> list[_Matrix]:
+        """Which columns go as factors."""
+        if n and not segments:
+            raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
+        found = []
+        for s in segments:
+            b = math.prod(s.shape[1:])
+            a, r = (s.stop - s.start) // max(1, b), self.config.rank
+            if len(s.shape) > 1 and a * b >= WORTH_FACTORS * r * (a + b) > 0:
+                found.append(_Matrix(s.start, a, b, r, round(self.config.lines * max(a, b)), self.config.line_scales))
+        return found
+
+    def _starts(self, matrices: list[_Matrix], rows: Tensor, state: State) -> Tensor:
+        """Right factors to begin with, ``[R, sum of short * r]``."""
+        size = (rows.shape[0], sum(m.short * m.r for m in matrices))
+        kept = state.get("right_factors")
+        if kept is not None and kept.shape == size:
+            return kept
+        return kernels.uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
+
+    def _decode_row(self, message: Tensor, out: Tensor) -> None:
+        reader = _Reader(message)
+        count, size = HEAD.unpack(reader.raw(HEAD.size))
+        matrices = [_Matrix(*MATRIX_HEAD.unpack(reader.raw(MATRIX_HEAD.size))) for _ in range(count)]
+        index = [reader.take(torch.int32, m.whole).long() for m in matrices]
+        scales = [reader.take(torch.int8, m.long if m.scaled else 0) for m in matrices]
+        rights = [reader.take(torch.bfloat16, m.short * m.r).float().view(m.short, m.r) for m in matrices]
+        sizes = [part for m in matrices for part in (m.r * m.long, m.whole * m.short)]
+        values = _decoded(self.values, reader.take(torch.uint8, size), sum(sizes))
+        parts = torch.split_with_sizes(values, sizes)
+        for m, which, exponents, right, left, whole in zip(
+            matrices, index, scales, rights, parts[::2], parts[1::2], strict=True
+        ):
+            lines = left.view(m.r, m.long).t() @ right.t()
+            if m.scaled:
+                lines *= torch.exp2(exponents.float())[:, None]
+            lines[which] = whole.view(m.whole, m.short)
+            m.tall(out).copy_(lines)
+        others = _others(matrices, out.numel())
+        put_columns(_decoded(self.rest, reader.rest(), sum(b - a for a, b in others)), others, out)
 
 
-def _times(chunks: Tensor, right: Tensor) -> Tensor:
-    """M Q, ``[W * chunk, r]``, of a strided view ``[W, chunk, b]`` that is not copied."""
-    return torch.bmm(chunks, right.expand(chunks.shape[0], -1, -1)).flatten(0, 1)
+def _factor(m: _Matrix, lines: Tensor, start: Tensor) -> _Factors:
+    """``lines`` ``[long, short]``, ``start`` ``[short, r]``."""
+    exponents = lines.new_empty(0, dtype=torch.int8)
+    index = lines.new_empty(0, dtype=torch.int64)
+    weights = None
+    if m.scaled or m.whole:
+        lengths = torch.linalg.vector_norm(lines, dim=1)
+        weights = torch.ones_like(lengths)
+        if m.scaled:
+            exponents = torch.frexp(lengths).exponent.clamp(-126, 127).to(torch.int8)
+            weights = torch.exp2(-exponents.float())
+        if m.whole:
+            index = lengths.topk(m.whole).indices.sort().values
+            weights[index] = 0
+    whole = lines[index]
+    if weights is not None:
+        lines = lines * weights[:, None]
+    turned = lines @ start
+    right = orthonormal(lines.t() @ (turned / _peak(turned))).bfloat16()
+    rounded = right.float()
+    gram = torch.linalg.inv_ex(rounded.t() @ rounded).inverse
+    return _Factors(exponents, index, whole, ((lines @ rounded) @ gram).t(), right)
 
 
-def _transpose_times(chunks: Tensor, left: Tensor) -> Tensor:
-    """M^T P, ``[b, r]``."""
-    return torch.bmm(chunks.transpose(1, 2), left).sum(0)
+def _message(
+    matrices: Sequence[_Matrix], factors: Sequence[_Factors], values: Encoded, rest: Encoded, i: int
+) -> tuple[Tensor, ByteCount]:
+    """Row ``i``: heads, positions, scales and right factors of all matrices, then what the codecs made of the rest."""
+    coded = values.row(i)
+    heads = HEAD.pack(len(matrices), coded.numel()) + b"".join(MATRIX_HEAD.pack(*m) for m in matrices)
+    head = torch.frombuffer(bytearray(heads), dtype=torch.uint8).to(coded.device)
+    index = [_bytes(f.places.int()) for f in factors]
+    scales = [_bytes(f.exponents) for f in factors]
+    rights = [_bytes(f.right) for f in factors]
+    own = ByteCount(*(sum(part.numel() for part in parts) for parts in (rights, index, [head, *scales])))
+    message = torch.cat([head, *index, *scales, *rights, coded, rest.row(i)])
+    return message, own + values.byte_count(i) + rest.byte_count(i)
 
 
-def _orthonormal(factor: Tensor) -> Tensor:
-    """An orthonormal basis of the columns' span (Householder; columns that depend on others get any direction)."""
-    peak = factor.abs().amax()
-    basis: Tensor = torch.linalg.qr(factor / torch.where(peak > 0, peak, 1)).Q
-    return basis
+def _peak(values: Tensor) -> Tensor:
+    peak = values.abs().amax() if values.numel() else values.new_ones(())
+    return torch.where(peak > 0, peak, 1)
 
 
-def _nan_unless_finite(rows: Tensor) -> Tensor:
-    """One element, 0 or NaN: padding has no row in P, and a product may lose an infinity."""
-    return torch.where(nonfinite.all_finite(rows), 0.0, torch.nan).view(1)
+def _others(matrices: Sequence[_Matrix], n: int) -> Spans:
+    """The columns between the matrices'."""
+    edges = [0, *(edge for m in matrices for edge in (m.start, m.stop)), n]
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return torch.cat([part.flatten() for part in parts])
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
 
 
-def _split(joined: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
-    sizes = [a * b for a, b in shapes]
-    parts = torch.split_with_sizes(joined[: sum(sizes)], sizes)
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+def _decoded(codec: Codec, message: Tensor, n: int) -> Tensor:
+    return codec.decode(codec.received(message, n))[0].float()
+
+
+class _Reader:
+    """Takes a message apart from its beginning."""
+
+    def __init__(self, message: Tensor) -> None:
+        self._message, self._place = message, 0
+
+    def take(self, dtype: torch.dtype, count: int) -> Tensor:
+        """``[count]``, aligned."""
+        start, self._place = self._place, self._place + count * dtype.itemsize
+        return self._message[start : self._place].clone().view(dtype)
+
+    def raw(self, size: int) -> bytes:
+        return bytes(self.take(torch.uint8, size).cpu().numpy().tobytes())
+
+    def rest(self) -> Tensor:
+        return self._message[self._place :].clone()

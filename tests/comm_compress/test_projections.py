@@ -16,7 +16,7 @@ from comm_compress import kernels, make, simulate
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.kernels import sketch_cpu, sketch_reference
 from comm_compress.methods.gradiveq import GradiVeQ
-from comm_compress.methods.lowrank import PowerSGD
+from comm_compress.methods.powersgd import PowerSGD
 from comm_compress.segments import Segment, flatten, segments_of, unflatten
 from comm_compress.state import State
 from tests.comm_compress.table import build

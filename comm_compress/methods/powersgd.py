@@ -1,0 +1,232 @@
+"""Low-rank projection of each weight matrix's summed gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels, nonfinite
+from comm_compress.compressor import Compressor
+from comm_compress.encoded import Encoded
+from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.methods.orthonormal import orthonormal
+from comm_compress.registry import register, require
+from comm_compress.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request
+from comm_compress.segments import Segment, Spans, put_columns, take_columns
+from comm_compress.state import State
+
+
+@dataclass(frozen=True)
+class PowerSGDConfig:
+    """Settings of powersgd.
+
+    ``rank`` of the approximation, at most a matrix's smaller side. ``min_compression_rate``: a matrix goes
+    uncompressed unless a reduce-scatter of it takes at least so many times the bytes of the two all-reduces.
+    ``warm_start``: begin each step from the last step's right factor, or from a new random one.
+    """
+
+    rank: int = 4
+    min_compression_rate: float = 2.0
+    warm_start: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.rank > 0, "rank", self.rank, "positive")
+        require(self.min_compression_rate > 0, "min_compression_rate", self.min_compression_rate, "positive")
+
+
+ALL_REDUCE = 2  # a ring sends every chunk twice: once to be summed, once to be known to all
+
+
+class _Matrix(NamedTuple):
+    """A compressed parameter ``[a, b]``: its columns in every row, its rows per rank, and the rank r of its factors."""
+
+    a: int
+    b: int
+    start: int
+    stop: int
+    chunk: int
+    rank: int
+
+    def chunks(self, rows: Tensor) -> Tensor:
+        """``[W, chunk, b]``: a view of it in ``rows`` ``[W, n]``, with the padding of dim 0."""
+        return rows[:, self.start : self.stop].view(-1, self.chunk, self.b)
+
+    def spread(self, left: Tensor, world: int) -> Tensor:
+        """A left factor ``[a, r]`` over the ranks, ``[W, chunk, r]``, zero where the padding is."""
+        out = left.new_zeros(world * self.chunk, self.rank)
+        out[: self.a] = left
+        return out.view(world, self.chunk, self.rank)
+
+
+class _Plan(NamedTuple):
+    """What becomes of a unit's parameters: low rank, or columns that stay as they are."""
+
+    matrices: list[_Matrix]
+    plain: Spans
+
+
+class _Factors(NamedTuple):
+    """What a rank gave for one matrix: the agreed left factors over all ranks, ``[W, chunk, r]``, its own right
+    factors ``[b, r]``."""
+
+    matrix: _Matrix
+    left: Tensor
+    right: Tensor
+
+
+class _Sent(NamedTuple):
+    shape: torch.Size
+    device: torch.device
+    factors: list[_Factors]
+    spans: Spans
+    plain: Encoded
+
+
+@register("powersgd", PowerSGDConfig, error_feedback=True)
+class PowerSGD(Compressor):
+    """One step of subspace iteration on the summed gradient M = sum_r M_r (Vogels et al., arXiv 1905.13727).
+
+        P   = orthonormal(sum_r M_r Q)         all-reduce of r a floats
+        Q_r = M_r^T P                          all-reduce of r b floats, Q = sum_r Q_r
+        M   ~ P Q^T = P P^T M                  the next step starts from this Q
+
+    Every rank holds its whole unsharded gradient, so both products are local; rank d needs all of P to
+    orthonormalise it, but decodes only its own rows of P Q^T. A projection: ||M - P P^T M|| <= ||M||, exact
+    where M has rank r or less; biased, so error feedback is on by default.
+
+    64 r (a + b) / (a b) bits an element of an a x b matrix: a ring all-reduce sends twice the bytes of a
+    reduce-scatter of the same tensor. A parameter counts as a matrix of shape[0] rows; vectors, and matrices
+    for which this saves too little, go as they are. Q is orthonormalised before it is used: that changes no
+    P P^T, keeps P at the gradient's own scale, and gives columns that a zero gradient wiped out a new direction.
+    One element that is not finite in a unit with matrices makes every rank's total NaN.
+
+    Unlike in torch's DDP hook of the same name, the residual is this rank's own error, not its distance from the
+    average (their sums over ranks are equal), and the compression rate counts what the wire carries.
+    """
+
+    needs_segments = True
+
+    def __init__(self, config: PowerSGDConfig) -> None:
+        self.config = config
+
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
+        plan = self._plan(rows.shape[1], rows.shape[0], state.segments)
+        total = torch.zeros(rows.shape[1], device=rows.device)
+        plain = UNCOMPRESSED.encode(take_columns(rows, plan.plain), state)
+        if plan.plain:
+            put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), plan.plain, total)
+        factors: list[_Factors] = []
+        if plan.matrices:
+            factors, finite = yield from self._project(rows, plan.matrices, total, state)
+            total.masked_fill_(~finite, torch.nan)
+        return Reduced(total, _Sent(rows.shape, rows.device, factors, plan.plain, plain))
+
+    def _project(
+        self, rows: Tensor, matrices: list[_Matrix], total: Tensor, state: State
+    ) -> Generator[Request, Any, tuple[list[_Factors], Tensor]]:
+        """Write this rank's rows of every P Q^T to ``total``; was the input finite on all ranks?"""
+        world, gradient = rows.shape[0], rows.float()
+        starts = self._starts(matrices, rows.device, state)
+        lefts = [_times(m.chunks(gradient), orthonormal(q))[: m.a] for m, q in zip(matrices, starts, strict=True)]
+        summed = yield AllReduce(_joined([*lefts, _nan_unless_finite(rows)]), "sum", "values")
+        # All ranks see that a step is void, or none does: they must keep the same right factors.
+        finite = torch.isfinite(summed).all()
+        summed = torch.where(finite, summed, 0)
+        factors = []
+        for m, p in zip(matrices, _split(summed, [(m.a, m.rank) for m in matrices]), strict=True):
+            left = m.spread(torch.where(finite, orthonormal(p), 0), world)
+            factors.append(_Factors(m, left, _transpose_times(m.chunks(gradient), left)))
+        agreed = yield AllReduce(_joined([f.right for f in factors]), "sum", "values")
+        rights = _split(agreed, [(m.b, m.rank) for m in matrices])
+        for (m, left, _), right in zip(factors, rights, strict=True):
+            total[m.start : m.stop] = (left[state.rank] @ right.T).flatten()
+        if self.config.warm_start:
+            usable = finite & torch.isfinite(agreed).all()
+            state.propose("right_factors", torch.where(usable, agreed, _joined(starts)))
+        return factors, finite
+
+    def _starts(self, matrices: list[_Matrix], device: torch.device, state: State) -> list[Tensor]:
+        """Where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
+        shapes = [(m.b, m.rank) for m in matrices]
+        size = sum(b * r for b, r in shapes)
+        start = state.get("right_factors") if self.config.warm_start else None
+        if start is None:
+            start = kernels.uniform(state.key("right factors", shared=True), size, device) - 0.5
+            if self.config.warm_start:
+                state.put("right_factors", start)
+        if start.numel() != size:
+            raise ValueError(
+                f"{self.name}: unit {state.unit!r} has right factors of {start.numel()} elements from earlier steps, "
+                f"{size} with rank = {self.config.rank}: the state is of another setting or another model"
+            )
+        return _split(start, shapes)
+
+    def _plan(self, n: int, world: int, segments: Sequence[Segment]) -> _Plan:
+        if n and not segments:
+            raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
+        matrices, plain = [], []
+        for s in segments:
+            a, b = s.shape[0], math.prod(s.shape[1:])
+            rank = min(self.config.rank, a, b)
+            low_rank = rank * (a + b) * ALL_REDUCE
+            if len(s.shape) > 1 and rank and a * b >= self.config.min_compression_rate * low_rank:
+                matrices.append(_Matrix(a, b, s.start, s.stop, math.ceil(a / world), rank))
+            else:
+                plain.append((s.start, s.stop))
+        return _Plan(matrices, plain)
+
+    def traffic_of(self, segments: Sequence[Segment], world: int, dtype: torch.dtype = torch.float32) -> int:
+        """Bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
+        n = max((s.stop for s in segments), default=0)
+        plan = self._plan(n, world, segments)
+        lefts = sum(m.a * m.rank for m in plan.matrices) + bool(plan.matrices)
+        rights = sum(m.b * m.rank for m in plan.matrices)
+        plain = dtype.itemsize * sum(b - a for a, b in plan.plain)
+        return (world - 1) * (plain + sum(ALL_REDUCE * math.ceil(4 * size / world) for size in (lefts, rights)))
+
+    def contribution(self, sent: _Sent) -> Tensor:
+        """P Q_r^T for every matrix, and the plain columns: float32."""
+        out = torch.zeros(sent.shape, device=sent.device)
+        for m, left, right in sent.factors:
+            m.chunks(out).copy_(left @ right.T)
+        put_columns(UNCOMPRESSED.decode(sent.plain), sent.spans, out)
+        return out
+
+    def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
+        """Matrix by matrix: never a second copy of the gradient."""
+        for m, left, right in sent.factors:
+            m.chunks(target).baddbmm_(left, right.T.expand(left.shape[0], -1, -1), alpha=-1)
+        for a, b in sent.spans:
+            target[:, a:b] = 0
+        return target
+
+
+def _times(chunks: Tensor, right: Tensor) -> Tensor:
+    """M Q, ``[W * chunk, r]``, of a strided view ``[W, chunk, b]`` that is not copied."""
+    return torch.bmm(chunks, right.expand(chunks.shape[0], -1, -1)).flatten(0, 1)
+
+
+def _transpose_times(chunks: Tensor, left: Tensor) -> Tensor:
+    """M^T P, ``[b, r]``."""
+    return torch.bmm(chunks.transpose(1, 2), left).sum(0)
+
+
+def _nan_unless_finite(rows: Tensor) -> Tensor:
+    """One element, 0 or NaN: padding has no row in P, and a product may lose an infinity."""
+    return torch.where(nonfinite.all_finite(rows), 0.0, torch.nan).view(1)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _split(joined: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    sizes = [a * b for a, b in shapes]
+    parts = torch.split_with_sizes(joined[: sum(sizes)], sizes)
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
