@@ -81,9 +81,15 @@ class Config:
         return dump_yaml(self.resolved())
 
     def digest(self) -> str:
-        """The sha256 (hex) of the settings that affect the training: equal digests, equal runs."""
-        specs = self.specs()
-        return digest_of({name: value for name, value in self.resolved().items() if specs[name].affects_training})
+        """The sha256 (hex) of the settings that affect the training: equal digests, equal runs.
+
+        Settings at their defaults are left out: a new one, whose default is what was done before it existed, leaves
+        digests, and so finished sweeps, as they were.
+        """
+        specs, resolved = self.specs().values(), self.resolved()
+        return digest_of(
+            {s.name: resolved[s.name] for s in specs if s.affects_training and resolved[s.name] != s.default}
+        )
 
 
 def digest_of(values: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fsdp_lab import strict
 from fsdp_lab.cli import main, parse
-from fsdp_lab.config import DataConfig, TrainConfig, default_run_name
-from fsdp_lab.settings import ConfigError, digest_of
+from fsdp_lab.config import DataConfig, OptimConfig, TrainConfig, default_run_name
+from fsdp_lab.settings import Config, ConfigError, digest_of
 from fsdp_lab.specs import Spec
 
 SPECS = TrainConfig.specs()
@@ -214,6 +214,19 @@ def test_the_digest_changes_exactly_with_what_affects_the_training(spec: Spec, d
     changed = TrainConfig.of(**{spec.name: value}).digest() != TrainConfig().digest()
     assert changed is spec.affects_training
     assert not (spec.affects_training and spec.name in NOT_TRAINING)
+
+
+def test_a_new_setting_at_its_default_leaves_digests_as_they_were() -> None:
+    @dataclass(frozen=True)
+    class Later(Config):
+        data: DataConfig = field(default_factory=DataConfig)
+        optim: OptimConfig = field(default_factory=OptimConfig)
+
+    @dataclass(frozen=True)
+    class Earlier(Config):
+        data: DataConfig = field(default_factory=DataConfig)
+
+    assert Earlier.of(max_length=64).digest() == Later.of(max_length=64).digest() != Later.of(batch_size=3).digest()
 
 
 def test_the_digest_is_the_same_in_every_process_and_python() -> None:
