@@ -89,6 +89,7 @@ def _work(rank: int, ports: list[int], trainings: list[Training], pipe: Connecti
             ended.append(f"{type(error).__name__}: {error}")
             if not isinstance(error, ValueError) and type(error).__name__ != "Preempted":
                 traceback.print_exc()
+
     pipe.send((True, ended))
     pipe.close()
     sys.stdout.flush()
