@@ -189,10 +189,13 @@ class Saving:
             set_rng_state(mine["rng"], self._run.ranks.device)
 
     def _chosen(self) -> Checkpoint | None:
-        if self._config.resume not in ("auto", "never"):
-            path = Path(self._config.resume)
-            return self._checkpoints.at(path.resolve())
-        return self._checkpoints.latest() if self._run.is_resumed else None
+        own = self._checkpoints.folder.resolve()
+        path = None if self._config.resume in ("auto", "never") else Path(self._config.resume).resolve()
+        if path is not None and own in path.parents:
+            return self._checkpoints.at(path)
+        if self._run.is_resumed and (newest := self._checkpoints.latest()) is not None:
+            return newest  # also where the run once began from another one's checkpoint
+        return None if path is None else self._checkpoints.at(path)
 
     def _check_settings(self, manifest: Manifest) -> None:
         ranks, config = self._run.ranks, self._run.config

@@ -137,6 +137,10 @@ def others(runs: Lab) -> dict[str, str | None]:
         "resharded": Training(flags(runs, "resharded", **methods, **path, **one_rank), ranks=1),
         "missing": Training(flags(runs, "missing", **methods, resume=runs.folder / "nothing")),
     }
+    virtual = {"virtual_ranks": 2, "grad_error_every": 0, **METHODS["topk"]}
+    trainings["virtual-whole"] = Training(flags(runs, "virtual-whole", **virtual), ranks=1)
+    virtual["resume"] = checkpoint(runs, "virtual-whole", STOP)
+    trainings["virtual-resumed"] = Training(flags(runs, "virtual-resumed", **virtual), ranks=1)
     return dict(zip(trainings, train_all(list(trainings.values())), strict=True))
 
 
@@ -176,6 +180,13 @@ def test_what_would_not_be_exact_is_refused(
     if name in ("changed", "one", "odd", "missing"):
         assert not (runs.folder / "out" / "runs" / name).exists(), "the name is free again"
     assert not [row for row in runs.rows() if row["run_name"] == name and row["status"] != "ok"][1:]
+
+
+def test_virtual_ranks_go_on_too(runs: Lab, others: dict[str, str | None]) -> None:
+    assert others["virtual-whole"] is others["virtual-resumed"] is None
+    whole, resumed = row(runs, "virtual-whole"), row(runs, "virtual-resumed")
+    assert resumed["val_loss"] == whole["val_loss"] == row(runs, "topk-whole")["val_loss"]
+    assert resumed["bytes_compressed_total"] == whole["bytes_compressed_total"]
 
 
 def test_another_number_of_ranks_goes_on_closely(runs: Lab, others: dict[str, str | None]) -> None:
