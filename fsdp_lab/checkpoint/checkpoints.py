@@ -114,8 +114,8 @@ class Checkpoints:
             self.saved, self.newest = self.saved + 1, self._step
         else:
             self.failed += 1
-            last = "there is none yet" if self.newest is None else f"the last good one is of step {self.newest}"
-            self._say(f"checkpoint of step {self._step} not saved: {self._failure}; training goes on, {last}")
+            last = "there is none before it" if self.newest is None else f"the last good one is of step {self.newest}"
+            self._say(f"checkpoint of step {self._step} not saved: {self._failure}; {last}")
 
     def _prepare(self) -> None:
         """What only runs that save need, at the first save."""

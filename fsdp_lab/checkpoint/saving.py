@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 from types import TracebackType
@@ -59,7 +60,7 @@ class Saving:
         self._run, self._model, self._optimizer, self._schedule = run, model, optimizer, schedule
         self._data, self._comm, self._config = data, comm, run.config.run
         self._checkpoints = Checkpoints(
-            run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), run.tell
+            run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), self._tell
         )
         self._before = {"saves": 0, "failed_saves": 0, "save_exposed_s": 0.0}
         if self._config.save_steps and run.ranks.is_first:
@@ -90,16 +91,25 @@ class Saving:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(error, Preempted) and self._run.stop.is_agreed:
-            self._checkpoints.wait()
-            if self._config.save_on_stop and self._checkpoints.newest != self._run.done > 0:
-                self._save(self._run.done)
-                self._checkpoints.wait()
-            if self._checkpoints.newest == self._run.done:
-                self._run.tell(f"saved after step {self._run.done}: the same command goes on (with --run_name)")
+            self._last_save()
         elif error is not None:
             self._checkpoints.wait(_LEAVING_S)
         if error is not None:
             self._run.note(**self._row())
+
+    def _last_save(self) -> None:
+        """All ranks stand at the end of the same step and are about to leave; schedulers give them about 30 s."""
+        start, step = time.perf_counter(), self._run.done
+        self._checkpoints.wait()
+        if self._config.save_on_stop and step > 0 and self._checkpoints.newest != step:
+            self._save(step)
+            self._checkpoints.wait()
+        if self._checkpoints.newest == step:
+            took = time.perf_counter() - start
+            self._tell(f"step {step} is saved (in {took:.1f} s); --run_name {self._run.name} goes on from there")
+
+    def _tell(self, text: str) -> None:
+        self._run.tell(text)
 
     def _row(self) -> dict[str, Any]:
         done = self._checkpoints
@@ -160,7 +170,7 @@ class Saving:
         checkpoint = self._chosen()
         if checkpoint is None:
             if self._run.is_resumed:
-                self._run.tell("no checkpoint was saved before: from the first step")
+                self._tell("no checkpoint was saved before: from the first step")
                 self._run.curve.rewind(0)
             return 0
         step = checkpoint.manifest.step
@@ -173,7 +183,7 @@ class Saving:
         self._checkpoints.newest = step
         self._before |= mine["saving"]
         self._run.resume(step, mine["run"])
-        self._run.tell(f"resumed from {checkpoint.path}: {step} steps are done")
+        self._tell(f"resumed from {checkpoint.path}: {step} steps are done")
         return step
 
     def _load(self, checkpoint: Checkpoint, mine: dict[str, Any], own: list[dict[str, Any]], alike: bool) -> None:
@@ -220,7 +230,7 @@ class Saving:
                 + "\n".join(f"  {line}" for line in changed)
             )
         for line in changed:
-            self._run.tell(f"resume: changed: {line}")
+            self._tell(f"resume: changed: {line}")
         if manifest.torch != torch.__version__:
             self._run.tell(
                 f"resume: saved by torch {manifest.torch}, this is {torch.__version__}: perhaps not bit for bit"
@@ -233,7 +243,7 @@ class Saving:
         except ValueError as error:
             if not self._config.resume_changed:
                 raise
-            self._run.tell(f"{what} start afresh: {error}")
+            self._tell(f"{what} start afresh: {error}")
 
     def _load_compressors(self, mine: dict[str, Any], own: list[dict[str, Any]], alike: bool) -> None:
         states = mine["compressors"]
@@ -244,7 +254,7 @@ class Saving:
                 every = [state for process in own for state in process["compressors"]]
                 states = cc.reshard(every, ranks.world, keep="mean")[ranks.rank : ranks.rank + ranks.played]
             for line in said:
-                self._run.tell(f"resume: {line.message}")
+                self._tell(f"resume: {line.message}")
         device = self._run.ranks.device
         self._comm.load_compressors([{key: _on(device, entry) for key, entry in of_rank.items()} for of_rank in states])
 
