@@ -36,7 +36,7 @@ RANKS = 2
 
 def measure(method: str, steps: int, save_steps: int, flags: Sequence[str]) -> Line:
     """The three runs. ValueError when one fails."""
-    last = steps // save_steps * save_steps
+    last = (steps - 1) // save_steps * save_steps
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
         common = ["--comm_compress", method, "--max_steps", str(steps), *flags]

@@ -41,18 +41,34 @@ def checkpoint(lab: Lab, run: str, step: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """Of every method a whole run, and one from its checkpoint before the evaluation on; of top-k one that is told to
-    stop there, saves nothing before, and goes on."""
-    lab = Lab(tmp_path_factory.mktemp("resumed"))
-    trainings = []
-    for name, settings in METHODS.items():
-        trainings.append(Training(flags(lab, f"{name}-whole", grad_error_every=0, **settings)))
-        settings = settings | {"resume": checkpoint(lab, f"{name}-whole", STOP)}
-        trainings.append(Training(flags(lab, f"{name}-resumed", grad_error_every=0, **settings)))
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("resumed"))
+
+
+def train_whole_and_resumed(lab: Lab, method: str) -> None:
+    """A whole run, and one from its checkpoint before the evaluation on; not twice."""
+    if checkpoint(lab, f"{method}-whole", STEPS).exists():
+        return
+    settings = {"grad_error_every": 0, **METHODS[method]}
+    whole = Training(flags(lab, f"{method}-whole", **settings))
+    settings["resume"] = checkpoint(lab, f"{method}-whole", STOP)
+    assert train_all([whole, Training(flags(lab, f"{method}-resumed", **settings))]) == [None, None]
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def method(lab: Lab, request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    train_whole_and_resumed(lab, name)
+    return name
+
+
+@pytest.fixture(scope="module")
+def runs(lab: Lab) -> Lab:
+    """Top-k's, and one that is told to stop before its evaluation, has saved nothing until then, and goes on."""
+    train_whole_and_resumed(lab, "topk")
     stopped = [*flags(lab, "topk-stopped", grad_error_every=0, **METHODS["topk"]), "--save_steps", "0"]
-    ended = train_all([*trainings, Training(stopped, StopAfter(STOP)), Training(stopped)])
-    assert ended == [None] * len(trainings) + ["Preempted: a signal to another rank", None]
+    ended = train_all([Training(stopped, StopAfter(STOP)), Training(stopped)])
+    assert ended == ["Preempted: a signal to another rank", None]
     return lab
 
 
@@ -75,9 +91,8 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_resumed_run_ends_where_the_uninterrupted_one_does(runs: Lab, method: str) -> None:
-    whole, resumed = (checkpoint(runs, f"{method}-{how}", STEPS) for how in ("whole", "resumed"))
+def test_a_resumed_run_ends_where_the_uninterrupted_one_does(lab: Lab, method: str) -> None:
+    whole, resumed = (checkpoint(lab, f"{method}-{how}", STEPS) for how in ("whole", "resumed"))
     files = [
         {entry.name: entry.sha256 for entry in Manifest.read(path).files if entry.name.startswith("weights/__")}
         for path in (whole, resumed)
@@ -91,15 +106,14 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(runs: Lab, method: 
         assert same(one["run"]["losses"], other["run"]["losses"])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_its_row_and_curve_are_the_uninterrupted_ones_but_for_times(runs: Lab, method: str) -> None:
-    whole, resumed = row(runs, f"{method}-whole"), row(runs, f"{method}-resumed")
+def test_its_row_and_curve_are_the_uninterrupted_ones_but_for_times(lab: Lab, method: str) -> None:
+    whole, resumed = row(lab, f"{method}-whole"), row(lab, f"{method}-resumed")
     differing = {name for name in whole if whole[name] != resumed[name]} - OWN
     assert not {name for name in differing if not any(word in name for word in TIMES)}
     assert resumed["resumed_at_steps"] == [STOP]
     assert (whole["saves"], resumed["saves"]) == (4, 4)
-    tail = [line for line in curve(runs, f"{method}-whole") if line["step"] > STOP or "val_loss" in line]
-    assert curve(runs, f"{method}-resumed") == tail
+    tail = [line for line in curve(lab, f"{method}-whole") if line["step"] > STOP or "val_loss" in line]
+    assert curve(lab, f"{method}-resumed") == tail
 
 
 def test_a_run_that_is_told_to_stop_saves_and_goes_on(runs: Lab) -> None:
