@@ -134,27 +134,31 @@ def arm(rank: int) -> str | None:
 
 
 def at(point: str, *, step: int | None = None) -> None:
-    """The run has come to ``point``: what is due here happens. ``step``: the one that begins."""
+    """The run has come to ``point``: what is due here happens.
+
+    ``step``: the one that it belongs to, where that is not the step that training is in (saving goes on beside it).
+    """
     global _step
-    if step is not None:
+    if point == "step" and step is not None:
         _step = step
+    now = _step if step is None else step
     for fault in _armed:
-        if fault.at == point and fault.step in (None, _step) and fault.kind != "nan":
-            _happen(fault)
+        if fault.at == point and fault.step in (None, now) and fault.kind != "nan":
+            _happen(fault, now)
 
 
 def spoiled(loss: Any) -> Any:
     """The tensor ``loss``, or NaN (with NaN gradients) where that is due."""
     for fault in _armed:
         if fault.kind == "nan" and fault.step in (None, _step):
-            _announce(fault)
+            _announce(fault, _step)
             return loss * float("nan")
     return loss
 
 
-def _happen(fault: Fault) -> None:
+def _happen(fault: Fault, step: int) -> None:
     global _armed
-    _announce(fault)
+    _announce(fault, step)
     if fault.kind not in _LASTING:
         _armed = tuple(other for other in _armed if other is not fault)
     if fault.kind in _SIGNALS:
@@ -171,7 +175,7 @@ def _happen(fault: Fault) -> None:
         time.sleep(fault.s or 0.0)
 
 
-def _announce(fault: Fault) -> None:
+def _announce(fault: Fault, step: int) -> None:
     """One line, past every buffer: a kill comes next."""
     if fault.kind != "slow":
-        os.write(2, f"injected fault: {fault} (step {_step}, pid {os.getpid()})\n".encode())
+        os.write(2, f"injected fault: {fault} (step {step}, pid {os.getpid()})\n".encode())
