@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from comm_compress.ledger import Ledger
@@ -58,14 +58,16 @@ class BaseHandle(ABC):
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Put back what `state_dict` gave on the same rank of as many. Raises ValueError when anything differs."""
-        own = self._states()
-        if states.keys() != own.keys():
-            differing = ", ".join(sorted(states.keys() ^ own.keys()))
-            raise ValueError(f"compressor state is of another model or another method: units differ: {differing}")
-        for key, state in own.items():
-            check(key, states[key], state)
-        for key, state in own.items():
-            state.load_state_dict(states[key]["tensors"])
+        load(states, self._states())
+
+    def state_dicts(self) -> list[dict[str, dict[str, Any]]]:
+        """`state_dict` of each rank that this process is: one."""
+        return [self.state_dict()]
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
+        """Put back what `state_dicts` gave; like `load_state_dict`."""
+        (mine,) = states
+        self.load_state_dict(mine)
 
 
 def save(state: State) -> dict[str, Any]:
@@ -73,6 +75,17 @@ def save(state: State) -> dict[str, Any]:
     tensors = state.state_dict()
     layouts = {prefix: [[s.name, list(s.shape)] for s in segments] for prefix, segments in state.layouts()}
     return {"world": state.world, "rank": state.rank, "layouts": layouts, "tensors": tensors}
+
+
+def load(saved: Mapping[str, Mapping[str, Any]], states: Mapping[str, State]) -> None:
+    """One rank's ``saved`` states into its ``states``, all of them or, with a ValueError, none."""
+    if saved.keys() != states.keys():
+        differing = ", ".join(sorted(saved.keys() ^ states.keys()))
+        raise ValueError(f"compressor state is of another model or another method: units differ: {differing}")
+    for key, state in states.items():
+        check(key, saved[key], state)
+    for key, state in states.items():
+        state.load_state_dict(saved[key]["tensors"])
 
 
 def check(key: str, saved: Mapping[str, Any], state: State) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, fields
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -137,6 +138,22 @@ class Ledger:
         self._read()
         chosen = (t for (o, u), t in self._totals.items() if op in (None, o) and unit in (None, u))
         return sum(chosen, Totals())
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Everything counted so far, as plain values by "operation/unit"."""
+        self._read()
+        return {f"{op}/{unit}": asdict(totals) for (op, unit), totals in self._totals.items()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Count on from what `state_dict` gave. ValueError for what it cannot have given."""
+        self._read()
+        self._totals.clear()
+        for key, totals in state.items():
+            name, _, unit = key.partition("/")
+            (op,) = [known for known in get_args(Op) if known == name] or [None]
+            if op is None or totals.keys() != {f.name for f in fields(Totals)}:
+                raise ValueError(f"not a ledger's state: {key!r}")
+            self._totals[op, unit] = Totals(**totals)
 
     def _read(self) -> None:
         for totals, spans, extra in self._unread:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from comm_compress import allreduce, nonfinite, simulate
 from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
-from comm_compress.handle import save
+from comm_compress.handle import load, save
 from comm_compress.ledger import Collective, Ledger, Op
 from comm_compress.segments import Segment, flatten, segments_of, unflatten
 from comm_compress.state import State
@@ -249,7 +249,18 @@ class VirtualRanks:
 
     def state_dicts(self) -> list[dict[str, Any]]:
         """What each rank's `Handle.state_dict` would be."""
-        found: list[dict[str, Any]] = [{} for _ in range(self.world)]
+        return [{key: save(state) for key, state in of_rank.items()} for of_rank in self._states_by_rank()]
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
+        """Put back what `state_dicts` gave on as many ranks. Raises ValueError when anything differs."""
+        if len(states) != self.world:
+            raise ValueError(f"compressor states of {len(states)} ranks do not fit {self.world} virtual ranks")
+        for saved, of_rank in zip(states, self._states_by_rank(), strict=True):
+            load(saved, of_rank)
+
+    def _states_by_rank(self) -> list[dict[str, State]]:
+        """Each rank's states by "operation/unit", as its own handle would have them."""
+        found: list[dict[str, State]] = [{} for _ in range(self.world)]
         for unit in self._units:
             for op, states, method in (
                 ("reduce_scatter", unit.gradients, self.reduce_scatter),
@@ -257,7 +268,7 @@ class VirtualRanks:
             ):
                 if method is not None:
                     for mine, state in zip(found, states, strict=True):
-                        mine[f"{op}/{unit.name}"] = save(state)
+                        mine[f"{op}/{unit.name}"] = state
         return found
 
 

@@ -65,7 +65,7 @@ CASES: dict[str, Case] = {
 
 @dataclass
 class Outcome:
-    """What was seen. ``equal``: None where the run is not to be equal; ``kept``: the steps it did not have to repeat."""
+    """What was seen. ``equal``: None where it need not be; ``kept``: the steps that did not have to be repeated."""
 
     method: str
     case: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ class StepClock:
     """
 
     def __init__(self, device: torch.device, warmup_steps: int) -> None:
-        self.warmup_steps = warmup_steps
+        self.warmup_steps = self._excluded = warmup_steps
         self._cuda = device.type == "cuda"
         self._started: float | torch.cuda.Event = 0.0
         self._kept: list[float] = []
@@ -45,6 +46,21 @@ class StepClock:
         else:
             self._kept.append((now - self._started) * 1e3)
 
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """Every time so far, after ``step`` steps, as plain values and tensors."""
+        return {
+            "train_seconds": self.train_seconds,
+            "kept_ms": torch.tensor(self.kept_ms(), dtype=torch.float64),
+            "all_ms": torch.tensor(self._all, dtype=torch.float64),
+            "excluded": self._excluded - max(0, self.warmup_steps - step),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Go on from the times of another process, which made the first ``step`` steps; this one warms up again."""
+        self.train_seconds = state["train_seconds"]
+        self._kept, self._all = state["kept_ms"].tolist(), state["all_ms"].tolist()
+        self._excluded = state["excluded"] + self.warmup_steps - step
+
     def kept_ms(self) -> list[float]:
         """Milliseconds of the steps that count."""
         for start, end in self._events:
@@ -62,7 +78,7 @@ class StepClock:
             "step_time_ms_p50": float(np.percentile(times, 50)),
             "step_time_ms_p90": float(np.percentile(times, 90)),
             "step_time_ms_p95": float(np.percentile(times, 95)),
-            "warmup_steps_excluded": self.warmup_steps if self._kept else 0,
+            "warmup_steps_excluded": self._excluded if self._kept else 0,
             "steps_timed": len(times),
             "tokens_per_s": tokens_per_step / mean * 1e3,
         }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any
 
 import comm_compress as cc
 from fsdp_lab.config import CommConfig
 from fsdp_lab.models import Model
-from fsdp_lab.profiling import OPS, Op
+from fsdp_lab.profiling import OPS, Op, OpTraffic
 from fsdp_lab.wire_check import Claim
 
 
@@ -55,6 +57,7 @@ class Communication:
         self.stock = model.stock_traffic()
         self._untimed_steps = 0
         self._untimed = {op: cc.Totals() for op in OPS}
+        self._since = 0, self._untimed_steps, self._untimed, self._by_op()
         self._comparing: tuple[cc.Comparisons, dict[Op, cc.Totals]] | None = None
 
     @property
@@ -83,8 +86,11 @@ class Communication:
         return Claim(totals.sent_bytes, totals.messages)
 
     def warmed_up(self, steps: int) -> None:
-        """The first ``steps`` steps are over: their times (of compiling, of new memory) do not count."""
-        self._untimed_steps, self._untimed = steps, self._by_op()
+        """The process's first steps, up to ``steps``, are over: their times (compiling, new memory) do not count."""
+        done, untimed_steps, untimed, before = self._since
+        now = self._by_op()
+        self._untimed_steps = untimed_steps + steps - done
+        self._untimed = {op: untimed[op] + (now[op] - before[op]) for op in OPS}
 
     @property
     def can_compare(self) -> bool:
@@ -116,6 +122,30 @@ class Communication:
     def exact(self) -> AbstractContextManager[None]:
         """Evaluate with the float32 shards, gathered uncompressed and uncounted."""
         return self._handle.exact()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was counted, plain values, and ``compressors``: the states of each rank that this process plays."""
+        return {
+            "compressors": self._handle.state_dicts(),
+            "ledgers": [ledger.state_dict() for ledger in self._handle.ledgers],
+            "untimed_steps": self._untimed_steps,
+            "untimed": {op: asdict(totals) for op, totals in self._untimed.items()},
+            "stock": {op: asdict(traffic) for op, traffic in self.stock.ops.items()},
+        }
+
+    def load_counts(self, state: dict[str, Any], step: int) -> None:
+        """Count on from what `state_dict` gave after ``step`` steps."""
+        for ledger, counted in zip(self._handle.ledgers, state["ledgers"], strict=True):
+            ledger.load_state_dict(counted)
+        self._untimed_steps = state["untimed_steps"]
+        self._untimed = {op: cc.Totals(**state["untimed"][op]) for op in OPS}
+        if not self.stock.sent_bytes:
+            self.stock.ops = {op: OpTraffic(**state["stock"][op]) for op in OPS}
+        self._since = step, self._untimed_steps, self._untimed, self._by_op()
+
+    def load_compressors(self, states: Sequence[dict[str, Any]]) -> None:
+        """Put back the states of each rank that this process plays. ValueError when they are of other ones."""
+        self._handle.load_state_dicts(states)
 
     def rows(self, steps: int, step_ms_mean: float) -> list[dict[str, Any]]:
         """The communication fields of a results row, of each rank that this process plays, over ``steps`` steps.

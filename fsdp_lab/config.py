@@ -126,6 +126,24 @@ class RunConfig(Settings):
         at_least=0,
         affects_training=False,
     )
+    save_steps: int = setting(
+        0, "optimiser steps between checkpoints; 0: none but save_on_stop's", at_least=0, affects_training=False
+    )
+    save_on_stop: bool = setting(
+        True, "save a checkpoint when told to stop (SIGTERM and the like)", affects_training=False
+    )
+    keep_checkpoints: int = setting(2, "newest checkpoints to keep", at_least=1, affects_training=False)
+    resume: str = setting(
+        "auto",
+        "auto: go on with an unfinished run of this name that has checkpoints; never; or the folder of a checkpoint",
+        affects_training=False,
+    )
+    resume_resharded: bool = setting(
+        False, "resume on another number of ranks: not bit for bit (docs/checkpoints.md)", affects_training=False
+    )
+    resume_changed: bool = setting(
+        False, "resume although settings that affect the training have changed", affects_training=False
+    )
     tensorboard: bool = setting(
         True, "write TensorBoard events (and let the script serve them)", affects_training=False
     )

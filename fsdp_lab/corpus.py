@@ -22,6 +22,7 @@ from fsdp_lab.data import (
     prepare,
     validation_batches,
 )
+from fsdp_lab.data.loader import Cursor
 from fsdp_lab.distributed import Ranks
 
 
@@ -36,15 +37,44 @@ class Corpus:
     validation: TokenDataset
 
     def __post_init__(self) -> None:
-        self._stream = self.batches.stream()
+        self._start(Cursor(epoch=0, step=0))
+
+    def _start(self, cursor: Cursor) -> None:
+        self._cursor, self._stream = cursor, self.batches.stream(cursor)
 
     def next_batch(self) -> Tensor:
         """The next training batch of this rank, int64 ``[batch_size, max_length]``; epochs follow each other.
 
         Where this process plays several ranks, their batches one after the other.
         """
-        tokens, _ = next(self._stream)
+        tokens, self._cursor = next(self._stream)
         return tokens
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream of training batches stands (JSON), and what it is a stream of."""
+        b = self.batches
+        identity = {"corpus": b.dataset.folder.name, "max_length": b.dataset.max_length, "seed": b.seed}
+        return {**identity, **self._cursor, "batch_size": b.batch_size, "world_size": b.world_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the batches that ``state`` has seen, on as many ranks as then or on others.
+
+        No sequence of an epoch is left out or comes twice. ValueError where that cannot be: for other data, and where
+        the global batches of this split (batch_size x ranks) do not begin where the others ended.
+        """
+        now = self.state_dict()
+        for key in ("corpus", "max_length", "seed"):
+            if state[key] != now[key]:
+                raise ValueError(f"resume: the training data is not what it was: {key} was {state[key]}, is {now[key]}")
+        drawn = state["step"] * state["batch_size"] * state["world_size"]
+        step, rest = divmod(drawn, now["batch_size"] * now["world_size"])
+        if rest:
+            raise ValueError(
+                f"resume: {drawn} sequences of epoch {state['epoch']} are used, and batches of {now['batch_size']} on "
+                f"{now['world_size']} ranks do not begin there: give a batch_size so that batch_size x ranks is "
+                f"{state['batch_size'] * state['world_size']}, as before, or divides {drawn}"
+            )
+        self._start(Cursor(epoch=state["epoch"], step=min(step, self.batches.steps_per_epoch)))
 
     def total_steps(self, config: OptimConfig) -> int:
         """Optimizer steps of the run: num_epochs over the data, or max_steps. ValueError when there is not one."""

@@ -13,6 +13,8 @@ import math
 import os
 from pathlib import Path
 
+from fsdp_lab.strict import load_json
+
 _log = logging.getLogger(__name__)
 KEYS = (
     "step",
@@ -52,6 +54,15 @@ class Curve:
             _log.warning("loss curve ends here, cannot write %s: %s", self._path, error.strerror)
             self._is_over = True
 
+    def rewind(self, step: int) -> None:
+        """Drop what was written after ``step``'s log line, its evaluation included: it comes again."""
+        if self._path is None or not self._path.is_file():
+            return
+        kept = [line for line in self._path.read_bytes().splitlines(keepends=True) if _is_before(line, step)]
+        rewound = self._path.with_suffix(".tmp")
+        rewound.write_bytes(b"".join(kept))
+        rewound.replace(self._path)
+
     def relative_to(self, results: Path) -> str | None:
         """Where it is, seen from the folder of the results file; None when nothing was written."""
         if self._path is None or not self._path.is_file():
@@ -69,6 +80,16 @@ def _append(path: Path, line: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(file)
+
+
+def _is_before(line: bytes, step: int) -> bool:
+    """Was the line written by the first ``step`` steps? A line that is not whole was not."""
+    try:
+        values = load_json(line)
+        at = values["step"]
+        return bool(line.endswith(b"\n") and (at < step or (at == step and "val_loss" not in values)))
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _short(value: float | None) -> float | None:

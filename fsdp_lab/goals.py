@@ -34,6 +34,14 @@ class Goals:
         if self.is_time(train_seconds):
             self._ppl_at = evaluation.ppl
 
+    def state_dict(self) -> dict[str, Any]:
+        """What was seen so far, as plain values."""
+        return {"reached": self._reached, "ppl_at": self._ppl_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        self._reached, self._ppl_at = state["reached"], state["ppl_at"]
+
     def row(self) -> dict[str, Any]:
         """The fields of a results row: null where nothing was asked, or was not reached."""
         step, seconds = self._reached or (None, None)

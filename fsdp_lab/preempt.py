@@ -41,6 +41,8 @@ class Stop:
     def __init__(self, ranks: Ranks, unheeded: Callable[[str], None], grace_s: float) -> None:
         self._ranks = ranks
         self._received: str | None = None
+        self.is_agreed = False
+        """Do all ranks know, and stand at the same place?"""
         self._heeded = threading.Event()
         self._unheeded, self._grace_s = unheeded, grace_s
         host = os.uname().nodename
@@ -65,6 +67,7 @@ class Stop:
         if self._ranks.world > 1:
             flag = self._ranks.sum(flag)
         if flag.item():
+            self.is_agreed = True
             self.heeded()
             raise Preempted(self._received or "a signal to another rank")
 

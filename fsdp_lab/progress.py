@@ -19,12 +19,12 @@ class Progress:
     FSDP_LAB_LOG when it has one itself: then the bar goes to /dev/tty and the plain lines to the log alone.
     """
 
-    def __init__(self, total_steps: int, speaks: bool, events: Path | None) -> None:
+    def __init__(self, total_steps: int, speaks: bool, events: Path | None, done: int = 0) -> None:
         self._total = total_steps
         self._terminal = _terminal() if speaks else None
-        self._bar = _bar(total_steps, self._terminal) if self._terminal is not None else None
+        self._bar = _bar(total_steps, self._terminal, done) if self._terminal is not None else None
         self._lines = _lines(self._terminal) if speaks else None
-        self._writer = _summary_writer(events) if speaks and events is not None else None
+        self._writer = _summary_writer(events, done) if speaks and events is not None else None
 
     def step(self) -> None:
         """One optimizer step is done."""
@@ -65,8 +65,8 @@ class Progress:
             self._writer.close()
 
 
-def _bar(total: int, terminal: TextIO) -> tqdm[NoReturn]:
-    return tqdm(total=total, unit="step", dynamic_ncols=True, file=terminal)
+def _bar(total: int, terminal: TextIO, done: int) -> tqdm[NoReturn]:
+    return tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, file=terminal)
 
 
 def _terminal() -> TextIO | None:
@@ -83,10 +83,10 @@ def _lines(terminal: TextIO | None) -> TextIO | None:
     return open(os.environ["FSDP_LAB_LOG"], "a") if "FSDP_LAB_LOG" in os.environ else None
 
 
-def _summary_writer(folder: Path) -> Any:
+def _summary_writer(folder: Path, done: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter  # a third of a second: only where it is used
 
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
 
 def _short(value: float) -> str:

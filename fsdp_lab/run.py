@@ -1,6 +1,7 @@
 """One training run around its loop: ranks, folders, clocks, the voice of rank 0, and the row it leaves behind.
 
 fsdp_output/runs/<run_name>/config.yaml      every setting, resolved
+                            checkpoints/     with --save_steps, or when it was told to stop (docs/checkpoints.md)
                             curve.jsonl      the run's course, line by line (or <curves_dir>/<run_name>.jsonl)
                             final_model/     Hugging Face folder with tokenizer
 fsdp_output/logs/<run_name>/                 TensorBoard events; profiler/ with --profile
@@ -16,7 +17,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any, Literal, NoReturn
 import torch
 
 from fsdp_lab import faults, results
+from fsdp_lab.checkpoint import may_resume
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
 from fsdp_lab.config import TrainConfig, default_run_name
@@ -71,6 +73,16 @@ class Run:
         self.goals = Goals(config.run.target_ppl, config.run.ppl_at_s)
         self.samples = Samples()
         self.is_training = False
+        self.is_resumed = False
+        """Has the run's folder been there, with what an earlier process left?"""
+        self.done = 0
+        """Steps made so far, by this process or before it."""
+        self.resumed_at: list[int] = []
+        self.tell: Callable[[str], None] = self.say
+        """A line from rank 0, also where a progress bar is."""
+        self.saving_row: Callable[[], dict[str, Any]] = dict
+        """What a row says of checkpoints, for a run that ends without its main thread."""
+        self._resumed: dict[str, Any] = {}
         self.profile: Profile | None = None
         self.nonfinite_steps = self.clipped_steps = 0
         self._nonfinite_in_a_row = 0
@@ -116,16 +128,24 @@ class Run:
 
     # ---- the loop -------------------------------------------------------------------------------------------
 
-    def steps(self, total: int, comm: Communication) -> Iterator[int]:
-        """Steps 1 to ``total``, each timed until `after_step`."""
+    def begin(self, total: int, comm: Communication) -> None:
+        """Training is about to begin, or to go on after `done` of ``total`` steps."""
         self.comm, self.total_steps, self.is_training = comm, total, True
-        warmup = min(5, total // 4)
+        warmup = self.done + min(5, (total - self.done) // 4)
         self.clock = StepClock(self.ranks.device, warmup)
+        if self._resumed:
+            self.clock.load_state_dict(self._resumed["clock"], self.done)
         self.window = self._window(warmup, total)
         self.wire = WireCheck(self.ranks.link, self.ranks, comm.claim)
-        self.progress = Progress(total, self.ranks.is_first, self.logs if self.config.run.tensorboard else None)
+        events = self.logs if self.config.run.tensorboard else None
+        self.progress = Progress(total, self.ranks.is_first, events, self.done)
+        self.tell = self.progress.say
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are left, from 1 in a new run, each timed until `after_step`."""
+        comm = self.comm
         self.wire.open()
-        for step in range(1, total + 1):
+        for step in range(self.done + 1, self.total_steps + 1):
             self.window.begin_step(step)
             self.at("step", step)
             if self._sample_due(step):
@@ -161,6 +181,7 @@ class Run:
             logged |= {"grad_norm": outcome.grad_norm, **asdict(sample)}
         if logged:
             self._add_to_curve(step, **logged)
+        self.done = step
         self.stop.agree()
         self.watchdog.watch()  # from the first step's end: that one may have compiled
         self.wire.after_step(all_reduces=2 + self._log_due(step))  # the norm, the agreement to go on, the mean loss
@@ -192,8 +213,8 @@ class Run:
     def evaluation_due(self, step: int) -> bool:
         """Is it time for an evaluation, by steps or by the clock, and this not the last step? Collective."""
         every = self.config.run.eval_steps
-        by_clock = self.goals.waits_for_time and self._is_time()
-        return step != self.total_steps and (by_clock or (every > 0 and step % every == 0))
+        by_clock = step > 0 and self.goals.waits_for_time and self._is_time()
+        return 0 < step < self.total_steps and (by_clock or (every > 0 and step % every == 0))
 
     def tokens_per_step(self) -> int:
         """Tokens of all ranks in one optimizer step."""
@@ -219,10 +240,44 @@ class Run:
             places["profile"] = self.logs / "profiler"
         return places
 
+    @property
+    def is_void(self) -> bool:
+        """Was the last step skipped?"""
+        return self._nonfinite_in_a_row > 0
+
     def say(self, text: str) -> None:
         """A line from rank 0."""
         if self.ranks.is_first:
             print(text, flush=True)
+
+    # ---- checkpoints ----------------------------------------------------------------------------------------
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """Of this rank after ``step`` steps: what the row will need of them, as plain values and tensors."""
+        return {
+            "tokens": self._tokens_seen(step),
+            "clock": self.clock.state_dict(step),
+            "goals": self.goals.state_dict(),
+            "samples": self.samples.state_dict(),
+            "losses": torch.stack(self._losses),
+            "nonfinite_steps": self.nonfinite_steps,
+            "nonfinite_in_a_row": self._nonfinite_in_a_row,
+            "clipped_steps": self.clipped_steps,
+            "reported_at": self._reported_at,
+            "resumed_at": self.resumed_at,
+        }
+
+    def resume(self, step: int, state: dict[str, Any]) -> None:
+        """Go on after ``step`` steps of another process, which left `state_dict`'s answer. Call it before `begin`."""
+        self.done, self._resumed = step, state
+        self.goals.load_state_dict(state["goals"])
+        self.samples.load_state_dict(state["samples"])
+        self._losses = list(state["losses"].to(self.ranks.device))
+        self.nonfinite_steps, self.clipped_steps = state["nonfinite_steps"], state["clipped_steps"]
+        self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
+        self._reported_at = state["reported_at"]
+        self.resumed_at = [*state["resumed_at"], step]
+        self.curve.rewind(step)
 
     # ---- the row --------------------------------------------------------------------------------------------
 
@@ -243,7 +298,7 @@ class Run:
             **timing,
             **self.samples.row(),
             steps=steps,
-            tokens_seen=steps * self.tokens_per_step(),
+            tokens_seen=self._tokens_seen(steps),
             nonfinite_steps=self.nonfinite_steps,
             clip_rate=self.clipped_steps / steps,
             train_loss=self._mean_loss(_LOSSES_AVERAGED),
@@ -259,7 +314,7 @@ class Run:
 
     def _forget(self) -> None:
         """The settings were refused before training began: leave the name free and no row."""
-        if self.ranks.is_first:
+        if self.ranks.is_first and not self.is_resumed:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _leave(self, signal_name: str) -> None:
@@ -271,12 +326,13 @@ class Run:
     def _hung(self, report: str) -> None:
         """The same when nothing moves and nobody sent a signal."""
         if self._speaks():
-            print(f"fsdp_lab.train: {report}", file=sys.stderr, flush=True)
+            print(f"fsdp_lab.train: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
         self._end_now("failed", report)
 
     def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:
         if not self.ranks.is_first:
             time.sleep(2)  # all ranks give up at the same time: rank 0 must not take those that left for dead
+        self.note(**self.saving_row())
         self._append(status, error=error[:_ERROR_CHARACTERS])
         os._exit(FAILED if status == "failed" else PREEMPTED)
 
@@ -302,7 +358,13 @@ class Run:
         if not lost and "timed out" in text.lower() and self.ranks.world > 1:
             lost = f"no answer for {self.config.run.timeout_s} s: {self.watchdog.whereabouts()}; "
         self._append("failed", error=f"{lost}{type(error).__name__}: {text}"[:_ERROR_CHARACTERS])
-        return lost.removesuffix("; ") or None
+        return lost + self._what_to_do() if lost else None
+
+    def _what_to_do(self) -> str:
+        saved = self.saving_row().get("saved_step")
+        if saved is None:
+            return "nothing was saved: start anew (--save_steps saves now and then)"
+        return f"the same command with --run_name {self.name} goes on after step {saved}"
 
     def _complain(self) -> None:
         """Of a row that the disk did not take, at the end of a run that went well otherwise."""
@@ -342,6 +404,11 @@ class Run:
             line = json.dumps(row, default=repr)
             print(f"cannot write {path} ({error.strerror}); add this line to it:\n{line}", file=sys.stderr, flush=True)
 
+    def _tokens_seen(self, step: int) -> int:
+        """By all ranks in ``step`` steps; those before a resume may have had another size."""
+        since = self.resumed_at[-1] if self.resumed_at else 0
+        return int(self._resumed.get("tokens", 0)) + (step - since) * self.tokens_per_step()
+
     def _memory(self) -> dict[str, float]:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
         allocated = reserved = rss
@@ -354,6 +421,7 @@ class Run:
     # ---- details --------------------------------------------------------------------------------------------
 
     def _open_folders(self) -> None:
+        self.is_resumed = self.ranks.broadcast(may_resume(self.folder, self.config))
         complaint = self.ranks.broadcast(self._make_folders() if self.ranks.is_first else None)
         if complaint is not None:
             raise ConfigError([complaint])
@@ -363,13 +431,13 @@ class Run:
 
     def _make_folders(self) -> str | None:
         """Rank 0's part; what went wrong, for all ranks to say."""
-        if self.folder.exists():
+        if self.folder.exists() and not self.is_resumed:
             return f"run_name: {self.folder} exists already; choose another name (or none)"
-        if self.curve_path.exists():
+        if self.curve_path.exists() and not self.is_resumed:
             return f"run_name: {self.curve_path} exists already; choose another name (or none)"
         try:
             results.ensure_appendable(Path(self.config.run.results_path))
-            self.folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=self.is_resumed)
             (self.folder / "config.yaml").write_text(self.config.to_yaml())
             self.curve_path.parent.mkdir(parents=True, exist_ok=True)
         except ValueError as error:
@@ -447,7 +515,7 @@ class Run:
 
     def _add_to_curve(self, step: int, **values: float | None) -> None:
         sent = self.comm.sent_bytes(step)
-        tokens = step * self.tokens_per_step()
+        tokens = self._tokens_seen(step)
         seconds = None if self.ranks.are_virtual else self.clock.train_seconds
         self.curve.add(step=step, train_seconds=seconds, tokens=tokens, sent_bytes=sent, **values)
 

@@ -34,6 +34,14 @@ class Samples:
         """One more."""
         self._taken.append(sample)
 
+    def state_dict(self) -> list[dict[str, float | None]]:
+        """Every sample, as plain values."""
+        return [asdict(sample) for sample in self._taken]
+
+    def load_state_dict(self, taken: list[dict[str, float | None]]) -> None:
+        """Put back what `state_dict` gave."""
+        self._taken = [Sample(**values) for values in taken]
+
     def row(self) -> dict[str, Any]:
         """The means over the samples that have a value; null where none has."""
         taken = [asdict(sample) for sample in self._taken]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fsdp_lab import faults
+from fsdp_lab.checkpoint import Saving
 from fsdp_lab.comm import Communication
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.corpus import Corpus, open_corpus
@@ -35,16 +36,23 @@ def train(config: TrainConfig) -> dict[str, Any]:
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)
-        for step in run.steps(total_steps, comm):  # timing, profiler and progress live in here
-            loss = forward_backward(model, data, config, run)
-            with run.phase("optimizer"):
-                outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
-            run.after_step(step, loss, outcome)
-            if run.evaluation_due(step):
-                run.show_evaluation(step, validate(model, data, comm, run))
-        row = run.finish(validate(model, data, comm, run))
+        with Saving(run, model, optimizer, schedule, data, comm) as saving:  # checkpoints; one when told to stop, too
+            done = saving.restore_latest()
+            run.begin(total_steps, comm)
+            evaluate_when_due(done, model, data, comm, run)  # what it was stopped before
+            for step in run.steps():  # timing, profiler and progress live in here
+                loss = forward_backward(model, data, config, run)
+                with run.phase("optimizer"):
+                    outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
+                run.after_step(step, loss, outcome)
+                saving.after_step(step)
+                evaluate_when_due(step, model, data, comm, run)
+            evaluation = validate(model, data, comm, run)
+            run.note(**saving.row())
+        row = run.finish(evaluation)
         if config.run.save_model:
             save_model(model, data, run)
+        saving.finished()
         run.say(summary(row, run.written(), run.profile))
         return row
 
@@ -66,6 +74,12 @@ def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) 
                 faults.spoiled(loss).backward()
             total += loss.detach()
     return total
+
+
+def evaluate_when_due(step: int, model: Model, data: Corpus, comm: Communication, run: Run) -> None:
+    """An evaluation in the middle of training, if this is the time for one."""
+    if run.evaluation_due(step):
+        run.show_evaluation(step, validate(model, data, comm, run))
 
 
 def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evaluation:

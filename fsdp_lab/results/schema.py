@@ -213,6 +213,12 @@ FIELDS = (
         nullable=True,
     ),
     Field("loss_curve", "str", "", "curve file, seen from the folder of the results file", "no"),
+    # Checkpoints: null where none was wanted
+    Field("resumed_at_steps", "list of int", "steps", "after which the run was resumed from a checkpoint", "no"),
+    Field("saves", "int", "", "checkpoints saved, whole training", "no"),
+    Field("failed_saves", "int", "", "checkpoints that could not be saved, whole training", "no"),
+    Field("saved_step", "int", "", "step of the newest checkpoint", "no"),
+    Field("save_exposed_s", "float", "s", "that training stood still for saves; not in train_time_s", "no"),
     # Cost
     Field("wall_time_s", "float", "s", "from the start of the program to this row"),
     Field("train_time_s", "float", "s", "in optimiser steps, all of them; what sampling took is left out"),

@@ -1,0 +1,7 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped (docs/checkpoints.md)."""
+
+from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
+from fsdp_lab.checkpoint.folder import CheckpointError
+from fsdp_lab.checkpoint.saving import Saving, may_resume
+
+__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "Content", "Saving", "may_resume"]

@@ -1,0 +1,267 @@
+"""What a run saves, when, and how another process goes on from it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+import comm_compress as cc
+from fsdp_lab.checkpoint import folder as on_disk
+from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
+from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
+from fsdp_lab.checkpoint.rng import rng_state, set_rng_state
+from fsdp_lab.comm import Communication
+from fsdp_lab.config import TrainConfig
+from fsdp_lab.corpus import Corpus
+from fsdp_lab.models import Model
+from fsdp_lab.preempt import Preempted
+
+if TYPE_CHECKING:
+    from fsdp_lab.run import Run
+
+FOLDER = "checkpoints"
+_LEAVING_S = 10  # that a failed run waits for a save under way
+
+
+def may_resume(run_folder: Path, config: TrainConfig) -> bool:
+    """Is this the folder of an unfinished run that can be gone on with, and is that wanted?"""
+    checkpoints = run_folder / FOLDER
+    return config.run.resume != "never" and checkpoints.is_dir() and not (checkpoints / on_disk.FINISHED).exists()
+
+
+class Saving:
+    """The checkpoints of one run; as a context, one more when the run is told to stop.
+
+    A checkpoint is the state after a step's update and log line, before its evaluation: that is made again.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        model: Model,
+        optimizer: AdamW,
+        schedule: LambdaLR,
+        data: Corpus,
+        comm: Communication,
+    ) -> None:
+        self._run, self._model, self._optimizer, self._schedule = run, model, optimizer, schedule
+        self._data, self._comm, self._config = data, comm, run.config.run
+        self._checkpoints = Checkpoints(
+            run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), run.tell
+        )
+        self._before = {"saves": 0, "failed_saves": 0, "save_exposed_s": 0.0}
+        run.saving_row = self._row
+        if self._config.save_steps and run.ranks.is_first:
+            (run.folder / FOLDER).mkdir(exist_ok=True)  # a run killed before its first checkpoint may begin again
+
+    def after_step(self, step: int) -> None:
+        """Save when it is time, and report what was saved meanwhile. A step that was void is no time to save."""
+        self._checkpoints.poll()
+        every = self._config.save_steps
+        if every and step % every == 0 and not self._run.is_void:
+            self._save(step)
+
+    def row(self) -> dict[str, Any]:
+        """The fields of a results row, of the whole training; waits for a save under way."""
+        self._checkpoints.wait()
+        return self._row()
+
+    def finished(self) -> None:
+        """The run has ended well: never resume it."""
+        folder = self._run.folder / FOLDER
+        if self._run.ranks.is_first and folder.is_dir():
+            on_disk.write(folder / on_disk.FINISHED, b"")
+
+    def __enter__(self) -> Saving:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Preempted) and self._run.stop.is_agreed:
+            self._checkpoints.wait()
+            if self._config.save_on_stop and self._checkpoints.newest != self._run.done > 0:
+                self._save(self._run.done)
+                self._checkpoints.wait()
+            if self._checkpoints.newest == self._run.done:
+                self._run.tell(f"saved after step {self._run.done}: the same command goes on (with --run_name)")
+        elif error is not None:
+            self._checkpoints.wait(_LEAVING_S)
+        if error is not None:
+            self._run.note(**self._row())
+
+    def _row(self) -> dict[str, Any]:
+        done = self._checkpoints
+        if not (self._config.save_steps or done.saved or done.failed or self._run.resumed_at):
+            return {}
+        return {
+            "saves": self._before["saves"] + done.saved,
+            "failed_saves": self._before["failed_saves"] + done.failed,
+            "save_exposed_s": self._before["save_exposed_s"] + done.exposed_s,
+            "saved_step": done.newest,
+            "resumed_at_steps": self._run.resumed_at,
+        }
+
+    # ---- what is in it --------------------------------------------------------------------------------------
+
+    def _save(self, step: int) -> None:
+        if step == self._run.total_steps and self._comm.must_be_watched:
+            return  # a run that only ends has no step left to see stock collectives in
+        self._run.watchdog.passed("save")
+        content = Content(self._tensors(), self._own(step))
+        with self._run.wire.paused():
+            self._checkpoints.save(step, content)
+            if self._run.ranks.link is not None:  # nothing of a save may go over a link that counts
+                self._checkpoints.wait()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Model and optimizer; these very tensors, not copies. The optimizer has none before its first update."""
+        model = self._model.updated
+        found = {f"model.{name}": value for name, value in get_model_state_dict(model).items()}
+        if self._optimizer.state:  # asked for it, torch would make one, which an update that is still to come would see
+            found |= self._optimizer_tensors()
+        return found
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        state = get_optimizer_state_dict(self._model.updated, self._optimizer, options=options)
+        return {f"optimizer.{name}": value for name, value in state.items() if isinstance(value, Tensor)}
+
+    def _own(self, step: int) -> dict[str, Any]:
+        counts = self._comm.state_dict()
+        return {
+            "compressors": counts.pop("compressors"),
+            "counts": counts,
+            "data": self._data.state_dict(),
+            "has_optimizer": bool(self._optimizer.state),
+            "schedule": self._schedule.last_epoch,
+            "rng": rng_state(self._run.ranks.device),
+            "run": self._run.state_dict(step),
+            "saving": {name: value for name, value in self._row().items() if name in self._before},
+        }
+
+    # ---- going on -------------------------------------------------------------------------------------------
+
+    def restore_latest(self) -> int:
+        """Go on from the newest sound checkpoint, if the run is to be resumed; how many steps are done (0: none).
+
+        CheckpointError or ConfigError says what keeps it from going on; then nothing has changed on the disk.
+        """
+        checkpoint = self._chosen()
+        if checkpoint is None:
+            if self._run.is_resumed:
+                self._run.tell("no checkpoint was saved before: from the first step")
+                self._run.curve.rewind(0)
+            return 0
+        step = checkpoint.manifest.step
+        self._check_settings(checkpoint.manifest)
+        own = self._checkpoints.load_own(checkpoint)
+        rank, alike = self._run.ranks.rank, len(own) == 1 and checkpoint.manifest.world == self._run.ranks.world
+        mine = own[0] if alike else own[rank % len(own)]
+        self._load(checkpoint, mine, own, alike)
+        self._checkpoints.forget_after(step)
+        self._checkpoints.newest = step
+        self._before |= mine["saving"]
+        self._run.resume(step, mine["run"])
+        self._run.tell(f"resumed from {checkpoint.path}: {step} steps are done")
+        return step
+
+    def _load(self, checkpoint: Checkpoint, mine: dict[str, Any], own: list[dict[str, Any]], alike: bool) -> None:
+        tensors = {f"model.{name}": value for name, value in get_model_state_dict(self._model.updated).items()}
+        if mine["has_optimizer"]:
+            tensors |= self._optimizer_tensors()
+        self._or_anew("data", lambda: self._data.load_state_dict(mine["data"]))
+        self._or_anew("compressors", lambda: self._load_compressors(mine, own, alike))
+        self._comm.load_counts(mine["counts"], checkpoint.manifest.step)
+        self._checkpoints.load_tensors(checkpoint, tensors)  # in place: FSDP2's shards and the optimizer's own tensors
+        self._set_schedule(mine["schedule"])
+        if alike:
+            set_rng_state(mine["rng"], self._run.ranks.device)
+
+    def _chosen(self) -> Checkpoint | None:
+        if self._config.resume not in ("auto", "never"):
+            path = Path(self._config.resume)
+            return self._checkpoints.at(path.resolve())
+        return self._checkpoints.latest() if self._run.is_resumed else None
+
+    def _check_settings(self, manifest: Manifest) -> None:
+        ranks, config = self._run.ranks, self._run.config
+        ignored = set()
+        if manifest.world != ranks.world:
+            if not self._config.resume_resharded:
+                raise CheckpointError(
+                    f"resume: the checkpoint is of {manifest.world} ranks, these are {ranks.world}; "
+                    "--resume_resharded true goes on nevertheless, not bit for bit"
+                )
+            batch = config.optim.batch_size
+            assert batch is not None, "resolved"
+            if manifest.settings.get("batch_size", 0) * manifest.world == batch * ranks.world:
+                ignored = {"batch_size"}  # the same global batch
+        now = _settings(config)
+        defaults = {name: spec.default for name, spec in config.specs().items()}
+        before = {name: manifest.settings.get(name, defaults[name]) for name in now}
+        changed = [f"{k}: was {before[k]!r}, is {now[k]!r}" for k in now if before[k] != now[k] and k not in ignored]
+        if changed and not self._config.resume_changed:
+            raise CheckpointError(
+                "resume: settings that affect the training have changed; --resume_changed true goes on nevertheless\n"
+                + "\n".join(f"  {line}" for line in changed)
+            )
+        for line in changed:
+            self._run.tell(f"resume: changed: {line}")
+        if manifest.torch != torch.__version__:
+            self._run.tell(
+                f"resume: saved by torch {manifest.torch}, this is {torch.__version__}: perhaps not bit for bit"
+            )
+
+    def _or_anew(self, what: str, load: Any) -> None:
+        """Load, or say why ``what`` starts afresh where the user allowed changes."""
+        try:
+            load()
+        except ValueError as error:
+            if not self._config.resume_changed:
+                raise
+            self._run.tell(f"{what} start afresh: {error}")
+
+    def _load_compressors(self, mine: dict[str, Any], own: list[dict[str, Any]], alike: bool) -> None:
+        states = mine["compressors"]
+        if not alike:
+            ranks = self._run.ranks
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                every = [state for process in own for state in process["compressors"]]
+                states = cc.reshard(every, ranks.world, keep="mean")[ranks.rank : ranks.rank + ranks.played]
+            for line in said:
+                self._run.tell(f"resume: {line.message}")
+        device = self._run.ranks.device
+        self._comm.load_compressors([{key: _on(device, entry) for key, entry in of_rank.items()} for of_rank in states])
+
+    def _set_schedule(self, step: int) -> None:
+        """The learning rates of this run's own settings after ``step`` steps."""
+        schedule = self._schedule
+        rates = [base * factor(step) for base, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        schedule.load_state_dict(schedule.state_dict() | {"last_epoch": step, "_last_lr": rates})
+
+
+def _on(device: torch.device, entry: dict[str, Any]) -> dict[str, Any]:
+    """A compressor's saved state with its tensors where they are used."""
+    return entry | {"tensors": {name: tensor.to(device) for name, tensor in entry["tensors"].items()}}
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """Those that affect the training, by name."""
+    specs = config.specs()
+    return {name: value for name, value in config.resolved().items() if specs[name].affects_training}

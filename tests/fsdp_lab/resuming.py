@@ -1,0 +1,95 @@
+"""Trainings that are stopped and go on, on ranks that are started once; a tiny model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.distributed import _CONTEXT, _collect, free_port
+
+
+@dataclass(frozen=True)
+class Training:
+    """One call of the trainer: its flags, on how many of the ranks, what happens, and when.
+
+    ``event(run, step)`` is called on every rank when the step is over, before the ranks agree to go on.
+    """
+
+    flags: list[str]
+    event: Callable[[Any, int], None] | None = None
+    ranks: int = 2
+
+
+@dataclass(frozen=True)
+class StopAfter:
+    """One rank is told to stop at the end of ``step``."""
+
+    step: int
+    rank: int = 1
+
+    def __call__(self, run: Any, step: int) -> None:
+        if step == self.step and run.ranks.rank == self.rank:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train_all(trainings: list[Training], timeout: float = 300) -> list[str | None]:
+    """What rank 0's trainings ended with, one after the other: None, or the exception as "Type: message"."""
+    world = max(training.ranks for training in trainings)
+    ports, pipes, processes = [free_port() for _ in trainings], [], []
+    for rank in range(world):
+        ours, theirs = _CONTEXT.Pipe(duplex=False)
+        process = _CONTEXT.Process(target=_work, args=(rank, ports, trainings, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    try:
+        ended: list[str | None] = _collect(pipes, timeout)[0]
+        return ended
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _work(rank: int, ports: list[int], trainings: list[Training], pipe: Connection) -> None:
+    from fsdp_lab import presets, train
+    from fsdp_lab.cli import parse
+    from fsdp_lab.run import Run
+
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    shape = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    presets.PRESETS["gpt2-nano"] = replace(presets.PRESETS["gpt2-nano"], shape=shape)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    plain = Run._count_nonfinite
+    ended: list[str | None] = []
+    for port, training in zip(ports, trainings, strict=True):
+        if rank >= training.ranks:
+            continue
+        where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": training.ranks, "LOCAL_WORLD_SIZE": training.ranks}
+        os.environ |= {name: str(value) for name, value in where.items()} | {"MASTER_PORT": str(port)}
+
+        def step_is_over(run: Run, outcome: Any, event: Any = training.event) -> None:
+            plain(run, outcome)
+            if event is not None:
+                event(run, run.done + 1)
+
+        Run._count_nonfinite = step_is_over  # type: ignore[method-assign]
+        try:
+            train.train(parse(training.flags))
+            ended.append(None)
+        except BaseException as error:
+            ended.append(f"{type(error).__name__}: {error}")
+            if not isinstance(error, ValueError) and type(error).__name__ != "Preempted":
+                traceback.print_exc()
+    pipe.send((True, ended))
+    pipe.close()
+    sys.stdout.flush()
+    os._exit(0)
