@@ -75,15 +75,20 @@ class Drill:
         ``on_line`` sees each line and returns True when it has just done something to the run; the injector's own
         line counts as that too. After ``timeout_s`` seconds all that is left is killed.
         """
+        try:
+            return self._follow(on_line, timeout_s, patience_s)
+        finally:
+            self._kill()
+
+    def _follow(self, on_line: Callable[[str], bool] | None, timeout_s: float, patience_s: float) -> Ended:
         output: list[str] = []
         happened: float | None = None
-        deadline = time.monotonic() + timeout_s
+        deadline, launcher_ended = time.monotonic() + timeout_s, False
         while True:
-            launcher_ended = self._process.poll() is not None
-            if launcher_ended:
-                deadline = min(deadline, time.monotonic() + patience_s)
+            if not launcher_ended and self._process.poll() is not None:
+                launcher_ended, deadline = True, min(deadline, time.monotonic() + patience_s)
             try:
-                item = self._lines.get(timeout=min(0.5, max(0.01, deadline - time.monotonic())))
+                item = self._lines.get(timeout=0.5)
             except queue.Empty:
                 if time.monotonic() > deadline:
                     break
@@ -94,14 +99,17 @@ class Drill:
             output.append(line)
             if line.startswith("injected fault") or (on_line is not None and on_line(line)):
                 happened = at if happened is None else happened
-        ended = time.monotonic()
-        left = self.processes()
+        seconds = None if happened is None else time.monotonic() - happened
+        left = self._kill()
+        return Ended(self._process.wait(), seconds, output, left)
+
+    def _kill(self) -> list[str]:
+        """All that is left of the run; the command lines of what was."""
+        left = {pid: text for pid, text in self.processes().items() if text}  # one that has ended has none
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        code = self._process.wait()
-        seconds = None if happened is None else ended - happened
-        return Ended(code, seconds, output, [text for text in left.values() if text])
+        return list(left.values())
 
     def processes(self) -> dict[int, str]:
         """Command lines of everything that this run started and that has not ended, by process id."""
