@@ -44,9 +44,15 @@ class Ended:
 class Drill:
     """One training run on this machine, under the launcher that `run_safe_training.sh` uses."""
 
-    def __init__(self, flags: Sequence[str], ranks: int, fault: str | None = None) -> None:
+    def __init__(
+        self, flags: Sequence[str], ranks: int, fault: str | None = None, temporary: Path | None = None
+    ) -> None:
+        """``temporary``: the run's folder for temporary files, for whoever wants to see what it leaves there."""
         self._mark = uuid.uuid4().hex
         environment = {**os.environ, _MARK: self._mark}
+        if temporary is not None:
+            temporary.mkdir(parents=True, exist_ok=True)
+            environment["TMPDIR"] = str(temporary)
         environment.pop(VARIABLE, None)
         if fault is not None:
             environment[VARIABLE] = fault

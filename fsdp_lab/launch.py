@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from argparse import Namespace
 
 from torch.distributed import DistNetworkError
@@ -36,7 +37,11 @@ def main(argv: list[str]) -> int:
     for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     try:
-        run(arguments)
+        with tempfile.TemporaryDirectory(prefix="fsdp_lab_launch_") as folder:
+            arguments.log_dir = (
+                arguments.log_dir or folder
+            )  # torchrun would leave one in the temporary folder each time
+            run(arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode > 0:

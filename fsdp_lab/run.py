@@ -111,7 +111,6 @@ class Run:
             run._open_folders()
             try:
                 yield run
-                run._complain()
             except ValueError as error:
                 if run.is_training:  # by now it is our mistake, not the user's
                     run._fail(error)
@@ -125,6 +124,8 @@ class Run:
                 raise
             finally:
                 run.watchdog.close()
+            if run._unwritten is not None:  # all else went well
+                raise run._unwritten
 
     # ---- the loop -------------------------------------------------------------------------------------------
 
@@ -354,7 +355,7 @@ class Run:
             self._append("preempted", error=f"stopped by {text}")
             return None
         time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
-        lost = self._dead()
+        lost = self._dead() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
         if not lost and "timed out" in text.lower() and self.ranks.world > 1:
             lost = f"no answer for {self.config.run.timeout_s} s: {self.watchdog.whereabouts()}; "
         self._append("failed", error=f"{lost}{type(error).__name__}: {text}"[:_ERROR_CHARACTERS])
@@ -365,11 +366,6 @@ class Run:
         if saved is None:
             return "nothing was saved: start anew (--save_steps saves now and then)"
         return f"the same command with --run_name {self.name} goes on after step {saved}"
-
-    def _complain(self) -> None:
-        """Of a row that the disk did not take, at the end of a run that went well otherwise."""
-        if self._unwritten is not None:
-            raise self._unwritten
 
     def _append(self, status: str, error: str | None = None) -> dict[str, Any]:
         config = self.config

@@ -127,7 +127,9 @@ class Watchdog:
     def _place(self) -> Place:
         frame = sys._current_frames().get(self._main or 0)
         line = "an unknown line"
-        if frame is not None:
+        if threading.get_ident() == self._main:
+            line = "a collective that has timed out (torch/distributed/)"  # only then does the main thread ask
+        elif frame is not None:
             path = frame.f_code.co_filename
             shown = path.removeprefix(f"{_ROOT}/").rpartition("site-packages/")[2]
             line = f"{shown}:{frame.f_lineno} in {frame.f_code.co_name}"
