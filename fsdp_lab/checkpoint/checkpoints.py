@@ -116,10 +116,15 @@ class Checkpoints:
             last = "there is none yet" if self.newest is None else f"the last good one is of step {self.newest}"
             self._say(f"checkpoint of step {self._step} not saved: {self._failure}; training goes on, {last}")
 
-    def _prepare(self) -> None:
-        """What only runs that save need, at the first save."""
+    def connect(self) -> None:
+        """Meet the other ranks' threads: at the start, as the launcher, whose store they meet in, may die before."""
         if self._group is None:
             self._group = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
+
+    def _prepare(self) -> None:
+        """What only runs that save need, at the first save."""
+        self.connect()
+        if self._stager is None:
             on_cuda = self._ranks.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_cuda, False, False, on_cuda))
 

@@ -63,6 +63,8 @@ class Saving:
         )
         self._before = {"saves": 0, "failed_saves": 0, "save_exposed_s": 0.0}
         run.saving_row = self._row
+        if self._config.save_steps or self._config.save_on_stop:
+            self._checkpoints.connect()
         if self._config.save_steps and run.ranks.is_first:
             (run.folder / FOLDER).mkdir(exist_ok=True)  # a run killed before its first checkpoint may begin again
 
