@@ -89,7 +89,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "signal in validation": ("usr2:rank=1,at=validate,step=6", {}),
     "signal while tokenising": ("term:at=tokenize", {}),
     "full disk, checkpoint": ("full_disk:rank=1,at=save,step=6", {"save_steps": 3}),
-    "full disk, row": ("full_disk:at=row", {}),
+    "full disk, row": ("full_disk:at=row", {"save_model": "true"}),
     "bad": ("kill:rank", {}),
 }
 FRAGMENT = '{"schema_version": 2, "status": "ok", "run_na'
@@ -104,7 +104,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str
     for name, (_, settings) in CASES.items():
         cache = lab.folder / ("cache of its own" if "tokenising" in name else "cache")
         run_name = re.sub(r"\W+", "-", name)
-        runs.append(lab.flags(run_name=run_name, eval_steps=6, max_steps=8, cache_dir=cache, **settings))
+        common = {"eval_steps": 6, "max_steps": 8, "cache_dir": cache, "save_model": "false"}
+        runs.append(lab.flags(run_name=run_name, **{**common, **settings}))
     ended = train_ranks(2, runs, faults=[fault for fault, _ in CASES.values()], tiny=True)
     return lab, dict(zip(CASES, ended, strict=True))
 
