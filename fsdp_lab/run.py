@@ -176,6 +176,8 @@ class Run:
         self.clipped_steps += outcome.clipped
         self._count_nonfinite(outcome)
         self.progress.step()
+        if "time_to_first_step_s" not in self._row:
+            self.note(time_to_first_step_s=_seconds_since_process_start())
         logged = self._report(step, outcome) if self._log_due(step) else {}
         if sample is not None:
             self.progress.record(step, {f"fidelity/{name}": value for name, value in asdict(sample).items()})

@@ -85,8 +85,8 @@ class Checkpoints:
 
     def save(self, step: int, content: Content) -> None:
         """Copy the state after ``step`` steps; it is written in the background. Waits for a save under way first."""
-        start = time.perf_counter()
         self.wait()
+        start = time.perf_counter()
         self._prepare()
         assert self._stager is not None
         copy = self._stager.stage({"tensors": content.tensors, "own": content.own})
@@ -101,7 +101,9 @@ class Checkpoints:
     def wait(self, timeout_s: float | None = None) -> None:
         """Until nothing is being written."""
         if self._thread is not None:
+            start = time.perf_counter()
             self._thread.join(timeout_s)
+            self.exposed_s += time.perf_counter() - start
             self.poll()
 
     def poll(self) -> None:

@@ -108,13 +108,13 @@ class Saving:
         done = self._checkpoints
         if not (self._config.save_steps or done.saved or done.failed or self._run.resumed_at):
             return {}
-        return {
-            "saves": self._before["saves"] + done.saved,
-            "failed_saves": self._before["failed_saves"] + done.failed,
-            "save_exposed_s": self._before["save_exposed_s"] + done.exposed_s,
-            "saved_step": done.newest,
-            "resumed_at_steps": self._run.resumed_at,
-        }
+        return {**self._so_far(), "saved_step": done.newest, "resumed_at_steps": self._run.resumed_at}
+
+    def _so_far(self) -> dict[str, Any]:
+        """Counts and seconds of this process and of those before it."""
+        done = self._checkpoints
+        here = {"saves": done.saved, "failed_saves": done.failed, "save_exposed_s": done.exposed_s}
+        return {name: self._before[name] + value for name, value in here.items()}
 
     # ---- what is in it --------------------------------------------------------------------------------------
 
@@ -122,9 +122,9 @@ class Saving:
         if step == self._run.total_steps and self._comm.must_be_watched:
             return  # a run that only ends has no step left to see stock collectives in
         self._run.watchdog.passed("save")
-        content = Content(self._tensors(), self._own(step))
+        self._checkpoints.wait()  # before the counts are taken
         with self._run.wire.paused():
-            self._checkpoints.save(step, content)
+            self._checkpoints.save(step, Content(self._tensors(), self._own(step)))
             if self._run.ranks.link is not None:  # nothing of a save may go over a link that counts
                 self._checkpoints.wait()
 
@@ -151,7 +151,7 @@ class Saving:
             "schedule": self._schedule.last_epoch,
             "rng": rng_state(self._run.ranks.device),
             "run": self._run.state_dict(step),
-            "saving": {name: value for name, value in self._row().items() if name in self._before},
+            "saving": self._so_far() | {"saves": self._so_far()["saves"] + 1},  # who loads this one has it
         }
 
     # ---- going on -------------------------------------------------------------------------------------------
@@ -193,10 +193,13 @@ class Saving:
             set_rng_state(mine["rng"], self._run.ranks.device)
 
     def _chosen(self) -> Checkpoint | None:
-        if self._config.resume not in ("auto", "never"):
-            path = Path(self._config.resume)
-            return self._checkpoints.at(path.resolve())
-        return self._checkpoints.latest() if self._run.is_resumed else None
+        own = self._checkpoints.folder.resolve()
+        path = None if self._config.resume in ("auto", "never") else Path(self._config.resume).resolve()
+        if path is not None and own in path.parents:
+            return self._checkpoints.at(path)
+        if self._run.is_resumed and (newest := self._checkpoints.latest()) is not None:
+            return newest  # also where the run once began from another one's checkpoint
+        return None if path is None else self._checkpoints.at(path)
 
     def _check_settings(self, manifest: Manifest) -> None:
         ranks, config = self._run.ranks, self._run.config

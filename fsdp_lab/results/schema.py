@@ -221,6 +221,7 @@ FIELDS = (
     Field("save_exposed_s", "float", "s", "that training stood still for saves; not in train_time_s", "no"),
     # Cost
     Field("wall_time_s", "float", "s", "from the start of the program to this row"),
+    Field("time_to_first_step_s", "float", "s", "from the program's start to the end of its first step", "no"),
     Field("train_time_s", "float", "s", "in optimiser steps, all of them; what sampling took is left out"),
     Field("feedback_bytes", "int", "bytes", "memory of residuals and other compressor state per rank", nullable=True),
     Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank (virtual ranks: of all together)"),

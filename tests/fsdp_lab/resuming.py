@@ -39,7 +39,7 @@ class StopAfter:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train_all(trainings: list[Training], timeout: float = 300) -> list[str | None]:
+def train_all(trainings: list[Training], timeout: float = 600) -> list[str | None]:
     """What rank 0's trainings ended with, one after the other: None, or the exception as "Type: message"."""
     world = max(training.ranks for training in trainings)
     ports, pipes, processes = [free_port() for _ in trainings], [], []
@@ -89,6 +89,7 @@ def _work(rank: int, ports: list[int], trainings: list[Training], pipe: Connecti
             ended.append(f"{type(error).__name__}: {error}")
             if not isinstance(error, ValueError) and type(error).__name__ != "Preempted":
                 traceback.print_exc()
+
     pipe.send((True, ended))
     pipe.close()
     sys.stdout.flush()

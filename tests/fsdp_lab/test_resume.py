@@ -3,65 +3,195 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fsdp_lab.checkpoint.folder import Manifest
+from fsdp_lab.checkpoint.safe_load import load_own
 from tests.distributed import preload
 from tests.fsdp_lab.resuming import StopAfter, Training, train_all
 from tests.fsdp_lab.test_train import Lab
 
 preload("fsdp_lab.train")
+HOOKED = {"param_compress": "identity"}  # no direction that has to be watched through a profiler, which is slow
 METHODS: dict[str, dict[str, Any]] = {
     "none": {"comm_compress": "none"},
-    "int8": {"comm_compress": "int8", "comm_config_json": '{"rounding": "stochastic"}'},
-    "topk": {"comm_compress": "topk", "comm_config_json": '{"ratio": 0.05}'},
-    "powersgd": {"comm_compress": "powersgd"},
-    "sketch": {"comm_compress": "sketch"},
-    "delta": {"comm_compress": "int4", "param_compress": "delta"},
+    "int8": {"comm_compress": "int8", "comm_config_json": '{"rounding": "stochastic"}', **HOOKED},
+    "topk": {"comm_compress": "topk", "comm_config_json": '{"ratio": 0.05}', "eval_steps": 9, **HOOKED},
+    "powersgd": {"comm_compress": "powersgd", **HOOKED},
+    "sketch": {"comm_compress": "sketch", **HOOKED},
+    "delta": {"comm_compress": "identity", "param_compress": "delta"},
 }
-STEPS, STOP = 16, 12  # the profiled window of stock collectives is over by then, and so is its shadow on samples
+STEPS, STOP = 12, 9  # the profiled window of stock collectives is over by then
 TIMES = ("time", "bw_", "tokens_per_s", "warmup", "comm_ratio", "_gb", "save", "overlap", "exposed")
 OWN = {"run_name", "loss_curve", "config", "resumed_at_steps", "feedback_bytes"}
 
 
 def flags(lab: Lab, name: str, **settings: Any) -> list[str]:
-    return lab.flags(run_name=name, max_steps=STEPS, log_interval=1, eval_steps=STOP, grad_error_every=3, **settings)
+    fixed = {"max_steps": STEPS, "log_interval": 1, "save_model": "false", "save_steps": 3}
+    return lab.flags(run_name=name, **fixed, **settings)
+
+
+def checkpoint(lab: Lab, run: str, step: int) -> Path:
+    return lab.folder / "out" / "runs" / run / "checkpoints" / f"step-{step:08d}"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """Of every method a whole run, and one that is told to stop right before an evaluation, and goes on."""
+    """Of every method a whole run, and one from its checkpoint before the evaluation on; of top-k one that is told to
+    stop there, saves nothing before, and goes on."""
     lab = Lab(tmp_path_factory.mktemp("resumed"))
     trainings = []
     for name, settings in METHODS.items():
-        trainings += [
-            Training(flags(lab, f"{name}-whole", **settings)),
-            Training(flags(lab, f"{name}-stopped", **settings), StopAfter(STOP)),
-            Training(flags(lab, f"{name}-stopped", **settings)),
-        ]
-    ended = train_all(trainings)
-    assert ended == [None, "Preempted: a signal to another rank", None] * len(METHODS)
+        trainings.append(Training(flags(lab, f"{name}-whole", grad_error_every=0, **settings)))
+        settings = settings | {"resume": checkpoint(lab, f"{name}-whole", STOP)}
+        trainings.append(Training(flags(lab, f"{name}-resumed", grad_error_every=0, **settings)))
+    stopped = [*flags(lab, "topk-stopped", grad_error_every=0, **METHODS["topk"]), "--save_steps", "0"]
+    ended = train_all([*trainings, Training(stopped, StopAfter(STOP)), Training(stopped)])
+    assert ended == [None] * len(trainings) + ["Preempted: a signal to another rank", None]
     return lab
 
 
-def weights(lab: Lab, run: str) -> bytes:
-    (file,) = (lab.folder / "out" / "runs" / run / "final_model").glob("*.safetensors")
-    return file.read_bytes()
+def row(lab: Lab, run: str) -> dict[str, Any]:
+    return [row for row in lab.rows() if row["run_name"] == run][-1]
 
 
 def curve(lab: Lab, run: str) -> list[dict[str, Any]]:
     lines = (lab.folder / "out" / "runs" / run / "curve.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in ("train_seconds", "sent_bytes")} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k != "train_seconds"} for line in lines]
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_resumed_run_is_the_uninterrupted_one(runs: Lab, method: str) -> None:
-    assert weights(runs, f"{method}-stopped") == weights(runs, f"{method}-whole")
-    assert curve(runs, f"{method}-stopped") == curve(runs, f"{method}-whole")
-    whole, stopped, resumed = [row for row in runs.rows() if row["run_name"].startswith(f"{method}-")]
-    assert stopped["status"] == "preempted"
-    assert stopped["saved_step"] == STOP
-    assert resumed["resumed_at_steps"] == [STOP]
+def test_a_resumed_run_ends_where_the_uninterrupted_one_does(runs: Lab, method: str) -> None:
+    whole, resumed = (checkpoint(runs, f"{method}-{how}", STEPS) for how in ("whole", "resumed"))
+    files = [
+        {entry.name: entry.sha256 for entry in Manifest.read(path).files if entry.name.startswith("weights/__")}
+        for path in (whole, resumed)
+    ]
+    assert len(files[0]) == 2, "a part of model and optimizer for each rank"
+    assert files[0] == files[1]
+    for rank in range(2):
+        one, other = (load_own(path / f"rank-{rank}.pt") for path in (whole, resumed))
+        for part in ("compressors", "data", "schedule", "rng"):
+            assert same(one[part], other[part]), part
+        assert same(one["run"]["losses"], other["run"]["losses"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_its_row_and_curve_are_the_uninterrupted_ones_but_for_times(runs: Lab, method: str) -> None:
+    whole, resumed = row(runs, f"{method}-whole"), row(runs, f"{method}-resumed")
     differing = {name for name in whole if whole[name] != resumed[name]} - OWN
     assert not {name for name in differing if not any(word in name for word in TIMES)}
+    assert resumed["resumed_at_steps"] == [STOP]
+    assert (whole["saves"], resumed["saves"]) == (4, 4)
+    tail = [line for line in curve(runs, f"{method}-whole") if line["step"] > STOP or "val_loss" in line]
+    assert curve(runs, f"{method}-resumed") == tail
+
+
+def test_a_run_that_is_told_to_stop_saves_and_goes_on(runs: Lab) -> None:
+    stopped, resumed = (row for row in runs.rows() if row["run_name"] == "topk-stopped")
+    whole = row(runs, "topk-whole")
+    assert (stopped["status"], stopped["saved_step"]) == ("preempted", STOP)
+    assert resumed["val_loss"] == whole["val_loss"]
+    assert resumed["bytes_compressed_total"] == whole["bytes_compressed_total"]
+    assert (stopped["saves"], resumed["saves"]) == (1, 1)
+    assert curve(runs, "topk-stopped") == curve(runs, "topk-whole"), "no line twice, none lost"
+    assert (checkpoint(runs, "topk-stopped", STOP).parent / "finished").exists()
+
+
+@pytest.fixture(scope="module")
+def others(runs: Lab) -> dict[str, str | None]:
+    """What trainings that go on from top-k's whole run ended with, by name: some must not, some may after all."""
+    methods = {"grad_error_every": 0, **METHODS["topk"]}
+    path = {"resume": checkpoint(runs, "topk-whole", STOP)}
+    runs_folder = runs.folder / "out" / "runs"
+    for name in ("damaged", "never", "early"):
+        shutil.copytree(runs_folder / "topk-whole", runs_folder / name, symlinks=True)
+        (runs_folder / name / "checkpoints" / "finished").unlink()
+    (checkpoint(runs, "damaged", STEPS) / "rank-1.pt").write_bytes(b"short")
+    shutil.rmtree(runs_folder / "early" / "checkpoints")
+    (runs_folder / "early" / "checkpoints" / "step-00000003.tmp").mkdir(parents=True)  # killed in its first save
+    one_rank = {"resume_resharded": "true", "batch_size": 4}
+    trainings = {
+        "damaged": Training(flags(runs, "damaged", **methods)),
+        "never": Training(flags(runs, "never", resume="never", **methods)),
+        "early": Training(flags(runs, "early", **methods)),
+        "topk-stopped": Training(flags(runs, "topk-stopped", **methods)),
+        "changed": Training(flags(runs, "changed", learning_rate=0.5, **methods, **path)),
+        "one": Training(flags(runs, "one", **methods, **path), ranks=1),
+        "odd": Training(flags(runs, "odd", resume_resharded="true", batch_size=5, **methods, **path), ranks=1),
+        "resharded": Training(flags(runs, "resharded", **methods, **path, **one_rank), ranks=1),
+        "missing": Training(flags(runs, "missing", **methods, resume=runs.folder / "nothing")),
+    }
+    virtual = {"virtual_ranks": 2, "grad_error_every": 0, **METHODS["topk"]}
+    trainings["virtual-whole"] = Training(flags(runs, "virtual-whole", **virtual), ranks=1)
+    virtual["resume"] = checkpoint(runs, "virtual-whole", STOP)
+    trainings["virtual-resumed"] = Training(flags(runs, "virtual-resumed", **virtual), ranks=1)
+    return dict(zip(trainings, train_all(list(trainings.values())), strict=True))
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_goes_on(runs: Lab, others: dict[str, str | None]) -> None:
+    assert others["damaged"] is None
+    assert row(runs, "damaged")["resumed_at_steps"] == [STOP]
+    assert row(runs, "damaged")["val_loss"] == row(runs, "topk-whole")["val_loss"]
+    assert curve(runs, "damaged") == curve(runs, "topk-whole")
+    kept = checkpoint(runs, "damaged", STEPS)
+    assert kept.is_dir()
+    assert kept.with_name(f"{kept.name}.damaged").is_dir()
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(runs: Lab, others: dict[str, str | None]) -> None:
+    assert others["early"] is None
+    assert row(runs, "early")["resumed_at_steps"] == []
+    assert row(runs, "early")["val_loss"] == row(runs, "topk-whole")["val_loss"]
+    assert curve(runs, "early") == curve(runs, "topk-whole")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("never", ["run_name", "exists already"]),
+        ("topk-stopped", ["run_name", "exists already"]),
+        ("changed", ["learning_rate: was 0.004, is 0.5", "--resume_changed"]),
+        ("one", ["of 2 ranks, these are 1", "--resume_resharded"]),
+        ("odd", ["batch_size: was 2, is 5"]),
+        ("missing", ["nothing", "manifest.json", "missing"]),
+    ],
+)
+def test_what_would_not_be_exact_is_refused(
+    runs: Lab, others: dict[str, str | None], name: str, words: list[str]
+) -> None:
+    for word in words:
+        assert word in str(others[name])
+    if name in ("changed", "one", "odd", "missing"):
+        assert not (runs.folder / "out" / "runs" / name).exists(), "the name is free again"
+    assert not [row for row in runs.rows() if row["run_name"] == name and row["status"] != "ok"][1:]
+
+
+def test_virtual_ranks_go_on_too(runs: Lab, others: dict[str, str | None]) -> None:
+    assert others["virtual-whole"] is others["virtual-resumed"] is None
+    whole, resumed = row(runs, "virtual-whole"), row(runs, "virtual-resumed")
+    assert resumed["val_loss"] == whole["val_loss"] == row(runs, "topk-whole")["val_loss"]
+    assert resumed["bytes_compressed_total"] == whole["bytes_compressed_total"]
+
+
+def test_another_number_of_ranks_goes_on_closely(runs: Lab, others: dict[str, str | None]) -> None:
+    assert others["resharded"] is None
+    whole, resharded = row(runs, "topk-whole"), row(runs, "resharded")
+    assert resharded["tokens_seen"] == whole["tokens_seen"]
+    assert resharded["world_size"] == 1
+    assert resharded["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-4)
