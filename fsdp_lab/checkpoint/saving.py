@@ -77,6 +77,7 @@ class Saving:
 
     def row(self) -> dict[str, Any]:
         """The fields of a results row, of the whole training; waits for a save under way."""
+        self._run.watchdog.passed("save")
         self._checkpoints.wait()
         return self._row()
 
@@ -92,6 +93,8 @@ class Saving:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._run.watchdog.passed("save")
         if isinstance(error, Preempted) and self._run.stop.is_agreed:
             self._checkpoints.wait()
             if self._config.save_on_stop and self._checkpoints.newest != self._run.done > 0:
