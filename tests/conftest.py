@@ -1,4 +1,4 @@
-"""Hypothesis draws the same examples every time (`--hypothesis-profile=explore`: new ones); slow tests run with `-m slow`."""
+"""Hypothesis draws the same examples every time (`--hypothesis-profile=explore`: new ones). Slow tests: `-m slow`."""
 
 import pytest
 from hypothesis import settings
