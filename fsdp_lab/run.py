@@ -26,7 +26,7 @@ from typing import Any, Literal, NoReturn
 import torch
 
 from fsdp_lab import faults, results
-from fsdp_lab.checkpoint import may_resume
+from fsdp_lab.checkpoint import may_resume, newest_step
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
 from fsdp_lab.config import TrainConfig, default_run_name
@@ -54,6 +54,7 @@ _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
 _ERROR_CHARACTERS = 1000
 _RECORDED = "recorded"
+_GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
 
 class Run:
@@ -352,7 +353,7 @@ class Run:
     def _fail(self, error: BaseException) -> str | None:
         """The row of a run that did not go well; what to say of it where another rank is the reason."""
         self.stop.heeded()
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).partition(_GLOO_ADVICE)[0]
         if isinstance(error, Preempted):
             self._append("preempted", error=f"stopped by {text}")
             return None
@@ -364,7 +365,7 @@ class Run:
         return lost + self._what_to_do() if lost else None
 
     def _what_to_do(self) -> str:
-        saved = self.saving_row().get("saved_step")
+        saved = newest_step(self.folder)  # of the disk: a save may have ended that nobody has heard of yet
         if saved is None:
             return "nothing was saved: start anew (--save_steps saves now and then)"
         return f"the same command with --run_name {self.name} goes on after step {saved}"

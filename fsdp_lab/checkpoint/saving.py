@@ -41,6 +41,12 @@ def may_resume(run_folder: Path, config: TrainConfig) -> bool:
     return config.run.resume != "never" and checkpoints.is_dir() and not (checkpoints / on_disk.FINISHED).exists()
 
 
+def newest_step(run_folder: Path) -> int | None:
+    """How many steps the newest checkpoint on the disk has; None when there is none. Not collective."""
+    found = on_disk.found_in(run_folder / FOLDER)
+    return found[0][0] if found else None
+
+
 class Saving:
     """The checkpoints of one run; as a context, one more when the run is told to stop.
 
