@@ -14,11 +14,14 @@ source "$root/scripts/tensorboard.sh"
 
 usage() {
     cat <<'TEXT'
-usage: ./run_safe_training.sh [--nproc_per_node N] [--keep_tensorboard] [--config FILE.yaml] [--FLAG VALUE]...
+usage: ./run_safe_training.sh [--nproc_per_node N] [--keep_tensorboard] [--tensorboard_host ADDRESS]
+                              [--config FILE.yaml] [--FLAG VALUE]...
 
 This script's own flags:
   --nproc_per_node N    ranks on this machine (default: the number of GPUs; 2 without one; 1 with --virtual_ranks)
   --keep_tensorboard    let TensorBoard run on after the training
+  --tensorboard_host A  address that TensorBoard listens on (default: 127.0.0.1, this machine alone; 0.0.0.0 shows the
+                        runs to everyone who can reach this machine)
 
 Every other flag goes to fsdp_lab.train:
 
@@ -34,12 +37,14 @@ count_gpus() { # those that the training will see
 }
 
 # Flags: ours are taken out, the rest is passed on word for word.
-ranks="" keep_tensorboard="" flags=()
+ranks="" keep_tensorboard="" board_host=127.0.0.1 flags=()
 while [ $# -gt 0 ]; do
     case $1 in
         --nproc_per_node | --nproc-per-node) ranks=${2:-nothing} && shift ;;
         --nproc_per_node=* | --nproc-per-node=*) ranks=${1#*=} ranks=${ranks:-nothing} ;;
         --keep_tensorboard) keep_tensorboard=yes ;;
+        --tensorboard_host) board_host=${2:-} && shift ;;
+        --tensorboard_host=*) board_host=${1#*=} ;;
         -h | --help) help=yes ;;
         *) flags+=("$1") ;;
     esac
@@ -47,6 +52,11 @@ while [ $# -gt 0 ]; do
 done
 if [ -n "$ranks" ] && ! [[ $ranks =~ ^[1-9][0-9]*$ ]]; then
     echo "--nproc_per_node: got $ranks on the command line, wants a whole number, at least 1" >&2
+    exit 2
+fi
+
+if ! [[ $board_host =~ ^[A-Za-z0-9.:]+$ ]]; then
+    echo "--tensorboard_host: got '$board_host' on the command line, wants an address, such as 127.0.0.1" >&2
     exit 2
 fi
 
@@ -75,13 +85,11 @@ exec {to_log}> >(trap '' INT TERM HUP QUIT USR1 USR2; exec tee -a "$log") # a si
 tee_pid=$!
 
 # torchrun gets its own process group (set -m), so that Ctrl-C reaches it once: through us, like every other signal.
-# `--` ends its own flags: it would take --log or --max, abbreviations of its own, out of the training's. SIGUSR1 and
-# SIGUSR2 have to be named, or they end torchrun and leave its workers running. fsdp_lab.launch is torchrun that keeps
-# the exit code of the rank that failed.
+# `--` ends its own flags: it would take --log or --max, abbreviations of its own, out of the training's. fsdp_lab.launch
+# is torchrun that heeds every stop signal, and keeps the exit code of the rank that failed.
 if [ -t 1 ]; then export FSDP_LAB_LOG=$log; fi # rank 0 draws its progress bar on the terminal and logs plain lines
 set -m
 "$venv_python" -m fsdp_lab.launch --standalone --local-addr=127.0.0.1 --nproc-per-node="$ranks" \
-    --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2 \
     -m -- fsdp_lab.train ${flags[@]+"${flags[@]}"} </dev/null >&"$to_log" 2>&1 &
 torchrun=$!
 set +m
@@ -95,7 +103,7 @@ echo "$ranks $started; log: $log" >&"$to_log"
 board=""
 if [ "$tensorboard" = true ] && port=$(free_port 6006); then
     set -m
-    serve_tensorboard "$venv_python" "$output_dir" "$port" {to_log}>&- </dev/null >>"$log" 2>&1 &
+    serve_tensorboard "$venv_python" "$output_dir" "$port" "$board_host" {to_log}>&- </dev/null >>"$log" 2>&1 &
     board=$!
     set +m
     echo "TensorBoard: http://127.0.0.1:$port in a few seconds" \

@@ -113,6 +113,13 @@ class RunConfig(Settings):
     profile_steps: int = setting(5, "steps in the profile", at_least=1, affects_training=False)
     max_nonfinite_steps: int = setting(10, "give up after this many skipped steps (NaN or Inf) in a row", at_least=1)
     timeout_s: int = setting(300, "seconds that a rank waits for the others", at_least=1, affects_training=False)
+    hang_timeout_s: int = setting(
+        0,
+        "after the first step, seconds without progress after which the run ends and names the rank that hangs (more "
+        "than a step takes, and less than timeout_s); 0: only timeout_s",
+        at_least=0,
+        affects_training=False,
+    )
     stop_grace_s: int = setting(
         20,
         "seconds that SIGTERM or SIGINT may go unheeded, because ranks hang, before the run is recorded and ended",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -13,17 +14,20 @@ from typing import Any, NoReturn
 
 from fsdp_lab.cli import parse
 from fsdp_lab.config import TrainConfig
-from fsdp_lab.preempt import Preempted
+from fsdp_lab.preempt import Preempted, RankLostError
+from fsdp_lab.processes import end_with_launcher
 
 OK, FAILED, USER_ERROR, PREEMPTED = 0, 1, 2, 143
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody's mistake, and no traceback helps
 
 
 def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
     """Parse the command line, train, and leave with 0, 1 (failed), 2 (the user's mistake) or 143 (told to stop).
 
-    A user's mistake is one message from rank 0 and no traceback.
+    A user's mistake, a full disk and a rank that is gone are one message and no traceback.
     """
     _quiet()
+    end_with_launcher()
     first = os.environ.get("RANK", "0") == "0"
     code = OK
     try:
@@ -38,9 +42,24 @@ def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
         code = PREEMPTED
         if first:
             print(f"fsdp_lab.train: stopped by {error}", file=sys.stderr)
-    except Exception:
+    except RankLostError as error:
         code = FAILED
-        print(f"rank {os.environ.get('RANK', '0')} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        print(f"fsdp_lab.train: {error}", file=sys.stderr)
+    except Exception as error:
+        code = FAILED
+        rank = os.environ.get("RANK", "0")
+        print(_disk_trouble(error, rank) or f"rank {rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
+    _leave(code)
+
+
+def _disk_trouble(error: Exception, rank: str) -> str | None:
+    if not isinstance(error, OSError) or error.errno not in _OF_THE_DISK:
+        return None
+    where = f": {error.filename}" if error.filename else ""
+    return f"fsdp_lab.train: rank {rank}: {error.strerror}{where}; make room or write elsewhere, and start again"
+
+
+def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # after FSDP2 on gloo a plain exit aborts now and then

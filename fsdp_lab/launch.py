@@ -2,8 +2,9 @@
 
     python -m fsdp_lab.launch [torchrun's flags] -m -- fsdp_lab.train [training's flags]
 
-Exits with the first failed rank's own code (2: the user's mistake), 1 when a rank was killed, 128 + n when
-torchrun itself was told to stop by signal n. torchrun would say 1 in all these cases.
+Exits with the first failed rank's own code (2: the user's mistake), 1 when a rank was killed, and 143 when it was told
+to stop, by whichever signal. torchrun would say 1 in all these cases, and die of SIGUSR1 and SIGUSR2 while its ranks
+run on.
 """
 
 from __future__ import annotations
@@ -12,32 +13,54 @@ import logging
 import os
 import signal
 import sys
+import tempfile
+from argparse import Namespace
 
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import get_args_parser, run
 
+from fsdp_lab.processes import LAUNCHER
 from fsdp_lab.rank_environment import rank_environment
+
+_STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+USER_ERROR, PREEMPTED = 2, 143  # as in entry.py, which a launcher need not import
 
 
 def main(argv: list[str]) -> int:
     """Run torchrun on its command line; returns the exit code."""
-    arguments = get_args_parser().parse_args(argv)
+    arguments = get_args_parser().parse_args(["--signals-to-handle", _STOP_SIGNALS, *argv])
+    os.environ[LAUNCHER] = str(os.getpid())
     if arguments.nproc_per_node.isdecimal():
         os.environ.update(rank_environment(int(arguments.nproc_per_node)))
     for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     try:
-        run(arguments)
+        with tempfile.TemporaryDirectory(prefix="fsdp_lab_launch_") as folder:
+            arguments.log_dir = (
+                arguments.log_dir or folder
+            )  # torchrun would leave one in the temporary folder each time
+            run(arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode > 0:
             return int(failure.exitcode)
         print(f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}", file=sys.stderr)
         return 1
-    except SignalException as error:
-        return 128 + int(error.sigval)
+    except SignalException:
+        return PREEMPTED
+    except DistNetworkError as error:
+        print(f"launch: {_network_trouble(str(error), arguments)}", file=sys.stderr)
+        return USER_ERROR
     return 0
+
+
+def _network_trouble(text: str, arguments: Namespace) -> str:
+    if "EADDRINUSE" in text:
+        asked = arguments.rdzv_endpoint or f"--master-port {arguments.master_port}"
+        return f"the port of {asked} is taken by another program; name a free one, or use --standalone"
+    return " ".join(text.split())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from types import FrameType
 
 import torch
 
+from fsdp_lab import processes
 from fsdp_lab.distributed import Ranks
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -21,12 +22,16 @@ class Preempted(BaseException):
     """The run was told to stop (SIGTERM, SIGINT, SIGUSR1 or SIGUSR2)."""
 
 
+class RankLostError(RuntimeError):
+    """Another rank died or hangs; the message says which."""
+
+
 class Stop:
     """Remembers that a stop signal came; `agree` makes it every rank's business.
 
     A handler must not raise in the middle of a step: the other ranks would wait in a collective for one that
     has left, and torchrun signals the survivors of a crash just as it forwards a scheduler's signal. A second
-    signal raises `Preempted` at once.
+    signal raises `Preempted` at once; once the run is ending, further ones do nothing.
 
     A rank that waits in a collective for a dead or hung one runs no Python and heeds nothing. ``unheeded`` is called
     with the signal's name, in a thread of its own, when SIGTERM or SIGINT has gone unheeded for ``grace_s`` seconds
@@ -41,7 +46,7 @@ class Stop:
         self._heeded = threading.Event()
         self._unheeded, self._grace_s = unheeded, grace_s
         host = os.uname().nodename
-        self._local_pids = {r: pid for r, (name, pid) in enumerate(ranks.gather((host, os.getpid()))) if name == host}
+        self.local_pids = {r: pid for r, (name, pid) in enumerate(ranks.gather((host, os.getpid()))) if name == host}
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
         self._watch_signals()
@@ -68,9 +73,15 @@ class Stop:
 
     def dead_ranks(self) -> list[int]:
         """Ranks on this machine whose process has ended."""
-        return [rank for rank, pid in self._local_pids.items() if not _alive(pid)]
+        return [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("Z", "X")]
+
+    def stopped_ranks(self) -> list[int]:
+        """Ranks on this machine whose process stands still by a signal: nothing more comes from them."""
+        return [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("T", "t")]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._heeded.is_set():
+            return  # the row is being written: a launcher that ends the others must not end that
         if self._received is not None:
             self.heeded()
             raise Preempted(self._received)
@@ -90,11 +101,3 @@ class Stop:
         if not self._heeded.wait(self._grace_s):
             faulthandler.dump_traceback(all_threads=True)
             self._unheeded(signal.Signals(number).name)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
-        return not os.path.isdir("/proc/self")  # without /proc nothing is known: assume it lives

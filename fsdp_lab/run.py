@@ -10,6 +10,7 @@ results/results.jsonl                        one row a run, also of a run that f
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -20,12 +21,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import torch
 
-from fsdp_lab import results
-from fsdp_lab.checkpoint import may_resume
+from fsdp_lab import faults, results
+from fsdp_lab.checkpoint import may_resume, newest_step
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
 from fsdp_lab.config import TrainConfig, default_run_name
@@ -35,20 +36,25 @@ from fsdp_lab.entry import FAILED, PREEMPTED
 from fsdp_lab.environment import environment
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.goals import Goals
+from fsdp_lab.noticeboard import Noticeboard
 from fsdp_lab.optim import StepOutcome
-from fsdp_lab.preempt import Preempted, Stop
+from fsdp_lab.preempt import Preempted, RankLostError, Stop
 from fsdp_lab.profile_report import read_profile
 from fsdp_lab.profile_report import row as profile_row
-from fsdp_lab.profiling import Op, StockTraffic, Window, stock_calls
+from fsdp_lab.profiling import Op, StockTraffic, Window, phase, stock_calls
 from fsdp_lab.progress import Progress
 from fsdp_lab.results.derived import derived
 from fsdp_lab.samples import Sample, Samples
 from fsdp_lab.settings import ConfigError
 from fsdp_lab.trace import Profile
+from fsdp_lab.watchdog import Watchdog
 from fsdp_lab.wire_check import WireCheck
 
 _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
+_ERROR_CHARACTERS = 1000
+_RECORDED = "recorded"
+_GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
 
 class Run:
@@ -59,6 +65,8 @@ class Run:
         self.folder = Path(config.run.output_dir) / "runs" / name
         self.logs = Path(config.run.output_dir) / "logs" / name
         self.stop = Stop(ranks, self._leave, config.run.stop_grace_s)
+        self._board = Noticeboard(is_used=ranks.world > ranks.played)
+        self.watchdog = Watchdog(ranks, self._board, self.stop.local_pids, self._hung, config.run.hang_timeout_s)
         self.curve_path = self.folder / "curve.jsonl"
         if config.run.curves_dir is not None:
             self.curve_path = Path(config.run.curves_dir) / f"{name}.jsonl"
@@ -73,6 +81,8 @@ class Run:
         self.resumed_at: list[int] = []
         self.tell: Callable[[str], None] = self.say
         """A line from rank 0, also where a progress bar is."""
+        self.saving_row: Callable[[], dict[str, Any]] = dict
+        """What a row says of checkpoints, for a run that ends without its main thread."""
         self._resumed: dict[str, Any] = {}
         self.profile: Profile | None = None
         self.nonfinite_steps = self.clipped_steps = 0
@@ -82,6 +92,7 @@ class Run:
         if ranks.link is not None:
             self.note(**ranks.link.row())
         self._is_recorded = threading.Lock()
+        self._unwritten: OSError | None = None
         self._reported_at = (0, 0.0, 0)
 
     @classmethod
@@ -94,8 +105,10 @@ class Run:
         check_compression(config.comm)
         with join(config) as ranks:
             agree(config, ranks)
+            injected = faults.arm(ranks.rank)
             name = ranks.broadcast(config.run.run_name or default_run_name(config.comm.comm_compress, _model(config)))
             run = cls(config, ranks, name)
+            run.note(injected_fault=injected)
             run._open_folders()
             try:
                 yield run
@@ -106,8 +119,14 @@ class Run:
                 run._forget()
                 raise
             except BaseException as error:
-                run._fail(error)
+                lost = run._fail(error)
+                if lost is not None:
+                    raise RankLostError(lost) from error
                 raise
+            finally:
+                run.watchdog.close()
+            if run._unwritten is not None:  # all else went well
+                raise run._unwritten
 
     # ---- the loop -------------------------------------------------------------------------------------------
 
@@ -130,11 +149,13 @@ class Run:
         self.wire.open()
         for step in range(self.done + 1, self.total_steps + 1):
             self.window.begin_step(step)
+            self.at("step", step)
             if self._sample_due(step):
                 self.wire.close()  # comparing sends bytes of its own
                 comm.begin_comparison()
             self.clock.start()
             yield step
+            self.watchdog.passed("profile")
             if (events := self.window.collect(step)) is not None:
                 with self.wire.paused():
                     self._observe(events)
@@ -143,6 +164,7 @@ class Run:
 
     def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
         """Stop the clock; then log, and take back what a void step did to the compressors."""
+        self.watchdog.passed("end of step")
         self.window.end_step()
         is_sampled = self._sample_due(step)
         is_steady = step > self.clock.warmup_steps and not self.window.disturbs(step)
@@ -165,9 +187,32 @@ class Run:
             self._add_to_curve(step, **logged)
         self.done = step
         self.stop.agree()
+        self.watchdog.watch()  # from the first step's end: that one may have compiled
         self.wire.after_step(all_reduces=2 + self._log_due(step))  # the norm, the agreement to go on, the mean loss
         if is_sampled:
             self.wire.open()
+
+    def at(self, point: str, step: int | None = None) -> None:
+        """The run has come to ``point`` (of ``step``, which begins): the watchdog hears of it, a fault may be due."""
+        self.watchdog.passed(point, step)
+        faults.at(point, step=step)
+
+    @contextmanager
+    def phase(self, name: Literal["forward", "backward", "optimizer"]) -> Iterator[None]:
+        """A phase of a step, for whoever reads the profile or asks where a rank stands."""
+        self.at(name)
+        with phase(name):
+            yield
+
+    def check_while_reading(self) -> None:
+        """Called again and again while the data are tokenised or waited for; raises `Preempted`."""
+        self.at("tokenize")
+        self.stop.check()
+
+    def after_validation_batch(self) -> None:
+        """Called by all ranks after each of their validation batches; raises `Preempted`; collective."""
+        self.at("validate")
+        self.stop.agree()
 
     def evaluation_due(self, step: int) -> bool:
         """Is it time for an evaluation, by steps or by the clock, and this not the last step? Collective."""
@@ -278,24 +323,52 @@ class Run:
 
     def _leave(self, signal_name: str) -> None:
         """Record a run that hangs, in the place of its main thread, and end this process."""
-        if not self.ranks.is_first:
-            time.sleep(2)  # all ranks give up at the same time: rank 0 must not take those that left for dead
         dead = self._dead()
         where = f"stopped by {signal_name} while waiting for the other ranks"
-        self._append("failed" if dead else "preempted", error=dead + where)
-        os._exit(FAILED if dead else PREEMPTED)
+        self._end_now("failed" if dead else "preempted", dead + where)
+
+    def _hung(self, report: str) -> None:
+        """The same when nothing moves and nobody sent a signal."""
+        if self._speaks():
+            print(f"fsdp_lab.train: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
+        self._end_now("failed", report)
+
+    def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:
+        if not self.ranks.is_first:
+            time.sleep(2)  # all ranks give up at the same time: rank 0 must not take those that left for dead
+        self.note(**self.saving_row())
+        self._append(status, error=error[:_ERROR_CHARACTERS])
+        os._exit(FAILED if status == "failed" else PREEMPTED)
 
     def _dead(self) -> str:
         return "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
 
-    def _fail(self, error: BaseException) -> None:
+    def _speaks(self) -> bool:
+        """Is this rank 0, or the first that is left on rank 0's machine, and nobody before it wrote the row?"""
+        gone = {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
+        if not all(rank in gone for rank in range(self.ranks.rank)):
+            return False
+        return self.ranks.is_first or self._board.get([_RECORDED]) == {}
+
+    def _fail(self, error: BaseException) -> str | None:
+        """The row of a run that did not go well; what to say of it where another rank is the reason."""
         self.stop.heeded()
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).partition(_GLOO_ADVICE)[0]
         if isinstance(error, Preempted):
             self._append("preempted", error=f"stopped by {text}")
-            return
+            return None
         time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
-        self._append("failed", error=f"{self._dead()}{type(error).__name__}: {text}"[:500])
+        lost = self._dead() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
+        if not lost and "timed out" in text.lower() and self.ranks.world > 1:
+            lost = f"no answer for {self.config.run.timeout_s} s: {self.watchdog.whereabouts()}; "
+        self._append("failed", error=f"{lost}{type(error).__name__}: {text}"[:_ERROR_CHARACTERS])
+        return lost + self._what_to_do() if lost else None
+
+    def _what_to_do(self) -> str:
+        saved = newest_step(self.folder)  # of the disk: a save may have ended that nobody has heard of yet
+        if saved is None:
+            return "nothing was saved: start anew (--save_steps saves now and then)"
+        return f"the same command with --run_name {self.name} goes on after step {saved}"
 
     def _append(self, status: str, error: str | None = None) -> dict[str, Any]:
         config = self.config
@@ -315,9 +388,20 @@ class Run:
         }
         if self.ranks.are_virtual:
             row |= dict.fromkeys(results.TIMES)  # one process's time is no rank's
-        if self.ranks.is_first and self._is_recorded.acquire(blocking=False):  # one row a run, whoever writes it
-            results.append(Path(config.run.results_path), row)
+        if self._speaks() and self._is_recorded.acquire(blocking=False):  # one row a run, whoever writes it
+            self._write(row)
         return row
+
+    def _write(self, row: dict[str, Any]) -> None:
+        path = Path(self.config.run.results_path)
+        try:
+            self.at("row")
+            results.append(path, row)
+            self._board.put(_RECORDED, "yes")
+        except OSError as error:  # the model is still to be saved, elsewhere perhaps: complain at the end
+            self._unwritten = error
+            line = json.dumps(row, default=repr)
+            print(f"cannot write {path} ({error.strerror}); add this line to it:\n{line}", file=sys.stderr, flush=True)
 
     def _tokens_seen(self, step: int) -> int:
         """By all ranks in ``step`` steps; those before a resume may have had another size."""

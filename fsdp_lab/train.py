@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fsdp_lab import faults
 from fsdp_lab.checkpoint import Saving
 from fsdp_lab.comm import Communication
 from fsdp_lab.config import TrainConfig
@@ -21,7 +22,6 @@ from fsdp_lab.evaluate import Evaluation, evaluate
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.optim import build_optimizer, take_step
 from fsdp_lab.presets import resolve
-from fsdp_lab.profiling import phase
 from fsdp_lab.run import Run
 from fsdp_lab.summary import summary
 
@@ -30,7 +30,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     config = resolve(config, has_gpu=torch.cuda.is_available())
     with Run.start(config) as run:  # ranks agree, folders, signals, the results row
-        data = open_corpus(config, run.ranks, run.name, run.stop.check)
+        data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
         run.note(**data.row(), **model.row())
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
@@ -42,7 +42,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
             evaluate_when_due(done, model, data, comm, run)  # what it was stopped before
             for step in run.steps():  # timing, profiler and progress live in here
                 loss = forward_backward(model, data, config, run)
-                with phase("optimizer"):
+                with run.phase("optimizer"):
                     outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
                 run.after_step(step, loss, outcome)
                 saving.after_step(step)
@@ -68,10 +68,10 @@ def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) 
         batch = data.next_batch().to(run.ranks.device, non_blocking=True)
         model.sync_gradients(micro == micro_batches - 1)
         for tokens in model.by_rank(batch):
-            with phase("forward"):
+            with run.phase("forward"):
                 loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
-            with phase("backward"):
-                loss.backward()
+            with run.phase("backward"):
+                faults.spoiled(loss).backward()
             total += loss.detach()
     return total
 
@@ -85,7 +85,7 @@ def evaluate_when_due(step: int, model: Model, data: Corpus, comm: Communication
 def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evaluation:
     """Loss on the validation split with exact weights, whatever carries parameters in training."""
     with comm.exact(), run.wire.paused():
-        evaluation = evaluate(model.module, data.validation_batches(), run.ranks, run.stop.agree)
+        evaluation = evaluate(model.module, data.validation_batches(), run.ranks, run.after_validation_batch)
         model.reshard()  # the next training step sends what every other one sends
     return evaluation
 
@@ -93,6 +93,7 @@ def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evalu
 def save_model(model: Model, data: Corpus, run: Run) -> None:
     """``final_model/``: weights, configuration and tokenizer, as Hugging Face's `from_pretrained` reads them."""
     folder = run.folder / "final_model"
+    run.at("model")
     save_pretrained(model, folder, run.ranks)
     if run.ranks.is_first:
         data.tokenizer.save_pretrained(folder)

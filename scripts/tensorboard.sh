@@ -12,11 +12,11 @@ free_port() { # FIRST: prints the first port from there on that nobody answers o
     return 1
 }
 
-serve_tensorboard() { # PYTHON LOGDIR PORT: waits until the ranks are up, then serves at the lowest priority
-    local python=$1 logdir=$2 port=$3 status=255
+serve_tensorboard() { # PYTHON LOGDIR PORT HOST: waits until the ranks are up, then serves at the lowest priority
+    local python=$1 logdir=$2 port=$3 host=$4 status=255
     sleep "${TENSORBOARD_DELAY_S:-8}"
     while [ "$status" -eq 255 ]; do # 255: somebody took the port since we looked
-        nice -n 19 "$python" -m tensorboard.main --logdir "$logdir" --host 127.0.0.1 --port "$port" \
+        nice -n 19 "$python" -m tensorboard.main --logdir "$logdir" --host "$host" --port "$port" \
             >"$logdir/tensorboard.log" 2>&1
         status=$?
         if [ "$status" -eq 255 ]; then

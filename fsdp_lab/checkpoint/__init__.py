@@ -2,6 +2,6 @@
 
 from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
 from fsdp_lab.checkpoint.folder import CheckpointError
-from fsdp_lab.checkpoint.saving import Saving, may_resume
+from fsdp_lab.checkpoint.saving import Saving, may_resume, newest_step
 
-__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "Content", "Saving", "may_resume"]
+__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "Content", "Saving", "may_resume", "newest_step"]

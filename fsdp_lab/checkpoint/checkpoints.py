@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
+from fsdp_lab import faults
 from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.folder import CheckpointError, FileEntry, Manifest
 from fsdp_lab.checkpoint.safe_load import TensorPlanner, TensorReader, load_own
@@ -117,10 +118,15 @@ class Checkpoints:
             last = "there is none before it" if self.newest is None else f"the last good one is of step {self.newest}"
             self._say(f"checkpoint of step {self._step} not saved: {self._failure}; {last}")
 
-    def _prepare(self) -> None:
-        """What only runs that save need, at the first save."""
+    def connect(self) -> None:
+        """Meet the other ranks' threads: at the start, as the launcher, whose store they meet in, may die before."""
         if self._group is None:
             self._group = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
+
+    def _prepare(self) -> None:
+        """What only runs that save need, at the first save."""
+        self.connect()
+        if self._stager is None:
             on_cuda = self._ranks.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_cuda, False, False, on_cuda))
 
@@ -146,13 +152,13 @@ class Checkpoints:
             raise _SaveError(f"not finite: {', '.join(bad[:3])}", is_transient=False)
         self._agreed(lambda: self._on_first(lambda: self._make(unfinished)))
         self._agreed(lambda: self._save_tensors(unfinished, content.tensors))
-        self._agreed(lambda: _save_own(unfinished / _own_name(self._process), content.own))
+        self._agreed(lambda: _save_own(unfinished / _own_name(self._process), content.own, step))
         entries = self._agreed(lambda: [on_disk.entry_of(unfinished, name) for name in self._written(unfinished)])
         files = tuple(entry for of_process in entries for entry in of_process)
         manifest = Manifest(step, self._ranks.world, torch.__version__, self._settings, files)
         self._agreed(lambda: self._on_first(lambda: _finish(unfinished, manifest)))
         self._agreed(lambda: _require(_complaints(unfinished, self._share(files))))  # read back, before any other goes
-        self._agreed(lambda: self._on_first(lambda: on_disk.publish(unfinished)))
+        self._agreed(lambda: self._on_first(lambda: _publish(unfinished, step)))
         self._agreed(lambda: self._on_first(lambda: on_disk.prune(self.folder, self._keep)))
 
     def _agreed(self, act: Callable[[], T]) -> list[T]:
@@ -292,17 +298,24 @@ def _own_name(process: int) -> str:
     return f"rank-{process}.pt"
 
 
-def _save_own(path: Path, own: dict[str, Any]) -> None:
+def _save_own(path: Path, own: dict[str, Any], step: int) -> None:
+    faults.at("save", step=step)
     with path.open("wb") as file:
         torch.save(own, file)
     on_disk.flush(path)
 
 
 def _finish(unfinished: Path, manifest: Manifest) -> None:
+    faults.at("manifest", step=manifest.step)
     on_disk.write(unfinished / on_disk.MANIFEST, manifest.to_bytes())
     on_disk.flush(unfinished / _WEIGHTS)
     on_disk.flush(unfinished)
     Manifest.read(unfinished)
+
+
+def _publish(unfinished: Path, step: int) -> None:
+    faults.at("rename", step=step)
+    on_disk.publish(unfinished)
 
 
 def _complaints(path: Path, entries: list[FileEntry]) -> list[str]:

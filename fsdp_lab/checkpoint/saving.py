@@ -42,6 +42,12 @@ def may_resume(run_folder: Path, config: TrainConfig) -> bool:
     return config.run.resume != "never" and checkpoints.is_dir() and not (checkpoints / on_disk.FINISHED).exists()
 
 
+def newest_step(run_folder: Path) -> int | None:
+    """How many steps the newest checkpoint on the disk has; None when there is none. Not collective."""
+    found = on_disk.found_in(run_folder / FOLDER)
+    return found[0][0] if found else None
+
+
 class Saving:
     """The checkpoints of one run; as a context, one more when the run is told to stop.
 
@@ -63,6 +69,9 @@ class Saving:
             run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), self._tell
         )
         self._before = {"saves": 0, "failed_saves": 0, "save_exposed_s": 0.0}
+        run.saving_row = self._row
+        if self._config.save_steps or self._config.save_on_stop:
+            self._checkpoints.connect()
         if self._config.save_steps and run.ranks.is_first:
             (run.folder / FOLDER).mkdir(exist_ok=True)  # a run killed before its first checkpoint may begin again
 
@@ -75,6 +84,7 @@ class Saving:
 
     def row(self) -> dict[str, Any]:
         """The fields of a results row, of the whole training; waits for a save under way."""
+        self._run.watchdog.passed("save")
         self._checkpoints.wait()
         return self._row()
 
@@ -90,6 +100,8 @@ class Saving:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._run.watchdog.passed("save")
         if isinstance(error, Preempted) and self._run.stop.is_agreed:
             self._last_save()
         elif error is not None:
@@ -128,6 +140,7 @@ class Saving:
     def _save(self, step: int) -> None:
         if step == self._run.total_steps and self._comm.must_be_watched:
             return  # a run that only ends has no step left to see stock collectives in
+        self._run.watchdog.passed("save")
         self._checkpoints.wait()  # before the counts are taken
         with self._run.wire.paused():
             self._checkpoints.save(step, Content(self._tensors(), self._own(step)))

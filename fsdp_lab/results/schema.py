@@ -258,6 +258,7 @@ FIELDS = (
     Field("versions", "object", "", "python, torch, ... by name", "no"),
     Field("hardware", "object", "", "cpu, cores, ram_gb, gpus, host (a hash, not the name)", "no"),
     Field("torchrun", "object", "", "what the launcher said: run id, restarts, node layout; null without it", "no"),
+    Field("injected_fault", "str", "", "what was broken on purpose (docs/faults.md): no measurement; else null", "no"),
     Field("nonfinite_fields", "list of str", "", "fields that were NaN or infinite and are null here", "no"),
 )
 BY_NAME = {field.name: field for field in FIELDS}

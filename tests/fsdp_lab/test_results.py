@@ -30,6 +30,7 @@ SAMPLES: dict[str, Any] = {
     "object": {"ratio": 0.01, "deep": [1, None]},
     "object of int": {"all_gather": 3, "reduce_scatter": 5},
     "object of float": {"all_gather": 1.5},
+    "list of int": [3],
     "list of str": [],
 }
 

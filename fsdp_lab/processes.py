@@ -1,0 +1,34 @@
+"""What Linux knows of processes: how another one stands, and that this one ends with its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+
+LAUNCHER = "FSDP_LAB_LAUNCHER"  # the process id of who started this rank and waits for it
+_PR_SET_PDEATHSIG = 1
+
+
+def state(pid: int) -> str:
+    """The letter of /proc: R, S, D, T (stopped by a signal), Z and X (ended); "" when nobody can tell."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X" if os.path.isdir("/proc/self") else ""
+
+
+def end_with_launcher() -> None:
+    """Have the kernel send SIGTERM to this rank when its launcher dies, so that a killed launcher leaves no orphans.
+
+    Nothing happens for a rank that was not started by `fsdp_lab.launch`, nor where there is no prctl (macOS).
+    """
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None:
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != int(launcher):  # it died before we asked
+            os.kill(os.getpid(), signal.SIGTERM)

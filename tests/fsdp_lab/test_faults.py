@@ -1,0 +1,264 @@
+"""What becomes of a run when something breaks: the promises of docs/faults.md, on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp_lab import faults
+from fsdp_lab.faults import VARIABLE, Fault, parse
+from fsdp_lab.results.schema import problems
+from fsdp_lab.settings import ConfigError
+from tests.distributed import preload, run_program, torchrun_environment
+from tests.fsdp_lab.test_train import ROOT, Lab, rank_pid, start_endless, train_as_program, wait_until
+from tests.fsdp_lab.training_ranks import train_ranks
+
+preload("fsdp_lab.train")
+
+# ---- the injector
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ()),
+        ("kill:rank=1,step=7", (Fault("kill", "step", rank=1, step=7),)),
+        (" stop ; nan:step=3 ", (Fault("stop", "step"), Fault("nan", "backward", step=3))),
+        ("slow:s=0.5,at=save", (Fault("slow", "save", s=0.5),)),
+        ("exit:code=0", (Fault("exit", "step", code=0),)),
+        ("full_disk", (Fault("full_disk", "save"),)),
+    ],
+)
+def test_faults_are_read(text: str, expected: tuple[Fault, ...]) -> None:
+    assert parse(text) == expected
+    assert parse(";".join(map(str, expected))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kil:rank=1", ["'kil:rank=1'", "no such kind", "full_disk"]),
+        ("kill:rank=one", ["rank=one", "whole number"]),
+        ("kill:rank=-1", ["rank=-1"]),
+        ("kill:rank=1,rank=2", ["twice"]),
+        ("kill:s=1", ["s: no such key", "rank, step, at"]),
+        ("hang:s=long", ["s=long", "seconds"]),
+        ("slow", ["s=SECONDS"]),
+        ("full_disk:at=step", ["at=step", "row"]),
+        ("kill:at=nowhere", ["at=nowhere", "validate"]),
+        ("kill:at", ["at="]),
+        ("kill:rank=x;stop:step=y", ["rank=x", "step=y"]),
+    ],
+)
+def test_a_fault_that_is_not_understood_is_refused(text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(text)
+    for word in (VARIABLE, *words):
+        assert word in str(refused.value)
+
+
+def test_a_fault_happens_once_to_its_rank_at_its_point_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[tuple[int, int]] = []
+    monkeypatch.setattr(faults.os, "kill", lambda pid, number: happened.append((pid, number)))
+    monkeypatch.setenv(VARIABLE, "kill:rank=1,step=2")
+    for rank, expected in ((0, []), (1, [(os.getpid(), signal.SIGKILL)])):
+        assert faults.arm(rank) == "kill:rank=1,step=2"
+        for step in (1, 2, 2, 3):
+            faults.at("step", step=step)
+            faults.at("validate")
+        assert happened == expected
+    monkeypatch.delenv(VARIABLE)
+    assert faults.arm(0) is None
+
+
+# ---- what a run survives, or ends from by itself: one start of two ranks for all of them
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "untouched": ("", {}),
+    "nan": ("nan:rank=1,step=3", {}),
+    "nan for ever": ("nan:rank=1", {"max_nonfinite_steps": 3}),
+    "signal in validation": ("usr2:rank=1,at=validate,step=6", {}),
+    "signal while tokenising": ("term:at=tokenize", {}),
+    "full disk, checkpoint": ("full_disk:rank=1,at=save,step=6", {"save_steps": 3}),
+    "full disk, row": ("full_disk:at=row", {"save_model": "true"}),
+    "bad": ("kill:rank", {}),
+}
+FRAGMENT = '{"schema_version": 2, "status": "ok", "run_na'
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str | None]]:
+    """Every case's run, in a results file that a killed writer has left truncated; what each ended with."""
+    lab = Lab(tmp_path_factory.mktemp("faults"))
+    lab.rows_file.write_text(FRAGMENT)
+    runs = []
+    for name, (_, settings) in CASES.items():
+        cache = lab.folder / ("cache of its own" if "tokenising" in name else "cache")
+        run_name = re.sub(r"\W+", "-", name)
+        common = {"eval_steps": 6, "max_steps": 8, "cache_dir": cache, "save_model": "false"}
+        runs.append(lab.flags(run_name=run_name, **{**common, **settings}))
+    ended = train_ranks(2, runs, faults=[fault for fault, _ in CASES.values()], tiny=True)
+    return lab, dict(zip(CASES, ended, strict=True))
+
+
+def row_of(lab: Lab, name: str) -> dict[str, Any]:
+    (row,) = [row for row in lab.rows() if row["run_name"] == re.sub(r"\W+", "-", name)]
+    assert problems(row) == []
+    return row
+
+
+def test_nan_in_one_rank_is_a_skipped_step_of_all(broken: tuple[Lab, dict[str, str | None]]) -> None:
+    lab, ended = broken
+    assert ended["nan"] is None
+    row = row_of(lab, "nan")
+    assert (row["status"], row["nonfinite_steps"], row["injected_fault"]) == ("ok", 1, "nan:rank=1,step=3")
+    assert row_of(lab, "untouched")["injected_fault"] is None
+
+
+def test_nan_for_ever_ends_the_run_and_says_so(broken: tuple[Lab, dict[str, str | None]]) -> None:
+    lab, ended = broken
+    assert "3 steps in a row" in str(ended["nan for ever"])
+    assert row_of(lab, "nan for ever")["status"] == "failed"
+
+
+@pytest.mark.parametrize("when", ["signal in validation", "signal while tokenising"])
+def test_a_signal_is_heeded_outside_of_steps_too(broken: tuple[Lab, dict[str, str | None]], when: str) -> None:
+    lab, ended = broken
+    assert str(ended[when]).startswith("Preempted")
+    assert row_of(lab, when)["status"] == "preempted"
+
+
+def test_a_signal_in_validation_leaves_a_checkpoint(broken: tuple[Lab, dict[str, str | None]]) -> None:
+    lab, _ = broken
+    assert row_of(lab, "signal in validation")["saved_step"] == 6
+    assert (lab.folder / "out/runs/signal-in-validation/checkpoints/latest/manifest.json").is_file()
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(broken: tuple[Lab, dict[str, str | None]]) -> None:
+    lab, ended = broken
+    assert ended["full disk, checkpoint"] is None
+    row, untouched = row_of(lab, "full disk, checkpoint"), row_of(lab, "untouched")
+    assert (row["saves"], row["failed_saves"], row["saved_step"]) == (1, 1, 3)
+    assert row["train_loss"] == untouched["train_loss"]
+    assert [path.name for path in (lab.folder / "out/runs/full-disk-checkpoint/checkpoints").glob("step-*")] == [
+        "step-00000003"
+    ]
+
+
+def test_a_row_that_the_disk_does_not_take_is_complained_of_last(broken: tuple[Lab, dict[str, str | None]]) -> None:
+    lab, ended = broken
+    assert str(ended["full disk, row"]).startswith("OSError: [Errno 28]")
+    assert "full-disk-row" not in [row["run_name"] for row in lab.rows()]
+    assert (lab.folder / "out/runs/full-disk-row/final_model/config.json").is_file(), "the model is saved all the same"
+
+
+def test_a_bad_fault_is_a_bad_setting(broken: tuple[Lab, dict[str, str | None]]) -> None:
+    assert "rank=" in str(broken[1]["bad"])
+
+
+def test_a_truncated_results_file_costs_no_row(broken: tuple[Lab, dict[str, str | None]]) -> None:
+    lab, _ = broken
+    assert len(lab.rows_file.read_text().splitlines()) == len(lab.rows()) == 6
+    assert FRAGMENT in (lab.folder / "results.jsonl.rejected").read_text()
+
+
+# ---- what ends processes
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("hang:rank=1,step=4", ["rank 1 did not arrive: step 4, step, for", "fsdp_lab/faults.py:", "rank 0 waits"]),
+        ("stop:rank=1,step=4", ["rank 1 did not arrive: its process is stopped (SIGSTOP)", "rank 0 waits"]),
+    ],
+)
+def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path, fault: str, words: list[str]) -> None:
+    lab = Lab(tmp_path)
+    environments = [{**environment, VARIABLE: fault} for environment in torchrun_environment(2)]
+    flags = lab.flags(hang_timeout_s=4, save_model="false")
+    code, _, said = run_program(train_as_program, [flags] * 2, environments)
+    assert code == 1
+    (row,) = lab.rows()
+    assert row["status"] == "failed"
+    for word in ("no progress for", *words):
+        assert word in said
+        assert word in row["error"]
+    assert "nothing was saved: start anew" in said
+
+
+def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    process = start_endless(lab)
+    ranks = [rank_pid(process.pid, rank) for rank in (0, 1)]
+    process.kill()
+    process.communicate(timeout=60)  # until nobody holds the pipes
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() and is_running(pid) for pid in ranks))
+    (row,) = lab.rows()
+    assert row["status"] == "preempted"
+    assert row["saved_step"] > 0
+
+
+def is_running(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_an_occupied_port_is_one_message() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "fsdp_lab.launch", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+        command += [f"--master-port={port}", "-m", "--", "platform"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert port in done.stderr
+    assert "taken by another program" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- names never lead out of the folders
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/b", "..", ".", ".hidden", "a\0b", "a\n", ""])
+def test_a_run_name_names_one_folder(name: str) -> None:
+    from fsdp_lab.config import TrainConfig
+
+    with pytest.raises(ConfigError, match="run_name"):
+        TrainConfig.of(run_name=name)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "weights/../../evil"])
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, name: str) -> None:
+    from fsdp_lab.checkpoint.folder import MANIFEST, CheckpointError, FileEntry, Manifest
+
+    manifest = Manifest(1, 1, "2", {}, (FileEntry(name, 0, ""),))
+    (tmp_path / MANIFEST).write_bytes(manifest.to_bytes())
+    with pytest.raises(CheckpointError, match="outside"):
+        Manifest.read(tmp_path)
+
+
+def test_the_summary_of_a_soak_finds_what_is_wrong() -> None:
+    from experiments.soak import Start, is_clean
+
+    flat = [(2.0 * i, 10**9 + (5 if i % 2 else 0)) for i in range(100)]
+    leak = [(2.0 * i, 10**9 + i * 1_000_000) for i in range(100)]  # 1 MB every 2 s
+    start = Start("left alone", memory={0: flat, 1: leak, 2: flat[:5]})
+    assert start.slopes() == [pytest.approx(0, abs=0.01), pytest.approx(1800)]
+    good = {"finished": True, "rows_refused": [], "processes_left": [], "files_left": [], "failed_saves": 0}
+    good |= {"events": {"launcher SIGKILL": 1}, "temporary_left": ["x"], "starts_without_row": 0}
+    assert is_clean(good)
+    for name, wrong in (("finished", False), ("processes_left", ["x"]), ("temporary_left", ["x", "y"])):
+        assert not is_clean({**good, name: wrong}), name
+    assert json.dumps(good)
