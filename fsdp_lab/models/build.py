@@ -38,12 +38,12 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int)
     """
     name, hf_config = _configuration(config.model, vocab_size, eot_id)
     _check_room(config, name, hf_config, vocab_size)
-    hf_config._attn_implementation = _attention(config.model.attention, ranks.device)
+    param_dtype = _param_dtype(config, ranks)
+    hf_config._attn_implementation = _attention(config.model.attention, ranks.device, param_dtype)
     saved = SavedWeights(Path(name), config.model.trust_pickle) if config.model.model_dir is not None else None
-    sketch = Sketch.of(hf_config)
+    sketch = _sketch(hf_config, config.model)
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
     module = CausalLM(sketch.model)
-    param_dtype = _param_dtype(config, ranks)
     _prepare_blocks(sketch.model, config.model)
     if not ranks.are_virtual:
         _shard(module, config, ranks, param_dtype)
@@ -94,10 +94,21 @@ def _check_room(config: TrainConfig, name: str, hf_config: PreTrainedConfig, voc
         )
 
 
-def _attention(name: str, device: torch.device) -> str:
+def _attention(name: str, device: torch.device, param_dtype: str) -> str:
     if name in ("flash", "flex") and device.type != "cuda":
         raise ValueError(f"attention: {name} trains on a CUDA device only; give sdpa or eager")
+    if name == "flash" and param_dtype == "fp32":
+        raise ValueError("attention: flash has no float32; give --mixed_precision bf16, or sdpa")
     return ATTENTION[name]
+
+
+def _sketch(hf_config: PreTrainedConfig, config: ModelConfig) -> Sketch:
+    try:
+        return Sketch.of(hf_config)
+    except (ImportError, ValueError) as error:  # a package is missing, or sizes do not fit each other
+        is_own = config.attention in ("flash", "flex")
+        what = f"attention: {config.attention} is not available" if is_own else f"model_dir: {config.model_dir}"
+        raise ValueError(f"{what}: {' '.join(str(error).split())}") from None
 
 
 def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:

@@ -75,5 +75,5 @@ def read_config(folder: Path) -> PreTrainedConfig:
         if name not in FAMILIES:
             raise ValueError(f"its architecture is {name!r}; known: {', '.join(FAMILIES)}")
         return FAMILIES[name].config.from_pretrained(folder, local_files_only=True, **FAMILIES[name].no_dropout)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"model_dir: {path} cannot be used: {error}") from None
+    except Exception as error:  # a stranger's file: transformers' checks of it raise all sorts
+        raise ValueError(f"model_dir: {path} cannot be used: {' '.join(str(error).split())}") from None

@@ -7,6 +7,7 @@ A folder comes from a stranger. Its weights are read from safetensors, which can
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -55,7 +56,7 @@ class SavedWeights:
                 return self._listed(self.folder / index)
             if (self.folder / single).is_file():
                 return [self.folder / single]
-        if any(self.folder.glob("*.bin")):
+        if any(self.folder.glob("pytorch_model*.bin")):
             raise ValueError(
                 f"model_dir: {self.folder} holds its weights as pickles, which can run code; convert them to "
                 "safetensors, or give --trust_pickle if you trust whoever made them"
@@ -74,13 +75,20 @@ class SavedWeights:
 
     def _open(self, path: Path) -> Any:
         try:
-            if path.suffix == ".safetensors":
-                return safe_open(path, framework="pt")
-            if not self._trust_pickle:
-                raise ValueError("a pickle; give --trust_pickle if you trust whoever made it")
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            return safe_open(path, framework="pt") if path.suffix == ".safetensors" else self._open_pickle(path)
         except (OSError, SafetensorError, RuntimeError, ValueError) as error:
             raise ValueError(f"model_dir: {path} cannot be read: {error}") from None
+
+    def _open_pickle(self, path: Path) -> dict[str, Tensor]:
+        if not self._trust_pickle:
+            raise ValueError("a pickle; give --trust_pickle if you trust whoever made it")
+        try:
+            found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        except pickle.UnpicklingError:  # whose text advises to read it in the way that runs code
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+            raise ValueError("it holds something else than tensors by name")
+        return found
 
     def _slice(self, name: str) -> Any:
         """Something that gives the tensor's rows when indexed, and reads no others."""

@@ -46,12 +46,9 @@ class Sketch:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Sketch:
-        """The model of ``config``; ValueError when transformers refuses its attention."""
+        """The model of ``config``. What transformers refuses raises its ImportError or ValueError."""
         with _Recorder() as recorder:
-            try:
-                model = family_of(config).model(config)
-            except ImportError as error:
-                raise ValueError(" ".join(str(error).split())) from None
+            model = family_of(config).model(config)
         names = {_storage(p): name for name, p in model.named_parameters() if p.is_meta}
         fills = [
             Fill(names.get(_storage(tensor)), tensor.shape, operator, arguments)

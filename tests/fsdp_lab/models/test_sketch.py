@@ -69,9 +69,7 @@ def test_flops_of_a_gpt2_by_hand() -> None:
 
 def test_flops_count_an_untied_head_once_and_heads_by_their_own_width() -> None:
     shape = {"hidden_size": 8, "intermediate_size": 5, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = new_config(
-        "qwen3", vocab_size=11, num_key_value_heads=1, head_dim=6, tie_word_embeddings=False, **shape
-    )
+    config = new_config("qwen3", vocab_size=11, num_key_value_heads=1, head_dim=6, tie_word_embeddings=False, **shape)
     model = Sketch.of(config).model
     block = 8 * 12 + 2 * 8 * 6 + 12 * 8 + 3 * 8 * 5 + 2 * 6 + 2 * 8  # q; k, v; o; MLP; norms of heads; norms
     assert multiplying_parameters(model) == block + 8 + 11 * 8
