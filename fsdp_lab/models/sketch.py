@@ -73,6 +73,7 @@ class Sketch:
         generator = torch.Generator().manual_seed(seed)
         parameters = dict(self.model.named_parameters())
         last = {fill.name: i for i, fill in enumerate(self.fills)}
+        assert parameters.keys() <= last.keys() | self.small.keys(), "every weight has a value"
         for i, fill in enumerate(self.fills):
             is_kept = fill.name is not None and last[fill.name] == i
             if fill.operator in _CONSTANTS and not is_kept:
