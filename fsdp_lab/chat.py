@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.cli import parse_as
 from fsdp_lab.data import TextTokenizer, load_tokenizer
@@ -27,6 +27,7 @@ class ChatSettings(Settings):
     """Which model, and how to draw from it."""
 
     model_dir: str | None = setting(None, "folder of a saved model")
+    trust_pickle: bool = setting(False, "also read weights from pickles (.bin), which can run code")
     prompt: str | None = setting(None, "text to continue; none: ask for prompts")
     max_new_tokens: int = setting(64, "tokens to add at most", at_least=1)
     temperature: float = setting(0.8, "0: always the most likely token", at_least=0)
@@ -41,12 +42,13 @@ class ChatConfig(Config):
     chat: ChatSettings = field(default_factory=ChatSettings)
 
 
-def complete(model: GPT2LMHeadModel, tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> str:
+def complete(model: PreTrainedModel, tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> str:
     """``prompt`` and its continuation, up to the end of the document or of the model's context."""
     ids = torch.tensor([tokenizer.encode(prompt).tolist() or [tokenizer.eot_id]])
-    room = model.config.n_positions - ids.shape[1]
+    context = model.config.max_position_embeddings
+    room = context - ids.shape[1]
     if room < 1:
-        raise ValueError(f"prompt: {ids.shape[1]} tokens do not fit in the context of {model.config.n_positions}")
+        raise ValueError(f"prompt: {ids.shape[1]} tokens do not fit in the context of {context}")
     drawing = {"temperature": settings.temperature, "top_k": settings.top_k} if settings.temperature else {}
     continued = model.generate(
         ids,
@@ -80,7 +82,7 @@ def main(argv: list[str]) -> int:
         settings = parse_as(ChatConfig, argv, "fsdp_lab.chat").chat
         if settings.model_dir is None:
             raise ValueError("model_dir: missing; give the folder of a saved model")
-        model = load_pretrained(Path(settings.model_dir)).eval()
+        model = load_pretrained(Path(settings.model_dir), settings.trust_pickle).eval()
         tokenizer = load_tokenizer(Path(settings.model_dir))
         torch.manual_seed(settings.seed)
         for prompt in prompts(settings):

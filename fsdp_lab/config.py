@@ -32,13 +32,28 @@ class ModelConfig(Settings):
     """Which model, and the arithmetic it runs in."""
 
     model: str | None = setting(
-        None, "preset (gpt2-nano, gpt2-62m, gpt2); none: gpt2-nano without a GPU, gpt2-62m with one"
+        None,
+        "preset (gpt2-nano, gpt2, qwen3-0.6b, llama-3.2-1b, ...: docs/models.md); none: gpt2-nano without a GPU, "
+        "gpt2-62m with one",
     )
-    model_dir: str | None = setting(None, "folder of a saved model whose weights to start from")
+    model_dir: str | None = setting(None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3 or Llama to start from")
+    trust_pickle: bool = setting(
+        False,
+        "also read model_dir's weights from pickles (.bin), which can run code; otherwise only safetensors",
+        affects_training=False,
+    )
     mixed_precision: str = setting(
         "auto",
         "dtype of forward and backward; auto: bf16 on a GPU, no otherwise",
         choices=("auto", "no", "bf16"),
+    )
+    attention: str = setting(
+        "sdpa",
+        "attention kernel: torch's own, FlashAttention 2 (needs flash-attn), FlexAttention, or plain matrices",
+        choices=("sdpa", "flash", "flex", "eager"),
+    )
+    activation_checkpointing: bool = setting(
+        False, "compute each block's activations again in backward instead of keeping them"
     )
     compile: bool = setting(False, "compile the model's blocks with torch.compile")
 

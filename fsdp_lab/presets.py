@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from fsdp_lab import shapes
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.conflicts import check_virtual
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A GPT-2 shape (``GPT2Config`` names) and defaults for what depends on the model's size."""
+    """A model's shape (as its config.json names it) and defaults for what depends on the model's size.
+
+    ``family``: the config.json's model_type. A shape without ``vocab_size`` gets the tokenizer's, and so does one whose
+    own is smaller: random weights are trained with GPT-2's tokenizer.
+    """
 
     max_length: int
     batch_size: int
     learning_rate: float
     warmup_steps: int
     max_steps: int | None  # None: one epoch
-    shape: dict[str, int] = field(default_factory=dict)
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    family: str = "gpt2"
 
 
 PRESETS = {
-    # 5.4 million parameters, 4.8 of them GPT-2's vocabulary: minutes on a laptop's CPU
-    "gpt2-nano": Preset(128, 4, 4e-3, 60, 320, {"n_embd": 96, "n_layer": 4, "n_head": 4, "n_positions": 1024}),
-    # 62.3 million parameters
-    "gpt2-62m": Preset(512, 16, 1e-3, 100, None, {"n_embd": 640, "n_layer": 6, "n_head": 10, "n_positions": 1024}),
-    # the published shape of GPT-2 small, 124 million parameters
-    "gpt2": Preset(512, 16, 6e-4, 100, None, {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}),
+    "gpt2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.GPT2_NANO),
+    "gpt2-62m": Preset(512, 16, 1e-3, 100, None, shapes.GPT2_62M),
+    "gpt2": Preset(512, 16, 6e-4, 100, None, shapes.GPT2),
+    "qwen2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN2_NANO, "qwen2"),
+    "qwen3-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN3_NANO, "qwen3"),
+    "llama-nano": Preset(128, 4, 4e-3, 60, 320, shapes.LLAMA_NANO, "llama"),
+    "smollm2-135m": Preset(512, 16, 6e-4, 100, None, shapes.SMOLLM2_135M, "llama"),
+    "qwen2.5-0.5b": Preset(512, 8, 4e-4, 100, None, shapes.QWEN2_5_05B, "qwen2"),
+    "qwen2.5-1.5b": Preset(512, 4, 3e-4, 100, None, shapes.QWEN2_5_15B, "qwen2"),
+    "qwen3-0.6b": Preset(512, 8, 4e-4, 100, None, shapes.QWEN3_06B, "qwen3"),
+    "qwen3-1.7b": Preset(512, 4, 3e-4, 100, None, shapes.QWEN3_17B, "qwen3"),
+    "qwen3-8b": Preset(512, 2, 3e-4, 100, None, shapes.QWEN3_8B, "qwen3"),
+    "llama-3.2-1b": Preset(512, 4, 3e-4, 100, None, shapes.LLAMA_32_1B, "llama"),
+    "llama-3.1-8b": Preset(512, 2, 3e-4, 100, None, shapes.LLAMA_31_8B, "llama"),
 }
 _LOADED = Preset(512, 8, 1e-4, 20, None)  # weights from a folder
 

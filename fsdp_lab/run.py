@@ -25,7 +25,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from fsdp_lab import faults, results
+from fsdp_lab import faults, peak, results
 from fsdp_lab.checkpoint import may_resume, newest_step
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
@@ -312,8 +312,9 @@ class Run:
             eval_weights="fp32 shards, gathered uncompressed",
             train_time_s=self.clock.train_seconds,
             **self._memory(),
+            **self._peak(),
         )
-        self.note(**derived(self._row))
+        self.note(**derived({**self._row, "world_size": self.ranks.world}))
         return self._append("ok")
 
     def _forget(self) -> None:
@@ -416,6 +417,12 @@ class Run:
         names = "peak_rss_gb", "mem_peak_alloc_gb", "mem_peak_reserved_gb"
         by_rank = self.ranks.gather((rss, allocated, reserved))
         return {name: max(peaks) for name, peaks in zip(names, zip(*by_rank, strict=True), strict=True)}
+
+    def _peak(self) -> dict[str, Any]:
+        """What the ranks' devices can do, asked of all at the same time; collective."""
+        self.ranks.gather(None)
+        dtype = torch.bfloat16 if self._row["param_dtype"] == "bf16" else torch.float32
+        return peak.row(self.ranks.gather(peak.peak_flops(self.ranks.device, dtype)), self.ranks.device)
 
     # ---- details --------------------------------------------------------------------------------------------
 

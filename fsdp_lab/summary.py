@@ -42,8 +42,16 @@ def _speed(row: Mapping[str, Any]) -> list[str]:
     return [
         f"step time    {row['step_time_ms_p50']:.0f} ms median, {row['step_time_ms_mean']:.0f} mean, "
         f"{row['step_time_ms_p90']:.0f} p90 (first {row['warmup_steps_excluded']} steps left out)",
-        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {_count(row['world_size'], 'rank')}",
+        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {_count(row['world_size'], 'rank')}" + _utilisation(row),
     ]
+
+
+def _utilisation(row: Mapping[str, Any]) -> str:
+    if row["mfu"] is None:
+        return ""
+    peak, source = row["peak_flops"], row["peak_flops_source"]
+    rate = f"{peak / 1e12:.0f} TFLOP/s" if peak >= 1e13 else f"{peak / 1e9:.0f} GFLOP/s"
+    return f", MFU {100 * row['mfu']:.1f} % of {rate} a rank ({source})"
 
 
 def _goals(row: Mapping[str, Any]) -> list[str]:

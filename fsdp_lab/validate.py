@@ -30,6 +30,7 @@ class ValidateSettings(Settings):
     """What to evaluate."""
 
     model_dir: str | None = setting(None, "folder of a saved model")
+    trust_pickle: bool = setting(False, "also read weights from pickles (.bin), which can run code")
     eval_batch_size: int = setting(8, "sequences evaluated at once", at_least=1)
 
 
@@ -46,12 +47,12 @@ def validate(config: ValidateConfig) -> Evaluation:
     if config.validate.model_dir is None:
         raise ValueError("model_dir: missing; give the folder of a saved model")
     folder = Path(config.validate.model_dir)
-    model = CausalLM(load_pretrained(folder).float()).eval()
+    model = CausalLM(load_pretrained(folder, config.validate.trust_pickle)).eval()
     path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
     tokens = tokenize(
         path, load_tokenizer(folder), cache_dir(config.data.cache_dir), val_fraction=config.data.val_fraction
     )
-    context = int(model.hf.config.n_positions)
+    context = int(model.hf.config.max_position_embeddings)
     dataset = TokenDataset(tokens, "val", config.data.max_length or min(512, context))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = validation_batches(dataset, config.validate.eval_batch_size, rank=0, world_size=1)

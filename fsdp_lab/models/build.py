@@ -2,89 +2,132 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from transformers.models.gpt2.configuration_gpt2 import GPT2Config
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from torch.utils.checkpoint import checkpoint
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fsdp_lab.config import TrainConfig
+from fsdp_lab.config import ModelConfig, TrainConfig
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.models.causal_lm import CausalLM
+from fsdp_lab.models.families import blocks_of, new_config, read_config
+from fsdp_lab.models.flops import flops_per_token
+from fsdp_lab.models.folder import SavedWeights, save_folder
 from fsdp_lab.models.model import Model
+from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
 from fsdp_lab.presets import PRESETS
 
 transformers_logging.disable_progress_bar()
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2", "flex": "flex_attention"}
 
 
 def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> Model:
     """The model of ``config``, sharded by FSDP2: one unit a block, and the root (embeddings, head, last norm).
 
-    Every rank builds the same weights from the seed (or reads them) and keeps its shard. Virtual ranks share the whole.
-    Raises ValueError for an unknown preset, an unusable folder, or a context shorter than max_length.
+    It is sharded before it has weights, so that no rank ever holds more than its shards and one whole parameter.
+    Virtual ranks share the whole. Raises ValueError for an unusable folder, a vocabulary or context too small for the
+    data, and for an attention that is not available here.
     """
-    name, hf = _load(config, ranks, vocab_size, eot_id)
-    max_length = config.data.max_length
-    assert max_length is not None, "resolved"
-    if max_length > hf.config.n_positions:
-        raise ValueError(f"max_length: {max_length} is beyond {name}'s context of {hf.config.n_positions}")
-    num_parameters = sum(p.numel() for p in hf.parameters())
-    module = CausalLM(hf).to(ranks.device)
+    name, hf_config = _configuration(config.model, vocab_size, eot_id)
+    _check_room(config, name, hf_config, vocab_size)
     param_dtype = _param_dtype(config, ranks)
+    hf_config._attn_implementation = _attention(config.model.attention, ranks.device, param_dtype)
+    saved = SavedWeights(Path(name), config.model.trust_pickle) if config.model.model_dir is not None else None
+    sketch = _sketch(hf_config, config.model)
+    num_parameters = sum(p.numel() for p in sketch.model.parameters())
+    module = CausalLM(sketch.model)
+    _prepare_blocks(sketch.model, config.model)
+    if not ranks.are_virtual:
+        _shard(module, config, ranks, param_dtype)
+    sketch.allocate(module, ranks.device)
+    if saved is not None:
+        saved.copy_to(sketch.model)
+    else:
+        sketch.draw(config.run.seed)
+    flops = flops_per_token(sketch.model, config.data.max_length or 0)
     if ranks.are_virtual:
-        return VirtualModel(module, name, num_parameters, param_dtype, config)
-    blocks = list(hf.transformer.h)
-    if config.model.compile:
-        for block in blocks:
-            block.compile()
-    reduce_dtype = DTYPES[config.comm.comm_dtype]
-    policy = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=reduce_dtype)
-    for block in blocks:
-        fully_shard(block, mesh=ranks.mesh, mp_policy=policy, reshard_after_forward=config.comm.fsdp_reshard)
-    fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
-    return Model(module, name, num_parameters, param_dtype)
+        return VirtualModel(module, name, num_parameters, param_dtype, flops, config)
+    return Model(module, name, num_parameters, param_dtype, flops)
 
 
 def save_pretrained(model: Model, folder: Path, ranks: Ranks) -> None:
     """Write the full float32 weights as a Hugging Face folder; collective, rank 0 writes."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(model.module, options=options)
-    if ranks.rank == 0:
-        with torch.device("meta"):
-            whole = GPT2LMHeadModel(model.module.hf.config)
-        named = {key.removeprefix("hf."): value for key, value in weights.items()}
-        whole.load_state_dict(named, assign=True)
-        whole.tie_weights()
-        whole.save_pretrained(folder)
+    model.reshard()
+    save_folder(model.module.hf, folder, writes=ranks.rank == 0)
 
 
-def _load(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> tuple[str, GPT2LMHeadModel]:
-    if config.model.model_dir is not None:
-        hf = load_pretrained(Path(config.model.model_dir))
-        return config.model.model_dir, hf.float()
-    name = config.model.model
-    assert name is not None, "resolved"
-    torch.manual_seed(config.run.seed)
-    # Dropout off: these runs see each token about once.
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    special = {"bos_token_id": eot_id, "eos_token_id": eot_id}
-    return name, GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, **special, **dropout, **PRESETS[name].shape))
+def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel:
+    """The whole float32 model of a local Hugging Face folder, on the CPU; ValueError says what is wrong with it."""
+    config = read_config(folder)
+    saved = SavedWeights(folder, trust_pickle)
+    sketch = Sketch.of(config)
+    sketch.allocate(sketch.model, torch.device("cpu"))
+    saved.copy_to(sketch.model)
+    return sketch.model
 
 
-def load_pretrained(folder: Path) -> GPT2LMHeadModel:
-    """A GPT-2 from a local Hugging Face folder; ValueError says what is wrong with the folder."""
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"model_dir: {folder} holds no config.json: not a saved Hugging Face model")
+def _configuration(config: ModelConfig, vocab_size: int, eot_id: int) -> tuple[str, PreTrainedConfig]:
+    if config.model_dir is not None:
+        return config.model_dir, read_config(Path(config.model_dir))
+    assert config.model is not None, "resolved"
+    preset = PRESETS[config.model]
+    shape = {**preset.shape, "vocab_size": max(vocab_size, preset.shape.get("vocab_size", 0))}
+    return config.model, new_config(preset.family, bos_token_id=eot_id, eos_token_id=eot_id, **shape)
+
+
+def _check_room(config: TrainConfig, name: str, hf_config: PreTrainedConfig, vocab_size: int) -> None:
+    max_length = config.data.max_length
+    assert max_length is not None, "resolved"
+    if max_length > hf_config.max_position_embeddings:
+        raise ValueError(f"max_length: {max_length} is beyond {name}'s context of {hf_config.max_position_embeddings}")
+    if vocab_size > hf_config.vocab_size:
+        raise ValueError(
+            f"model_dir: the tokenizer of {name} has {vocab_size} ids, the model embeds {hf_config.vocab_size}"
+        )
+
+
+def _attention(name: str, device: torch.device, param_dtype: str) -> str:
+    if name in ("flash", "flex") and device.type != "cuda":
+        raise ValueError(f"attention: {name} trains on a CUDA device only; give sdpa or eager")
+    if name == "flash" and param_dtype == "fp32":
+        raise ValueError("attention: flash has no float32; give --mixed_precision bf16, or sdpa")
+    return ATTENTION[name]
+
+
+def _sketch(hf_config: PreTrainedConfig, config: ModelConfig) -> Sketch:
     try:
-        return GPT2LMHeadModel.from_pretrained(folder, local_files_only=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ValueError(f"model_dir: {folder} cannot be loaded as a GPT-2: {error}") from None
+        return Sketch.of(hf_config)
+    except (ImportError, ValueError) as error:  # a package is missing, or sizes do not fit each other
+        is_own = config.attention in ("flash", "flex")
+        what = f"attention: {config.attention} is not available" if is_own else f"model_dir: {config.model_dir}"
+        raise ValueError(f"{what}: {' '.join(str(error).split())}") from None
+
+
+def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:
+    """What is done block by block and changes no parameter's name.
+
+    Recomputing wraps a block's forward, not the block: FSDP2's hooks stay outside and gather once.
+    """
+    for block in blocks_of(hf).values():
+        if config.activation_checkpointing:  # nothing in a block is random: no dropout
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        if config.compile:
+            block.compile()
+
+
+def _shard(module: CausalLM, config: TrainConfig, ranks: Ranks, param_dtype: str) -> None:
+    policy = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[config.comm.comm_dtype])
+    for block in blocks_of(module.hf).values():
+        fully_shard(block, mesh=ranks.mesh, mp_policy=policy, reshard_after_forward=config.comm.fsdp_reshard)
+    fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
 
 
 def _param_dtype(config: TrainConfig, ranks: Ranks) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.linear_loss import LinearCrossEntropy
 
@@ -12,9 +12,9 @@ IGNORED = -100  # F.cross_entropy's own "no target here"
 
 
 class CausalLM(nn.Module):
-    """Next-token loss of a GPT-2. It is the FSDP2 root, so head and loss run while its parameters are gathered."""
+    """Next-token loss of a model. It is the FSDP2 root, so head and loss run while its parameters are gathered."""
 
-    def __init__(self, hf: GPT2LMHeadModel) -> None:
+    def __init__(self, hf: PreTrainedModel) -> None:
         super().__init__()
         self.hf = hf
         self.loss = LinearCrossEntropy(IGNORED)
@@ -28,5 +28,6 @@ class CausalLM(nn.Module):
         targets = F.pad(tokens[:, 1:], (0, 1), value=IGNORED)
         if weight is not None:
             targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
-        hidden = self.hf.transformer(tokens, use_cache=False).last_hidden_state
-        return self.loss(hidden.flatten(0, 1), self.hf.lm_head.weight, targets.flatten())
+        hidden = self.hf.base_model(tokens, use_cache=False).last_hidden_state
+        head = self.hf.get_output_embeddings().weight
+        return self.loss(hidden.flatten(0, 1), head, targets.flatten())

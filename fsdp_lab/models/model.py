@@ -24,6 +24,7 @@ class Model:
     name: str
     num_parameters: int
     param_dtype: str
+    flops_per_token: float
 
     @property
     def updated(self) -> nn.Module:
@@ -61,4 +62,9 @@ class Model:
 
     def row(self) -> dict[str, Any]:
         """The model fields of a results row."""
-        return {"model": self.name, "num_parameters": self.num_parameters, "param_dtype": self.param_dtype}
+        return {
+            "model": self.name,
+            "num_parameters": self.num_parameters,
+            "param_dtype": self.param_dtype,
+            "flops_per_token": self.flops_per_token,
+        }

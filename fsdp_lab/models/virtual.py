@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import comm_compress as cc
 from fsdp_lab.config import CommConfig, TrainConfig
+from fsdp_lab.models.families import blocks_of
 from fsdp_lab.models.model import Model
+from fsdp_lab.models.sharding import rows_of_rank
 from fsdp_lab.profiling import OPS, StepCalls, StockTraffic
 
 BACKEND = "gloo"
@@ -48,7 +50,7 @@ class VirtualModel(Model):
         self._ranks = cc.VirtualRanks(
             self.module,
             self.config.run.virtual_ranks,
-            [f"hf.transformer.h.{i}" for i in range(len(self.module.hf.transformer.h))],
+            [f"hf.{name}" for name in blocks_of(self.module.hf)],
             reduce_scatter=gradients,
             all_gather=parameters,
             reshard_after_forward=config.fsdp_reshard,
@@ -105,6 +107,5 @@ class VirtualModel(Model):
 
 
 def _shards(tensor: Tensor, world: int) -> list[Tensor]:
-    """What each rank holds under FSDP2: rows of dim 0, ceil(rows / W) of them; the last ranks have fewer, or none."""
-    rows = -(-tensor.shape[0] // world)
-    return [tensor[rank * rows : (rank + 1) * rows] for rank in range(world)]
+    """What each rank holds under FSDP2."""
+    return [tensor[rows_of_rank(tensor.shape[0], rank, world)] for rank in range(world)]

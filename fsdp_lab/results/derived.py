@@ -11,7 +11,7 @@ FP32, BF16 = 4, 2  # bytes an element
 
 
 def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Ratios, bandwidths and times a step; None where the row lacks what they are made of, or a denominator is zero."""
+    """Ratios, bandwidths, times a step, MFU; None where the row lacks their parts, or a denominator is zero."""
     steps, milliseconds = _number(row, "steps"), _number(row, "comm_time_ms_total")
     raw, sent = _number(row, "bytes_raw_total"), _number(row, "bytes_compressed_total")
     raw_gradients, sent_gradients, gradients = (
@@ -20,7 +20,9 @@ def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
     )
     parameters = _number(row.get("elements_by_op"), "all_gather")
     elements = None if gradients is None or parameters is None else gradients + parameters
+    flops = _product(_number(row, "tokens_per_s"), _number(row, "flops_per_token"))
     return {
+        "mfu": _over(flops, _product(_number(row, "world_size"), _number(row, "peak_flops"))),
         "compress_time_ms": _over(_number(row, "compress_time_ms_total"), steps),
         "decompress_time_ms": _over(_number(row, "decompress_time_ms_total"), steps),
         "effective_bw_raw_gbps": _over(raw or None, milliseconds, 1e-6),
@@ -37,6 +39,10 @@ def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
 def _number(values: Any, name: str) -> float | None:
     value = values.get(name) if isinstance(values, Mapping) else None
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _product(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a * b
 
 
 def _over(value: float | None, divisor: float | None, factor: float = 1) -> float | None:

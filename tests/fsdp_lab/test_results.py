@@ -274,8 +274,13 @@ def test_every_ratio_names_its_denominator() -> None:
         "bytes_raw_by_op": {"reduce_scatter": 400, "all_gather": 200},  # fp32 gradients, bf16 parameters
         "bytes_compressed_by_op": {"reduce_scatter": 50, "all_gather": 100},
         "elements_by_op": {"reduce_scatter": 100, "all_gather": 100},
+        "world_size": 2,
+        "tokens_per_s": 50.0,
+        "flops_per_token": 400.0,
+        "peak_flops": 1e5,
     }
     assert derived(row) == {
+        "mfu": 50 * 400 / (2 * 1e5),
         "compress_time_ms": 5,
         "decompress_time_ms": None,
         "effective_bw_raw_gbps": pytest.approx(600 / 2 / 1e9),

@@ -107,6 +107,11 @@ def save_tiny_model(folder: Path) -> None:
     shape = {"vocab_size": 257, "n_embd": 36, "n_layer": 2, "n_head": 2, "n_positions": 16}
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     GPT2LMHeadModel(GPT2Config(bos_token_id=256, eos_token_id=256, **shape, **dropout)).save_pretrained(folder)
+    save_byte_tokenizer(folder)
+
+
+def save_byte_tokenizer(folder: Path) -> None:
+    """256 bytes and an end of text."""
     letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(vocab=letters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,0 +1,79 @@
+"""The architectures that can be trained: transformers' own modules, and the little that differs between them for us."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_utils import PreTrainedModel
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
+from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture; what is alike in all of them (body, head, sizes) transformers names itself.
+
+    ``blocks``: where the list of blocks is in ``model``. ``no_dropout``: settings that turn dropout off, because these
+    runs see each token about once.
+    """
+
+    config: type[PreTrainedConfig]
+    model: type[PreTrainedModel]
+    blocks: str
+    no_dropout: Mapping[str, float] = field(default_factory=lambda: {"attention_dropout": 0.0})
+
+
+_GPT2_DROPOUT = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+FAMILIES = {  # by the "model_type" of a config.json
+    "gpt2": Family(GPT2Config, GPT2LMHeadModel, "transformer.h", _GPT2_DROPOUT),
+    "qwen2": Family(Qwen2Config, Qwen2ForCausalLM, "model.layers"),
+    "qwen3": Family(Qwen3Config, Qwen3ForCausalLM, "model.layers"),
+    "llama": Family(LlamaConfig, LlamaForCausalLM, "model.layers"),
+}
+
+
+def family_of(config: PreTrainedConfig) -> Family:
+    """The family that a configuration is of."""
+    return FAMILIES[config.model_type]
+
+
+def blocks_of(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """The transformer blocks in order, by their names in ``model``: the units of sharding, compiling, recomputing."""
+    prefix = family_of(model.config).blocks
+    return {f"{prefix}.{i}": block for i, block in enumerate(model.get_submodule(prefix))}
+
+
+def new_config(family: str, **settings: Any) -> PreTrainedConfig:
+    """A configuration of a family from ``settings`` as its config.json names them."""
+    known = FAMILIES[family]
+    return known.config(**{**known.no_dropout, **settings})
+
+
+def read_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of a local Hugging Face folder. ValueError when there is none, or of an unknown architecture.
+
+    Code that a folder brings along (``auto_map``) is never looked at: the architectures are transformers' own.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"model_dir: {folder} holds no config.json: not a saved Hugging Face model")
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        name = saved.get("model_type")
+        if name not in FAMILIES:
+            raise ValueError(f"its architecture is {name!r}; known: {', '.join(FAMILIES)}")
+        return FAMILIES[name].config.from_pretrained(folder, local_files_only=True, **FAMILIES[name].no_dropout)
+    except Exception as error:  # a stranger's file: transformers' checks of it raise all sorts
+        raise ValueError(f"model_dir: {path} cannot be used: {' '.join(str(error).split())}") from None

@@ -1,0 +1,32 @@
+"""Floating-point operations that a model's mathematics asks for: what its FLOPs utilisation (MFU) is a share of.
+
+Per token, forward and backward (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B):
+
+    6 N + 12 L H Q T
+
+N: parameters that multiply, that is all but embeddings looked up; a head counts, also one that shares the embedding's
+weights. L layers, H heads of Q dimensions, T tokens in a sequence. Attention counts in full, as in the paper, although
+causal kernels skip half of it; recomputed activations do not count: they are our choice, not the model's.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers.modeling_utils import PreTrainedModel
+
+
+def flops_per_token(model: PreTrainedModel, max_length: int) -> float:
+    """Of a training step over sequences of ``max_length`` tokens, in FLOP; weights need no values (meta device)."""
+    config = model.config
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attention = 12 * config.num_hidden_layers * heads * head_dim * max_length
+    return float(6 * multiplying_parameters(model) + attention)
+
+
+def multiplying_parameters(model: PreTrainedModel) -> int:
+    """The parameters of the body without its embeddings, and those of the head."""
+    looked_up = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    head = model.get_output_embeddings().weight
+    body = sum(p.numel() for p in model.parameters() if id(p) not in looked_up and p is not head)
+    return int(body + head.numel())

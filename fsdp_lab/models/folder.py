@@ -1,0 +1,176 @@
+"""Weights in a Hugging Face folder: each rank reads its own rows of each tensor; writing holds a file's at a time.
+
+A folder comes from a stranger. Its weights are read from safetensors, which can hold nothing but tensors; a pickle
+(``.bin``) only when the user trusts it, and then with torch's restricted reader.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers.modeling_utils import PreTrainedModel
+
+from fsdp_lab.models.families import family_of
+from fsdp_lab.models.sharding import held
+
+FILE_BYTES = 5_000_000_000
+_NOT_WEIGHTS = (r"\.attn\.(masked_)?bias$", r"rotary_emb\.inv_freq$")  # masks and tables that older versions saved
+
+
+class SavedWeights:
+    """The tensors of a folder by name; only what is asked for is read. Raises ValueError naming what is wrong."""
+
+    def __init__(self, folder: Path, trust_pickle: bool = False) -> None:
+        self.folder, self._trust_pickle = folder, trust_pickle
+        self._files = {path.name: self._open(path) for path in self._paths()}
+        self._file_of = {name: file for file, tensors in self._files.items() for name in tensors.keys()}  # noqa: SIM118 - safe_open is no dict
+
+    def copy_to(self, model: PreTrainedModel) -> None:
+        """Fill ``model``'s parameters (whole, or this rank's shards of them), in their dtype; all of them, or none.
+
+        ValueError when a tensor is missing, has another shape, or is one that the model does not have.
+        """
+        parameters = dict(model.named_parameters())
+        source = {self._in_model(name, model): name for name in self._file_of}
+        self._check(model, parameters, source)
+        for name, parameter in parameters.items():
+            local, rows = held(parameter)
+            local.copy_(self._slice(source[name])[rows])
+
+    def _paths(self) -> list[Path]:
+        kinds = [("model.safetensors", "model.safetensors.index.json")]
+        kinds += [("pytorch_model.bin", "pytorch_model.bin.index.json")] * self._trust_pickle
+        for single, index in kinds:
+            if (self.folder / index).is_file():
+                return self._listed(self.folder / index)
+            if (self.folder / single).is_file():
+                return [self.folder / single]
+        if any(self.folder.glob("pytorch_model*.bin")):
+            raise ValueError(
+                f"model_dir: {self.folder} holds its weights as pickles, which can run code; convert them to "
+                "safetensors, or give --trust_pickle if you trust whoever made them"
+            )
+        raise ValueError(f"model_dir: {self.folder} holds no model.safetensors")
+
+    def _listed(self, index: Path) -> list[Path]:
+        try:
+            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            strange = [file for file in files if Path(file).name != file]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"model_dir: {index} is no index of weights: {error}") from None
+        if strange:
+            raise ValueError(f"model_dir: {index} names {strange[0]!r}, which is not a file of its folder")
+        return [self.folder / file for file in files]
+
+    def _open(self, path: Path) -> Any:
+        try:
+            return safe_open(path, framework="pt") if path.suffix == ".safetensors" else self._open_pickle(path)
+        except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+            raise ValueError(f"model_dir: {path} cannot be read: {error}") from None
+
+    def _open_pickle(self, path: Path) -> dict[str, Tensor]:
+        if not self._trust_pickle:
+            raise ValueError("a pickle; give --trust_pickle if you trust whoever made it")
+        try:
+            found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        except pickle.UnpicklingError:  # whose text advises to read it in the way that runs code
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+            raise ValueError("it holds something else than tensors by name")
+        return found
+
+    def _slice(self, name: str) -> Any:
+        """Something that gives the tensor's rows when indexed, and reads no others."""
+        file = self._files[self._file_of[name]]
+        return file[name] if isinstance(file, dict) else file.get_slice(name)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        found = self._slice(name)
+        return tuple(found.shape if isinstance(found, Tensor) else found.get_shape())
+
+    def _in_model(self, name: str, model: PreTrainedModel) -> str:
+        """Published GPT-2s are saved without the part of their names that the body has in the whole model."""
+        prefix = f"{model.base_model_prefix}."
+        if name.startswith(prefix) or name.startswith("lm_head."):
+            return name
+        return prefix + name
+
+    def _check(self, model: PreTrainedModel, wanted: Mapping[str, Tensor], source: Mapping[str, str]) -> None:
+        tied = set(model.all_tied_weights_keys)  # a second name of what is there already
+        strange = [
+            name
+            for name in source.keys() - wanted.keys() - tied
+            if not any(re.search(pattern, name) for pattern in _NOT_WEIGHTS)
+        ]
+        complaints = [f"no tensor for {name}" for name in wanted if name not in source]
+        complaints += [f"{source[name]} is no parameter of a {model.config.model_type}" for name in sorted(strange)]
+        complaints += [
+            f"{source[name]} has shape {self._shape(source[name])}, config.json says {tuple(parameter.shape)}"
+            for name, parameter in wanted.items()
+            if name in source and self._shape(source[name]) != tuple(parameter.shape)
+        ]
+        if complaints:
+            more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+            raise ValueError(f"model_dir: {self.folder}: {complaints[0]}{more}")
+
+
+def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
+    """Write ``model`` as `from_pretrained` reads it; collective where it is sharded, the rank that ``writes`` does so.
+
+    A tensor is gathered whole on every rank, one after the other; the writing rank holds those of one file.
+    """
+    parameters = dict(model.named_parameters())
+    files = _files(parameters)
+    if writes:
+        folder.mkdir(parents=True, exist_ok=True)
+        config = deepcopy(model.config)
+        config.architectures, config.dtype = [family_of(config).model.__name__], "float32"
+        config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+    for file, names in files.items():
+        whole = {}
+        for name in names:
+            tensor = _whole(parameters[name])
+            if writes:
+                whole[name] = tensor.cpu().contiguous()
+        if writes:
+            save_file(whole, folder / file, metadata={"format": "pt"})
+    if writes and len(files) > 1:
+        sizes = {"total_size": sum(map(_nbytes, parameters.values()))}
+        index = {"metadata": sizes, "weight_map": {name: file for file, names in files.items() for name in names}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _files(parameters: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Which tensors go into which file, in order, none beyond FILE_BYTES unless one tensor is."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name, parameter in parameters.items():
+        if groups[-1] and size + _nbytes(parameter) > FILE_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += _nbytes(parameter)
+    if len(groups) == 1:
+        return {"model.safetensors": groups[0]}
+    return {f"model-{i:05d}-of-{len(groups):05d}.safetensors": names for i, names in enumerate(groups, start=1)}
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    whole = parameter.detach()
+    return whole.full_tensor() if isinstance(whole, DTensor) else whole

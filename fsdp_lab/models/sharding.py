@@ -1,0 +1,23 @@
+"""Which rows of a parameter a rank holds."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def rows_of_rank(rows: int, rank: int, world: int) -> slice:
+    """FSDP2's rule: ceil(rows / W) rows of dim 0 a rank; the last ranks have fewer, or none."""
+    each = -(-rows // world)
+    return slice(min(rank * each, rows), min((rank + 1) * each, rows))
+
+
+def held(parameter: Tensor) -> tuple[Tensor, slice]:
+    """What of ``parameter`` is in this process, to be written to, and which rows of the whole that is."""
+    if not isinstance(parameter, DTensor):
+        return parameter.detach(), slice(0, parameter.shape[0])
+    mesh = parameter.device_mesh
+    local: Tensor = parameter.to_local().detach()
+    rows = rows_of_rank(parameter.shape[0], mesh.get_local_rank(), mesh.size())
+    assert local.shape[0] == rows.stop - rows.start, "FSDP2 shards dim 0 evenly"
+    return local, rows

@@ -1,0 +1,118 @@
+"""A model without its weights: built on the meta device, together with how each weight would have been drawn.
+
+The big parameters of a sketch take no memory, so it can be sharded before it has any. Only then are its weights drawn:
+one whole parameter at a time, of which each rank keeps its rows. They are, bit for bit, those that
+``torch.manual_seed(seed); Model(config)`` gives, at every world size. The price: every rank draws all numbers and holds
+one whole parameter (the largest is the vocabulary's) while it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_utils import PreTrainedModel
+
+from fsdp_lab.models.families import family_of
+from fsdp_lab.models.sharding import held
+
+_aten = torch.ops.aten
+_DRAWS = (_aten.normal_.default, _aten.uniform_.default)
+_CONSTANTS = (_aten.zero_.default, _aten.fill_.Scalar)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One whole tensor filled in place; ``name`` is the parameter's, None for one that is in the model no more."""
+
+    name: str | None
+    shape: torch.Size
+    operator: Callable[..., Tensor]
+    arguments: tuple[float, ...]
+
+
+@dataclass
+class Sketch:
+    """``model`` on the meta device but for what is small; ``small`` are the values of that, by name."""
+
+    model: PreTrainedModel
+    fills: Sequence[Fill]
+    small: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig) -> Sketch:
+        """The model of ``config``. What transformers refuses raises its ImportError or ValueError."""
+        with _Recorder() as recorder:
+            model = family_of(config).model(config)
+        names = {_storage(p): name for name, p in model.named_parameters() if p.is_meta}
+        fills = [
+            Fill(names.get(_storage(tensor)), tensor.shape, operator, arguments)
+            for tensor, operator, arguments in recorder.fills
+        ]
+        return cls(model, fills, {name: t.detach().clone() for name, t in _tensors(model) if not t.is_meta})
+
+    def allocate(self, module: nn.Module, device: torch.device) -> None:
+        """Memory on ``device`` for ``module`` (which holds the model, sharded or whole), and what is small in it.
+
+        That includes what no file holds and no seed draws, such as the frequencies of rotary positions.
+        """
+        module.to_empty(device=device)
+        self.model.tie_weights()  # two names of one tensor have become two tensors, where it is not sharded
+        for name, tensor in _tensors(self.model):
+            if name in self.small:
+                local, rows = held(tensor)
+                local.copy_(self.small[name][rows])
+
+    def draw(self, seed: int) -> None:
+        """Initialise the weights: the same ones at every world size; no global generator is touched."""
+        generator = torch.Generator().manual_seed(seed)
+        parameters = dict(self.model.named_parameters())
+        last = {fill.name: i for i, fill in enumerate(self.fills)}
+        assert parameters.keys() <= last.keys() | self.small.keys(), "every weight has a value"
+        for i, fill in enumerate(self.fills):
+            is_kept = fill.name is not None and last[fill.name] == i
+            if fill.operator in _CONSTANTS and not is_kept:
+                continue
+            whole = torch.empty(fill.shape)
+            if fill.operator in _DRAWS:
+                fill.operator(whole, *fill.arguments, generator=generator)
+            else:
+                fill.operator(whole, *fill.arguments)
+            if is_kept:
+                local, rows = held(parameters[str(fill.name)])
+                local.copy_(whole[rows])
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sends uninitialised memory to the meta device and notes what it is filled with.
+
+    A meta device context would do the first, but in one transformers leaves out the filling.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fills: list[tuple[Tensor, Callable[..., Tensor], tuple[float, ...]]] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if operator is _aten.empty.memory_format:
+            return operator(*args, **{**kwargs, "device": "meta"})
+        if operator._schema.is_mutable and args[0].is_meta:
+            assert operator in (*_DRAWS, *_CONSTANTS), f"an initialisation that cannot be repeated: {operator}"
+            assert args[0].numel() == args[0].untyped_storage().nbytes() // args[0].element_size(), "whole tensors only"
+            self.fills.append((args[0], operator, tuple(args[1:])))
+        return operator(*args, **kwargs)
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()

@@ -1,0 +1,77 @@
+"""The most floating-point operations a second that a rank's device can do: what MFU is a share of."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+_GPUS = (  # part of the device's name, dense bf16 FLOP/s without sparsity; the first that fits counts
+    # https://www.nvidia.com/en-us/data-center/h100/ (half of the figures with sparsity)
+    ("H100 NVL", 835e12),
+    ("H100 PCIe", 756e12),
+    ("H100", 989e12),
+    ("H800", 989e12),  # an H100 with slower links
+    # https://www.nvidia.com/en-us/data-center/h200/
+    ("H200 NVL", 835e12),
+    ("H200", 989e12),
+    ("GH200", 989e12),
+    # https://nvdam.widen.net/s/wwnsxrhm2w/blackwell-datasheet-3384703
+    ("B200", 2250e12),
+    # https://www.nvidia.com/en-us/data-center/a100/
+    ("A100", 312e12),
+    ("A800", 312e12),  # an A100 with slower links
+    # https://www.nvidia.com/en-us/data-center/products/a10-gpu/, a30-gpu/, l4/, l40/, l40s/
+    ("A10G", 70e12),  # Amazon's A10, https://aws.amazon.com/ec2/instance-types/g5/
+    ("A10", 125e12),
+    ("A30", 165e12),
+    ("L40S", 362e12),
+    ("L40", 181e12),
+    ("L4", 121e12),
+    # https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html
+    ("MI300X", 1307e12),
+)
+_SIZE, _TIMES = 512, 8
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+    """FLOP/s of one rank's ``device``: a GPU's published bf16 rate (None for one we do not know), a CPU's measured one.
+
+    A CPU's is the best of a few products of square matrices in ``dtype``, on the threads that the rank has. Ranks of
+    one machine should measure at the same time: they share it in training, too. Takes some 30 ms.
+    """
+    if device.type == "cuda":
+        return published_flops(torch.cuda.get_device_name(device))
+    return _measured(dtype)
+
+
+def published_flops(gpu: str) -> float | None:
+    """The dense bf16 rate of a GPU by the name that CUDA gives it; None for one that is not in the table."""
+    words = gpu.replace("-", " ")
+    return next((flops for part, flops in _GPUS if _names(part, words)), None)
+
+
+def row(flops: list[float | None], device: torch.device) -> dict[str, Any]:
+    """The fields of a results row, of every rank's peak: their mean, or null where one is not known."""
+    known = [value for value in flops if value is not None]
+    mean = sum(known) / len(known) if len(known) == len(flops) else None
+    return {
+        "peak_flops": mean,
+        "peak_flops_source": None if mean is None else "published" if device.type == "cuda" else "measured",
+    }
+
+
+def _names(part: str, gpu: str) -> bool:
+    """Do the words of ``part`` stand in ``gpu``, as whole words? (An L4 is not an L40.)"""
+    return set(part.split()) <= set(gpu.split())
+
+
+def _measured(dtype: torch.dtype) -> float:
+    a, b = torch.ones(_SIZE, _SIZE, dtype=dtype), torch.ones(_SIZE, _SIZE, dtype=dtype)
+    seconds = []
+    for _ in range(_TIMES):
+        start = time.perf_counter()
+        a @ b
+        seconds.append(time.perf_counter() - start)
+    return 2 * _SIZE**3 / min(seconds)

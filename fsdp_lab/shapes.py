@@ -1,0 +1,79 @@
+"""Shapes of models, as their config.json names the sizes; nothing here needs torch.
+
+The published ones are those of the config.json in the Hugging Face repository that the comment names. What they leave
+out is transformers' default for the architecture, which is what they were published with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Shape = dict[str, Any]
+
+
+def _gpt2(width: int, layers: int, heads: int) -> Shape:
+    return {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 1024}
+
+
+def _modern(
+    width: int,
+    inner: int,
+    layers: int,
+    heads: tuple[int, int],
+    vocabulary: int | None,
+    context: int,
+    theta: float,
+    eps: float,
+    tied: bool,
+    **more: Any,
+) -> Shape:
+    """``heads``: of queries, and of keys and values. Without a ``vocabulary`` it is the tokenizer's."""
+    shape = {
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "max_position_embeddings": context,
+        "rope_theta": theta,
+        "rms_norm_eps": eps,
+        "tie_word_embeddings": tied,
+        **more,
+    }
+    return shape if vocabulary is None else {**shape, "vocab_size": vocabulary}
+
+
+def _llama3_positions(factor: float) -> Shape:
+    """Rotary positions stretched from the 8,192 that the model was first trained with."""
+    return {
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+    }
+
+
+GPT2_NANO = _gpt2(96, 4, 4)  # 5.4 million parameters, 4.8 of them GPT-2's vocabulary: minutes on a laptop's CPU
+GPT2_62M = _gpt2(640, 6, 10)  # 62.3 million parameters
+GPT2 = _gpt2(768, 12, 12)  # openai-community/gpt2
+# as many blocks, heads and as wide as GPT2_NANO, with half the heads of keys and values
+QWEN2_NANO = _modern(96, 256, 4, (4, 2), None, 1024, 1e6, 1e-6, True)
+QWEN3_NANO = _modern(96, 256, 4, (4, 2), None, 1024, 1e6, 1e-6, True, head_dim=32)
+LLAMA_NANO = _modern(96, 256, 4, (4, 2), None, 1024, 5e5, 1e-5, True)
+QWEN2_5_05B = _modern(896, 4864, 24, (14, 2), 151936, 32768, 1e6, 1e-6, True)  # Qwen/Qwen2.5-0.5B
+QWEN2_5_15B = _modern(1536, 8960, 28, (12, 2), 151936, 131072, 1e6, 1e-6, True)  # Qwen/Qwen2.5-1.5B
+QWEN3_06B = _modern(1024, 3072, 28, (16, 8), 151936, 40960, 1e6, 1e-6, True, head_dim=128)  # Qwen/Qwen3-0.6B
+QWEN3_17B = _modern(2048, 6144, 28, (16, 8), 151936, 40960, 1e6, 1e-6, True, head_dim=128)  # Qwen/Qwen3-1.7B
+QWEN3_8B = _modern(4096, 12288, 36, (32, 8), 151936, 40960, 1e6, 1e-6, False, head_dim=128)  # Qwen/Qwen3-8B
+LLAMA_32_1B = _modern(  # meta-llama/Llama-3.2-1B
+    2048, 8192, 16, (32, 8), 128256, 131072, 5e5, 1e-5, True, head_dim=64, **_llama3_positions(32.0)
+)
+LLAMA_31_8B = _modern(  # meta-llama/Llama-3.1-8B
+    4096, 14336, 32, (32, 8), 128256, 131072, 5e5, 1e-5, False, **_llama3_positions(8.0)
+)
+SMOLLM2_135M = _modern(  # HuggingFaceTB/SmolLM2-135M
+    576, 1536, 30, (9, 3), 49152, 8192, 1e5, 1e-5, True, initializer_range=0.041666666666666664
+)
