@@ -26,7 +26,8 @@ ARM_SETTINGS = (
 )
 # where a run writes and what it looks at: no influence on what is trained
 SIDE_SETTINGS = {
-    *("cache_dir", "output_dir", "results_path", "run_name", "curves_dir", "log_interval", "target_ppl", "ppl_at_s"),
+    *("cache_dir", "data_prefetch", "output_dir", "results_path", "run_name", "curves_dir", "log_interval"),
+    *("target_ppl", "ppl_at_s"),
     *("grad_error_every", "profile", "profile_steps", "timeout_s", "stop_grace_s", "tensorboard", "save_model"),
 }
 TUNED = ("learning_rate",)

@@ -42,6 +42,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
             run.after_step(step, loss, outcome)
             if run.evaluation_due(step):
                 run.show_evaluation(step, validate(model, data, comm, run))
+        run.note(**data.trained(run.ranks, total_steps * config.optim.gradient_accumulation_steps))
         row = run.finish(validate(model, data, comm, run))
         if config.run.save_model:
             save_model(model, data, run)
