@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from fsdp_lab.cli import parse_as
 from fsdp_lab.config import DataConfig
-from fsdp_lab.corpus import cache_dir
 from fsdp_lab.conflicts import check_data
+from fsdp_lab.corpus import cache_dir
 from fsdp_lab.data import (
     WIKI_LEADS,
     JoinedDataset,
@@ -62,12 +63,8 @@ def validate(config: ValidateConfig) -> Evaluation:
     length = config.data.max_length or min(512, int(model.hf.config.n_positions))
     dataset: TokenDataset | JoinedDataset
     if config.data.data_mix:
-        sources = open_sources(
-            config.data.data_mix,
-            tokenizer,
-            fraction,
-            lambda _, path: tokenize(path, tokenizer, cache, val_fraction=fraction),
-        )
+        tokenised = partial(tokenize, tokenizer=tokenizer, cache_dir=cache, val_fraction=fraction)
+        sources = open_sources(config.data.data_mix, tokenizer, fraction, lambda _, path: tokenised(path))
         dataset = validation_sequences(sources, length)
     else:
         path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
