@@ -1,4 +1,4 @@
-"""Laws of the mix: nothing lost at borders, shares of tokens, each document once a pass, resumed equals uninterrupted."""
+"""Laws of the mix: nothing lost at borders, shares of tokens, each document once a pass, exact resumption."""
 
 import json
 from collections import Counter
@@ -221,8 +221,7 @@ def test_what_fails_in_the_background_is_raised_in_front(streams: list[TokenStre
     next(stream)
     batches.streams = []
     with pytest.raises(IndexError):
-        for _ in range(6):
-            next(stream)
+        list(islice(stream, 6))
 
 
 def open_mix(sources: list[TokenizedCorpus], streams: list[TokenStream], **changes: Any) -> MixedCorpus:
@@ -253,7 +252,7 @@ def test_another_stream_is_refused_by_name(sources: list[TokenizedCorpus], strea
     for name, value in {"seed": 8, "max_length": 8, "shuffle_rows": 5, "shuffle_documents": 4}.items():
         with pytest.raises(ValueError, match=rf"{name} was .*, is {value}"):
             open_mix(sources, streams, **{name: value}).load_state_dict(state)
-    with pytest.raises(ValueError, match="sequences a step .* was 3, is 6"):
+    with pytest.raises(ValueError, match=r"sequences a step .* was 3, is 6"):
         open_mix(sources, streams, world_size=2).load_state_dict(state)
     with pytest.raises(ValueError, match="sources was"):
         open_mix(sources[::-1], streams[::-1]).load_state_dict(state)
@@ -272,7 +271,7 @@ def test_a_source_that_runs_out_is_counted_and_said(sources: list[TokenizedCorpu
         data.next_batch()
     passes = data.state_dict()["stream"]["sources"][2]["passes"]
     assert passes >= 4
-    assert [line for line in said if " c " in line][0].endswith("all of c was dealt 1 times; it begins again")
+    assert next(line for line in said if " c " in line).endswith("all of c was dealt 1 times; it begins again")
     assert sum(" c " in line for line in said) == passes.bit_length()
 
 
