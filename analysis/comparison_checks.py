@@ -88,6 +88,24 @@ def different_tokens(comparison: Comparison) -> Iterator[Finding]:
             yield _finding("error", different_tokens, comparison, f"{name} differs: {_listed(values)}", advice)
 
 
+def other_stream(comparison: Comparison) -> Iterator[Finding]:
+    """Runs of one seed must train on the same sequences in the same order; rows without a digest cannot say."""
+    by_seed: dict[int, list[Row]] = {}
+    for row in _finished(comparison):
+        by_seed.setdefault(row["seed"], []).append(row)
+    unlike = [seed for seed, rows in sorted(by_seed.items()) if len(_distinct(r.get("data_digest") for r in rows)) > 1]
+    if unlike:
+        seeds = ", ".join(map(str, unlike))
+        what = f"data_digest differs among the runs of seed {seeds}: other sequences, or another order"
+        advice = "do not compare: find out which settings, files or versions dealt other data"
+        yield _finding("error", other_stream, comparison, what, advice)
+    silent = [runs for runs in comparison.arms if any(not row.get("data_digest") for row in runs.ended_well)]
+    if silent:
+        what = f"unknown whether the runs saw the same sequences, no data_digest: {_labels(silent, comparison)}"
+        advice = "nothing, if settings and version are the same; else run again with this version"
+        yield _finding("warning", other_stream, comparison, what, advice)
+
+
 def seeds_not_shared(comparison: Comparison) -> Iterator[Finding]:
     """Only runs of the same seed have the same initial weights and order of data."""
     base = comparison.baseline
@@ -236,6 +254,7 @@ CHECKS: tuple[Check, ...] = (
     no_16_bit_baseline,
     no_identity_on_gloo,
     different_tokens,
+    other_stream,
     seeds_not_shared,
     missing_runs,
     baseline_failed,

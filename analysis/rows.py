@@ -35,7 +35,7 @@ _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(("warmup_steps_excluded", "interface_steps", "interface_bytes_total", "grad_rel_error"), _NUMBER),
     "nonfinite_fields": list,
     **dict.fromkeys(("compress_config", "param_compress_config"), dict),
-    **dict.fromkeys(("loss_curve", "param_compress_method", "comm_dtype", "git_commit"), str),
+    **dict.fromkeys(("loss_curve", "param_compress_method", "comm_dtype", "git_commit", "data_digest"), str),
     "git_dirty": bool,
 }
 _CONFIG: dict[str, Any] = {

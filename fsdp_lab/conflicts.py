@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fsdp_lab.config import TrainConfig
+from fsdp_lab.config import DataConfig, TrainConfig
+from fsdp_lab.data.shares import shares
 from fsdp_lab.settings import ConfigError
 
 
@@ -21,3 +22,10 @@ def check_virtual(config: TrainConfig, has_gpu: bool) -> None:
     }
     if complaints := [complaint for complaint, is_so in wrong.items() if is_so]:
         raise ConfigError(complaints)
+
+
+def check_data(data: DataConfig) -> None:
+    """ConfigError for two answers to where the text comes from; DataError for weights that are none."""
+    if data.data_mix and data.data_path is not None:
+        raise ConfigError(["data_path, data_mix: give one of them (a mix names its own paths)"])
+    shares(data.data_mix)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fsdp_lab import shapes
 from fsdp_lab.config import TrainConfig
-from fsdp_lab.conflicts import check_virtual
+from fsdp_lab.conflicts import check_data, check_virtual
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
     Raises ValueError for an unknown preset, and for settings that do not go together.
     """
     check_virtual(config, has_gpu)
+    check_data(config.data)
     model, data, optim = config.model, config.data, config.optim
     if model.model_dir is None:
         name = model.model or ("gpt2-62m" if has_gpu else "gpt2-nano")

@@ -48,7 +48,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
                 saving.after_step(step)
                 evaluate_when_due(step, model, data, comm, run)
             evaluation = validate(model, data, comm, run)
-            run.note(**saving.row())
+            run.note(**saving.row(), **data.trained(run.ranks, total_steps * config.optim.gradient_accumulation_steps))
         row = run.finish(evaluation)
         if config.run.save_model:
             save_model(model, data, run)

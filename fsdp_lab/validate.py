@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from fsdp_lab.cli import parse_as
 from fsdp_lab.config import DataConfig
+from fsdp_lab.conflicts import check_data
 from fsdp_lab.corpus import cache_dir
-from fsdp_lab.data import WIKI_LEADS, TokenDataset, load_tokenizer, tokenize, validation_batches
+from fsdp_lab.data import (
+    WIKI_LEADS,
+    JoinedDataset,
+    TokenDataset,
+    load_tokenizer,
+    open_sources,
+    tokenize,
+    validation_batches,
+    validation_sequences,
+)
 from fsdp_lab.evaluate import Evaluation, summed_loss
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
@@ -48,12 +59,17 @@ def validate(config: ValidateConfig) -> Evaluation:
         raise ValueError("model_dir: missing; give the folder of a saved model")
     folder = Path(config.validate.model_dir)
     model = CausalLM(load_pretrained(folder, config.validate.trust_pickle)).eval()
-    path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
-    tokens = tokenize(
-        path, load_tokenizer(folder), cache_dir(config.data.cache_dir), val_fraction=config.data.val_fraction
-    )
-    context = int(model.hf.config.max_position_embeddings)
-    dataset = TokenDataset(tokens, "val", config.data.max_length or min(512, context))
+    check_data(config.data)
+    tokenizer, cache, fraction = load_tokenizer(folder), cache_dir(config.data.cache_dir), config.data.val_fraction
+    length = config.data.max_length or min(512, int(model.hf.config.max_position_embeddings))
+    dataset: TokenDataset | JoinedDataset
+    if config.data.data_mix:
+        tokenised = partial(tokenize, tokenizer=tokenizer, cache_dir=cache, val_fraction=fraction)
+        sources = open_sources(config.data.data_mix, tokenizer, fraction, lambda _, path: tokenised(path))
+        dataset = validation_sequences(sources, length)
+    else:
+        path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
+        dataset = TokenDataset(tokenize(path, tokenizer, cache, val_fraction=fraction), "val", length)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = validation_batches(dataset, config.validate.eval_batch_size, rank=0, world_size=1)
     loss, count = summed_loss(model.to(device), batches, device).tolist()
@@ -68,7 +84,9 @@ def of_the_run(config: ValidateConfig, argv: list[str]) -> ValidateConfig:
         return config
     saved = load_yaml(settings.read_text(encoding="utf-8"))
     given = {word.lstrip("-").partition("=")[0] for word in argv if word.startswith("--")}
-    from_run = {name: saved[name] for name in ("data_path", "max_length", "val_fraction") if name not in given}
+    text = () if given & {"data_path", "data_mix"} else ("data_path", "data_mix")
+    names = (*text, *({"max_length", "val_fraction"} - given))
+    from_run = {name: saved[name] for name in names if name in saved}  # an older run knows no data_mix
     return replace(config, data=replace(config.data, **from_run))
 
 

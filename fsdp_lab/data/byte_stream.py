@@ -77,6 +77,6 @@ def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb", buffering=_BUFFER_BYTES)
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; check --data_path") from None
+        raise DataError(f"{path} does not exist; check --data_path or --data_mix") from None
     except OSError as error:
         raise DataError(f"{path} cannot be opened: {error.strerror or error}") from None

@@ -4,16 +4,17 @@ A split's token stream is cut into sequences of `max_length` tokens; every epoch
 follows from (seed, epoch) alone. Ranks are plain integers: nothing here communicates.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset
 
 from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.shards import SplitName, TokenizedCorpus
+from fsdp_lab.data.token_stream import TokenStream
 
 
 class TokenDataset(Dataset[Tensor]):
@@ -27,8 +28,7 @@ class TokenDataset(Dataset[Tensor]):
             raise DataError(f"--max_length must be positive, not {max_length}")
         self.split, self.max_length, self.folder = split, max_length, corpus.folder
         self.num_tokens = corpus.num_tokens(split)
-        self._shards = corpus.shards(split)
-        self._shard_tokens = corpus.meta.settings.shard_tokens
+        self._stream = TokenStream(corpus, split)
         if not len(self):
             raise DataError(
                 f"the {split} split has {self.num_tokens:,} tokens, but one sequence needs {max_length:,}: "
@@ -39,28 +39,32 @@ class TokenDataset(Dataset[Tensor]):
         return self.num_tokens // self.max_length
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.from_numpy(self._tokens(index).astype(np.int64))
+        return self.rows(np.array([index]))[0]
 
     def rows(self, indices: np.ndarray) -> Tensor:
         """The sequences `indices`, a LongTensor [len(indices), max_length]."""
         batch = np.empty((len(indices), self.max_length), dtype=np.int64)
-        for row, index in zip(batch, indices, strict=True):
-            row[:] = self._tokens(int(index))
+        for row, index in zip(batch, indices.tolist(), strict=True):
+            if not 0 <= index < len(self):
+                raise IndexError(f"sequence {index} of {len(self)}")
+            self._stream.read_into(row, index * self.max_length)
         return torch.from_numpy(batch)
 
-    def _tokens(self, index: int) -> np.ndarray:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sequence {index} of {len(self)}")
-        start = index * self.max_length
-        first, offset = divmod(start, self._shard_tokens)
-        tokens = self._shards[first][offset : offset + self.max_length]
-        parts = [tokens]
-        missing = self.max_length - len(tokens)
-        while missing:
-            first += 1
-            parts.append(self._shards[first][:missing])
-            missing -= len(parts[-1])
-        return np.concatenate(parts)
+
+class JoinedDataset(ConcatDataset[Tensor]):
+    """The sequences of several datasets of one `max_length`, one dataset after the other."""
+
+    def __init__(self, datasets: Sequence[TokenDataset]) -> None:
+        super().__init__(datasets)
+        self.max_length = datasets[0].max_length
+        assert all(dataset.max_length == self.max_length for dataset in datasets)
+
+    def rows(self, indices: np.ndarray) -> Tensor:
+        """The sequences `indices`, a LongTensor [len(indices), max_length]."""
+        batch = torch.empty(len(indices), self.max_length, dtype=torch.int64)
+        for row, index in zip(batch, indices.tolist(), strict=True):
+            row.copy_(self[index])
+        return batch
 
 
 class Cursor(TypedDict):
@@ -149,13 +153,13 @@ class Batches:
         return self._order[1]
 
 
-def num_validation_batches(dataset: TokenDataset, batch_size: int, world_size: int) -> int:
+def num_validation_batches(dataset: TokenDataset | JoinedDataset, batch_size: int, world_size: int) -> int:
     """How many batches validation_batches yields, the same on every rank."""
     return -(-len(dataset) // (batch_size * world_size))
 
 
 def validation_batches(
-    dataset: TokenDataset, batch_size: int, rank: int, world_size: int
+    dataset: TokenDataset | JoinedDataset, batch_size: int, rank: int, world_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (tokens, weight): LongTensor [batch_size, max_length] and float32 [batch_size].
 

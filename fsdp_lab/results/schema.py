@@ -55,6 +55,21 @@ FIELDS = (
     Field("num_parameters", "int", "", "parameters of the whole model, shared ones once"),
     Field("dataset", "str", "", "name or path of the corpus"),
     Field("dataset_tokens", "int", "tokens", "tokens of the whole corpus, both splits"),
+    Field(
+        "data_sources",
+        "object",
+        "",
+        "of a --data_mix by source: weight asked for, share of the tokens trained on, their number, and how many times "
+        "the source's training split that is (epochs); null without a mix",
+        "no",
+    ),
+    Field(
+        "data_digest",
+        "str",
+        "hex",
+        "digest of all sequences trained on, in order, whichever rank had them; null where unknown (older rows)",
+        "no",
+    ),
     Field("max_length", "int", "tokens", "length of a sequence"),
     Field("batch_size", "int", "sequences", "sequences per rank and micro-batch"),
     Field("gradient_accumulation_steps", "int", "", "micro-batches per optimiser step"),

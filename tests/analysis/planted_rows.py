@@ -62,6 +62,7 @@ def row(method: str = "none", seed: int = 1, worse: float = 0.0, parameters: str
         "num_parameters": PARAMETERS,
         "dataset": "wiki-leads (embedded)",
         "dataset_tokens": 1_083_916,
+        "data_digest": f"{seed:032x}",
         "max_length": 128,
         "steps": STEPS,
         "tokens_seen": STEPS * TOKENS_A_STEP,

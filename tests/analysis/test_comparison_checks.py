@@ -54,6 +54,9 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "unknown tokens": ("error", "different_tokens", [Row({**r, "tokens_seen": NAN}) for r in fair()]),
     "another corpus": ("error", "different_tokens", but("int8", dataset_tokens=5)),
     "other validation": ("error", "different_tokens", but("int8", val_tokens=5)),
+    "another order": ("error", "other_stream", [
+        Row({**r, "data_digest": "f" * 32}) if r["run_name"] == "int8-int8-2" else r for r in fair()]),
+    "an order not known": ("warning", "other_stream", but("int8", data_digest=None)),
     "compressed weights judged": ("error", "different_tokens", but("int8", eval_weights="replicas")),
     "seeds apart": ("error", "seeds_not_shared", [*without("int8"), *arm("int8", 0.01, seeds=(4, 5, 6))]),
     "more seeds": ("warning", "seeds_not_shared", [*without("int8"), *arm("int8", 0.01, seeds=(1, 2, 3, 4))]),

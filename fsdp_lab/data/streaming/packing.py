@@ -1,0 +1,70 @@
+"""Documents laid end to end and cut into rows; what is left over begins the next row."""
+
+from collections import deque
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Tokens ``start`` to ``stop`` (exclusive) of a source."""
+
+    source: int
+    start: int
+    stop: int
+
+
+Row = list[Span]
+
+
+class Packer:
+    """Cuts rows of ``length`` positions with ``n_views`` views of each: ``length + n_views - 1`` consecutive tokens.
+
+    View k of position t is token t + k, so that view 1 is the target of view 0, and a row holds the target of its last
+    position. The next row starts ``length`` tokens later: with more than one view it has the last row's last tokens
+    again, and every token is in view 0 of one row exactly.
+    """
+
+    def __init__(self, length: int, n_views: int = 1) -> None:
+        self.length, self.window = length, length + n_views - 1
+        self._waiting: deque[Span] = deque()
+        self._num_waiting = 0
+
+    @property
+    def waiting(self) -> list[Span]:
+        """What was added and has not been in view 0 yet."""
+        return list(self._waiting)
+
+    @waiting.setter
+    def waiting(self, spans: list[Span]) -> None:
+        self._waiting = deque(spans)
+        self._num_waiting = sum(stop - start for _, start, stop in spans)
+
+    @property
+    def has_row(self) -> bool:
+        """Is there enough for a row?"""
+        return self._num_waiting >= self.window
+
+    def add(self, span: Span) -> None:
+        """Lay a document behind the others."""
+        self._waiting.append(span)
+        self._num_waiting += span.stop - span.start
+
+    def row(self) -> Row:
+        """The next row: where its ``length + n_views - 1`` tokens are."""
+        assert self.has_row
+        row, missing = [], self.window
+        for source, start, stop in self._waiting:
+            row.append(Span(source, start, min(stop, start + missing)))
+            missing -= stop - start
+            if missing <= 0:
+                break
+        self._drop(self.length)
+        return row
+
+    def _drop(self, count: int) -> None:
+        self._num_waiting -= count
+        while count:
+            source, start, stop = self._waiting.popleft()
+            if stop - start > count:
+                self._waiting.appendleft(Span(source, start + count, stop))
+                return
+            count -= stop - start
