@@ -1,4 +1,4 @@
-"""EAGLE-3: a small draft model that proposes what a large target model will say (arXiv 2503.01840), from data to export.
+"""EAGLE-3: a small draft model proposes what a large target model will say (arXiv 2503.01840); from data to export.
 
 conversations -> data (tokens, loss mask) -> vocabulary (which tokens the draft knows)
 target (frozen) -> features -> draft;  training (test-time unrolled)  -> soft_loss (chunked, against the target)

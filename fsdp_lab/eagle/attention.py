@@ -33,7 +33,8 @@ class TestTimeAttention:
         self._keys.append(key.repeat_interleave(groups, 1))
         self._values.append(value.repeat_interleave(groups, 1))
         if len(self._keys) == 1:
-            return F.scaled_dot_product_attention(query, self._keys[0], self._values[0], is_causal=True)
+            causal: Tensor = F.scaled_dot_product_attention(query, self._keys[0], self._values[0], is_causal=True)
+            return causal
         own_keys, own_values = torch.stack(self._keys[1:], -2), torch.stack(self._values[1:], -2)
         merge = _merged if query.device.type == "cpu" else masked
         return merge(query, self._keys[0], self._values[0], own_keys, own_values)
@@ -50,7 +51,8 @@ def masked(query: Tensor, key: Tensor, value: Tensor, own_keys: Tensor, own_valu
     keys = torch.cat([key, *own_keys.unbind(-2)], -2)
     values = torch.cat([value, *own_values.unbind(-2)], -2)
     mask = torch.cat([causal, *[own] * steps], -1)
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    out: Tensor = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    return out
 
 
 def _merged(query: Tensor, key: Tensor, value: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
@@ -59,10 +61,10 @@ def _merged(query: Tensor, key: Tensor, value: Tensor, own_keys: Tensor, own_val
 
 
 class _Merged(torch.autograd.Function):
-    """`masked` in memory that grows with T alone: torch's causal kernel, whose result is then merged with the few own keys.
+    """`masked` in memory that grows with T alone: torch's causal kernel, its result then merged with the few own keys.
 
-    The softmax over both is had from the kernel's log of its denominator, as in ring attention (arXiv 2310.01889); given
-    the merged output and denominator, the kernel's backward gives the causal part's share of the whole gradient.
+    The softmax over both is had from the kernel's log of its denominator, as in ring attention (arXiv 2310.01889);
+    given the merged output and denominator, the kernel's backward gives the causal part's share of the gradient.
     """
 
     @staticmethod
@@ -74,7 +76,8 @@ class _Merged(torch.autograd.Function):
         rest = (log_causal - log_all).exp()
         out = (causal * rest[..., None] + (share[..., None] * own_values).sum(-2)).to(query.dtype)
         ctx.save_for_backward(query, key, value, own_keys, own_values, out, log_all.to(log_causal.dtype), share)
-        return out
+        result: Tensor = out
+        return result
 
     @staticmethod
     @once_differentiable
@@ -93,7 +96,8 @@ class _Merged(torch.autograd.Function):
 def _own_scores(query: Tensor, own_keys: Tensor) -> Tensor:
     """``[B, heads, T, k]``, at least float32."""
     products = (query[..., None, :] * own_keys).sum(-1, dtype=torch.promote_types(query.dtype, torch.float32))
-    return products * query.shape[-1] ** -0.5
+    scores: Tensor = products * query.shape[-1] ** -0.5
+    return scores
 
 
 class ChainCache:
@@ -116,7 +120,8 @@ class ChainCache:
         keys, values = self._keys.repeat_interleave(groups, 1), self._values.repeat_interleave(groups, 1)
         rows = torch.arange(length, device=query.device)
         mask = None if length == 1 else rows[:, None] + past >= torch.arange(past + length, device=query.device)
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        out: Tensor = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        return out
 
     def crop(self, rows: int) -> None:
         """Keep the first ``rows`` only."""

@@ -1,7 +1,7 @@
 """Chain decoding: the draft proposes a few tokens, one pass of the target says how many of them to keep.
 
-    speculate(target, draft, prompt, max_new_tokens=64, num_drafts=4)            # the target's own greedy output, faster
-    speculate(..., sampling=Sampling(temperature=0.7, top_p=0.9))                # draws from the target's distribution
+    speculate(target, draft, prompt, max_new_tokens=64, num_drafts=4)     # the target's own greedy output, faster
+    speculate(..., sampling=Sampling(temperature=0.7, top_p=0.9))         # draws from the target's distribution
 
 One sequence at a time, no tree.
 """
@@ -60,8 +60,8 @@ class Sampling:
 
 
 class Generated(NamedTuple):
-    """``tokens``: what follows the prompt. ``passes``: of the target, after the prompt's. ``accepted[i]``: how many passes
-    kept more than i drafts; ``drafted[i]``: how many had more than i to judge."""
+    """``tokens``: what follows the prompt. ``passes``: of the target, after the prompt's. ``accepted[i]``: how many
+    passes kept more than i drafts; ``drafted[i]``: how many had more than i to judge."""
 
     tokens: list[int]
     passes: int
@@ -152,7 +152,7 @@ def acceptance(p: Tensor, q: Tensor) -> Tensor:
 def residual(p: Tensor, q: Tensor) -> Tensor:
     """What a rejected draft's place is drawn from: max(0, p - q), normalised.
 
-    q sums to 1, so where p is not below it anywhere the two are equal and nothing is rejected, but for rounding: then p.
+    Where nothing is left p and q are equal, and nothing is rejected but for rounding: then p itself.
     """
     left = (p - q).clamp(min=0)
     mass = left.sum()
@@ -184,7 +184,7 @@ class _Proposer:
         self.sampling, self.generator, self.used = sampling, generator, draft.used
 
     def propose(self, features: Tensor, following: list[int], count: int) -> Proposed:
-        """``count`` drafts after ``following``, the tokens after each of the positions of ``features`` ``[1, n, 3h]``."""
+        """``count`` drafts after ``following``: the tokens after each position of ``features`` ``[1, n, 3h]``."""
         tokens: list[int] = []
         drawn_from: list[Tensor] = []
         if count:

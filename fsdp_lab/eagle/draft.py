@@ -19,12 +19,12 @@ from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.vocabulary import Vocabulary
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Attention of new rows: query ``[B, heads, T, head_dim]``, key and value ``[B, kv_heads, T, head_dim]`` -> like the query.
+"""Attention of new rows: query ``[B, heads, T, head_dim]``, key, value ``[B, kv_heads, T, head_dim]`` -> as the query.
 
 What older rows it sees is its own affair: that is all in which training and decoding differ."""
 
 Rotation = tuple[Tensor, Tensor]
-_FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # the others change with the length of the sequence
+_FIXED_ROPE = ("default", "linear", "llama3")  # others change with the length of the sequence, or their scores' scale
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class MidLayer(nn.Module):
         self.mlp = LlamaMLP(shape.llama())
 
     def forward(self, embedded: Tensor, hidden: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """Rows at the positions of ``rotation``, which see what ``attend`` lets them."""
         both = torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], -1)
         hidden = hidden + self.self_attn(both, rotation, attend)
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))

@@ -42,10 +42,10 @@ def soft_cross_entropy(
 ) -> tuple[Tensor, Tally]:
     """``sum over k of scale[k] x (step k's summed loss)``, a scalar, and the tally.
 
-    ``hidden`` ``[K, B, T, h]``: the draft's rows before its head ``weight`` ``[D, h]``; row t of step k predicts what the
-    target says at position t + 1 + k. ``rows`` bool ``[K, B, T]``: which are supervised. ``scale`` float32 ``[K]``. A row
-    whose target's first choice the draft does not know has no loss. Differentiable once, with respect to ``hidden`` and
-    ``weight``.
+    ``hidden`` ``[K, B, T, h]``: the draft's rows before its head ``weight`` ``[D, h]``; row t of step k predicts what
+    the target says at position t + 1 + k. ``rows`` bool ``[K, B, T]``: which are supervised. ``scale`` float32 ``[K]``.
+    A row whose target's first choice the draft does not know has no loss. Differentiable once, with respect to
+    ``hidden`` and ``weight``.
     """
     wants_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total, *tally = _Loss.apply(hidden, weight, teacher, rows, scale, wants_grad)  # type: ignore[no-untyped-call]
@@ -57,7 +57,6 @@ class _Loss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, teacher: Teacher, rows: Tensor, scale: Tensor, wants_grad: bool
     ) -> tuple[Tensor, ...]:
-        steps, batch, length, _ = hidden.shape
         exact = torch.promote_types(hidden.dtype, torch.float32)
         loss = torch.zeros(rows.shape, dtype=exact, device=hidden.device)
         correct, overlap = torch.zeros_like(rows), torch.zeros_like(loss)
@@ -72,7 +71,7 @@ class _Loss(torch.autograd.Function):
             p = wanted.softmax(-1)
             covered = None if wants_grad else wanted.logsumexp(-1) - said.logsumexp(-1)  # log of the draft's part of p
             del said, wanted
-            for k in range(steps):
+            for k in range(len(hidden)):
                 t = s - 1 - k
                 valid = (t >= 0) & rows[k, b, t.clamp(min=0)]
                 here = valid.nonzero().flatten()
@@ -113,4 +112,5 @@ def _chunks(rows: Tensor, vocabulary: int) -> list[tuple[Tensor, Tensor]]:
         needed[:, 1 + k :] |= rows[k, :, : length - 1 - k]
     b, s = needed.nonzero(as_tuple=True)
     size = max(1, CHUNK_BYTES[rows.device.type] // (4 * vocabulary))
-    return list(zip(b.split(size), s.split(size), strict=True)) if len(b) else []
+    starts = range(0, len(b), size)
+    return [(b[i : i + size], s[i : i + size]) for i in starts]

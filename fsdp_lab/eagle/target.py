@@ -15,7 +15,7 @@ transformers_logging.disable_progress_bar()
 
 
 def default_layers(num_layers: int) -> tuple[int, int, int]:
-    """A low, a middle and a high layer whose *inputs* the draft fuses: 2, L/2 and L - 3, as every serving engine assumes.
+    """A low, a middle and a high layer whose *inputs* the draft fuses: 2, L/2, L - 3, as serving engines assume.
 
     ValueError for a target of fewer than three layers.
     """
@@ -41,16 +41,16 @@ class Target(nn.Module):
 
     def __init__(self, hf: nn.Module, layers: tuple[int, ...] | None = None) -> None:
         super().__init__()
-        self.hf: Any = hf.eval().requires_grad_(False)
-        self.blocks = _blocks(self.hf)
+        self.hf: Any
+        self.add_module("hf", hf.eval().requires_grad_(False))
+        self.blocks: nn.ModuleList = _blocks(self.hf)
         self.layers = layers or default_layers(len(self.blocks))
         if len(self.layers) != 3 or not all(2 <= i < len(self.blocks) for i in self.layers):
             raise ValueError(f"layers: got {list(self.layers)}, wants three of 2 to {len(self.blocks) - 1}")
         self._tapped: dict[int, Tensor] = {}
         for i in set(self.layers):
             self.blocks[i].register_forward_pre_hook(lambda _, args, i=i: self._tapped.__setitem__(i, args[0]))
-        head = self.hf.get_output_embeddings()
-        if head.bias is not None:
+        if self.hf.get_output_embeddings().bias is not None:
             raise ValueError("target: its head has a bias, which no draft's head has")
         # MiniCPM and Granite divide their logits; folded into the rows that are multiplied with the head
         self._last_scale = 1.0 / float(getattr(self.hf.config, "logits_scaling", 1.0))

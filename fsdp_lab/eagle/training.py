@@ -18,7 +18,7 @@ from fsdp_lab.eagle.target import Target
 
 
 class Outcome(NamedTuple):
-    """``loss``: the scalar to differentiate. ``supervised`` bool ``[K, B, T]`` and `Tally`: row by row what it is made of."""
+    """``loss``: the scalar to differentiate; ``supervised`` bool ``[K, B, T]`` and `Tally`: of what, by row."""
 
     loss: Tensor
     supervised: Tensor
@@ -89,8 +89,11 @@ class EagleTrainingModel(nn.Module):
 
 
 def shard(model: EagleTrainingModel, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, target: bool = False) -> None:
-    """The draft as one FSDP2 unit: gathered once a step, though its layer runs K times. The target stays whole on every
-    rank, unless ``target``: then its blocks are sharded, each a unit, and only its embedding, last norm and head are not."""
+    """The draft as one FSDP2 unit: gathered once a step, though its layer runs K times.
+
+    The target stays whole on every rank, unless ``target``: then its blocks are sharded, each a unit, and only its
+    embedding, last norm and head are not.
+    """
     kept = set(model.target.parameters())
     if target:
         for block in model.target.blocks:

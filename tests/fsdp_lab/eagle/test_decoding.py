@@ -75,11 +75,11 @@ def test_greedy_output_is_the_targets_own(family: str, monkeypatch: pytest.Monke
     draft = tiny_draft(target)
     cases = prompts(40, seed=len(family))
     oracle, kept = Oracle(monkeypatch), torch.zeros(4, dtype=torch.int64)
-    for prompt, expected in zip(cases, greedy(target, cases, 10), strict=True):
+    for prompt, expected in zip(cases, greedy(target, cases, 8), strict=True):
         oracle.expects(expected)
-        found = speculate(target, draft, prompt, 10, num_drafts=4)
+        found = speculate(target, draft, prompt, 8, num_drafts=4)
         assert found.tokens == expected
-        assert found.passes == 9 - sum(found.accepted)
+        assert found.passes == 7 - sum(found.accepted)
         kept += torch.tensor(found.accepted)
     assert kept.min() > 0  # runs of every length were accepted
 
@@ -222,7 +222,7 @@ def test_sampled_output_has_the_targets_distribution(sampling: Sampling) -> None
         found = speculate(target, draft, prompt, 3, num_drafts=2, sampling=replace(sampling, seed=seed))
         counts[tuple(token % 2 for token in found.tokens)] += 1
         kept += sum(found.accepted)
-    assert kept > 30  # or nothing was tested
+    assert kept > 20  # or nothing was tested
     with torch.no_grad():
         assert chi_squared(counts, joint(target, prompt, sampling)) > FALSE_ALARM
 

@@ -141,7 +141,7 @@ def test_the_chunked_loss_and_its_gradients_are_the_straightforward_ones(
     assert torch.equal(ours.tally.correct, tally.correct)
     theirs = gradients(model, total)
     for name, gradient in gradients(model, ours.loss).items():
-        torch.testing.assert_close(gradient, theirs[name], rtol=1e-9, atol=1e-12, msg=name)
+        torch.testing.assert_close(gradient, theirs[name], rtol=1e-6, atol=1e-9, msg=name)
     with torch.no_grad():
         torch.testing.assert_close(model(tokens, mask).tally.overlap, tally.overlap)
 

@@ -52,7 +52,9 @@ def tiny_target(family: str, dtype: torch.dtype = torch.float64, seed: int = 0, 
     shape = _SHAPE | changed
     match family:
         case "llama":
-            hf = LlamaForCausalLM(LlamaConfig(**shape, rope_theta=500.0))
+            hf = LlamaForCausalLM(
+                LlamaConfig(**{"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}} | shape)
+            )
         case "qwen2":
             hf = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True))
         case "qwen3":
