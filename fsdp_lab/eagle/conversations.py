@@ -54,7 +54,7 @@ class Skipped:
             yield f"{count} skipped: {reason} ({', '.join(self.places[reason])}{more})"
 
 
-class Unusable(Exception):
+class UnusableError(Exception):
     """Why one conversation cannot be used."""
 
 
@@ -67,7 +67,7 @@ def read_conversations(path: Path, skipped: Skipped) -> Iterator[Conversation]:
                     continue
                 try:
                     yield _parsed(line, number)
-                except Unusable as reason:
+                except UnusableError as reason:
                     skipped.add(str(reason), f"line {number}")
     except OSError as error:
         raise ValueError(f"data_path: cannot read {path} ({error.strerror})") from None
@@ -77,28 +77,28 @@ def _parsed(line: str, number: int) -> Conversation:
     try:
         record = json.loads(line)
     except ValueError:
-        raise Unusable("broken JSON") from None
+        raise UnusableError("broken JSON") from None
     if not isinstance(record, dict):
-        raise Unusable("not a JSON object")
+        raise UnusableError("not a JSON object")
     turns = record.get("conversations", record.get("messages"))
     if not isinstance(turns, list) or not turns:
-        raise Unusable("no conversations or messages")
+        raise UnusableError("no conversations or messages")
     messages = [_message(turn) for turn in turns]
     roles = [message["role"] for message in messages]
     if "assistant" not in roles:
-        raise Unusable("nothing said by the assistant")
+        raise UnusableError("nothing said by the assistant")
     spoken = roles[1:] if roles[0] == "system" else roles
     if "system" in spoken or spoken != ["user", "assistant"] * (len(spoken) // 2) + ["user"] * (len(spoken) % 2):
-        raise Unusable("user and assistant do not take turns, user first")
+        raise UnusableError("user and assistant do not take turns, user first")
     return Conversation(str(record.get("id", f"line {number}")), messages)
 
 
 def _message(turn: Any) -> dict[str, str]:
     if not isinstance(turn, dict):
-        raise Unusable("a turn is not a JSON object")
+        raise UnusableError("a turn is not a JSON object")
     role, content = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
     if role not in _ROLES:
-        raise Unusable(f"unknown role {role!r}")
+        raise UnusableError(f"unknown role {role!r}")
     if not isinstance(content, str) or not content.strip():
-        raise Unusable("a turn without text")
+        raise UnusableError("a turn without text")
     return {"role": _ROLES[role], "content": content}

@@ -1,7 +1,7 @@
 """Conversations as tokens, with a mask of what the assistant said.
 
 python -m fsdp_lab.eagle.data show FILE --target_dir DIR          # a sample, the assistant's tokens in green
-python -m fsdp_lab.eagle.data scan FILE --target_dir DIR --out vocabulary.safetensors --draft_vocab_size 16000
+python -m fsdp_lab.eagle.data scandata FILE --target_dir DIR --out vocabulary.safetensors --draft_vocab_size 16000
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
-from fsdp_lab.eagle.conversations import Conversation, Skipped, Unusable, read_conversations
+from fsdp_lab.eagle.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.eagle.vocabulary import Vocabulary, count_tokens, most_frequent
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -66,7 +66,7 @@ def load_examples(path: Path, tokenizer: Any, max_length: int) -> Examples:
     for conversation in read_conversations(path, skipped):
         try:
             examples.append(encode(conversation, tokenizer, max_length))
-        except Unusable as reason:
+        except UnusableError as reason:
             skipped.add(str(reason), conversation.name)
     if not examples:
         raise ValueError(f"data_path: no usable conversation in {path}\n" + "\n".join(skipped.lines()))
@@ -74,31 +74,34 @@ def load_examples(path: Path, tokenizer: Any, max_length: int) -> Examples:
 
 
 def encode(conversation: Conversation, tokenizer: Any, max_length: int) -> Example:
-    """One conversation as tokens. Raises Unusable when the template refuses it, or when fewer than two tokens of any
-    answer are left: a draft predicts an answer's second token from its first."""
+    """One conversation as tokens.
+
+    Raises UnusableError when the template refuses it, or when fewer than two tokens of any answer are left: a draft
+    predicts an answer's second token from its first.
+    """
     try:
         text, spans = rendered(conversation.messages, tokenizer)
     except TemplateError as error:
-        raise Unusable(f"the chat template refuses it: {error}") from None
+        raise UnusableError(f"the chat template refuses it: {error}") from None
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     tokens = torch.tensor(encoded["input_ids"][:max_length], dtype=torch.int64)
     offsets = encoded["offset_mapping"][:max_length]
     said = torch.tensor([any(a <= start < b for a, b in spans) for start, _ in offsets], dtype=torch.bool)
     if not bool((said[1:] & said[:-1]).any()):
-        raise Unusable(f"no answer within {max_length} tokens")
+        raise UnusableError(f"no answer within {max_length} tokens")
     return Example(conversation.name, tokens, said)
 
 
 def rendered(messages: list[dict[str, str]], tokenizer: Any) -> tuple[str, list[tuple[int, int]]]:
     """The template's text, and where in it the assistant speaks: ``(start, end)`` characters, end-of-turn included.
 
-    From the template's own {% generation %} marks where it has them; else an answer lies between the text rendered up to
-    it with a generation prompt and the text rendered with it. Raises Unusable where neither tells.
+    From its own {% generation %} marks where it has them; else an answer lies between the text rendered up to
+    it with a generation prompt and the text rendered with it. Raises UnusableError where neither tells.
     """
     text: str = tokenizer.apply_chat_template(messages, tokenize=False)
     if _GENERATION.search(tokenizer.chat_template):
         return text, _marked(messages, tokenizer)
-    spans = []
+    spans: list[tuple[int, int]] = []
     for i, message in enumerate(messages):
         if message["role"] == "assistant":
             before = tokenizer.apply_chat_template(messages[:i], tokenize=False, add_generation_prompt=True)
@@ -124,7 +127,7 @@ def _between(text: str, before: str, after: str, content: str, cursor: int) -> t
     # the template writes earlier turns otherwise once others follow: find the answer itself, after the last one
     start = text.find(content.strip(), cursor)
     if start < 0:
-        raise Unusable("the chat template does not show where an answer lies")
+        raise UnusableError("the chat template does not show where an answer lies")
     return start, start + len(content.strip()) + len(after) - after.rfind(content.strip()) - len(content.strip())
 
 
@@ -202,7 +205,10 @@ def main(argv: list[str]) -> int:
     """``show`` or ``scan``; returns the exit code."""
     parser = argparse.ArgumentParser(prog="fsdp_lab.eagle.data", description="Conversations as training data.")
     commands = parser.add_subparsers(required=True)
-    for name, run, text in (("show", _show, "print samples"), ("scan", _scan, "count tokens: the draft's vocabulary")):
+    for name, run, text in (
+        ("show", _show, "print samples"),
+        ("scandata", _scan, "make the draft's vocabulary"),
+    ):
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=run)
         command.add_argument("file", help="JSON lines of conversations")

@@ -61,12 +61,12 @@ class Sampling:
 
 class Generated(NamedTuple):
     """``tokens``: what follows the prompt. ``passes``: of the target, after the prompt's. ``accepted[i]``: how many
-    passes kept more than i drafts; ``drafted[i]``: how many had more than i to judge."""
+    passes kept more than i drafts; ``judged[i]``: how many came to look at the next."""
 
     tokens: list[int]
     passes: int
     accepted: list[int]
-    drafted: list[int]
+    judged: list[int]
 
     @property
     def tau(self) -> float:
@@ -99,7 +99,7 @@ def speculate(
     verifier, proposer = _Verifier(target), _Proposer(target, draft, sampling, generator)
     features, logits = verifier.see(prompt)
     tokens = [_judge(logits[-1:], Proposed([]), sampling, generator)[1]]
-    passes, accepted, drafted = 0, [0] * num_drafts, [0] * num_drafts
+    passes, accepted, judged = 0, [0] * num_drafts, [0] * num_drafts
     fresh = prompt[1:] + tokens  # the token after each position that the draft has yet to read
     while tokens[-1] not in stop and len(tokens) < limit:
         count = min(num_drafts, limit - len(tokens) - 1)
@@ -109,14 +109,14 @@ def speculate(
         verifier.forget(count - kept)
         passes += 1
         for i in range(count):
-            drafted[i] += 1
+            judged[i] += i <= kept
             accepted[i] += i < kept
         fresh = [*proposed.tokens[:kept], following]
         if (end := _first(fresh, stop)) is not None:
             fresh = fresh[: end + 1]
         tokens += fresh
         features = features[:, : kept + 1]
-    return Generated(tokens, passes, accepted, drafted)
+    return Generated(tokens, passes, accepted, judged)
 
 
 class Proposed(NamedTuple):

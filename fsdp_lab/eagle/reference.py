@@ -67,5 +67,6 @@ def _frequencies(half: int, theta: float, scaling: dict[str, Any]) -> Tensor:
             turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
             low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
             kept = ((turns - low) / (high - low)).clamp(0, 1)
-            return plain * (kept + (1 - kept) / float(scaling["factor"]))
+            divided: Tensor = plain * (kept + (1 - kept) / scaling["factor"])
+            return divided
     raise ValueError(f"export: cannot check rotary type {scaling['rope_type']}")

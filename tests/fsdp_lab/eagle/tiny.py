@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GraniteConfig, LlamaConfig, Qwen2Config, Qwen3Config
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import GPT2Config, GraniteConfig, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 from transformers.models.granite.modeling_granite import GraniteForCausalLM
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
@@ -90,3 +92,30 @@ def prompts(count: int, seed: int = 0, lengths: tuple[int, ...] = (1, 4, 9, 12))
     """``count`` of them, in turn of these lengths."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(VOCABULARY, (lengths[i % len(lengths)],), generator=generator).tolist() for i in range(count)]
+
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def byte_tokenizer(template: str = CHATML) -> Any:
+    """One token a byte, and ChatML's two marks: 258."""
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def save_target(folder: Path) -> Path:
+    """A tiny Llama that reads bytes, as a folder."""
+    tokenizer = byte_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 256, "num_hidden_layers": 3}
+    tiny_target("llama", torch.float32, **sizes).hf.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
