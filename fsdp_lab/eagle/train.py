@@ -112,7 +112,8 @@ def _methods(settings: EagleSettings) -> tuple[cc.Compressor | None, cc.Compress
 
 def _data(settings: EagleSettings, target: Target, ranks: Ranks) -> tuple[list[Example], Vocabulary]:
     """The examples, and the vocabulary: of the draft to go on from, of an earlier run into this folder, or new."""
-    assert settings.target_dir is not None and settings.data_path is not None, "checked"
+    assert settings.target_dir is not None, "checked"
+    assert settings.data_path is not None, "checked"
     tokenizer = load_chat_tokenizer(Path(settings.target_dir))
     found = load_examples(Path(settings.data_path), tokenizer, min(settings.max_length, target.max_positions))
     path = Path(settings.output_dir) / "vocabulary.safetensors"

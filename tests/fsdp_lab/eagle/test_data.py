@@ -107,7 +107,7 @@ def test_every_unusable_line_is_named_and_counted(tmp_path: Path) -> None:
         "1 skipped: no answer within 100 tokens (too long)",
     ]
     path.write_text("{broken\n")
-    with pytest.raises(ValueError, match="no usable conversation .*\n1 skipped: broken JSON"):
+    with pytest.raises(ValueError, match=r"no usable conversation .*\n1 skipped: broken JSON"):
         load_examples(path, byte_tokenizer(), 100)
     with pytest.raises(ValueError, match="cannot read"):
         list(read_conversations(tmp_path / "none", Skipped()))
@@ -138,7 +138,7 @@ def test_the_vocabulary_is_the_most_frequent_and_what_the_template_needs(tmp_pat
     path.write_text(line(TALK))
     vocabulary, covered = vocabulary_of(load_examples(path, tokenizer, 100), tokenizer, 300, 8)
     assert {256, 257} < set(vocabulary.used.tolist())
-    assert "H" not in tokenizer.decode(vocabulary.used)  # once; e, l, o, and a full stop come before
+    assert tokenizer.decode(vocabulary.used) == ".HSelo<|im_end|><|im_start|>"  # of those said once the first
     assert 0 < covered < 1
 
 

@@ -73,7 +73,8 @@ def test_the_table_by_hand() -> None:
     tokens, mask = batch()
     examples = [Example(str(i), tokens[i, : 12 - i], mask[i, : 12 - i]) for i in range(2)]
     table = positions(built, examples, batch_size=1)
-    assert table == positions(built, examples, batch_size=2)
+    for one, two in zip(table, positions(built, examples, batch_size=2), strict=True):
+        assert one == pytest.approx(two)
     rows, right, judged = [0] * STEPS, [0] * STEPS, [0] * STEPS
     with torch.no_grad():
         for example in examples:
