@@ -52,6 +52,9 @@ class Target(nn.Module):
             self.blocks[i].register_forward_pre_hook(lambda _, args, i=i: self._tapped.__setitem__(i, args[0]))
         if self.hf.get_output_embeddings().bias is not None:
             raise ValueError("target: its head has a bias, which no draft's head has")
+        for name in ("final_logit_softcapping", "logit_scale"):
+            if getattr(self.hf.config, name, None) not in (None, 1.0):
+                raise ValueError(f"target: {name}: logits that are not the head's product alone are not supported")
         # MiniCPM and Granite divide their logits; folded into the rows that are multiplied with the head
         self._last_scale = 1.0 / float(getattr(self.hf.config, "logits_scaling", 1.0))
 

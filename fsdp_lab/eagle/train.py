@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DistributedSampler
 
 import comm_compress as cc
@@ -188,16 +188,20 @@ class _Progress:
 
 def _save(model: EagleTrainingModel, draft: Draft, settings: EagleSettings, ranks: Ranks, handle: cc.Handle) -> Path:
     folder = Path(settings.output_dir) / "draft"
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(model, submodules={model.draft}, options=options)
+    weights = {name: _whole(tensor) for name, tensor in model.draft.state_dict().items()}
     if ranks.is_first:
         whole = Draft(draft.shape, Vocabulary(draft.d2t.cpu(), draft.t2d.cpu()))
-        whole.load_state_dict({name.removeprefix("draft."): tensor for name, tensor in weights.items()})
+        whole.load_state_dict(weights)
         save_draft(whole, folder, verifier_of(str(settings.target_dir)))
         sent = handle.ledger.totals().sent_bytes
         print(f"draft        {folder}" + (f"\nsent         {sent:,} bytes by rank 0, compressed" if sent else ""))
     dist.barrier()
     return folder
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All shards, on the CPU; collective."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu()
 
 
 def main(argv: list[str]) -> int:
