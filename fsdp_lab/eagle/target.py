@@ -1,0 +1,122 @@
+"""The target: a frozen Hugging Face causal language model, and what a draft sees of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.utils import logging as transformers_logging
+
+transformers_logging.disable_progress_bar()
+
+
+def default_layers(num_layers: int) -> tuple[int, int, int]:
+    """A low, a middle and a high layer whose *inputs* the draft fuses: 2, L/2, L - 3, as serving engines assume.
+
+    ValueError for a target of fewer than three layers.
+    """
+    if num_layers < 3:
+        raise ValueError(f"target: {num_layers} layers; EAGLE-3 reads the input of layer 2, so it wants 3 or more")
+    return 2, max(2, num_layers // 2), max(2, num_layers - 3)
+
+
+class Seen(NamedTuple):
+    """One pass of the target: ``features`` ``[B, T, 3h]``, the low, middle and high states side by side, and ``last``
+    ``[B, T, h]``, what its head is multiplied with."""
+
+    features: Tensor
+    last: Tensor
+
+
+class Target(nn.Module):
+    """A causal LM whose decoder blocks are tapped. Llama, Qwen2, Qwen3, Granite (which MiniCPM4 is, renamed) and GPT-2
+    are tested; any other of transformers with one list of blocks and a head without bias should do.
+
+    ``layers``: which blocks' inputs are the features; none: `default_layers`. Parameters are frozen.
+    """
+
+    def __init__(self, hf: nn.Module, layers: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.hf: Any
+        self.add_module("hf", hf.eval().requires_grad_(False))
+        self.blocks: nn.ModuleList = _blocks(self.hf)
+        self.layers = layers or default_layers(len(self.blocks))
+        if len(self.layers) != 3 or not all(2 <= i < len(self.blocks) for i in self.layers):
+            raise ValueError(f"layers: got {list(self.layers)}, wants three of 2 to {len(self.blocks) - 1}")
+        self._tapped: dict[int, Tensor] = {}
+        for i in set(self.layers):
+            self.blocks[i].register_forward_pre_hook(lambda _, args, i=i: self._tapped.__setitem__(i, args[0]))
+        if self.hf.get_output_embeddings().bias is not None:
+            raise ValueError("target: its head has a bias, which no draft's head has")
+        for name in ("final_logit_softcapping", "logit_scale"):
+            if getattr(self.hf.config, name, None) not in (None, 1.0):
+                raise ValueError(f"target: {name}: logits that are not the head's product alone are not supported")
+        # MiniCPM and Granite divide their logits; folded into the rows that are multiplied with the head
+        self._last_scale = 1.0 / float(getattr(self.hf.config, "logits_scaling", 1.0))
+
+    @classmethod
+    def from_folder(cls, folder: Path, dtype: torch.dtype, layers: tuple[int, ...] | None = None) -> Target:
+        """A target from a local Hugging Face folder; ValueError says what is wrong with the folder."""
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"target_dir: {folder} holds no config.json: not a saved Hugging Face model")
+        try:
+            hf = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ValueError(f"target_dir: {folder} cannot be loaded as a causal language model: {error}") from None
+        return cls(hf, layers)
+
+    def train(self, mode: bool = True) -> Target:
+        """Stays in evaluation: a frozen target has no dropout, whatever the draft's mode."""
+        return super().train(False)
+
+    @property
+    def config(self) -> Any:
+        """transformers' configuration."""
+        return self.hf.config
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head."""
+        return int(self.head.shape[0])
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence it can see."""
+        return int(self.config.max_position_embeddings)
+
+    @property
+    def head(self) -> Tensor:
+        """``[V, h]``; logits are ``last @ head.T``."""
+        weight: Tensor = self.hf.get_output_embeddings().weight
+        return weight
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The rows of the embedding, as they are stored (before any factor of the target's own)."""
+        weight: Tensor = self.hf.get_input_embeddings().weight
+        return F.embedding(tokens, weight)
+
+    @torch.no_grad()
+    def forward(self, tokens: Tensor, cache: DynamicCache | None = None) -> Seen:
+        """One pass over ``tokens`` ``[B, T]``; with a cache, they follow what it holds, and it grows by T."""
+        try:
+            last = self.hf.base_model(tokens, past_key_values=cache, use_cache=cache is not None).last_hidden_state
+            features = torch.cat([self._tapped[i] for i in self.layers], -1)
+        finally:
+            self._tapped.clear()
+        return Seen(features, last if self._last_scale == 1.0 else last * self._last_scale)
+
+    def logits(self, last: Tensor) -> Tensor:
+        """``[..., V]`` of ``last`` ``[..., h]``."""
+        return F.linear(last, self.head)
+
+
+def _blocks(hf: Any) -> nn.ModuleList:
+    base = hf.base_model
+    for name in ("layers", "h"):
+        if isinstance(blocks := getattr(base, name, None), nn.ModuleList):
+            return blocks
+    raise ValueError(f"target: {type(hf).__name__} has no list of decoder blocks named layers or h")

@@ -1,0 +1,149 @@
+"""A draft is trained, saved, gone on from, and judged; ranks give the numbers of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+import comm_compress as cc
+from fsdp_lab.eagle import evaluate, train
+from fsdp_lab.eagle.data import Example
+from fsdp_lab.eagle.evaluate import Position, expected_tau, positions
+from fsdp_lab.eagle.export import load_draft
+from fsdp_lab.eagle.training import EagleTrainingModel, shard
+from tests.distributed import run_program, run_ranks, torchrun_environment
+from tests.fsdp_lab.eagle.tiny import VOCABULARY, save_target, tiny_draft, tiny_target
+
+STEPS = 3
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[0, :7], mask[1, :2] = False, False  # ranks with different numbers of supervised rows
+    return tokens, mask
+
+
+def model() -> EagleTrainingModel:
+    target = tiny_target("llama")
+    return EagleTrainingModel(target, tiny_draft(target), STEPS)
+
+
+def gradients_of_a_rank(shard_target: bool) -> tuple[float, dict[str, Any], int]:
+    """The loss and whole gradients of this rank's half of the batch, and how many bytes were sent uncompressed."""
+    built, rank = model(), dist.get_rank()
+    policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+    shard(built, init_device_mesh("cpu", (2,)), policy, target=shard_target)
+    handle = cc.attach(built, reduce_scatter=cc.make("identity"))
+    tokens, mask = (x[rank : rank + 1] for x in batch())
+    counts = built.counts(mask)
+    dist.all_reduce(counts)
+    outcome = built(tokens, mask, counts / 2)
+    outcome.loss.backward()
+    found = {name: p.grad.full_tensor().numpy() for name, p in built.draft.named_parameters()}  # type: ignore[union-attr]
+    assert all(p.grad is None for p in built.target.parameters())
+    return float(outcome.loss), found, handle.ledger.totals("reduce_scatter").raw_bytes
+
+
+@pytest.mark.parametrize("shard_target", [False, True])
+def test_two_ranks_give_the_gradients_of_one(shard_target: bool) -> None:
+    """The mean is over all ranks' supervised tokens; the draft is one unit, reduced once."""
+    alone = model()
+    outcome = alone(*batch())
+    outcome.loss.backward()
+    ranks = run_ranks(2, gradients_of_a_rank, shard_target)
+    assert sum(loss for loss, _, _ in ranks) / 2 == pytest.approx(float(outcome.loss), rel=1e-6)
+    for name, parameter in alone.draft.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(torch.tensor(ranks[0][1][name]), parameter.grad, rtol=1e-5, atol=1e-9)
+    elements = sum(p.numel() for p in alone.draft.parameters())
+    assert ranks[0][2] == pytest.approx(8 * elements / 2, rel=0.05)
+
+
+def test_the_table_by_hand() -> None:
+    """From each row of each conversation, counted one by one."""
+    built = model().eval()
+    tokens, mask = batch()
+    examples = [Example(str(i), tokens[i, : 12 - i], mask[i, : 12 - i]) for i in range(2)]
+    table = positions(built, examples, batch_size=1)
+    for one, two in zip(table, positions(built, examples, batch_size=2), strict=True):
+        assert one == pytest.approx(two)
+    rows, right, judged = [0] * STEPS, [0] * STEPS, [0] * STEPS
+    with torch.no_grad():
+        for example in examples:
+            outcome = built(example.tokens[None], example.said[None])
+            for t in range(len(example.tokens)):
+                for k in range(STEPS):
+                    rows[k] += bool(outcome.supervised[k, 0, t])
+                    if outcome.supervised[k, 0, t] and outcome.tally.correct[:k, 0, t].all():
+                        judged[k] += 1
+                        right[k] += bool(outcome.tally.correct[k, 0, t])
+    assert [row.tokens for row in table] == rows
+    assert [row.conditional for row in table] == [r / max(1, j) for r, j in zip(right, judged, strict=True)]
+    half = Position(1, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0)
+    assert expected_tau([half, half]) == 1.75
+
+
+def chats(path: Path) -> Path:
+    """An answer that repeats one letter: what a draft can learn in a few steps."""
+    lines = []
+    for i in range(12):
+        turns = [("human", f"say {chr(97 + i)}"), ("gpt", chr(97 + i) * 20)]
+        lines.append(json.dumps({"id": str(i), "conversations": [{"from": w, "value": v} for w, v in turns]}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    given = ["--target_dir", str(folder / "target"), "--data_path", str(folder / "chats.jsonl"), "--threads", "1"]
+    small = ["--draft_vocab_size", "40", "--batch_size", "3", "--steps_ahead", "3", "--max_length", "100"]
+    return [*given, *small, "--output_dir", str(folder / "out"), "--learning_rate", "0.003", *more]
+
+
+def run(folder: Path, world: int, *more: str) -> tuple[int, str, str]:
+    environment = [{**e, "GLOO_SOCKET_IFNAME": "lo"} for e in torchrun_environment(world)]
+    return run_program(_main, [words(folder, *more)] * world, environment)
+
+
+def _main() -> None:
+    import sys
+
+    train.main(sys.argv[1:])
+
+
+def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_target(tmp_path / "target")
+    chats(tmp_path / "chats.jsonl")
+    code, out, err = run(tmp_path, 2, "--max_steps", "30", "--comm_compress", "int8", "--log_every", "15")
+    assert code == 0, err
+    assert "12 conversations; the draft knows 40 tokens" in out
+    losses = [float(line.split("loss 0: ")[1].split()[0]) for line in out.splitlines() if "loss 0" in line]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+    assert "bytes by rank 0, compressed" in out
+    first = load_draft(tmp_path / "out" / "draft")
+    code, _, err = run(tmp_path, 1, "--max_steps", "1", "--draft_dir", str(tmp_path / "out" / "draft"))
+    assert code == 0, err
+    again = load_draft(tmp_path / "out" / "draft")
+    assert torch.equal(first.d2t, again.d2t)
+    assert 0 < float((first.fc.weight - again.fc.weight).abs().max()) < 0.01
+
+    places = {"target_dir": "target", "draft_dir": "out/draft", "data_path": "chats.jsonl"}
+    given = [word for name, place in places.items() for word in (f"--{name}", str(tmp_path / place))]
+    assert evaluate.main([*given, "--prompts", "2", "--max_new_tokens", "6", "--steps_ahead", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "the same answer, token for token: 2 of 2" in said
+    assert "expected tokens a pass of the target, 2 drafts" in said
+
+
+def test_mistakes_are_one_message(tmp_path: Path) -> None:
+    chats(tmp_path / "chats.jsonl")
+    code, _, err = run(tmp_path, 1)
+    assert (code, "holds no config.json" in err, "Traceback" in err) == (2, True, False)
