@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _NUMBER = (int, float)
 _ALWAYS: dict[str, Any] = {
     "status": str,

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fsdp_lab.config import TrainConfig
 from fsdp_lab.results.derived import derived
 from fsdp_lab.results.schema import BY_NAME, SCHEMA_VERSION
+from fsdp_lab.settings import ConfigError
 
 
 def migrate(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -17,7 +19,7 @@ def migrate(row: Mapping[str, Any]) -> dict[str, Any]:
         return new
     for step in range(version, SCHEMA_VERSION):
         STEPS[step](new)
-    new |= {"schema_version": SCHEMA_VERSION, "migrated_from": version}
+    new |= {"schema_version": SCHEMA_VERSION, "migrated_from": new.get("migrated_from") or version}
     return {name: new.pop(name, None) for name in BY_NAME} | new  # what is left over is for the validator to name
 
 
@@ -35,4 +37,16 @@ def _from_1(row: dict[str, Any]) -> None:
         row.setdefault(name, value)
 
 
-STEPS: dict[int, Callable[[dict[str, Any]], None]] = {1: _from_1}
+def _from_2(row: dict[str, Any]) -> None:
+    """Settings that came later have their defaults, which is what was done before them; digests leave defaults out."""
+    config = row.get("config")
+    if not isinstance(config, dict):
+        return
+    try:
+        complete = TrainConfig.of(**config)
+    except (ConfigError, TypeError):  # of a setting that is gone, or damaged: for the validator to name
+        return
+    row["config"], row["config_hash"] = complete.resolved(), complete.digest()
+
+
+STEPS: dict[int, Callable[[dict[str, Any]], None]] = {1: _from_1, 2: _from_2}

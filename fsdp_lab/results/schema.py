@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from fsdp_lab.results.derived import derived
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def row(method: str = "none", seed: int = 1, worse: float = 0.0, parameters: str
         "results_path": f"{method}.jsonl",
     }
     values: dict[str, Any] = {
-        "schema_version": 2,
+        "schema_version": 3,
         "status": "ok",
         "error": None,
         "run_name": f"{method}-{parameters}-{seed}",

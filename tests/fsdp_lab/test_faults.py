@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "full disk, row": ("full_disk:at=row", {"save_model": "true"}),
     "bad": ("kill:rank", {}),
 }
-FRAGMENT = '{"schema_version": 2, "status": "ok", "run_na'
+FRAGMENT = '{"schema_version": 3, "status": "ok", "run_na'
 
 
 @pytest.fixture(scope="module")

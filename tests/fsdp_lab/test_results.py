@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdp_lab import results
+from fsdp_lab.config import TrainConfig
 from fsdp_lab.environment import environment, git_revision
 from fsdp_lab.results.__main__ import fields, main
 from fsdp_lab.results.derived import derived
@@ -315,7 +316,8 @@ def test_committed_rows_of_version_1_are_migrated_when_read(file: str, capsys: p
         if before["schema_version"] == 1:
             assert (after["schema_version"], after["migrated_from"]) == (results.SCHEMA_VERSION, 1)
             assert list(after) == [field.name for field in FIELDS]
-            kept = before.keys() & after.keys() - {"schema_version"}
+            kept = before.keys() & after.keys() - {"schema_version", "config", "config_hash"}
+            assert before["config"].items() <= after["config"].items()
             assert {name: before[name] for name in kept} == {name: after[name] for name in kept}
             assert before.keys() - after.keys() == {"peak_gpu_gb"}
             assert after["mem_peak_alloc_gb"] == before["peak_rss_gb"]
@@ -343,6 +345,17 @@ def test_migrate_command_writes_what_load_reads(tmp_path: Path, capsys: pytest.C
             main(["migrate", str(old), "--out", str(out)])
         assert stop.value.code == 2
         assert why in capsys.readouterr().err
+
+
+def test_settings_that_came_later_have_their_defaults() -> None:
+    config = TrainConfig.of(model="gpt2-nano", seed=7)
+    lacking = {name: value for name, value in config.resolved().items() if name not in ("save_steps", "attention")}
+    old = example(schema_version=2, config=lacking, config_hash="0" * 64)
+    new = migrate(old)
+    assert (new["config"], new["config_hash"]) == (config.resolved(), config.digest())
+    assert new["migrated_from"] == 2
+    gone = migrate(example(schema_version=2, config={**lacking, "colour": "red"}, config_hash="0" * 64))
+    assert (gone["config"], gone["config_hash"]) == ({**lacking, "colour": "red"}, "0" * 64)
 
 
 def test_migration_touches_nothing_else() -> None:
