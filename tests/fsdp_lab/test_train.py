@@ -362,3 +362,20 @@ def test_ranks_that_were_told_different_things_stop_at_once(lab: Lab) -> None:
     assert "grad_error_every: rank 0 has 5, rank 1 has 6" in said, "they would wait for different collectives"
     assert "curves_dir" not in said, "each machine may have its own folders"
     assert lab.rows() == []
+
+
+def test_a_mix_is_trained_on_and_its_row_says_what_came_of_the_weights(lab: Lab) -> None:
+    mix = json.dumps({str(lab.folder / "corpus.json"): 1, "embedded": 3})
+    flags = lab.flags(data_mix=mix, run_name="mixed", comm_compress="none", shuffle_rows=8, save_model="false")
+    del flags[flags.index("--data_path") : flags.index("--data_path") + 2]
+    code, _, err = run_program(train_as_program, [flags] * 2, torchrun_environment(2))
+    assert code == 0, err
+    (row,) = lab.rows()
+    assert problems(row) == []
+    assert row["dataset"].startswith("mix of 25 % ")
+    embedded = row["data_sources"]["embedded"]
+    assert embedded["weight"] == 0.75
+    assert sum(source["tokens"] for source in row["data_sources"].values()) == row["tokens_seen"]
+    assert embedded["share"] == pytest.approx(0.75, abs=0.3)
+    assert embedded["share"] == embedded["tokens"] / row["tokens_seen"]
+    assert len(row["data_digest"]) == 32
