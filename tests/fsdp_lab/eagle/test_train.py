@@ -32,7 +32,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def model() -> EagleTrainingModel:
-    target = tiny_target("llama")
+    target = tiny_target("llama", torch.float32)
     return EagleTrainingModel(target, tiny_draft(target), STEPS)
 
 
@@ -49,7 +49,7 @@ def gradients_of_a_rank(shard_target: bool) -> tuple[float, dict[str, Any], int]
     outcome.loss.backward()
     found = {name: p.grad.full_tensor().numpy() for name, p in built.draft.named_parameters()}  # type: ignore[union-attr]
     assert all(p.grad is None for p in built.target.parameters())
-    return float(outcome.loss), found, handle.ledger.totals("reduce_scatter").raw_bytes
+    return float(outcome.loss.detach()), found, handle.ledger.totals("reduce_scatter").raw_bytes
 
 
 @pytest.mark.parametrize("shard_target", [False, True])
@@ -59,12 +59,12 @@ def test_two_ranks_give_the_gradients_of_one(shard_target: bool) -> None:
     outcome = alone(*batch())
     outcome.loss.backward()
     ranks = run_ranks(2, gradients_of_a_rank, shard_target)
-    assert sum(loss for loss, _, _ in ranks) / 2 == pytest.approx(float(outcome.loss), rel=1e-6)
+    assert sum(loss for loss, _, _ in ranks) / 2 == pytest.approx(float(outcome.loss.detach()), rel=1e-5)
     for name, parameter in alone.draft.named_parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(torch.tensor(ranks[0][1][name]), parameter.grad, rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(torch.tensor(ranks[0][1][name]), parameter.grad, rtol=1e-4, atol=1e-5)
     elements = sum(p.numel() for p in alone.draft.parameters())
-    assert ranks[0][2] == pytest.approx(8 * elements / 2, rel=0.05)
+    assert ranks[0][2] == pytest.approx(4 * elements / 2, rel=0.05)
 
 
 def test_the_table_by_hand() -> None:
@@ -74,7 +74,7 @@ def test_the_table_by_hand() -> None:
     examples = [Example(str(i), tokens[i, : 12 - i], mask[i, : 12 - i]) for i in range(2)]
     table = positions(built, examples, batch_size=1)
     for one, two in zip(table, positions(built, examples, batch_size=2), strict=True):
-        assert one == pytest.approx(two)
+        assert one == pytest.approx(two, rel=1e-4)
     rows, right, judged = [0] * STEPS, [0] * STEPS, [0] * STEPS
     with torch.no_grad():
         for example in examples:
@@ -133,7 +133,7 @@ def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert code == 0, err
     again = load_draft(tmp_path / "out" / "draft")
     assert torch.equal(first.d2t, again.d2t)
-    assert 0 < float((first.fc.weight - again.fc.weight).abs().max()) < 0.01
+    assert 0 < float((first.fc.weight - again.fc.weight).detach().abs().max()) < 0.01
 
     places = {"target_dir": "target", "draft_dir": "out/draft", "data_path": "chats.jsonl"}
     given = [word for name, place in places.items() for word in (f"--{name}", str(tmp_path / place))]
