@@ -54,6 +54,13 @@ def gathered_dtypes(group: Any) -> set[torch.dtype]:
     }
 
 
+def reduced_dtypes(group: Any) -> set[torch.dtype]:
+    """The dtypes that this group's gradients are reduced in."""
+    policy = group.mp_policy
+    cast = policy.reduce_dtype or policy.param_dtype
+    return {cast or p.sharded_param.dtype for _, p in trainable([("", p) for p in group.fsdp_params])}
+
+
 def masters(group: Any) -> list[Tensor]:
     """The float32 shards ``[n_i]`` that FSDP2 rounds to gather them, in order; empty when it rounds none.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -25,6 +26,8 @@ from comm_compress.fsdp_hooks import (
 from comm_compress.handle import BaseHandle
 from comm_compress.prefetch import Prefetch
 from comm_compress.state import State
+
+CARRIED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Handle(BaseHandle):
@@ -211,6 +214,15 @@ def _check(
             raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
         if any(p.sharded_param.requires_grad for _, p in unit.parameters):
             require_segments(reduce_scatter, unit.state("reduce_scatter", 0))
+    for op, compressor, found in (
+        ("reduce_scatter", reduce_scatter, _compat.reduced_dtypes(group)),
+        ("all_gather", all_gather, _compat.gathered_dtypes(group)),
+    ):
+        if compressor is not None and (others := found - set(CARRIED)):
+            raise ValueError(
+                f"{op}: unit {unit.name!r} moves {', '.join(sorted(map(str, others)))}, and methods carry float32, "
+                "bfloat16 and float16: set MixedPrecisionPolicy(param_dtype=..., reduce_dtype=...)"
+            )
     if all_gather is not None and len(dtypes := _compat.gathered_dtypes(group)) > 1:
         raise ValueError(
             f"unit {unit.name!r} has parameters of several dtypes ({', '.join(sorted(map(str, dtypes)))}), which FSDP2 "

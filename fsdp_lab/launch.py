@@ -38,9 +38,7 @@ def main(argv: list[str]) -> int:
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     try:
         with tempfile.TemporaryDirectory(prefix="fsdp_lab_launch_") as folder:
-            arguments.log_dir = (
-                arguments.log_dir or folder
-            )  # torchrun would leave one in the temporary folder each time
+            arguments.log_dir = arguments.log_dir or folder  # torchrun would leave one behind each time
             run(arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()

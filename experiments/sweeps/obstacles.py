@@ -8,7 +8,7 @@ from pathlib import Path
 from experiments.namespaces import unavailable
 from experiments.sweeps.cells import Cell
 from experiments.sweeps.recipe import CORPORA_FOLDER
-from fsdp_lab.data.mixture import CORPORA
+from fsdp_lab.data.corpora import CORPORA
 
 
 def obstacles(cells: Sequence[Cell]) -> list[str]:

@@ -23,7 +23,7 @@ from experiments.namespaces import parse_delay, parse_rate
 from experiments.sweeps.arms import FURTHER, Arm, arms_of
 from experiments.sweeps.words import RecipeError, checked_settings, unknown
 from fsdp_lab.config import CommConfig
-from fsdp_lab.data.mixture import CORPORA
+from fsdp_lab.data.corpora import CORPORA
 from fsdp_lab.specs import specs_of
 from fsdp_lab.strict import load_yaml
 

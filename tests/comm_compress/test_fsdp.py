@@ -402,3 +402,27 @@ def test_what_cannot_work_is_refused_when_attached() -> None:
         messages, ["topk", "error_feedback", "int8", "already", "fully_shard", "HSDP"], strict=True
     ):
         assert word in message
+
+
+# ---- what no codec carries --------------------------------------------------------------------------------------
+
+
+def _doubles() -> list[str]:
+    said = []
+    for how in ("reduce_scatter", "all_gather"):
+        model = Net().double()
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        try:
+            cc.attach(model, **{how: cc.make("identity")})
+        except ValueError as error:
+            said.append(str(error))
+    cast = Net().double()
+    fully_shard(cast, mesh=init_device_mesh("cpu", (1,)), mp_policy=MixedPrecisionPolicy(torch.float32, torch.float32))
+    cc.attach(cast, reduce_scatter=cc.make("identity"), all_gather=cc.make("identity"))
+    return said
+
+
+def test_float64_is_refused_by_name() -> None:
+    (said,) = run_ranks(1, _doubles)
+    assert [words.partition(":")[0] for words in said] == ["reduce_scatter", "all_gather"]
+    assert all("'root' moves torch.float64" in words and "param_dtype" in words for words in said)

@@ -51,6 +51,8 @@ def train_whole_and_resumed(lab: Lab, method: str) -> None:
     if checkpoint(lab, f"{method}-whole", STEPS).exists():
         return
     settings = {"grad_error_every": 0, **METHODS[method]}
+    if method == "sketch":  # and a stream that is shuffled as it goes
+        settings |= {"data_mix": lab.mix(), "shuffle_documents": 8, "shuffle_rows": 4}
     whole = Training(flags(lab, f"{method}-whole", **settings))
     settings["resume"] = checkpoint(lab, f"{method}-whole", STOP)
     assert train_all([whole, Training(flags(lab, f"{method}-resumed", **settings))]) == [None, None]

