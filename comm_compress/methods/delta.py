@@ -163,6 +163,8 @@ class QuantizedDelta(Delta):
         wanted = "a method that encodes row by row and may carry parameters or their changes"
         require(carries, "values", config.values, wanted)
         assert isinstance(codec, Codec)
+        steady = not config.predict or codec.for_parameters  # an element that is left out would drift on by itself
+        require(steady, "predict", config.predict, "0 with values that leave elements out")
         self.codec, self.predict, self.needs_segments = codec, config.predict, codec.needs_segments
 
     def _source(self, row: Tensor, state: State) -> Tensor:

@@ -120,7 +120,7 @@ DELTA: Rows = [
     ("delta", {}),
     ("delta", {"values": {"method": "int8", "entropy": "rans", "block_size": 2048}}),
     ("delta", {"values": {"method": "uniform", "block_size": 96, "scales": "bf16"}, "predict": 0.8}),
-    ("delta", {"values": {"method": "lowrank", "rank": 1, "lines": 0.1}, "predict": 0.5}),
+    ("delta", {"values": {"method": "lowrank", "rank": 1, "lines": 0.1}}),
     ("delta", {"mode": "lossless"}),
     ("delta", {"mode": "lossless", "min_numel": 300}),
     ("delta", {"layers": {"*.bias": {"method": "delta", "mode": "lossless"}}}),

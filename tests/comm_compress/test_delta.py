@@ -287,6 +287,7 @@ def test_another_precision_starts_anew() -> None:
         ({"mode": "lossless", "values": "bf16"}, ["values = 'bf16'", "lossless"]),
         ({"mode": "lossless", "predict": 0.5}, ["predict = 0.5", "lossless"]),
         ({"predict": 1.0}, ["predict = 1.0", "less than 1"]),
+        ({"predict": 0.5, "values": "lowrank"}, ["predict = 0.5", "leave elements out"]),
         ({"mode": "exact"}, ["mode = 'exact'", "'quantized'", "'lossless'"]),
         ({"error_feedback": True}, ["error_feedback", "replica feeds the error back"]),
         ({"mode": "lossless", "error_feedback": True}, ["error_feedback", "loses nothing"]),
