@@ -63,11 +63,10 @@ class Curve:
         rewound.write_bytes(b"".join(kept))
         rewound.replace(self._path)
 
-    def relative_to(self, results: Path) -> str | None:
-        """Where it is, seen from the folder of the results file; None when nothing was written."""
-        if self._path is None or not self._path.is_file():
-            return None
-        return os.path.relpath(self._path.resolve(), results.resolve().parent)
+
+def seen_from(results: Path, curve: Path) -> str | None:
+    """Where ``curve`` is, from the folder of the results file; None when nothing was written. Any rank may ask."""
+    return os.path.relpath(curve.resolve(), results.resolve().parent) if curve.is_file() else None
 
 
 def _append(path: Path, line: bytes) -> None:

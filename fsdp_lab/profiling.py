@@ -174,3 +174,13 @@ class Window:
             unfinished.rename(self.trace)
         self._profiler = None
         return events or []
+
+    def close(self) -> None:
+        """Profile no more: the run ends, perhaps in the middle of the window.
+
+        A profiler that goes on holds tensors, so that no other model could be given its memory in this process.
+        """
+        self.end_step()
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None

@@ -30,7 +30,7 @@ from fsdp_lab.checkpoint import may_resume, newest_step
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
 from fsdp_lab.config import TrainConfig, default_run_name
-from fsdp_lab.curve import Curve
+from fsdp_lab.curve import Curve, seen_from
 from fsdp_lab.distributed import Ranks, agree, join
 from fsdp_lab.entry import FAILED, PREEMPTED
 from fsdp_lab.environment import environment
@@ -53,6 +53,7 @@ from fsdp_lab.wire_check import WireCheck
 _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
 _ERROR_CHARACTERS = 1000
+_FIRST_SPEAKS_S = 6
 _RECORDED = "recorded"
 _GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
@@ -84,6 +85,7 @@ class Run:
         self.saving_row: Callable[[], dict[str, Any]] = dict
         """What a row says of checkpoints, for a run that ends without its main thread."""
         self._resumed: dict[str, Any] = {}
+        self.window = Window(first=0, steps=0, traces=None, rank=ranks.rank)
         self.profile: Profile | None = None
         self.nonfinite_steps = self.clipped_steps = 0
         self._nonfinite_in_a_row = 0
@@ -125,6 +127,7 @@ class Run:
                 raise
             finally:
                 run.watchdog.close()
+                run.window.close()
             if run._unwritten is not None:  # all else went well
                 raise run._unwritten
 
@@ -336,7 +339,7 @@ class Run:
 
     def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:
         if not self.ranks.is_first:
-            time.sleep(2)  # all ranks give up at the same time: rank 0 must not take those that left for dead
+            time.sleep(_FIRST_SPEAKS_S)  # all give up at the same time: rank 0 must not take those that left for dead
         self.note(**self.saving_row())
         self._append(status, error=error[:_ERROR_CHARACTERS])
         os._exit(FAILED if status == "failed" else PREEMPTED)
@@ -383,7 +386,7 @@ class Run:
             "backend": self.ranks.backend,
             **config.row(),
             "wall_time_s": _seconds_since_process_start(),
-            "loss_curve": self.curve.relative_to(Path(config.run.results_path)),
+            "loss_curve": seen_from(Path(config.run.results_path), self.curve_path),
             **self.goals.row(),
             **self._row,
         }

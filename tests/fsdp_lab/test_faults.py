@@ -184,7 +184,7 @@ def test_a_truncated_results_file_costs_no_row(broken: tuple[Lab, dict[str, str 
 def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path, fault: str, words: list[str]) -> None:
     lab = Lab(tmp_path)
     environments = [{**environment, VARIABLE: fault} for environment in torchrun_environment(2)]
-    flags = lab.flags(hang_timeout_s=4, save_model="false")
+    flags = lab.flags(hang_timeout_s=8, save_model="false")
     code, _, said = run_program(train_as_program, [flags] * 2, environments)
     assert code == 1
     (row,) = lab.rows()
@@ -203,7 +203,7 @@ def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:
     process.communicate(timeout=60)  # until nobody holds the pipes
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() and is_running(pid) for pid in ranks))
     (row,) = lab.rows()
-    assert row["status"] == "preempted"
+    assert row["status"] == "preempted", row["error"]
     assert row["saved_step"] > 0
 
 

@@ -18,7 +18,7 @@ from torch import nn
 import comm_compress as cc
 from fsdp_lab.clock import StepClock
 from fsdp_lab.config import OptimConfig
-from fsdp_lab.curve import Curve
+from fsdp_lab.curve import Curve, seen_from
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.goals import Goals
 from fsdp_lab.optim import build_optimizer, take_step
@@ -106,13 +106,13 @@ def test_samples_are_averaged_and_those_without_a_value_left_out() -> None:
 def test_a_curve_is_strict_json_with_short_numbers(tmp_path: Path) -> None:
     path = tmp_path / "curve.jsonl"
     curve = Curve(path)
-    assert curve.relative_to(tmp_path / "deep" / "results.jsonl") is None, "nothing written yet"
+    assert seen_from(tmp_path / "deep" / "results.jsonl", path) is None, "nothing written yet"
     curve.add(step=1, train_loss=1 / 3, val_ppl=math.inf)
     curve.add(step=123456789, sent_bytes=10**15)
     assert path.read_text() == (
         '{"step": 1, "train_loss": 0.3333333, "val_ppl": null}\n{"step": 123456789, "sent_bytes": 1000000000000000}\n'
     )
-    assert curve.relative_to(tmp_path / "deep" / "results.jsonl") == "../curve.jsonl"
+    assert seen_from(tmp_path / "deep" / "results.jsonl", path) == "../curve.jsonl"
     Curve(None).add(step=1)
 
 
