@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from pathlib import Path
@@ -165,7 +166,7 @@ class Saving:
         return {
             "compressors": counts.pop("compressors"),
             "counts": counts,
-            "data": self._data.state_dict(),
+            "data": json.dumps(self._data.state_dict()),  # its numbers may be longer than a tensor file takes
             "has_optimizer": bool(self._optimizer.state),
             "schedule": self._schedule.last_epoch,
             "rng": rng_state(self._run.ranks.device),
@@ -203,7 +204,7 @@ class Saving:
         tensors = {f"model.{name}": value for name, value in get_model_state_dict(self._model.updated).items()}
         if mine["has_optimizer"]:
             tensors |= self._optimizer_tensors()
-        self._or_anew("data", lambda: self._data.load_state_dict(mine["data"]))
+        self._or_anew("data", lambda: self._data.load_state_dict(json.loads(mine["data"])))
         self._or_anew("compressors", lambda: self._load_compressors(mine, own, alike))
         self._comm.load_counts(mine["counts"], checkpoint.manifest.step)
         self._checkpoints.load_tensors(checkpoint, tensors)  # in place: FSDP2's shards and the optimizer's own tensors

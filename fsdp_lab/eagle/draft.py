@@ -130,7 +130,7 @@ class Draft(nn.Module):
         self.midlayer = MidLayer(shape)
         self.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.lm_head = nn.Linear(shape.hidden_size, vocabulary.draft_size, bias=False)
-        self.rotary = LlamaRotaryEmbedding(shape.llama())
+        self._rotary = [LlamaRotaryEmbedding(shape.llama())]  # no submodule: its float32 must not become bf16
         self.register_buffer("d2t", vocabulary.d2t.clone())
         self.register_buffer("t2d", vocabulary.t2d.clone())
 
@@ -161,7 +161,7 @@ class Draft(nn.Module):
 
     def rotate(self, like: Tensor, positions: Tensor) -> Rotation:
         """Cosine and sine ``[1, T, head_dim]`` of ``positions`` int64 ``[T]``, in ``like``'s dtype."""
-        cos, sin = self.rotary(like, positions[None])
+        cos, sin = self._rotary[0].to(like.device)(like, positions[None])
         return cos, sin
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def load_draft(folder: Path) -> Draft:
 def check_export(draft: Draft, folder: Path, rows: int = 6) -> float:
     """Logits of the written files, as a minimal loader of its own computes them, against the draft's.
 
-    Both compute in float32 or wider, whatever the weights are kept in. Returns the largest difference over the largest
+    Both compute in float64, whatever the weights are kept in. Returns the largest difference over the largest
     logit; ValueError above 1e-5, which means that an engine would draft something else than was trained.
     """
     config, tensors = _read(folder)
@@ -79,12 +79,12 @@ def check_export(draft: Draft, folder: Path, rows: int = 6) -> float:
     width = draft.shape.hidden_size
     features = torch.randn(rows, 3 * width, generator=generator)
     embedded = torch.randn(rows, width, generator=generator)
-    wide = copy.deepcopy(draft).cpu().float()
+    wide = copy.deepcopy(draft).cpu().double()
     with torch.no_grad():
-        hidden = wide.fuse(features[None])
+        hidden = wide.fuse(features[None].double())
         rotation = wide.rotate(hidden, torch.arange(rows))
-        hidden = wide.midlayer(embedded[None], hidden, rotation, ChainCache().attend)
-        ours = wide.logits(hidden)[0].double()
+        hidden = wide.midlayer(embedded[None].double(), hidden, rotation, ChainCache().attend)
+        ours = wide.logits(hidden)[0]
     theirs = minimal_logits(config, tensors, embedded.double(), features.double())
     gap = float((ours - theirs).abs().max() / theirs.abs().max())
     if not gap <= 1e-5:
