@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -16,6 +17,9 @@ from fsdp_lab.distributed import Ranks
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _FINAL = (signal.SIGTERM, signal.SIGINT)  # those that SIGKILL follows; the others are a scheduler's notice
+
+
+_SAME_S = 1.0  # a launcher that is killed sends its ranks SIGTERM once for each of its threads: not an impatient user
 
 
 class Preempted(BaseException):
@@ -31,7 +35,7 @@ class Stop:
 
     A handler must not raise in the middle of a step: the other ranks would wait in a collective for one that
     has left, and torchrun signals the survivors of a crash just as it forwards a scheduler's signal. A second
-    signal raises `Preempted` at once; once the run is ending, further ones do nothing.
+    signal, a second later or more, raises `Preempted` at once; once the run is ending, further ones do nothing.
 
     A rank that waits in a collective for a dead or hung one runs no Python and heeds nothing. ``unheeded`` is called
     with the signal's name, in a thread of its own, when SIGTERM or SIGINT has gone unheeded for ``grace_s`` seconds
@@ -41,6 +45,7 @@ class Stop:
     def __init__(self, ranks: Ranks, unheeded: Callable[[str], None], grace_s: float) -> None:
         self._ranks = ranks
         self._received: str | None = None
+        self._received_at = 0.0
         self.is_agreed = False
         """Do all ranks know, and stand at the same place?"""
         self._heeded = threading.Event()
@@ -82,10 +87,11 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._heeded.is_set():
             return  # the row is being written: a launcher that ends the others must not end that
-        if self._received is not None:
+        if self._received is None:
+            self._received, self._received_at = signal.Signals(number).name, time.monotonic()
+        elif time.monotonic() - self._received_at > _SAME_S:
             self.heeded()
             raise Preempted(self._received)
-        self._received = signal.Signals(number).name
 
     def _watch_signals(self) -> None:
         """Learn of signals while the main thread is in a call that does not return: only C's own handler runs then."""

@@ -114,15 +114,20 @@ class Watchdog:
 
     def _run(self) -> None:
         quiet_s = min(_QUIET_S, self._limit_s / 2) if self._limit_s else _QUIET_S
+        judging: threading.Thread | None = None
         while not self._over.wait(_POLL_S):
             still_s = time.monotonic() - self._moved
             if still_s > quiet_s:
                 self._publish()
-            if self._watches and 0 < self._limit_s < still_s and self._point not in _UNWATCHED:
-                report = self.whereabouts()
-                if time.monotonic() - self._moved > self._limit_s:  # nobody came meanwhile
-                    self._hung(f"no progress for {still_s:.0f} s: {report}")
-                    return
+            is_over_limit = self._watches and 0 < self._limit_s < still_s and self._point not in _UNWATCHED
+            if is_over_limit and not (judging and judging.is_alive()):
+                judging = threading.Thread(target=self._judge, args=(still_s,), daemon=True, name="watchdog's judge")
+                judging.start()  # while this one goes on to publish: others judge a little later
+
+    def _judge(self, still_s: float) -> None:
+        report = self.whereabouts()
+        if time.monotonic() - self._moved > self._limit_s:  # nobody came meanwhile
+            self._hung(f"no progress for {still_s:.0f} s: {report}")
 
     def _place(self) -> Place:
         frame = sys._current_frames().get(self._main or 0)
