@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 from fsdp_lab.cli import parse
 from fsdp_lab.config import TrainConfig
+from fsdp_lab.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
 from fsdp_lab.preempt import Preempted, RankLostError
 from fsdp_lab.processes import end_with_launcher
 
-OK, FAILED, USER_ERROR, PREEMPTED = 0, 1, 2, 143
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody's mistake, and no traceback helps
 
 

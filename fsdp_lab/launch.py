@@ -21,11 +21,11 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import get_args_parser, run
 
+from fsdp_lab.exit_codes import PREEMPTED, USER_ERROR
 from fsdp_lab.processes import LAUNCHER
 from fsdp_lab.rank_environment import rank_environment
 
 _STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
-USER_ERROR, PREEMPTED = 2, 143  # as in entry.py, which a launcher need not import
 
 
 def main(argv: list[str]) -> int:

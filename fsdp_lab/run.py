@@ -1,4 +1,4 @@
-"""One training run around its loop: ranks, folders, clocks, the voice of rank 0, and the row it leaves behind.
+"""One training run around its loop: ranks, folders, clocks, the voice of rank 0, and what its results row says.
 
 fsdp_output/runs/<run_name>/config.yaml      every setting, resolved
                             checkpoints/     with --save_steps, or when it was told to stop (docs/checkpoints.md)
@@ -10,52 +10,42 @@ results/results.jsonl                        one row a run, also of a run that f
 
 from __future__ import annotations
 
-import json
-import os
 import resource
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 
 from fsdp_lab import faults, peak, results
-from fsdp_lab.checkpoint import may_resume, newest_step
+from fsdp_lab.checkpoint import may_resume
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
 from fsdp_lab.config import TrainConfig, default_run_name
-from fsdp_lab.curve import Curve, seen_from
+from fsdp_lab.curve import Curve
 from fsdp_lab.distributed import Ranks, agree, join
-from fsdp_lab.entry import FAILED, PREEMPTED
-from fsdp_lab.environment import environment
+from fsdp_lab.ending import Ending
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.goals import Goals
-from fsdp_lab.noticeboard import Noticeboard
 from fsdp_lab.optim import StepOutcome
-from fsdp_lab.preempt import Preempted, RankLostError, Stop
+from fsdp_lab.preempt import RankLostError
 from fsdp_lab.profile_report import read_profile
 from fsdp_lab.profile_report import row as profile_row
 from fsdp_lab.profiling import Op, StockTraffic, Window, phase, stock_calls
 from fsdp_lab.progress import Progress
+from fsdp_lab.record import Record, seconds_since_process_start
 from fsdp_lab.results.derived import derived
 from fsdp_lab.samples import Sample, Samples
 from fsdp_lab.settings import ConfigError
 from fsdp_lab.trace import Profile
-from fsdp_lab.watchdog import Watchdog
 from fsdp_lab.wire_check import WireCheck
 
 _STOCK_WINDOW_STEPS = 5
 _LOSSES_AVERAGED = 20
-_ERROR_CHARACTERS = 1000
-_FIRST_SPEAKS_S = 6
-_RECORDED = "recorded"
-_GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
 
 class Run:
@@ -65,14 +55,15 @@ class Run:
         self.config, self.ranks, self.name = config, ranks, name
         self.folder = Path(config.run.output_dir) / "runs" / name
         self.logs = Path(config.run.output_dir) / "logs" / name
-        self.stop = Stop(ranks, self._leave, config.run.stop_grace_s)
-        self._board = Noticeboard(is_used=ranks.world > ranks.played)
-        self.watchdog = Watchdog(ranks, self._board, self.stop.local_pids, self._hung, config.run.hang_timeout_s)
         self.curve_path = self.folder / "curve.jsonl"
         if config.run.curves_dir is not None:
             self.curve_path = Path(config.run.curves_dir) / f"{name}.jsonl"
         self.curve = Curve(self.curve_path if ranks.is_first else None)
         self.goals = Goals(config.run.target_ppl, config.run.ppl_at_s)
+        self.record = Record(config, ranks, name, self.curve_path, self.goals)
+        self.note = self.record.note
+        self.ending = Ending(self.record, config.run, ranks, self.folder)
+        self.stop, self.watchdog = self.ending.stop, self.ending.watchdog
         self.samples = Samples()
         self.is_training = False
         self.is_resumed = False
@@ -82,19 +73,12 @@ class Run:
         self.resumed_at: list[int] = []
         self.tell: Callable[[str], None] = self.say
         """A line from rank 0, also where a progress bar is."""
-        self.saving_row: Callable[[], dict[str, Any]] = dict
-        """What a row says of checkpoints, for a run that ends without its main thread."""
         self._resumed: dict[str, Any] = {}
         self.window = Window(first=0, steps=0, traces=None, rank=ranks.rank)
         self.profile: Profile | None = None
         self.nonfinite_steps = self.clipped_steps = 0
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
-        self._row: dict[str, Any] = environment()  # of the code that runs, not of what is edited meanwhile
-        if ranks.link is not None:
-            self.note(**ranks.link.row())
-        self._is_recorded = threading.Lock()
-        self._unwritten: OSError | None = None
         self._reported_at = (0, 0.0, 0)
 
     @classmethod
@@ -116,20 +100,20 @@ class Run:
                 yield run
             except ValueError as error:
                 if run.is_training:  # by now it is our mistake, not the user's
-                    run._fail(error)
+                    run.ending.failed(error)
                     raise RuntimeError(f"training failed: {error}") from error
                 run._forget()
                 raise
             except BaseException as error:
-                lost = run._fail(error)
+                lost = run.ending.failed(error)
                 if lost is not None:
                     raise RankLostError(lost) from error
                 raise
             finally:
                 run.watchdog.close()
                 run.window.close()
-            if run._unwritten is not None:  # all else went well
-                raise run._unwritten
+            if run.ending.unwritten is not None:  # all else went well
+                raise run.ending.unwritten
 
     # ---- the loop -------------------------------------------------------------------------------------------
 
@@ -180,8 +164,8 @@ class Run:
         self.clipped_steps += outcome.clipped
         self._count_nonfinite(outcome)
         self.progress.step()
-        if "time_to_first_step_s" not in self._row:
-            self.note(time_to_first_step_s=_seconds_since_process_start())
+        if "time_to_first_step_s" not in self.record.noted:
+            self.note(time_to_first_step_s=seconds_since_process_start())
         logged = self._report(step, outcome) if self._log_due(step) else {}
         if sample is not None:
             self.progress.record(step, {f"fidelity/{name}": value for name, value in asdict(sample).items()})
@@ -288,10 +272,6 @@ class Run:
 
     # ---- the row --------------------------------------------------------------------------------------------
 
-    def note(self, **fields: Any) -> None:
-        """Fields of the results row that are known already; a failed run's row has them too."""
-        self._row |= fields
-
     def finish(self, evaluation: Evaluation) -> dict[str, Any]:
         """Append the row of a run that went well and return it; collective."""
         steps = self.total_steps
@@ -317,95 +297,13 @@ class Run:
             **self._memory(),
             **self._peak(),
         )
-        self.note(**derived({**self._row, "world_size": self.ranks.world}))
-        return self._append("ok")
+        self.note(**derived({**self.record.noted, "world_size": self.ranks.world}))
+        return self.ending.ended_well()
 
     def _forget(self) -> None:
         """The settings were refused before training began: leave the name free and no row."""
         if self.ranks.is_first and not self.is_resumed:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _leave(self, signal_name: str) -> None:
-        """Record a run that hangs, in the place of its main thread, and end this process."""
-        dead = self._dead()
-        where = f"stopped by {signal_name} while waiting for the other ranks"
-        self._end_now("failed" if dead else "preempted", dead + where)
-
-    def _hung(self, report: str) -> None:
-        """The same when nothing moves and nobody sent a signal."""
-        if self._speaks():
-            print(f"fsdp_lab.train: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
-        self._end_now("failed", report)
-
-    def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:
-        if not self.ranks.is_first:
-            time.sleep(_FIRST_SPEAKS_S)  # all give up at the same time: rank 0 must not take those that left for dead
-        self.note(**self.saving_row())
-        self._append(status, error=error[:_ERROR_CHARACTERS])
-        os._exit(FAILED if status == "failed" else PREEMPTED)
-
-    def _dead(self) -> str:
-        return "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
-
-    def _speaks(self) -> bool:
-        """Is this rank 0, or the first that is left on rank 0's machine, and nobody before it wrote the row?"""
-        gone = {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
-        if not all(rank in gone for rank in range(self.ranks.rank)):
-            return False
-        return self.ranks.is_first or self._board.get([_RECORDED]) == {}
-
-    def _fail(self, error: BaseException) -> str | None:
-        """The row of a run that did not go well; what to say of it where another rank is the reason."""
-        self.stop.heeded()
-        text = " ".join(str(error).split()).partition(_GLOO_ADVICE)[0]
-        if isinstance(error, Preempted):
-            self._append("preempted", error=f"stopped by {text}")
-            return None
-        time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
-        lost = self._dead() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
-        if not lost and "timed out" in text.lower() and self.ranks.world > 1:
-            lost = f"no answer for {self.config.run.timeout_s} s: {self.watchdog.whereabouts()}; "
-        self._append("failed", error=f"{lost}{type(error).__name__}: {text}"[:_ERROR_CHARACTERS])
-        return lost + self._what_to_do() if lost else None
-
-    def _what_to_do(self) -> str:
-        saved = newest_step(self.folder)  # of the disk: a save may have ended that nobody has heard of yet
-        if saved is None:
-            return "nothing was saved: start anew (--save_steps saves now and then)"
-        return f"the same command with --run_name {self.name} goes on after step {saved}"
-
-    def _append(self, status: str, error: str | None = None) -> dict[str, Any]:
-        config = self.config
-        row = {
-            "schema_version": results.SCHEMA_VERSION,
-            "status": status,
-            "error": error,
-            "run_name": self.name,
-            "time_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "world_size": self.ranks.world,
-            "backend": self.ranks.backend,
-            **config.row(),
-            "wall_time_s": _seconds_since_process_start(),
-            "loss_curve": seen_from(Path(config.run.results_path), self.curve_path),
-            **self.goals.row(),
-            **self._row,
-        }
-        if self.ranks.are_virtual:
-            row |= dict.fromkeys(results.TIMES)  # one process's time is no rank's
-        if self._speaks() and self._is_recorded.acquire(blocking=False):  # one row a run, whoever writes it
-            self._write(row)
-        return row
-
-    def _write(self, row: dict[str, Any]) -> None:
-        path = Path(self.config.run.results_path)
-        try:
-            self.at("row")
-            results.append(path, row)
-            self._board.put(_RECORDED, "yes")
-        except OSError as error:  # the model is still to be saved, elsewhere perhaps: complain at the end
-            self._unwritten = error
-            line = json.dumps(row, default=repr)
-            print(f"cannot write {path} ({error.strerror}); add this line to it:\n{line}", file=sys.stderr, flush=True)
 
     def _tokens_seen(self, step: int) -> int:
         """By all ranks in ``step`` steps; those before a resume may have had another size."""
@@ -424,7 +322,7 @@ class Run:
     def _peak(self) -> dict[str, Any]:
         """What the ranks' devices can do, asked of all at the same time; collective."""
         self.ranks.gather(None)
-        dtype = torch.bfloat16 if self._row["param_dtype"] == "bf16" else torch.float32
+        dtype = torch.bfloat16 if self.record.noted["param_dtype"] == "bf16" else torch.float32
         return peak.row(self.ranks.gather(peak.peak_flops(self.ranks.device, dtype)), self.ranks.device)
 
     # ---- details --------------------------------------------------------------------------------------------
@@ -468,7 +366,7 @@ class Run:
         size = {"fp32": 4, "bf16": 2, "fp16": 2}
         itemsize: dict[Op, int] = {
             "reduce_scatter": size[self.config.comm.comm_dtype],
-            "all_gather": size[self._row["param_dtype"]],
+            "all_gather": size[self.record.noted["param_dtype"]],
         }
         self.comm.stock = StockTraffic(self.ranks.gather(stock_calls(events)), itemsize, self.ranks.backend)
         if self.window.trace is not None:
@@ -563,12 +461,3 @@ def _mean(rows: list[Any]) -> Any:
         return first
     mean = sum(rows) / len(rows)
     return round(mean) if isinstance(first, int) else mean
-
-
-def _seconds_since_process_start() -> float:
-    try:
-        with open("/proc/self/stat") as f:
-            started = int(f.read().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started / 100  # in USER_HZ, 100 on every Linux we know
-    except OSError:
-        return time.process_time()

@@ -32,20 +32,26 @@ def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: flo
     """``function(*args)`` on ``world`` ranks of a gloo group; the list of what they returned (picklable, no tensors
     on exit paths). An exception on any rank fails the test with that rank's traceback."""
     with TemporaryDirectory() as folder:
-        pipes, processes = [], []
-        for rank in range(world):
-            ours, theirs = _CONTEXT.Pipe(duplex=False)
-            process = _CONTEXT.Process(target=_rank, args=(rank, world, folder, theirs, function, args), daemon=True)
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        try:
-            return _collect(pipes, timeout)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+        return answers(world, _rank, world, folder, function, args, timeout=timeout)
+
+
+def answers(world: int, target: Callable[..., None], *args: Any, timeout: float) -> list[Any]:
+    """What ``world`` processes ``target(rank, *args, pipe)`` send through their pipes: (True, answer), or (False, why)
+    to fail the test. They are killed when all have answered."""
+    pipes, processes = [], []
+    for rank in range(world):
+        ours, theirs = _CONTEXT.Pipe(duplex=False)
+        process = _CONTEXT.Process(target=target, args=(rank, *args, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    try:
+        return _collect(pipes, timeout)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def run_program(
@@ -128,7 +134,7 @@ def _collect(pipes: list[Connection], timeout: float) -> list[Any]:
 
 
 def _rank(
-    rank: int, world: int, folder: str, pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]
+    rank: int, world: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...], pipe: Connection
 ) -> None:
     import torch
     import torch.distributed as dist

@@ -26,7 +26,7 @@ from experiments.sweeps.plan import TRIES, Plan, Row, past_of, sound_rows
 from experiments.sweeps.progress import Progress
 from experiments.sweeps.slots import Slot
 from fsdp_lab.config import TrainConfig
-from fsdp_lab.entry import USER_ERROR
+from fsdp_lab.exit_codes import USER_ERROR
 
 _POLL_S = 0.2
 _OTHERS_POLL_S = 2.0  # for cells that another process runs

@@ -70,7 +70,7 @@ class Saving:
             run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), self._tell
         )
         self._before = {"saves": 0, "failed_saves": 0, "save_exposed_s": 0.0}
-        run.saving_row = self._row
+        run.ending.saving_row = self._row
         if self._config.save_steps or self._config.save_on_stop:
             self._checkpoints.connect()
         if self._config.save_steps and run.ranks.is_first:

@@ -20,7 +20,7 @@ from fsdp_lab.results.schema import problems
 from fsdp_lab.settings import ConfigError
 from tests.distributed import preload, run_program, torchrun_environment
 from tests.fsdp_lab.test_train import ROOT, Lab, rank_pid, start_endless, train_as_program, wait_until
-from tests.fsdp_lab.training_ranks import train_ranks
+from tests.fsdp_lab.training_ranks import Training, train_all
 
 preload("fsdp_lab.train")
 
@@ -101,12 +101,12 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str
     lab = Lab(tmp_path_factory.mktemp("faults"))
     lab.rows_file.write_text(FRAGMENT)
     runs = []
-    for name, (_, settings) in CASES.items():
+    for name, (fault, settings) in CASES.items():
         cache = lab.folder / ("cache of its own" if "tokenising" in name else "cache")
         run_name = re.sub(r"\W+", "-", name)
         common = {"eval_steps": 6, "max_steps": 8, "cache_dir": cache, "save_model": "false"}
-        runs.append(lab.flags(run_name=run_name, **{**common, **settings}))
-    ended = train_ranks(2, runs, faults=[fault for fault, _ in CASES.values()], tiny=True)
+        runs.append(Training(lab.flags(run_name=run_name, **{**common, **settings}), fault=fault))
+    ended = train_all(runs, tiny=True)
     return lab, dict(zip(CASES, ended, strict=True))
 
 

@@ -14,8 +14,8 @@ from fsdp_lab import results
 from fsdp_lab.checkpoint.folder import Manifest
 from fsdp_lab.checkpoint.safe_load import load_own
 from tests.distributed import preload
-from tests.fsdp_lab.resuming import StopAfter, Training, train_all
 from tests.fsdp_lab.test_train import Lab
+from tests.fsdp_lab.training_ranks import StopAfter, Training, train_all
 
 preload("fsdp_lab.train")
 HOOKED = {"param_compress": "identity"}  # no direction that has to be watched through a profiler, which is slow
@@ -55,7 +55,7 @@ def train_whole_and_resumed(lab: Lab, method: str) -> None:
         settings |= {"data_mix": lab.mix(), "shuffle_documents": 8, "shuffle_rows": 4}
     whole = Training(flags(lab, f"{method}-whole", **settings))
     settings["resume"] = checkpoint(lab, f"{method}-whole", STOP)
-    assert train_all([whole, Training(flags(lab, f"{method}-resumed", **settings))]) == [None, None]
+    assert train_all([whole, Training(flags(lab, f"{method}-resumed", **settings))], tiny=True) == [None, None]
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -70,7 +70,7 @@ def runs(lab: Lab) -> Lab:
     """Top-k's, and one that is told to stop before its evaluation, has saved nothing until then, and goes on."""
     train_whole_and_resumed(lab, "topk")
     stopped = [*flags(lab, "topk-stopped", grad_error_every=0, **METHODS["topk"]), "--save_steps", "0"]
-    ended = train_all([Training(stopped, StopAfter(STOP)), Training(stopped)])
+    ended = train_all([Training(stopped, event=StopAfter(STOP)), Training(stopped)], tiny=True)
     assert ended == ["Preempted: a signal to another rank", None]
     return lab
 
@@ -158,7 +158,7 @@ def others(runs: Lab) -> dict[str, str | None]:
     trainings["virtual-whole"] = Training(flags(runs, "virtual-whole", **virtual), ranks=1)
     virtual["resume"] = checkpoint(runs, "virtual-whole", STOP)
     trainings["virtual-resumed"] = Training(flags(runs, "virtual-resumed", **virtual), ranks=1)
-    return dict(zip(trainings, train_all(list(trainings.values())), strict=True))
+    return dict(zip(trainings, train_all(list(trainings.values()), tiny=True), strict=True))
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_goes_on(runs: Lab, others: dict[str, str | None]) -> None:

@@ -20,7 +20,7 @@ from fsdp_lab.results import TIMES
 from fsdp_lab.results.schema import problems
 from fsdp_lab.settings import ConfigError
 from tests.fsdp_lab.test_train import Lab
-from tests.fsdp_lab.training_ranks import train_ranks
+from tests.fsdp_lab.training_ranks import Training, train_all
 
 RUNS: dict[str, dict[str, Any]] = {
     "none": {"comm_compress": "none", "gradient_accumulation_steps": 2},
@@ -63,16 +63,16 @@ class Played:
         self.lab = Lab(folder)
         save_tiny_model(folder / "tiny")
         both = self.flags("int8", 2, False, run_name="both", virtual_ranks=4)
-        self.refused = train_ranks(2, [*(self.flags(name, 2, False) for name in RUNS), both])[-1]
-        train_ranks(4, [self.flags(name, 4, False) for name in ABOVE_TWO])
-        self.ended = train_ranks(
-            1,
-            [
-                *(self.flags(name, 2, True) for name in RUNS),
-                *(self.flags(name, 4, True) for name in ABOVE_TWO),
-                self.flags("int8", 3, True, run_name="void", learning_rate=1e30, max_nonfinite_steps=3, warmup_steps=0),
-            ],
-        )
+        on_two = [*(self.flags(name, 2, False) for name in RUNS), both]
+        self.refused = train_all([Training(flags) for flags in on_two])[-1]
+        train_all([Training(self.flags(name, 4, False), ranks=4) for name in ABOVE_TWO])
+        void = {"learning_rate": 1e30, "max_nonfinite_steps": 3, "warmup_steps": 0}
+        played = [
+            *(self.flags(name, 2, True) for name in RUNS),
+            *(self.flags(name, 4, True) for name in ABOVE_TWO),
+            self.flags("int8", 3, True, run_name="void", **void),
+        ]
+        self.ended = train_all([Training(flags, ranks=1) for flags in played])
         self.rows = {row["run_name"]: row for row in self.lab.rows()}
 
     def flags(self, name: str, world: int, virtual: bool, **changes: Any) -> list[str]:

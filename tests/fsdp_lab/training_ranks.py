@@ -3,70 +3,90 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import traceback
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from typing import Any
 
-from tests.distributed import _CONTEXT, _collect, free_port
+from tests.distributed import answers, free_port
 
 
-def train_ranks(
-    world: int, runs: list[list[str]], timeout: float = 300, faults: list[str] | None = None, tiny: bool = False
-) -> list[str | None]:
-    """Train with each of the flags of ``runs``, one after the other, on ``world`` ranks; what rank 0's ended with.
+@dataclass(frozen=True)
+class Training:
+    """One call of the trainer: its flags, on how many of the ranks, what happens, and when.
 
-    None for a run that went well, or its exception as "Type: message". One start of the ranks for all runs.
-    ``faults``: what the fault injector is told in each of them. ``tiny``: with a model that costs next to nothing.
+    ``fault``: what the fault injector is told. ``event(run, step)`` is called on every rank when the step is over,
+    before the ranks agree to go on.
     """
-    faults = [""] * len(runs) if faults is None else faults
-    ports, pipes, processes = [free_port() for _ in runs], [], []
-    for rank in range(world):
-        ours, theirs = _CONTEXT.Pipe(duplex=False)
-        process = _CONTEXT.Process(target=_train, args=(rank, world, ports, runs, faults, tiny, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        pipes.append(ours)
-        processes.append(process)
-    try:
-        ended: list[str | None] = _collect(pipes, timeout)[0]
-        return ended
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+
+    flags: list[str]
+    ranks: int = 2
+    fault: str = ""
+    event: Callable[[Any, int], None] | None = None
 
 
-def _train(
-    rank: int,
-    world: int,
-    ports: list[int],
-    runs: list[list[str]],
-    faults: list[str],
-    tiny: bool,
-    pipe: Connection,
-) -> None:
+@dataclass(frozen=True)
+class StopAfter:
+    """One rank is told to stop at the end of ``step``."""
+
+    step: int
+    rank: int = 1
+
+    def __call__(self, run: Any, step: int) -> None:
+        if step == self.step and run.ranks.rank == self.rank:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train_all(trainings: list[Training], timeout: float = 600, tiny: bool = False) -> list[str | None]:
+    """What rank 0's trainings ended with, one after the other: None, or the exception as "Type: message".
+
+    ``tiny``: gpt2-nano is a model that costs next to nothing.
+    """
+    world = max(training.ranks for training in trainings)
+    ports = [free_port() for _ in trainings]
+    ended: list[str | None] = answers(world, _train, ports, trainings, tiny, timeout=timeout)[0]
+    return ended
+
+
+def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, pipe: Connection) -> None:
     from fsdp_lab import presets
     from fsdp_lab.cli import parse
     from fsdp_lab.faults import VARIABLE
     from fsdp_lab.preempt import Preempted
+    from fsdp_lab.run import Run
     from fsdp_lab.train import train
 
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     if tiny:
         shape = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 64}
         presets.PRESETS["gpt2-nano"] = replace(presets.PRESETS["gpt2-nano"], shape=shape)
-    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
-    os.environ |= {name: str(value) for name, value in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    ended = []
-    for port, flags, fault in zip(ports, runs, faults, strict=True):
-        os.environ |= {"MASTER_PORT": str(port), VARIABLE: fault}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    plain = Run._count_nonfinite
+    ended: list[str | None] = []
+    for port, training in zip(ports, trainings, strict=True):
+        if rank >= training.ranks:
+            continue
+        where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": training.ranks, "LOCAL_WORLD_SIZE": training.ranks}
+        os.environ |= {name: str(value) for name, value in where.items()}
+        os.environ |= {"MASTER_PORT": str(port), VARIABLE: training.fault}
+
+        def step_is_over(run: Run, outcome: Any, event: Any = training.event) -> None:
+            plain(run, outcome)
+            if event is not None:
+                event(run, run.done + 1)
+
+        Run._count_nonfinite = step_is_over  # type: ignore[method-assign]
         try:
-            train(parse(flags))
+            train(parse(training.flags))
             ended.append(None)
         except (Exception, Preempted) as error:
             ended.append(f"{type(error).__name__}: {error}")
+            if not training.fault and not isinstance(error, ValueError | Preempted):
+                traceback.print_exc()
     pipe.send((True, ended))
     pipe.close()
     sys.stdout.flush()

@@ -18,15 +18,7 @@ from fsdp_lab.models import folder as folder_module
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.models.folder import save_folder
-from tests.fsdp_lab.models.tiny import TINY, logits_of, save_tiny, some_tokens
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    for name in TINY:
-        save_tiny(name, folder)
-    return folder
+from tests.fsdp_lab.models.tiny import TINY, logits_of, some_tokens
 
 
 def logits(model: Any) -> torch.Tensor:

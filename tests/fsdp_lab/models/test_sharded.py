@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.distributed import preload, run_ranks
-from tests.fsdp_lab.models.tiny import CONTEXT, TINY, VOCABULARY, logits_of, save_tiny, some_tokens, tiny_config
+from tests.fsdp_lab.models.tiny import CONTEXT, TINY, VOCABULARY, logits_of, some_tokens, tiny_config
 
 preload("fsdp_lab.models")
 
@@ -59,23 +59,15 @@ def load_compute_and_export(folder: Path, out: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    for name in TINY:
-        save_tiny(name, folder)
-    return folder
-
-
 @pytest.mark.parametrize("world", [1, 2])
-def test_logits_are_transformers_own_and_so_are_those_of_the_export(folder: Path, tmp_path: Path, world: int) -> None:
-    by_rank = run_ranks(world, load_compute_and_export, folder, tmp_path)
+def test_logits_are_transformers_own_and_so_are_those_of_the_export(tiny: Path, tmp_path: Path, world: int) -> None:
+    by_rank = run_ranks(world, load_compute_and_export, tiny, tmp_path)
     for name in TINY:
-        expected = logits_of(folder / name)
+        expected = logits_of(tiny / name)
         assert expected.std() > 0.1, "or everything would be close to it"
         for found in by_rank:
             torch.testing.assert_close(torch.from_numpy(found[name][0]), expected, atol=1e-4, rtol=1e-4)
-        whole = AutoModelForCausalLM.from_pretrained(folder / name).num_parameters()
+        whole = AutoModelForCausalLM.from_pretrained(tiny / name).num_parameters()
         assert sum(found[name][1] for found in by_rank) == whole, "sharded, each parameter once"
         assert torch.equal(logits_of(tmp_path / name), expected)
 
@@ -135,8 +127,8 @@ def gradients(folder: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_recomputed_activations_give_the_same_gradients_bit_for_bit(folder: Path) -> None:
-    for found in run_ranks(2, gradients, folder):
+def test_recomputed_activations_give_the_same_gradients_bit_for_bit(tiny: Path) -> None:
+    for found in run_ranks(2, gradients, tiny):
         for name in ("gpt2", "qwen3"):
             (loss, parts, calls), (same_loss, same_parts, more_calls) = found[f"{name}-False"], found[f"{name}-True"]
             assert (calls, more_calls) == (1, 2)

@@ -17,7 +17,7 @@ from fsdp_lab.results.schema import problems
 from tests.fsdp_lab.models.tiny import save_tiny
 from tests.fsdp_lab.test_train import Lab
 from tests.fsdp_lab.test_virtual_ranks import save_byte_tokenizer
-from tests.fsdp_lab.training_ranks import train_ranks
+from tests.fsdp_lab.training_ranks import Training, train_all
 
 
 class Trained:
@@ -26,16 +26,15 @@ class Trained:
     def __init__(self, folder: Path) -> None:
         self.lab = Lab(folder)
         save_byte_tokenizer(save_tiny("llama", folder))
-        *ended, self.flash, self.long = train_ranks(
-            2,
-            [
-                self.flags("real"),
-                self.flags("recomputed", activation_checkpointing="true"),
-                self.flags("flash", attention="flash"),
-                self.flags("long", max_length=64),
-            ],
-        )
-        assert {*ended, *train_ranks(1, [self.flags("virtual", virtual_ranks=2)])} == {None}
+        on_two = [
+            self.flags("real"),
+            self.flags("recomputed", activation_checkpointing="true"),
+            self.flags("flash", attention="flash"),
+            self.flags("long", max_length=64),
+        ]
+        *ended, self.flash, self.long = train_all([Training(flags) for flags in on_two])
+        ended += train_all([Training(self.flags("virtual", virtual_ranks=2), ranks=1)])
+        assert set(ended) == {None}
         self.rows = {row["run_name"]: row for row in self.lab.rows()}
 
     def flags(self, run_name: str, **changes: Any) -> list[str]:
