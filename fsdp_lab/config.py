@@ -47,6 +47,13 @@ class ModelConfig(Settings):
         "gpt2-62m with one",
     )
     model_dir: str | None = setting(None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3 or Llama to start from")
+    vocab_size: int | None = setting(
+        None,
+        "ids of GPT-2's tokenizer to train with: fewer keep its first merges only; none: the preset's (gpt2-mini, "
+        "llama-mini: 4096), else all 50257",
+        at_least=257,
+        at_most=50257,
+    )
     trust_pickle: bool = setting(
         False,
         "also read model_dir's weights from pickles (.bin), which can run code; otherwise only safetensors",

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from fsdp_lab.config import OptimConfig, TrainConfig
+from fsdp_lab.config import ModelConfig, OptimConfig, TrainConfig
 from fsdp_lab.data import (
     WIKI_LEADS,
     Batches,
@@ -242,7 +242,7 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
 
     ``check`` is called while working and waiting; what it raises ends both.
     """
-    tokenizer = load_tokenizer(Path(config.model.model_dir) if config.model.model_dir else None)
+    tokenizer = _tokenizer(config.model)
     tokenise = partial(
         prepare,
         tokenizer=tokenizer,
@@ -303,6 +303,12 @@ def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources:
         rows_per_step=batch_size * ranks.world * config.optim.gradient_accumulation_steps,
         say=tqdm.write if ranks.is_first else lambda text: None,
     )
+
+
+def _tokenizer(model: ModelConfig) -> TextTokenizer:
+    if model.model_dir is not None:
+        return load_tokenizer(Path(model.model_dir))
+    return load_tokenizer() if model.vocab_size is None else load_tokenizer(vocab_size=model.vocab_size)
 
 
 def cache_dir(chosen: str | None) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 from fsdp_lab import shapes
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.conflicts import check_data, check_virtual
+from fsdp_lab.settings import ConfigError
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Preset:
     """A model's shape (as its config.json names it) and defaults for what depends on the model's size.
 
     ``family``: the config.json's model_type. A shape without ``vocab_size`` gets the tokenizer's, and so does one whose
-    own is smaller: random weights are trained with GPT-2's tokenizer.
+    own is smaller: random weights are trained with GPT-2's tokenizer, of which ``vocab_size`` ids are kept (None: all).
     """
 
     max_length: int
@@ -26,15 +27,18 @@ class Preset:
     max_steps: int | None  # None: one epoch
     shape: Mapping[str, Any] = field(default_factory=dict)
     family: str = "gpt2"
+    vocab_size: int | None = None
 
 
 PRESETS = {
     "gpt2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.GPT2_NANO),
+    "gpt2-mini": Preset(128, 8, 2e-3, 60, 400, shapes.GPT2_MINI, vocab_size=4096),
     "gpt2-62m": Preset(512, 16, 1e-3, 100, None, shapes.GPT2_62M),
     "gpt2": Preset(512, 16, 6e-4, 100, None, shapes.GPT2),
     "qwen2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN2_NANO, "qwen2"),
     "qwen3-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN3_NANO, "qwen3"),
     "llama-nano": Preset(128, 4, 4e-3, 60, 320, shapes.LLAMA_NANO, "llama"),
+    "llama-mini": Preset(128, 8, 2e-3, 60, 400, shapes.LLAMA_MINI, "llama", vocab_size=4096),
     "smollm2-135m": Preset(512, 16, 6e-4, 100, None, shapes.SMOLLM2_135M, "llama"),
     "qwen2.5-0.5b": Preset(512, 8, 4e-4, 100, None, shapes.QWEN2_5_05B, "qwen2"),
     "qwen2.5-1.5b": Preset(512, 4, 3e-4, 100, None, shapes.QWEN2_5_15B, "qwen2"),
@@ -62,7 +66,10 @@ def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
             raise ValueError(
                 f"model: no preset {name!r}; known: {', '.join(PRESETS)} (or --model_dir for saved weights)"
             )
-        model, preset = replace(model, model=name), PRESETS[name]
+        preset = PRESETS[name]
+        model = replace(model, model=name, vocab_size=model.vocab_size or preset.vocab_size)
+    elif model.vocab_size is not None:
+        raise ConfigError(["vocab_size: model_dir brings its own tokenizer; leave vocab_size out"])
     else:
         preset = _LOADED
     steps_open = optim.max_steps is None and optim.num_epochs is None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-# Every step allocates the logits anew, and the kernel clears each of their pages: a third of the step on CPU with small
-# pages. Torch's own switch takes huge ones. But glibc before 2.38 cannot give a freed aligned block of its heap to the
-# next request of the same size: with small neighbours in the way a rank grew by 20 to 60 MB a step (docs/LOG.md). A
-# fixed threshold sends every block from 256 KiB on to mmap, which gives memory back; left alone, it rises to 32 MiB.
-ALLOCATOR = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_THRESHOLD_": str(256 << 10)}
+# The kernel clears what comes from mmap page by page in every step: up to a third of a CPU step. Torch's switch takes
+# huge pages for it; what is below the threshold comes from the heap, where freed memory is used again. Not all of it:
+# glibc before 2.38 cannot give a freed aligned block to the next request of the same size, and with blocks of hundreds
+# of MB there a rank grew without bound (docs/LOG.md), so the threshold must not rise by itself, as it would.
+ALLOCATOR = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 QUIET_PROFILER = {"KINETO_LOG_LEVEL": "6"}
 
 

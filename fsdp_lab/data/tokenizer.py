@@ -79,13 +79,14 @@ class TextTokenizer:
                     shutil.copyfile(source, folder / name)
 
 
-def load_tokenizer(model_dir: Path | None = None) -> TextTokenizer:
+def load_tokenizer(model_dir: Path | None = None, vocab_size: int = gpt2.VOCAB_SIZE) -> TextTokenizer:
     """The tokenizer of a local Hugging Face folder (its tokenizer.json), or GPT-2's when `model_dir` is None.
 
+    `vocab_size`: of GPT-2's, the ids to keep: a smaller vocabulary has only the first merges.
     Raises DataError if the folder has no readable tokenizer.json or no token that ends a document.
     """
     if model_dir is None:
-        return TextTokenizer(gpt2.gpt2_tokenizer(), 50256)
+        return TextTokenizer(gpt2.gpt2_tokenizer(vocab_size), eot_id=vocab_size - 1)
     path = model_dir / "tokenizer.json"
     try:
         core = Tokenizer.from_buffer(path.read_bytes())
@@ -107,12 +108,12 @@ def _end_of_text(core: Tokenizer, folder: Path) -> int:
 
 
 def _save_gpt2(core: Tokenizer, folder: Path) -> None:
-    pairs = gpt2.merges()
+    vocab_size = core.get_vocab_size()
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), gpt2.END_OF_TEXT)
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "model_max_length": 1024, **special}
     write_bytes(folder / "tokenizer.json", core.to_str(pretty=True).encode())
     write_json(folder / "tokenizer_config.json", config)
     write_json(folder / "special_tokens_map.json", special)
     # The two files of older readers, which know no tokenizer.json.
-    write_json(folder / "vocab.json", gpt2.vocabulary(pairs))
-    write_bytes(folder / "merges.txt", gpt2.merges_text().encode())
+    write_json(folder / "vocab.json", gpt2.vocabulary(gpt2.merges(vocab_size)))
+    write_bytes(folder / "merges.txt", gpt2.merges_text(vocab_size).encode())

@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import os
@@ -37,10 +38,22 @@ def test_vocabulary_is_openai_s_encoder_json(tokenizer: TextTokenizer) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_decoding_gives_back_the_text(text: str) -> None:
-    tokenizer = _gpt2()
+@given(text=st.text(st.characters(exclude_categories=["Cs"])), vocab_size=st.sampled_from([257, 4096, 50257]))
+def test_decoding_gives_back_the_text(text: str, vocab_size: int) -> None:
+    tokenizer = _gpt2(vocab_size)
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("vocab_size", [257, 1000, 4096])
+def test_a_smaller_vocabulary_is_gpt2_s_first_merges(vocab_size: int) -> None:
+    whole, small = _gpt2(), _gpt2(vocab_size)
+    assert (small.vocab_size, small.eot_id) == (vocab_size, vocab_size - 1)
+    for token, number in small.core.get_vocab(with_added_tokens=False).items():
+        if number != small.eot_id:
+            assert whole.core.token_to_id(token) == number
+    for text in TEXTS:  # encoding stops merging earlier; what it then says is what the whole tokenizer begins with
+        assert len(small.encode(text)) >= len(whole.encode(text))
+    assert _gpt2(257).encode("Hello").tolist() == [whole.core.token_to_id(letter) for letter in "Hello"]
 
 
 def test_batch_equals_one_by_one(tokenizer: TextTokenizer) -> None:
@@ -58,16 +71,18 @@ def test_a_saved_tokenizer_finds_the_same_token_cache(tokenizer: TextTokenizer, 
     assert load_tokenizer(tmp_path / "saved").fingerprint == tokenizer.fingerprint
 
 
-def test_transformers_load_the_saved_folder_offline(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocab_size", [4096, 50257])
+def test_transformers_load_the_saved_folder_offline(vocab_size: int, tmp_path: Path) -> None:
+    tokenizer = _gpt2(vocab_size)
     tokenizer.save_pretrained(tmp_path / "gpt2")
     program = (
         "import json, sys, transformers\n"
         "for name in ('AutoTokenizer', 'GPT2TokenizerFast'):\n"
         "    loaded = getattr(transformers, name).from_pretrained(sys.argv[1])\n"
-        "    assert (len(loaded), loaded.eos_token_id) == (50257, 50256), (name, len(loaded))\n"
+        "    assert len(loaded) == loaded.eos_token_id + 1 == int(sys.argv[3]), (name, len(loaded))\n"
         "    print(json.dumps(loaded(json.loads(sys.argv[2]))['input_ids']))\n"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "gpt2"), json.dumps(TEXTS)]
+    command = [sys.executable, "-c", program, str(tmp_path / "gpt2"), json.dumps(TEXTS), str(vocab_size)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -130,7 +145,6 @@ def _small(folder: Path) -> TextTokenizer:
     return load_tokenizer(folder)
 
 
-def _gpt2(cache: list[TextTokenizer] = []) -> TextTokenizer:  # noqa: B006 (hypothesis takes no fixture here)
-    if not cache:
-        cache.append(load_tokenizer())
-    return cache[0]
+@functools.cache
+def _gpt2(vocab_size: int = 50257) -> TextTokenizer:
+    return load_tokenizer(vocab_size=vocab_size)
