@@ -50,9 +50,10 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
     "powersgd": [{}, {"rank": 1}, {"rank": 8}],
     "lowrank": [
         {},
-        {"lines": 0.02, "line_scales": True},
-        {"rank": 4, "lines": 0.01, "line_scales": True},
-        {"lines": 0.02, "line_scales": True, "values": "int8"},
+        {"values": "int4"},
+        {"rank": 4, "values": "int4", "lines": 0.01},
+        {"rank": 16},
+        {"lines": 0.0, "line_scales": False},
     ],
     "sketch": [{}, {"ratio": 0.005}, {"ratio": 0.05}],
     # without its uncompressed first steps, which would be all that a table of two collectives shows

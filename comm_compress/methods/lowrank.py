@@ -38,9 +38,9 @@ class LowRankConfig:
     """
 
     rank: int = 8
-    lines: float = 0.0
-    line_scales: bool = False
-    values: Mapping[str, Any] | str = "int4"
+    lines: float = 0.02
+    line_scales: bool = True
+    values: Mapping[str, Any] | str = "int8"
     rest: Mapping[str, Any] | str = "int8"
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class _Factors(NamedTuple):
 
 @register("lowrank", LowRankConfig, error_feedback=True)
 class LowRank(Codec):
-    """M ~ S + D U V^T: the largest lines as they are, the others by factors with a step of subspace iteration.
+    """M ~ D (S + U V^T): the largest lines as they are, the others by factors with a step of subspace iteration.
 
         V = orthonormal(M^T M V')       V' from the last step, for each destination; bfloat16 on the wire
         U = M V (V^T V)^-1              the best left factor for the rounded V; by the codec ``values``
@@ -187,9 +187,9 @@ class LowRank(Codec):
             matrices, index, scales, rights, parts[::2], parts[1::2], strict=True
         ):
             lines = left.view(m.r, m.long).t().contiguous() @ right.t()
+            lines[which] = whole.view(m.whole, m.short)
             if m.scaled:
                 lines *= torch.exp2(exponents.float())[:, None]
-            lines[which] = whole.view(m.whole, m.short)
             m.tall(out).copy_(lines)
         others = _others(matrices, out.numel())
         put_columns(_decoded(self.rest, reader.rest(), sum(b - a for a, b in others)), others, out)
@@ -199,7 +199,7 @@ def _factor(m: _Matrix, lines: Tensor, start: Tensor) -> _Factors:
     """``lines`` ``[long, short]``, ``start`` ``[short, r]``."""
     exponents = lines.new_empty(0, dtype=torch.int8)
     index = lines.new_empty(0, dtype=torch.int64)
-    weights = None
+    whole = lines[index]
     if m.scaled or m.whole:
         lengths = torch.linalg.vector_norm(lines, dim=1)
         weights = torch.ones_like(lengths)
@@ -208,9 +208,8 @@ def _factor(m: _Matrix, lines: Tensor, start: Tensor) -> _Factors:
             weights = torch.exp2(-exponents.float())
         if m.whole:
             index = lengths.topk(m.whole).indices.sort().values
+            whole = lines[index] * weights[index, None]
             weights[index] = 0
-    whole = lines[index]
-    if weights is not None:
         lines = lines * weights[:, None]
     turned = lines @ start
     right = orthonormal(((turned / _peak(turned)).t() @ lines).t()).bfloat16()  # faster than lines.t() @ turned

@@ -88,10 +88,10 @@ PROJECTIONS: Rows = [
     ("powersgd", {"rank": 2, "min_compression_rate": 0.1, "error_feedback": False}),
     ("powersgd", {"rank": 3, "min_compression_rate": 0.1, "warm_start": False, "error_feedback": {"dtype": "bf16"}}),
     ("lowrank", {}),
-    ("lowrank", {"rank": 1, "lines": 0.1, "line_scales": True, "error_feedback": False}),
+    ("lowrank", {"rank": 1, "lines": 0.0, "line_scales": False, "values": "int4", "error_feedback": False}),
     (
         "lowrank",
-        {"rank": 2, "line_scales": True, "values": "int8", "rest": "identity", "error_feedback": {"decay": 0.9}},
+        {"rank": 2, "lines": 0.1, "values": "int4", "rest": "identity", "error_feedback": {"decay": 0.9}},
     ),
     ("sketch", {}),
     ("sketch", {"sketch_rows": 3, "columns": 50, "k": 5, "oversample": 2, "keep": "k"}),

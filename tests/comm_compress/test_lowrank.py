@@ -19,7 +19,8 @@ from comm_compress.segments import Segment, flatten, segments_of, unflatten
 from comm_compress.state import State
 from tests.comm_compress.table import build, codec
 
-EXACT = {"values": "identity", "rest": "identity"}
+PLAIN = {"lines": 0.0, "line_scales": False}
+EXACT = {**PLAIN, "values": "identity", "rest": "identity"}
 BF16 = 2.0**-8  # the rounding of the right factor tilts the space that the left one is fitted in
 
 
@@ -86,7 +87,7 @@ def test_few_large_lines_arrive_exactly_and_leave_the_factors_to_the_others(wide
     values = random(100, 1) @ random(1, 30, seed=1)
     values[[3, 50, 99]] = 40 * random(3, 30, seed=2)
     row, state = matrix(values.T.contiguous() if wide else values)
-    sent, encoded = passes(codec("lowrank", {"rank": 1, "lines": 0.03, **EXACT}), row, state, 1)
+    sent, encoded = passes(codec("lowrank", {"rank": 1, **EXACT, "lines": 0.03}), row, state, 1)
     lines = sent.view(30, 100).T if wide else sent.view(100, 30)
     assert torch.equal(lines[[3, 50, 99]], values[[3, 50, 99]])
     assert relative(lines, values) < BF16
@@ -99,7 +100,7 @@ def test_scaled_lines_each_have_the_same_relative_error_whatever_their_size(seed
     """Bit for bit, for powers of two: they leave the exponents' way only."""
     values = random(64, 20, seed=seed)
     powers = torch.exp2(torch.randint(-40, 40, (64, 1), generator=torch.Generator().manual_seed(seed)).float())
-    method = codec("lowrank", {"rank": 3, "line_scales": True})
+    method = codec("lowrank", {"rank": 3, "lines": 0.0})
     plain, _ = passes(method, *matrix(values))
     scaled, _ = passes(method, *matrix(values * powers))
     assert torch.equal(scaled.view(64, 20), plain.view(64, 20) * powers)
@@ -149,7 +150,7 @@ def test_the_gradient_of_a_softmax_takes_a_bit_where_int4_takes_four() -> None:
     F.cross_entropy(hidden @ weight.T + frequency, targets).backward()
     assert weight.grad is not None
     row, state = matrix(weight.grad)
-    config = {"rank": 4, "lines": 0.02, "line_scales": True}
+    config = {"rank": 4, "values": "int4"}
     sent, encoded = passes(codec("lowrank", config), row, state, 2)
     int4 = codec("int4", {})
     rival = int4.decode(int4.encode(row, State()))
@@ -173,7 +174,7 @@ def test_the_right_factors_are_kept_and_forgotten_with_a_void_step() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("config", [{}, {"lines": 0.1}, {"line_scales": True}, EXACT])
+@pytest.mark.parametrize("config", [{}, {"lines": 0.0}, {"line_scales": False}, EXACT])
 def test_what_is_not_finite_is_seen(bad: float, config: dict[str, Any]) -> None:
     values = random(60, 30)
     values[7, 7] = bad
@@ -192,7 +193,7 @@ def test_it_scales_with_the_gradient(exponent: int) -> None:
 def test_as_changes_of_parameters_replicas_stay_close() -> None:
     """A random walk whose steps are nearly of rank one: delta feeds back what the factors leave out."""
     shape, errors, moves = (120, 40), [], []
-    method = build("delta", {"values": {"method": "lowrank", "rank": 2, "lines": 0.02}})
+    method = build("delta", {"values": {"method": "lowrank", "rank": 2, "line_scales": False}})
     states = simulate.states(2)
     for state in states:
         state.segments = segments_of([("weight", (2 * shape[0], shape[1]))], 2)
