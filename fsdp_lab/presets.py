@@ -32,13 +32,13 @@ class Preset:
 
 PRESETS = {
     "gpt2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.GPT2_NANO),
-    "gpt2-mini": Preset(128, 8, 2e-3, 60, 400, shapes.GPT2_MINI, vocab_size=4096),
+    "gpt2-mini": Preset(128, 4, 2e-3, 60, 400, shapes.GPT2_MINI, vocab_size=4096),
     "gpt2-62m": Preset(512, 16, 1e-3, 100, None, shapes.GPT2_62M),
     "gpt2": Preset(512, 16, 6e-4, 100, None, shapes.GPT2),
     "qwen2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN2_NANO, "qwen2"),
     "qwen3-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN3_NANO, "qwen3"),
     "llama-nano": Preset(128, 4, 4e-3, 60, 320, shapes.LLAMA_NANO, "llama"),
-    "llama-mini": Preset(128, 8, 2e-3, 60, 400, shapes.LLAMA_MINI, "llama", vocab_size=4096),
+    "llama-mini": Preset(128, 4, 2e-3, 60, 400, shapes.LLAMA_MINI, "llama", vocab_size=4096),
     "smollm2-135m": Preset(512, 16, 6e-4, 100, None, shapes.SMOLLM2_135M, "llama"),
     "qwen2.5-0.5b": Preset(512, 8, 4e-4, 100, None, shapes.QWEN2_5_05B, "qwen2"),
     "qwen2.5-1.5b": Preset(512, 4, 3e-4, 100, None, shapes.QWEN2_5_15B, "qwen2"),
