@@ -199,7 +199,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def _cell(outcome: Outcome | None) -> str:
     if outcome is None:
         return ""
-    parts = ["no fault came" if outcome.seconds is None else f"{outcome.seconds:.0f} s"]
+    parts = ["finished" if outcome.seconds is None else f"{outcome.seconds:.0f} s"]
     if outcome.kept is not None:
         parts.append(f"from {outcome.kept}")
     if outcome.equal is not None:

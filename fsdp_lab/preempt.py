@@ -74,7 +74,7 @@ class Stop:
         if flag.item():
             self.is_agreed = True
             self.heeded()
-            raise Preempted(self._received or "a signal to another rank")
+            raise Preempted(_who_was_told(self._ranks.gather(self._received)))
 
     def dead_ranks(self) -> list[int]:
         """Ranks on this machine whose process has ended."""
@@ -107,3 +107,11 @@ class Stop:
         if not self._heeded.wait(self._grace_s):
             faulthandler.dump_traceback(all_threads=True)
             self._unheeded(signal.Signals(number).name)
+
+
+def _who_was_told(received: list[str | None]) -> str:
+    """``SIGTERM`` where all ranks were, as a launcher tells them, else ``SIGUSR2 to rank 1``."""
+    ranks = [rank for rank, name in enumerate(received) if name is not None]
+    names = " and ".join(sorted({name for name in received if name is not None}))
+    some = ranks if len(ranks) < len(received) else []
+    return names + (f" to rank {', '.join(map(str, some))}" if some else "")

@@ -71,7 +71,7 @@ def runs(lab: Lab) -> Lab:
     train_whole_and_resumed(lab, "topk")
     stopped = [*flags(lab, "topk-stopped", grad_error_every=0, **METHODS["topk"]), "--save_steps", "0"]
     ended = train_all([Training(stopped, event=StopAfter(STOP)), Training(stopped)], tiny=True)
-    assert ended == ["Preempted: a signal to another rank", None]
+    assert ended == ["Preempted: SIGTERM to rank 1", None]
     return lab
 
 
