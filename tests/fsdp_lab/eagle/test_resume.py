@@ -1,0 +1,112 @@
+"""A draft's training that goes on ends where the uninterrupted one does, bit for bit; the best draft is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from fsdp_lab import results
+from fsdp_lab.checkpoint.folder import Manifest
+from fsdp_lab.checkpoint.safe_load import load_own
+from fsdp_lab.eagle.export import load_draft
+from fsdp_lab.results.schema import problems
+from tests.distributed import preload
+from tests.fsdp_lab.eagle.test_train import chats, words
+from tests.fsdp_lab.eagle.tiny import save_target
+from tests.fsdp_lab.test_resume import same
+from tests.fsdp_lab.training_ranks import StopAfter, Training, train_all
+
+preload("fsdp_lab.eagle.train")
+STEPS, STOP = 6, 3
+TOPK = {"comm_compress": "topk", "comm_config_json": '{"ratio": 0.05}', "param_compress": "identity"}
+MEASURED = {"eval_steps": 2, "eval_prompts": 3, "eval_max_new_tokens": 8, "num_drafts": 3}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str | None]]:
+    folder = tmp_path_factory.mktemp("drafts")
+    save_target(folder / "target")
+    chats(folder / "chats.jsonl")
+
+    def flags(name: str, **settings: Any) -> list[str]:
+        fixed = {"run_name": name, "max_steps": STEPS, "save_steps": STOP, "log_interval": 1}
+        more = [word for k, v in (fixed | settings).items() for word in (f"--{k}", str(v))]
+        return [*words(folder, *more), "--output_dir", str(folder / name)]
+
+    topk = TOPK | MEASURED | {"eval_data": folder / "chats.jsonl"}
+    stopped = flags("topk-stopped", **topk, gradient_accumulation_steps=2)
+    trainings = [
+        Training(flags("none-whole"), draft=True),
+        Training(flags("none-resumed", resume=checkpoint(folder, "none-whole", STOP)), draft=True),
+        Training(flags("topk-whole", **topk, gradient_accumulation_steps=2), draft=True),
+        Training(stopped, event=StopAfter(STOP), draft=True),
+        Training(stopped, draft=True),
+    ]
+    return folder, train_all(trainings)
+
+
+def checkpoint(folder: Path, run: str, step: int) -> Path:
+    return folder / run / "runs" / run / "checkpoints" / f"step-{step:08d}"
+
+
+def row(folder: Path, run: str) -> dict[str, Any]:
+    return [row for row in results.load(folder / "results.jsonl") if row["run_name"] == run][-1]
+
+
+def test_a_stop_signal_ends_it_and_the_same_command_goes_on(ended: tuple[Path, list[str | None]]) -> None:
+    folder, said = ended
+    assert said == [None, None, None, "Preempted: a signal to another rank", None]
+    rows = [row for row in results.load(folder / "results.jsonl") if row["run_name"] == "topk-stopped"]
+    assert [(row["status"], row["saved_step"]) for row in rows] == [("preempted", STOP), ("ok", STEPS)]
+    assert rows[1]["resumed_at_steps"] == [STOP]
+    assert not any(problems(row) for row in rows)
+
+
+@pytest.mark.parametrize(("whole", "resumed"), [("none-whole", "none-resumed"), ("topk-whole", "topk-stopped")])
+def test_it_ends_where_the_uninterrupted_one_does(
+    ended: tuple[Path, list[str | None]], whole: str, resumed: str
+) -> None:
+    folder, _ = ended
+    weights = [(folder / name / "draft" / "model.safetensors") for name in (whole, resumed)]
+    one, other = (load_draft(path.parent).state_dict() for path in weights)
+    assert same(dict(one), dict(other))
+    first, second = row(folder, whole), row(folder, resumed)
+    for name in (
+        "train_loss",
+        "train_loss_by_position",
+        "train_accuracy_by_position",
+        "tokens_seen",
+        "tau",
+        "tau_step",
+    ):
+        assert first[name] == second[name], name
+    if whole == "none-whole":
+        return
+    assert first["bytes_compressed_total"] == second["bytes_compressed_total"]
+    paths = [checkpoint(folder, name, STEPS) for name in (whole, resumed)]
+    files = [
+        {entry.name: entry.sha256 for entry in Manifest.read(path).files if entry.name.startswith("weights/__")}
+        for path in paths
+    ]
+    assert len(files[0]) == 2, "a part of draft and optimizer for each rank"
+    assert files[0] == files[1]
+    for rank in range(2):
+        mine, theirs = (load_own(path / f"rank-{rank}.pt") for path in paths)
+        assert all(same(mine[part], theirs[part]) for part in ("compressors", "data", "also", "schedule"))
+
+
+def test_the_best_measured_draft_is_kept(ended: tuple[Path, list[str | None]]) -> None:
+    """As the curve has it: the first of those with the largest tau; after every second step and at the end."""
+    folder, _ = ended
+    curve = (folder / "topk-stopped" / "runs" / "topk-stopped" / "curve.jsonl").read_text().splitlines()
+    measured = [(line["tau"], line["step"]) for line in map(json.loads, curve) if "tau" in line]
+    assert [step for _, step in measured] == [2, 4, 6]
+    best = max(measured, key=lambda m: (m[0], -m[1]))
+    found = row(folder, "topk-stopped")
+    assert (found["tau"], found["tau_step"], found["tau_prompts"]) == (pytest.approx(best[0]), best[1], 3)
+    with safe_open(folder / "topk-stopped" / "draft" / "model.safetensors", "pt") as file:
+        assert (file.metadata()["step"], float(file.metadata()["tau"])) == (str(best[1]), found["tau"])
