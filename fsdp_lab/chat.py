@@ -145,8 +145,8 @@ def with_draft(model: PreTrainedModel, folder: Path, settings: ChatSettings) -> 
     from fsdp_lab.eagle.export import load_draft
 
     draft = load_draft(folder).float().eval()
+    draft.check_target(model.config)
     target = Target(model, draft.shape.layers)
-    draft.check_target(target)
 
     def say(prompt: list[int], end: int) -> Said:
         sampling = Sampling(settings.temperature, settings.top_k, seed=int(torch.randint(2**31, ())))

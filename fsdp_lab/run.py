@@ -364,7 +364,7 @@ class Run:
         watched = self.comm.must_be_watched and self.ranks.world > 1
         wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS * watched
         traces = self.logs / "profiler" if config.profile else None
-        return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank)
+        return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank, self.done)
 
     def _observe(self, events: Iterable[Any]) -> None:
         """Hand the profiled window's stock collectives, all ranks', to whoever accounts for them; collective."""

@@ -74,8 +74,8 @@ class Choice:
                 self._save({"run_name": run.name, "tau": repr(now.tau), "step": str(step)})
         run.show(step, "tau", now.tau)
         self._best = best
-        before = "" if best is now else f"; that of step {best.step} is kept, {best.tau:.3f}"
-        run.tell(f"{now.tau:.3f} tokens a pass of the target after {step} steps{before}")
+        if best is not now:
+            run.tell(f"the draft of step {best.step} stays the best: tau {best.tau:.4g}")
 
     def _tau(self) -> float:
         """Over all prompts; each rank answers a share of them, or all together where they share the target."""

@@ -154,9 +154,9 @@ class Draft(nn.Module):
         """Target ids of its tokens, int64 ``[D]``."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
-    def check_target(self, target: Target) -> None:
-        """ValueError when it was made for a target of other sizes."""
-        own, theirs = (len(self.t2d), self.shape.hidden_size), (target.vocab_size, int(target.config.hidden_size))
+    def check_target(self, config: Any) -> None:
+        """ValueError when it was made for a target of other sizes than transformers' ``config`` says."""
+        own, theirs = (len(self.t2d), self.shape.hidden_size), (int(config.vocab_size), int(config.hidden_size))
         if own != theirs:
             raise ValueError(
                 f"draft: made for a target of {own[0]:,} tokens and hidden size {own[1]}, "

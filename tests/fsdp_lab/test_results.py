@@ -45,6 +45,12 @@ def example(**changes: Any) -> dict[str, Any]:
     return row | derived(row) | changes
 
 
+def test_a_draft_has_no_perplexity_and_only_a_draft() -> None:
+    row = example(val_loss=None, val_ppl=None, val_tokens=None, eval_weights=None)
+    assert len(problems(row)) == 4
+    assert problems(row | {"draft_target": "a folder"}) == []
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "results.jsonl"

@@ -46,6 +46,11 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str | No
         Training(stopped, event=StopAfter(STOP), draft=True),
         Training(stopped, draft=True),
     ]
+    sharded = {"comm_compress": "int8", "shard_target": "true", **MEASURED, "eval_steps": STOP}
+    sharded["eval_data"] = folder / "chats.jsonl"
+    path = checkpoint(folder, "sharded-whole", STOP)  # from there on it is measured before it is trained
+    trainings.append(Training(flags("sharded-whole", **sharded), draft=True))
+    trainings.append(Training(flags("sharded-resumed", **sharded, resume=path), draft=True))
     return folder, train_all(trainings)
 
 
@@ -59,14 +64,17 @@ def row(folder: Path, run: str) -> dict[str, Any]:
 
 def test_a_stop_signal_ends_it_and_the_same_command_goes_on(ended: tuple[Path, list[str | None]]) -> None:
     folder, said = ended
-    assert said == [None, None, None, "Preempted: a signal to another rank", None]
+    assert said == [None, None, None, "Preempted: a signal to another rank", None, None, None]
     rows = [row for row in results.load(folder / "results.jsonl") if row["run_name"] == "topk-stopped"]
     assert [(row["status"], row["saved_step"]) for row in rows] == [("preempted", STOP), ("ok", STEPS)]
     assert rows[1]["resumed_at_steps"] == [STOP]
     assert not any(problems(row) for row in rows)
 
 
-@pytest.mark.parametrize(("whole", "resumed"), [("none-whole", "none-resumed"), ("topk-whole", "topk-stopped")])
+@pytest.mark.parametrize(
+    ("whole", "resumed"),
+    [("none-whole", "none-resumed"), ("topk-whole", "topk-stopped"), ("sharded-whole", "sharded-resumed")],
+)
 def test_it_ends_where_the_uninterrupted_one_does(
     ended: tuple[Path, list[str | None]], whole: str, resumed: str
 ) -> None:
@@ -84,9 +92,9 @@ def test_it_ends_where_the_uninterrupted_one_does(
         "tau_step",
     ):
         assert first[name] == second[name], name
+    assert 0 < first["bytes_compressed_total"] == second["bytes_compressed_total"]
     if whole == "none-whole":
         return
-    assert first["bytes_compressed_total"] == second["bytes_compressed_total"]
     paths = [checkpoint(folder, name, STEPS) for name in (whole, resumed)]
     files = [
         {entry.name: entry.sha256 for entry in Manifest.read(path).files if entry.name.startswith("weights/__")}

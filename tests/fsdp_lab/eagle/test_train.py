@@ -159,6 +159,16 @@ def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "expected tokens a pass of the target, 2 drafts" in said
 
 
+def test_a_stop_signal_is_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    save_target(tmp_path / "target")
+    chats(tmp_path / "chats.jsonl")
+    environment = [{**torchrun_environment(1)[0], "FSDP_LAB_FAULT": "usr2:step=2"}]
+    code, out, err = run_program(_main, [words(tmp_path, "--max_steps", "4", "--run_name", "a")], environment)
+    assert code == 143, err
+    assert "step 2 is saved" in out
+    assert "fsdp_lab.eagle.train: stopped by SIGUSR2" in err
+
+
 def test_mistakes_are_one_message(tmp_path: Path) -> None:
     chats(tmp_path / "chats.jsonl")
     code, _, err = run(tmp_path, 1)
