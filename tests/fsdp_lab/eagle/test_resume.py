@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from fsdp_lab import results
 from fsdp_lab.checkpoint.folder import Manifest
 from fsdp_lab.checkpoint.safe_load import load_own
-from fsdp_lab.eagle.export import load_draft
+from fsdp_lab.eagle.choice import Choice
+from fsdp_lab.eagle.config import EagleConfig
+from fsdp_lab.eagle.data import load_chat_tokenizer
+from fsdp_lab.eagle.decoding import speculate
+from fsdp_lab.eagle.evaluate import first_prompts
+from fsdp_lab.eagle.export import load_draft, save_draft, verifier_of
+from fsdp_lab.eagle.target import Target
 from fsdp_lab.results.schema import problems
+from fsdp_lab.run import Run
 from tests.distributed import preload
 from tests.fsdp_lab.eagle.test_train import chats, words
-from tests.fsdp_lab.eagle.tiny import save_target
+from tests.fsdp_lab.eagle.tiny import save_target, tiny_draft, tiny_target
 from tests.fsdp_lab.test_resume import same
 from tests.fsdp_lab.training_ranks import StopAfter, Training, train_all
 
@@ -118,3 +127,22 @@ def test_the_best_measured_draft_is_kept(ended: tuple[Path, list[str | None]]) -
     assert (found["tau"], found["tau_step"], found["tau_prompts"]) == (pytest.approx(best[0]), best[1], 3)
     with safe_open(folder / "topk-stopped" / "draft" / "model.safetensors", "pt") as file:
         assert (file.metadata()["step"], float(file.metadata()["tau"])) == (str(best[1]), found["tau"])
+    draft, target = load_draft(folder / "topk-stopped" / "draft"), Target.from_folder(folder / "target", torch.float32)
+    tokenizer = load_chat_tokenizer(folder / "target")
+    prompts = first_prompts(folder / "chats.jsonl", tokenizer, 3, 200)
+    got = [speculate(target, draft, prompt, 8, 3, stop=[tokenizer.eos_token_id]) for prompt in prompts]
+    assert found["tau"] == sum(len(g.tokens) - 1 for g in got) / sum(g.passes for g in got)
+
+
+def test_a_resumed_run_knows_the_best_draft_so_far(tmp_path: Path) -> None:
+    """From the folder itself, if it is this run's; a new run takes any that is measured."""
+    target = tiny_target("llama", torch.float32)
+    notes = {"run_name": "mine", "tau": "1.75", "step": "40"}
+    save_draft(tiny_draft(target), tmp_path / "draft", verifier_of(""), notes=notes)
+
+    def known(name: str, is_resumed: bool) -> Any:
+        run = SimpleNamespace(name=name, is_resumed=is_resumed, ranks=SimpleNamespace(broadcast=lambda value: value))
+        model: Any = SimpleNamespace()
+        return Choice(EagleConfig.of(output_dir=str(tmp_path)), model, model, cast(Run, run)).row()["tau"]
+
+    assert [known("mine", True), known("mine", False), known("another", True)] == [1.75, None, None]
