@@ -36,7 +36,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
 
 
 def _quality(row: Mapping[str, Any]) -> list[str]:
-    if row["draft_target"] is None:
+    if row.get("draft_target") is None:
         return [
             f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over "
             f"{row['val_tokens']:,} tokens); training loss {row['train_loss']:.4f}"

@@ -103,7 +103,7 @@ def test_it_ends_where_the_uninterrupted_one_does(
     ):
         assert first[name] == second[name], name
     assert 0 < first["bytes_compressed_total"] == second["bytes_compressed_total"]
-    if whole == "none-whole":
+    if whole != "topk-whole":  # no last checkpoint before stock collectives were seen
         return
     paths = [checkpoint(folder, name, STEPS) for name in (whole, resumed)]
     files = [
