@@ -199,7 +199,8 @@ def _complaints(row: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(row.get("config"), dict):
         yield from _mistyped(row["config"], _CONFIG, "config.")
     if ended_well and row.get("val_loss") is None and "val_loss" not in (row.get("nonfinite_fields") or []):
-        yield "no val_loss although it ended well"
+        is_draft = row.get("draft_target") is not None
+        yield "a draft's: it has no perplexity to compare" if is_draft else "no val_loss although it ended well"
 
 
 def _mistyped(values: Mapping[str, Any], kinds: Mapping[str, Any], within: str = "") -> Iterator[str]:

@@ -1,18 +1,23 @@
-"""Continue a prompt with a saved model.
+"""Continue a prompt with a saved model, or answer it.
 
     python -m fsdp_lab.chat --model_dir fsdp_output/runs/NAME/final_model --prompt "The capital of"
+    python -m fsdp_lab.chat --model_dir TARGET --draft OUT/draft --prompt "What is a glacier?"     # EAGLE-3: faster
 
-Without --prompt it reads prompts line by line until an empty line or the end of the input.
+Without --prompt it reads prompts line by line until an empty line or the end of the input. With --draft, stderr says
+after each answer how many tokens a pass of the model gave, and how fast they came.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from transformers import AutoTokenizer
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.cli import parse_as
@@ -33,6 +38,13 @@ class ChatSettings(Settings):
     temperature: float = setting(0.8, "0: always the most likely token", at_least=0)
     top_k: int = setting(50, "draw among this many most likely tokens; 0: among all", at_least=0)
     seed: int = setting(42, "seed of the drawing", at_least=0)
+    draft: str | None = setting(None, "folder of an EAGLE-3 draft of this model: the same answers in fewer passes")
+    num_drafts: int = setting(4, "draft: tokens drafted before each pass of the model", at_least=1)
+    chat_template: bool | None = setting(
+        None,
+        "put a prompt as the user's turn, by the model's own template, and print the answer alone; none: with a draft, "
+        "where there is a template",
+    )
 
 
 @dataclass(frozen=True)
@@ -42,24 +54,114 @@ class ChatConfig(Config):
     chat: ChatSettings = field(default_factory=ChatSettings)
 
 
-def complete(model: PreTrainedModel, tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> str:
-    """``prompt`` and its continuation, up to the end of the document or of the model's context."""
-    ids = torch.tensor([tokenizer.encode(prompt).tolist() or [tokenizer.eot_id]])
-    context = model.config.max_position_embeddings
-    room = context - ids.shape[1]
-    if room < 1:
-        raise ValueError(f"prompt: {ids.shape[1]} tokens do not fit in the context of {context}")
+@dataclass(frozen=True)
+class Continuing:
+    """A prompt is the beginning of a document; its continuation is printed after it."""
+
+    tokenizer: TextTokenizer
+
+    @property
+    def end(self) -> int:
+        """The token that ends a document."""
+        return self.tokenizer.eot_id
+
+    def tokens(self, prompt: str) -> list[int]:
+        """What the model reads; the start of a document where there is nothing to continue."""
+        return self.tokenizer.encode(prompt).tolist() or [self.end]
+
+    def text(self, prompt: list[int], answer: list[int]) -> str:
+        """What is printed."""
+        return self.tokenizer.decode([i for i in prompt + answer if i != self.end])
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A prompt is what the user says in a conversation; the answer is printed alone."""
+
+    tokenizer: Any
+
+    @property
+    def end(self) -> int:
+        """The token that ends a turn."""
+        return int(self.tokenizer.eos_token_id)
+
+    def tokens(self, prompt: str) -> list[int]:
+        """The conversation so far, up to where the model speaks."""
+        turns = [{"role": "user", "content": prompt}]
+        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    def text(self, prompt: list[int], answer: list[int]) -> str:
+        """What is printed."""
+        return str(self.tokenizer.decode(answer, skip_special_tokens=True))
+
+
+def read_by(settings: ChatSettings, folder: Path) -> Continuing | Answering:
+    """How the model of ``folder`` is spoken to. ValueError where its tokenizer lacks what is asked for."""
+    if settings.chat_template or (settings.chat_template is None and settings.draft is not None):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if tokenizer.chat_template is not None and tokenizer.eos_token_id is not None:
+            return Answering(tokenizer)
+        if settings.chat_template:
+            raise ValueError(f"chat_template: the tokenizer of {folder} has none, or no token that ends a turn")
+    return Continuing(load_tokenizer(folder))
+
+
+class Said(NamedTuple):
+    """New ``tokens``; ``tau``: how many a pass of the model gave, where that was more than one."""
+
+    tokens: list[int]
+    tau: float | None = None
+
+
+Speaker = Callable[[list[int], int], Said]
+"""From a prompt's tokens and the token that ends an answer to the answer's."""
+
+
+def plainly(model: PreTrainedModel, settings: ChatSettings) -> Speaker:
+    """One pass a token."""
     drawing = {"temperature": settings.temperature, "top_k": settings.top_k} if settings.temperature else {}
-    continued = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=settings.temperature > 0,
-        max_new_tokens=min(settings.max_new_tokens, room),
-        pad_token_id=tokenizer.eot_id,
-        eos_token_id=tokenizer.eot_id,
-        **drawing,
-    )
-    return tokenizer.decode([i for i in continued[0].tolist() if i != tokenizer.eot_id])
+
+    def say(prompt: list[int], end: int) -> Said:
+        ids = torch.tensor([prompt])
+        continued = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=settings.temperature > 0,
+            max_new_tokens=min(settings.max_new_tokens, _room(model, prompt)),
+            pad_token_id=end,
+            eos_token_id=end,
+            **drawing,
+        )
+        return Said(continued[0, len(prompt) :].tolist())
+
+    return say
+
+
+def with_draft(model: PreTrainedModel, folder: Path, settings: ChatSettings) -> Speaker:
+    """Several tokens a pass; ValueError for a draft of another model."""
+    from fsdp_lab.eagle import Sampling, Target, speculate  # only who has a draft needs its parts
+    from fsdp_lab.eagle.export import load_draft
+
+    draft = load_draft(folder).float().eval()
+    draft.check_target(model.config)
+    target = Target(model, draft.shape.layers)
+
+    def say(prompt: list[int], end: int) -> Said:
+        sampling = Sampling(settings.temperature, settings.top_k, seed=int(torch.randint(2**31, ())))
+        limit = min(settings.max_new_tokens, _room(model, prompt))
+        got = speculate(target, draft, prompt, limit, settings.num_drafts, sampling, [end])
+        return Said(got.tokens, got.tau)
+
+    return say
+
+
+def _room(model: PreTrainedModel, prompt: list[int]) -> int:
+    context = int(model.config.max_position_embeddings)
+    if len(prompt) >= context:
+        raise ValueError(f"prompt: {len(prompt)} tokens do not fit in the context of {context}")
+    return context - len(prompt)
 
 
 def prompts(settings: ChatSettings) -> Iterator[str]:
@@ -82,11 +184,19 @@ def main(argv: list[str]) -> int:
         settings = parse_as(ChatConfig, argv, "fsdp_lab.chat").chat
         if settings.model_dir is None:
             raise ValueError("model_dir: missing; give the folder of a saved model")
-        model = load_pretrained(Path(settings.model_dir), settings.trust_pickle).eval()
-        tokenizer = load_tokenizer(Path(settings.model_dir))
+        folder = Path(settings.model_dir)
+        model = load_pretrained(folder, settings.trust_pickle).eval()
+        wording = read_by(settings, folder)
+        say = with_draft(model, Path(settings.draft), settings) if settings.draft else plainly(model, settings)
         torch.manual_seed(settings.seed)
         for prompt in prompts(settings):
-            print(complete(model, tokenizer, prompt, settings), flush=True)
+            tokens, start = wording.tokens(prompt), time.perf_counter()
+            answer = say(tokens, wording.end)
+            print(wording.text(tokens, answer.tokens), flush=True)
+            if answer.tau is not None:
+                rate = len(answer.tokens) / (time.perf_counter() - start)
+                count = f"{len(answer.tokens)} tokens"
+                print(f"[{count}, {answer.tau:.2f} a pass of the model, {rate:.1f} tokens/s]", file=sys.stderr)
     return 0
 
 

@@ -69,7 +69,7 @@ class StepClock:
         self._events.clear()
         return self._kept
 
-    def row(self, tokens_per_step: int) -> dict[str, float | int]:
+    def row(self, tokens_per_step: float) -> dict[str, float | int]:
         """The step-time fields of a results row."""
         times = np.array(self.kept_ms() or self._all)
         mean = float(times.mean())

@@ -9,7 +9,7 @@ from typing import Any
 
 import comm_compress as cc
 from fsdp_lab.config import CommConfig
-from fsdp_lab.models import Model
+from fsdp_lab.models import Sharded
 from fsdp_lab.profiling import OPS, Op, OpTraffic
 from fsdp_lab.wire_check import Claim
 
@@ -50,7 +50,7 @@ def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | Non
 class Communication:
     """FSDP2's traffic, each direction either compressed and counted by our hooks, or left to FSDP2 and observed."""
 
-    def __init__(self, model: Model, config: CommConfig, seed: int) -> None:
+    def __init__(self, model: Sharded[Any], config: CommConfig, seed: int) -> None:
         gradients, parameters = _gradients(config), _parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}

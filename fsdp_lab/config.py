@@ -6,9 +6,11 @@ A field here is the flag of the same name and the YAML key of the same name (``c
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from fsdp_lab.settings import Config, Settings, setting
+from fsdp_lab.specs import Spec
 
 _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=,@- only (it names a folder)")
 
@@ -186,6 +188,51 @@ class RunConfig(Settings):
     threads: int = setting(0, "CPU threads per rank; 0: cores / ranks on the machine", at_least=0)
 
 
+class AnyTraining(Protocol):
+    """What a run asks of its settings, whatever it trains: a `Config` that has these groups."""
+
+    @property
+    def optim(self) -> OptimConfig:
+        """Batches and the optimiser."""
+        ...
+
+    @property
+    def comm(self) -> CommConfig:
+        """What is compressed."""
+        ...
+
+    @property
+    def run(self) -> RunConfig:
+        """Where, how often, when to give up."""
+        ...
+
+    @property
+    def trained(self) -> str:
+        """What is trained, for the name of a run that was given none."""
+        ...
+
+    def row(self) -> dict[str, Any]:
+        """What a results row says of the settings."""
+        ...
+
+    @classmethod
+    def specs(cls) -> dict[str, Spec]:
+        """As `Config.specs`."""
+        ...
+
+    def resolved(self) -> dict[str, Any]:
+        """As `Config.resolved`."""
+        ...
+
+    def to_yaml(self) -> str:
+        """As `Config.to_yaml`."""
+        ...
+
+    def digest(self) -> str:
+        """As `Config.digest`."""
+        ...
+
+
 @dataclass(frozen=True)
 class TrainConfig(Config):
     """All settings of one training run."""
@@ -196,22 +243,37 @@ class TrainConfig(Config):
     comm: CommConfig = field(default_factory=CommConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
+    @property
+    def trained(self) -> str:
+        """The model's preset, or the name of its folder."""
+        return Path(self.model.model_dir).name if self.model.model_dir else str(self.model.model)
+
+    def tokens_per_step(self, world: int) -> int:
+        """Tokens of ``world`` ranks in one optimizer step, once the settings are resolved."""
+        assert self.optim.batch_size is not None, "resolved"
+        assert self.data.max_length is not None, "resolved"
+        return self.optim.batch_size * self.optim.gradient_accumulation_steps * self.data.max_length * world
+
     def row(self) -> dict[str, Any]:
         """What a results row says of the settings."""
-        return {
-            "max_length": self.data.max_length,
-            "batch_size": self.optim.batch_size,
-            "gradient_accumulation_steps": self.optim.gradient_accumulation_steps,
-            "compress_method": self.comm.comm_compress,
-            "compress_config": self.comm.comm_config_json,
-            "param_compress_method": self.comm.param_compress,
-            "param_compress_config": self.comm.param_config_json,
-            "comm_dtype": self.comm.comm_dtype,
-            "seed": self.run.seed,
-            "virtual_ranks": self.run.virtual_ranks or None,
-            "config": self.resolved(),
-            "config_hash": self.digest(),
-        }
+        return {"max_length": self.data.max_length, **row_of(self)}
+
+
+def row_of(config: AnyTraining) -> dict[str, Any]:
+    """What every training's results row says of its settings."""
+    return {
+        "batch_size": config.optim.batch_size,
+        "gradient_accumulation_steps": config.optim.gradient_accumulation_steps,
+        "compress_method": config.comm.comm_compress,
+        "compress_config": config.comm.comm_config_json,
+        "param_compress_method": config.comm.param_compress,
+        "param_compress_config": config.comm.param_config_json,
+        "comm_dtype": config.comm.comm_dtype,
+        "seed": config.run.seed,
+        "virtual_ranks": config.run.virtual_ranks or None,
+        "config": config.resolved(),
+        "config_hash": config.digest(),
+    }
 
 
 def default_run_name(method: str, model: str, now: datetime | None = None) -> str:

@@ -23,6 +23,7 @@ KEYS = (
     "train_loss",  # mean since the last log line, nats a token
     "val_loss",
     "val_ppl",
+    "tau",  # a draft's: tokens a pass of the target on held-out prompts
     "grad_norm",  # of this step, before clipping
     "sent_bytes",  # so far, by rank 0; null while stock collectives have not been seen
     "grad_rel_error",  # of this step, see the results schema
@@ -30,6 +31,7 @@ KEYS = (
     "residual_norm",
     "density",
 )
+_EVALUATIONS = {"val_loss", "tau"}
 
 
 class Curve:
@@ -86,7 +88,7 @@ def _is_before(line: bytes, step: int) -> bool:
     try:
         values = load_json(line)
         at = values["step"]
-        return bool(line.endswith(b"\n") and (at < step or (at == step and "val_loss" not in values)))
+        return bool(line.endswith(b"\n") and (at < step or (at == step and values.keys().isdisjoint(_EVALUATIONS))))
     except (ValueError, KeyError, TypeError):
         return False
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from fsdp_lab.config import TrainConfig
+from fsdp_lab.config import AnyTraining
 from fsdp_lab.link import Link, link_of_this_run
 from fsdp_lab.settings import ConfigError
 
@@ -66,7 +66,7 @@ class Ranks:
 
 
 @contextmanager
-def join(config: TrainConfig) -> Iterator[Ranks]:
+def join(config: AnyTraining) -> Iterator[Ranks]:
     """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank.
 
     Virtual ranks are all in this process; ConfigError where there is another one, or an emulated link.
@@ -105,7 +105,7 @@ def _check_alone(virtual: int, processes: int, link: Link | None) -> None:
         raise ConfigError(["virtual_ranks: nothing of virtual ranks goes over a network; train without the link"])
 
 
-def agree(config: TrainConfig, ranks: Ranks) -> None:
+def agree(config: AnyTraining, ranks: Ranks) -> None:
     """ConfigError on every rank when the ranks were not told the same: collectives of unequal sizes are garbage."""
     shared = {name: value for name, value in config.resolved().items() if name not in _A_RANKS_OWN}
     said = ranks.gather((shared, torch.__version__))

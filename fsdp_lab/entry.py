@@ -10,18 +10,25 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from fsdp_lab.cli import parse
+from fsdp_lab.cli import parse_as
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
 from fsdp_lab.preempt import Preempted, RankLostError
 from fsdp_lab.processes import end_with_launcher
+from fsdp_lab.settings import Config
 
+C = TypeVar("C", bound=Config)
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody's mistake, and no traceback helps
 
 
 def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
+    """`run_training` for ``python -m fsdp_lab.train``."""
+    run_training(train, TrainConfig, "fsdp_lab.train")
+
+
+def run_training(train: Callable[[C], Any], config: type[C], program: str) -> NoReturn:
     """Parse the command line, train, and leave with 0, 1 (failed), 2 (the user's mistake) or 143 (told to stop).
 
     A user's mistake, a full disk and a rank that is gone are one message and no traceback.
@@ -31,32 +38,32 @@ def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
     first = os.environ.get("RANK", "0") == "0"
     code = OK
     try:
-        train(parse(sys.argv[1:]))
+        train(parse_as(config, sys.argv[1:], program))
     except ValueError as error:
         code = USER_ERROR
         if first:
-            print(f"fsdp_lab.train: {error}", file=sys.stderr)
+            print(f"{program}: {error}", file=sys.stderr)
         else:
             time.sleep(2)  # the first rank to leave has torchrun end the others: let rank 0 speak before
     except Preempted as error:
         code = PREEMPTED
         if first:
-            print(f"fsdp_lab.train: stopped by {error}", file=sys.stderr)
+            print(f"{program}: stopped by {error}", file=sys.stderr)
     except RankLostError as error:
         code = FAILED
-        print(f"fsdp_lab.train: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
     except Exception as error:
         code = FAILED
         rank = os.environ.get("RANK", "0")
-        print(_disk_trouble(error, rank) or f"rank {rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        print(_disk_trouble(error, program, rank) or f"rank {rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
     _leave(code)
 
 
-def _disk_trouble(error: Exception, rank: str) -> str | None:
+def _disk_trouble(error: Exception, program: str, rank: str) -> str | None:
     if not isinstance(error, OSError) or error.errno not in _OF_THE_DISK:
         return None
     where = f": {error.filename}" if error.filename else ""
-    return f"fsdp_lab.train: rank {rank}: {error.strerror}{where}; make room or write elsewhere, and start again"
+    return f"{program}: rank {rank}: {error.strerror}{where}; make room or write elsewhere, and start again"
 
 
 def _leave(code: int) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,11 @@ class Evaluation(NamedTuple):
     def ppl(self) -> float:
         """Perplexity; infinite when it would not fit in a float."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    def row(self) -> dict[str, Any]:
+        """The fields of a results row."""
+        weights = "fp32 shards, gathered uncompressed"
+        return {"val_loss": self.loss, "val_ppl": self.ppl, "val_tokens": self.tokens, "eval_weights": weights}
 
 
 @torch.no_grad()

@@ -122,17 +122,18 @@ def phase(name: Literal["forward", "backward", "optimizer"]) -> AbstractContextM
 
 
 class Window:
-    """The profiled steps ``first`` to ``last``, if any. A step before them, if there is one, warms the profiler up.
+    """The profiled steps ``first`` to ``last``, if any. A step before them, if there is one after ``done``, warms the
+    profiler up.
 
     ``trace`` is where this rank's trace is written, if it is wanted.
     """
 
-    def __init__(self, first: int, steps: int, traces: Path | None, rank: int) -> None:
+    def __init__(self, first: int, steps: int, traces: Path | None, rank: int, done: int = 0) -> None:
         self.first, self.last = first, first + steps - 1
         # named as TensorBoard's plugin wants it: worker, number, ending
         self.trace = traces / f"rank{rank}.{time.time_ns()}.pt.trace.json" if traces is not None else None
         self._profiles = steps > 0
-        self._warmup = min(1, first - 1)
+        self._warmup = min(1, first - 1 - done)
         self._profiler: profile | None = None
         self._step: record_function | None = None
 

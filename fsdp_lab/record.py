@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab import results
-from fsdp_lab.config import TrainConfig
+from fsdp_lab.config import AnyTraining
 from fsdp_lab.curve import seen_from
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.environment import environment
@@ -17,7 +17,7 @@ from fsdp_lab.goals import Goals
 class Record:
     """One run's fields so far."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, name: str, curve_path: Path, goals: Goals) -> None:
+    def __init__(self, config: AnyTraining, ranks: Ranks, name: str, curve_path: Path, goals: Goals) -> None:
         self.results_path = Path(config.run.results_path)
         self.name = name
         self.noted: dict[str, Any] = environment()  # of the code that runs, not of what is edited meanwhile

@@ -10,10 +10,11 @@ results/results.jsonl                        one row a run, also of a run that f
 
 from __future__ import annotations
 
+import math
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ from fsdp_lab import faults, peak, results
 from fsdp_lab.checkpoint import may_resume
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication, check_compression
-from fsdp_lab.config import TrainConfig, default_run_name
+from fsdp_lab.config import AnyTraining, default_run_name
 from fsdp_lab.curve import Curve
 from fsdp_lab.distributed import Ranks, agree, join
 from fsdp_lab.ending import Ending
@@ -51,7 +52,7 @@ _LOSSES_AVERAGED = 20
 class Run:
     """Everything about a run that is neither model nor data."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, name: str) -> None:
+    def __init__(self, config: AnyTraining, ranks: Ranks, name: str) -> None:
         self.config, self.ranks, self.name = config, ranks, name
         self.folder = Path(config.run.output_dir) / "runs" / name
         self.logs = Path(config.run.output_dir) / "logs" / name
@@ -65,6 +66,8 @@ class Run:
         self.ending = Ending(self.record, config.run, ranks, self.folder)
         self.stop, self.watchdog = self.ending.stop, self.ending.watchdog
         self.samples = Samples()
+        self.model_folder = self.folder / "final_model"
+        """Where what was trained is saved."""
         self.is_training = False
         self.is_resumed = False
         """Has the run's folder been there, with what an earlier process left?"""
@@ -79,20 +82,21 @@ class Run:
         self.nonfinite_steps = self.clipped_steps = 0
         self._nonfinite_in_a_row = 0
         self._losses: list[torch.Tensor] = []
+        self._tokens = 0  # all ranks', in the steps made so far
         self._reported_at = (0, 0.0, 0)
 
     @classmethod
     @contextmanager
-    def start(cls, config: TrainConfig) -> Iterator[Run]:
+    def start(cls, config: AnyTraining) -> Iterator[Run]:
         """Join the ranks, agree with them, and make sure that every way out leaves a row.
 
-        ``config`` must be resolved (`fsdp_lab.presets.resolve`).
+        ``config`` must leave nothing open (`fsdp_lab.presets.resolve`).
         """
         check_compression(config.comm)
         with join(config) as ranks:
             agree(config, ranks)
             injected = faults.arm(ranks.rank)
-            name = ranks.broadcast(config.run.run_name or default_run_name(config.comm.comm_compress, _model(config)))
+            name = ranks.broadcast(config.run.run_name or default_run_name(config.comm.comm_compress, config.trained))
             run = cls(config, ranks, name)
             run.note(injected_fault=injected)
             run._open_folders()
@@ -117,9 +121,13 @@ class Run:
 
     # ---- the loop -------------------------------------------------------------------------------------------
 
-    def begin(self, total: int, comm: Communication) -> None:
-        """Training is about to begin, or to go on after `done` of ``total`` steps."""
+    def begin(self, total: int, comm: Communication, tokens: int | Callable[[int], int]) -> None:
+        """Training is about to begin, or to go on after `done` of ``total`` steps.
+
+        ``tokens``: of all ranks in each step, or in step n.
+        """
         self.comm, self.total_steps, self.is_training = comm, total, True
+        self._tokens_in = tokens if callable(tokens) else lambda step: tokens
         warmup = self.done + min(5, (total - self.done) // 4)
         self.clock = StepClock(self.ranks.device, warmup)
         if self._resumed:
@@ -149,13 +157,19 @@ class Run:
         self.wire.close()
         self.progress.close()
 
-    def after_step(self, step: int, loss: torch.Tensor, outcome: StepOutcome) -> None:
-        """Stop the clock; then log, and take back what a void step did to the compressors."""
+    def after_step(
+        self, step: int, loss: torch.Tensor, outcome: StepOutcome, more: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
+        """Stop the clock; then log, and take back what a void step did to the compressors.
+
+        ``more``: asked for other numbers when it is time for a log line; may be collective.
+        """
         self.watchdog.passed("end of step")
         self.window.end_step()
         is_sampled = self._sample_due(step)
         is_steady = step > self.clock.warmup_steps and not self.window.disturbs(step)
         self.clock.stop(keep=is_steady and not is_sampled, sampled=is_sampled)
+        self._tokens += self._tokens_in(step)
         sample = self._take_sample()
         if step == self.clock.warmup_steps:
             self.comm.warmed_up(step)
@@ -166,7 +180,7 @@ class Run:
         self.progress.step()
         if "time_to_first_step_s" not in self.record.noted:
             self.note(time_to_first_step_s=seconds_since_process_start())
-        logged = self._report(step, outcome) if self._log_due(step) else {}
+        logged = self._report(step, outcome, more) if self._log_due(step) else {}
         if sample is not None:
             self.progress.record(step, {f"fidelity/{name}": value for name, value in asdict(sample).items()})
             logged |= {"grad_norm": outcome.grad_norm, **asdict(sample)}
@@ -207,12 +221,10 @@ class Run:
         by_clock = step > 0 and self.goals.waits_for_time and self._is_time()
         return 0 < step < self.total_steps and (by_clock or (every > 0 and step % every == 0))
 
-    def tokens_per_step(self) -> int:
-        """Tokens of all ranks in one optimizer step."""
-        optim, max_length = self.config.optim, self.config.data.max_length
-        assert optim.batch_size is not None, "resolved"
-        assert max_length is not None, "resolved"
-        return optim.batch_size * optim.gradient_accumulation_steps * max_length * self.ranks.world
+    def show(self, step: int, name: str, value: float) -> None:
+        """A number that was measured in the middle of training; ``name`` is one of the curve's."""
+        self.progress.report(step, {f"val/{name}": value})
+        self._add_to_curve(step, **{name: value})
 
     def show_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """An evaluation in the middle of training."""
@@ -224,7 +236,7 @@ class Run:
         places = {"results row": Path(self.config.run.results_path), "settings": self.folder / "config.yaml"}
         places["loss curve"] = self.curve_path
         if self.config.run.save_model:
-            places["model"] = self.folder / "final_model"
+            places["model"] = self.model_folder
         if self.config.run.tensorboard:
             places["TensorBoard"] = self.logs
         if self.config.run.profile:
@@ -246,7 +258,7 @@ class Run:
     def state_dict(self, step: int) -> dict[str, Any]:
         """Of this rank after ``step`` steps: what the row will need of them, as plain values and tensors."""
         return {
-            "tokens": self._tokens_seen(step),
+            "tokens": self._tokens,
             "clock": self.clock.state_dict(step),
             "goals": self.goals.state_dict(),
             "samples": self.samples.state_dict(),
@@ -260,7 +272,7 @@ class Run:
 
     def resume(self, step: int, state: dict[str, Any]) -> None:
         """Go on after ``step`` steps of another process, which left `state_dict`'s answer. Call it before `begin`."""
-        self.done, self._resumed = step, state
+        self.done, self._resumed, self._tokens = step, state, int(state["tokens"])
         self.goals.load_state_dict(state["goals"])
         self.samples.load_state_dict(state["samples"])
         self._losses = list(state["losses"].to(self.ranks.device))
@@ -272,11 +284,13 @@ class Run:
 
     # ---- the row --------------------------------------------------------------------------------------------
 
-    def finish(self, evaluation: Evaluation) -> dict[str, Any]:
+    def finish(self, evaluation: Evaluation | None = None) -> dict[str, Any]:
         """Append the row of a run that went well and return it; collective."""
         steps = self.total_steps
-        self._evaluated(steps, evaluation)
-        timing = self.clock.row(self.tokens_per_step())
+        if evaluation is not None:
+            self._evaluated(steps, evaluation)
+            self.note(**evaluation.row())
+        timing = self.clock.row(self._tokens / steps)
         by_process = self.ranks.gather(self.comm.rows(steps, timing["step_time_ms_mean"]))
         comm = _mean([row for rows in by_process for row in rows])
         self.note(
@@ -285,14 +299,10 @@ class Run:
             **timing,
             **self.samples.row(),
             steps=steps,
-            tokens_seen=self._tokens_seen(steps),
+            tokens_seen=self._tokens,
             nonfinite_steps=self.nonfinite_steps,
             clip_rate=self.clipped_steps / steps,
             train_loss=self._mean_loss(_LOSSES_AVERAGED),
-            val_loss=evaluation.loss,
-            val_ppl=evaluation.ppl,
-            val_tokens=evaluation.tokens,
-            eval_weights="fp32 shards, gathered uncompressed",
             train_time_s=self.clock.train_seconds,
             **self._memory(),
             **self._peak(),
@@ -304,11 +314,6 @@ class Run:
         """The settings were refused before training began: leave the name free and no row."""
         if self.ranks.is_first and not self.is_resumed:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _tokens_seen(self, step: int) -> int:
-        """By all ranks in ``step`` steps; those before a resume may have had another size."""
-        since = self.resumed_at[-1] if self.resumed_at else 0
-        return int(self._resumed.get("tokens", 0)) + (step - since) * self.tokens_per_step()
 
     def _memory(self) -> dict[str, float]:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
@@ -359,7 +364,7 @@ class Run:
         watched = self.comm.must_be_watched and self.ranks.world > 1
         wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS * watched
         traces = self.logs / "profiler" if config.profile else None
-        return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank)
+        return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank, self.done)
 
     def _observe(self, events: Iterable[Any]) -> None:
         """Hand the profiled window's stock collectives, all ranks', to whoever accounts for them; collective."""
@@ -422,11 +427,12 @@ class Run:
 
     def _add_to_curve(self, step: int, **values: float | None) -> None:
         sent = self.comm.sent_bytes(step)
-        tokens = self._tokens_seen(step)
         seconds = None if self.ranks.are_virtual else self.clock.train_seconds
-        self.curve.add(step=step, train_seconds=seconds, tokens=tokens, sent_bytes=sent, **values)
+        self.curve.add(step=step, train_seconds=seconds, tokens=self._tokens, sent_bytes=sent, **values)
 
-    def _report(self, step: int, outcome: StepOutcome) -> dict[str, float | None]:
+    def _report(
+        self, step: int, outcome: StepOutcome, more: Callable[[], Mapping[str, float]]
+    ) -> dict[str, float | None]:
         """Show the latest numbers; those of them that the curve keeps."""
         before, seconds_before, bytes_before = self._reported_at
         sent = self.comm.totals().sent_bytes
@@ -438,18 +444,17 @@ class Run:
             "comm/sent_bytes_per_step": (sent - bytes_before) / (step - before) + self.comm.stock.sent_bytes,
         }
         if not self.ranks.are_virtual:
-            scalars["speed/tokens_per_s"] = self.tokens_per_step() * (step - before) / (seconds - seconds_before)
+            tokens = math.fsum(self._tokens_in(s) for s in range(before + 1, step + 1))
+            scalars["speed/tokens_per_s"] = tokens / (seconds - seconds_before)
         self._reported_at = (step, seconds, sent)
+        with self.wire.paused():
+            scalars |= more()
         self.progress.report(step, scalars)
         return {"train_loss": scalars["train/loss"], "grad_norm": outcome.grad_norm}
 
     def _mean_loss(self, last: int) -> float:
         """Mean over ranks of the last steps' losses; collective."""
         return float(self.ranks.sum(torch.stack(self._losses[-last:]).mean())) / self.ranks.world
-
-
-def _model(config: TrainConfig) -> str:
-    return Path(config.model.model_dir).name if config.model.model_dir else str(config.model.model)
 
 
 def _mean(rows: list[Any]) -> Any:

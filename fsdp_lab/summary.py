@@ -17,8 +17,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
         f"trained      {row['model']}, {row['num_parameters'] / 1e6:.1f}M parameters, {row['steps']} steps, "
         f"{row['tokens_seen']:,} tokens of {row['dataset']}",
         *_speed(row),
-        f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over {row['val_tokens']:,} "
-        f"tokens); training loss {row['train_loss']:.4f}",
+        *_quality(row),
     ]
     if row["grad_rel_error"] is not None:
         cosine = "none" if row["grad_cos_sim"] is None else f"{row['grad_cos_sim']:.6f}"
@@ -34,6 +33,24 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
         lines += [short_table(profile), ""]
     lines += [f"{name:12s} {path}" for name, path in written.items()]
     return "\n".join(lines)
+
+
+def _quality(row: Mapping[str, Any]) -> list[str]:
+    if row.get("draft_target") is None:
+        return [
+            f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over "
+            f"{row['val_tokens']:,} tokens); training loss {row['train_loss']:.4f}"
+        ]
+    lines = []
+    if row["train_accuracy_by_position"] is not None:
+        accuracy = " ".join(f"{x:.3f}" for x in row["train_accuracy_by_position"])
+        lines = [f"accuracy     {accuracy} for the tokens ahead, last training steps"]
+    if row["tau"] is not None:
+        lines.append(
+            f"decoding     {row['tau']:.3f} tokens a pass of the target, {_count(row['tau_prompts'], 'question')}: the "
+            f"draft of step {row['tau_step']} is kept"
+        )
+    return lines
 
 
 def _speed(row: Mapping[str, Any]) -> list[str]:

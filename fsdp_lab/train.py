@@ -38,7 +38,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)
         with Saving(run, model, optimizer, schedule, data, comm) as saving:  # checkpoints; one when told to stop, too
             done = saving.restore_latest()
-            run.begin(total_steps, comm)
+            run.begin(total_steps, comm, config.tokens_per_step(run.ranks.world))
             evaluate_when_due(done, model, data, comm, run)  # what it was stopped before
             for step in run.steps():  # timing, profiler and progress live in here
                 loss = forward_backward(model, data, config, run)
@@ -92,11 +92,10 @@ def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evalu
 
 def save_model(model: Model, data: Corpus, run: Run) -> None:
     """``final_model/``: weights, configuration and tokenizer, as Hugging Face's `from_pretrained` reads them."""
-    folder = run.folder / "final_model"
     run.at("model")
-    save_pretrained(model, folder, run.ranks)
+    save_pretrained(model, run.model_folder, run.ranks)
     if run.ranks.is_first:
-        data.tokenizer.save_pretrained(folder)
+        data.tokenizer.save_pretrained(run.model_folder)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import time
 import warnings
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,9 +25,8 @@ from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
 from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
 from fsdp_lab.checkpoint.rng import rng_state, set_rng_state
 from fsdp_lab.comm import Communication
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.corpus import Corpus
-from fsdp_lab.models import Model
+from fsdp_lab.config import AnyTraining
+from fsdp_lab.models import Sharded
 from fsdp_lab.preempt import Preempted
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ FOLDER = "checkpoints"
 _LEAVING_S = 10  # that a failed run waits for a save under way
 
 
-def may_resume(run_folder: Path, config: TrainConfig) -> bool:
+def may_resume(run_folder: Path, config: AnyTraining) -> bool:
     """Is this the folder of an unfinished run that can be gone on with, and is that wanted?"""
     checkpoints = run_folder / FOLDER
     return config.run.resume != "never" and checkpoints.is_dir() and not (checkpoints / on_disk.FINISHED).exists()
@@ -49,23 +48,37 @@ def newest_step(run_folder: Path) -> int | None:
     return found[0][0] if found else None
 
 
+class Stateful(Protocol):
+    """Something that goes on from where another process left it. States are JSON-able."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there. ValueError when that cannot be."""
+        ...
+
+
 class Saving:
     """The checkpoints of one run; as a context, one more when the run is told to stop.
 
     A checkpoint is the state after a step's update and log line, before its evaluation: that is made again.
+    ``data`` and ``also`` (what else there is to go on from) are states of each process.
     """
 
     def __init__(
         self,
         run: Run,
-        model: Model,
+        model: Sharded[Any],
         optimizer: AdamW,
         schedule: LambdaLR,
-        data: Corpus,
+        data: Stateful,
         comm: Communication,
+        also: Stateful | None = None,
     ) -> None:
         self._run, self._model, self._optimizer, self._schedule = run, model, optimizer, schedule
-        self._data, self._comm, self._config = data, comm, run.config.run
+        self._data, self._comm, self._also, self._config = data, comm, also, run.config.run
         self._checkpoints = Checkpoints(
             run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), self._tell
         )
@@ -167,6 +180,7 @@ class Saving:
             "compressors": counts.pop("compressors"),
             "counts": counts,
             "data": json.dumps(self._data.state_dict()),  # its numbers may be longer than a tensor file takes
+            "also": json.dumps(self._also.state_dict() if self._also else {}),
             "has_optimizer": bool(self._optimizer.state),
             "schedule": self._schedule.last_epoch,
             "rng": rng_state(self._run.ranks.device),
@@ -205,6 +219,8 @@ class Saving:
         if mine["has_optimizer"]:
             tensors |= self._optimizer_tensors()
         self._or_anew("data", lambda: self._data.load_state_dict(json.loads(mine["data"])))
+        if self._also is not None:
+            self._also.load_state_dict(json.loads(mine["also"]))
         self._or_anew("compressors", lambda: self._load_compressors(mine, own, alike))
         self._comm.load_counts(mine["counts"], checkpoint.manifest.step)
         self._checkpoints.load_tensors(checkpoint, tensors)  # in place: FSDP2's shards and the optimizer's own tensors
@@ -286,7 +302,7 @@ def _on(device: torch.device, entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"tensors": {name: tensor.to(device) for name, tensor in entry["tensors"].items()}}
 
 
-def _settings(config: TrainConfig) -> dict[str, Any]:
+def _settings(config: AnyTraining) -> dict[str, Any]:
     """Those that affect the training, by name."""
     specs = config.specs()
     return {name: value for name, value in config.resolved().items() if specs[name].affects_training}

@@ -58,22 +58,25 @@ class UnusableError(Exception):
     """Why one conversation cannot be used."""
 
 
-def read_conversations(path: Path, skipped: Skipped) -> Iterator[Conversation]:
-    """Every usable conversation of a JSON lines file; the others go to ``skipped``. ValueError: no such file."""
+def read_conversations(path: Path, skipped: Skipped, answered: bool = True) -> Iterator[Conversation]:
+    """Every usable conversation of a JSON lines file; the others go to ``skipped``. ValueError: no such file.
+
+    ``answered``: leave out those in which the assistant says nothing.
+    """
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
                 try:
-                    yield _parsed(line, number)
+                    yield _parsed(line, number, answered)
                 except UnusableError as reason:
                     skipped.add(str(reason), f"line {number}")
     except OSError as error:
         raise ValueError(f"data_path: cannot read {path} ({error.strerror})") from None
 
 
-def _parsed(line: str, number: int) -> Conversation:
+def _parsed(line: str, number: int, answered: bool) -> Conversation:
     try:
         record = json.loads(line)
     except ValueError:
@@ -85,7 +88,7 @@ def _parsed(line: str, number: int) -> Conversation:
         raise UnusableError("no conversations or messages")
     messages = [_message(turn) for turn in turns]
     roles = [message["role"] for message in messages]
-    if "assistant" not in roles:
+    if answered and "assistant" not in roles:
         raise UnusableError("nothing said by the assistant")
     spoken = roles[1:] if roles[0] == "system" else roles
     if "system" in spoken or spoken != ["user", "assistant"] * (len(spoken) // 2) + ["user"] * (len(spoken) % 2):

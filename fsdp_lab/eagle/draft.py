@@ -154,6 +154,15 @@ class Draft(nn.Module):
         """Target ids of its tokens, int64 ``[D]``."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
+    def check_target(self, config: Any) -> None:
+        """ValueError when it was made for a target of other sizes than transformers' ``config`` says."""
+        own, theirs = (len(self.t2d), self.shape.hidden_size), (int(config.vocab_size), int(config.hidden_size))
+        if own != theirs:
+            raise ValueError(
+                f"draft: made for a target of {own[0]:,} tokens and hidden size {own[1]}, "
+                f"this one has {theirs[0]:,} and {theirs[1]}"
+            )
+
     def fuse(self, features: Tensor) -> Tensor:
         """``[..., 3h]`` of the target, in its dtype -> ``[..., h]`` in the draft's."""
         out: Tensor = self.fc(features.to(self.fc.weight.dtype))

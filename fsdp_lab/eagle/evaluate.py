@@ -220,8 +220,7 @@ def main(argv: list[str]) -> int:
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[settings.dtype]
         draft = load_draft(Path(settings.draft_dir))
         target = Target.from_folder(Path(settings.target_dir), dtype, draft.shape.layers)
-        if target.vocab_size != len(draft.t2d) or int(target.config.hidden_size) != draft.shape.hidden_size:
-            raise ValueError(f"draft_dir: {settings.draft_dir} was made for a target of other sizes")
+        draft.check_target(target.config)
         model = EagleTrainingModel(target, draft.to(dtype), settings.steps_ahead).to(device).eval()
         tokenizer = load_chat_tokenizer(Path(settings.target_dir))
         path = Path(settings.data_path)

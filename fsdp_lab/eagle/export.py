@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,19 @@ class Verifier:
     num_drafts: int = 3
 
 
-def save_draft(draft: Draft, folder: Path, verifier: Verifier, fmt: str = "serving") -> None:
-    """Write ``config.json`` and ``model.safetensors``, then read them back and compare logits (`check_export`)."""
+def save_draft(
+    draft: Draft, folder: Path, verifier: Verifier, fmt: str = "serving", notes: Mapping[str, str] | None = None
+) -> None:
+    """Write ``config.json`` and ``model.safetensors``, then read them back and compare logits (`check_export`).
+
+    ``notes``: said in the weights' metadata, which engines do not read.
+    """
     assert fmt in FORMATS, fmt
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {_their_name(name, fmt): tensor.contiguous() for name, tensor in draft.state_dict().items()}
     config = _serving_config(draft) if fmt == "serving" else _speculators_config(draft, verifier)
     config |= {"verifier_name": verifier.name} if fmt == "serving" else {}
-    save_file(tensors, folder / f"{WEIGHTS}.partial", metadata={"format": "pt"})
+    save_file(tensors, folder / f"{WEIGHTS}.partial", metadata={"format": "pt", **(notes or {})})
     (folder / f"{CONFIG}.partial").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for name in (WEIGHTS, CONFIG):
         (folder / f"{name}.partial").replace(folder / name)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from fsdp_lab.eagle.attention import TestTimeAttention
+from fsdp_lab.eagle.decoding import Generated, speculate
 from fsdp_lab.eagle.draft import Draft
 from fsdp_lab.eagle.soft_loss import Tally, Teacher, soft_cross_entropy
 from fsdp_lab.eagle.target import Target
@@ -72,6 +73,10 @@ class EagleTrainingModel(nn.Module):
         loss, tally = soft_cross_entropy(hidden, self.draft.lm_head.weight, teacher, rows, scale)
         return Outcome(loss, rows, tally)
 
+    def answer(self, prompt: list[int], max_new_tokens: int, num_drafts: int, stop: Collection[int]) -> Generated:
+        """Decode greedily with the draft as it is. Sharded, it is gathered as for `forward`: from all ranks."""
+        return speculate(self.target, self.draft, prompt, max_new_tokens, num_drafts, stop=stop)
+
     def unrolled(self, embedded: Tensor, features: Tensor) -> Iterator[Tensor]:
         """Hidden states ``[B, T, h]`` of the steps, before the last norm, from ``embedded`` ``[B, T, h]``, ``features``
         ``[B, T, 3h]``. Tokens move one to the left each step; hidden states and the causal part of attention do not."""
@@ -88,15 +93,23 @@ class EagleTrainingModel(nn.Module):
             yield hidden
 
 
-def shard(model: EagleTrainingModel, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, target: bool = False) -> None:
+def shard(
+    model: EagleTrainingModel,
+    mesh: DeviceMesh,
+    policy: MixedPrecisionPolicy,
+    *,
+    target: bool = False,
+    reshard: bool = True,
+) -> None:
     """The draft as one FSDP2 unit: gathered once a step, though its layer runs K times.
 
     The target stays whole on every rank, unless ``target``: then its blocks are sharded, each a unit, and only its
-    embedding, last norm and head are not.
+    embedding, last norm and head are not. ``reshard``: free such a block's parameters after its forward.
     """
     kept = set(model.target.parameters())
     if target:
         for block in model.target.blocks:
             kept -= set(block.parameters())
-            fully_shard(block, mesh=mesh, reshard_after_forward=True)
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=kept)
+    register_fsdp_forward_method(model, "answer")

@@ -1,10 +1,10 @@
-"""A model as the training loop sees it, whether ranks are processes or played by one."""
+"""What is trained as the training loop sees it, whether ranks are processes or played by one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -15,16 +15,18 @@ from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.optim import world_norm
 from fsdp_lab.profiling import StockTraffic
 
+M = TypeVar("M", bound=nn.Module)
+
 
 @dataclass
-class Model:
-    """A sharded model and what a results row says of it."""
+class Sharded(Generic[M]):
+    """A sharded module and what a results row says of it."""
 
-    module: CausalLM
+    module: M
     name: str
     num_parameters: int
     param_dtype: str
-    flops_per_token: float
+    flops_per_token: float | None
 
     @property
     def updated(self) -> nn.Module:
@@ -68,3 +70,7 @@ class Model:
             "param_dtype": self.param_dtype,
             "flops_per_token": self.flops_per_token,
         }
+
+
+class Model(Sharded[CausalLM]):
+    """A causal language model."""

@@ -52,7 +52,14 @@ FIELDS = (
     ),
     Field("backend", "str", "", "torch.distributed backend: gloo, nccl"),
     Field("model", "str", "", "model preset, or the folder it was loaded from"),
-    Field("num_parameters", "int", "", "parameters of the whole model, shared ones once"),
+    Field("num_parameters", "int", "", "parameters of the whole model, shared ones once; of a draft alone"),
+    Field(
+        "draft_target",
+        "str",
+        "",
+        "folder of the target of a draft (docs/eagle.md), which has no perplexity; null: a language model was trained",
+        "no",
+    ),
     Field("dataset", "str", "", "name or path of the corpus"),
     Field("dataset_tokens", "int", "tokens", "tokens of the whole corpus, both splits"),
     Field(
@@ -237,7 +244,24 @@ FIELDS = (
     # Quality
     Field("nonfinite_steps", "int", "steps", "steps skipped because a gradient or the loss was not finite"),
     Field("clip_rate", "float", "0 to 1", "share of steps whose gradient norm was clipped", since=2),
-    Field("train_loss", "float", "nats/token", "training loss, mean over the last steps"),
+    Field("train_loss", "float", "nats/token", "training loss, mean over the last steps (a draft's: weighted sum)"),
+    Field("train_loss_by_position", "list of float", "nats/token", "a draft's: of each token ahead, unweighted", "no"),
+    Field(
+        "train_accuracy_by_position",
+        "list of float",
+        "0 to 1",
+        "a draft's: its first choice is the target's, for each token ahead, the ones before given; the last steps",
+        "no",
+    ),
+    Field(
+        "tau",
+        "float",
+        "tokens",
+        "the kept draft's acceptance length: tokens a pass of the target on held-out questions, greedy",
+        "no",
+    ),
+    Field("tau_step", "int", "steps", "after which the kept draft was measured: the best of those measured", "no"),
+    Field("tau_prompts", "int", "", "held-out questions that tau is over", "no"),
     Field("val_loss", "float", "nats/token", "validation loss"),
     Field("val_ppl", "float", "", "exp(val_loss)"),
     Field("val_tokens", "int", "tokens", "tokens that val_loss is a mean of"),
@@ -331,6 +355,8 @@ TIMES = (
     "train_time_s",
 )
 """What is about a rank's time, and null where one process played all ranks."""
+PERPLEXITY = ("val_loss", "val_ppl", "val_tokens", "eval_weights")
+"""What a draft has not."""
 
 
 def problems(row: Mapping[str, Any]) -> list[str]:
@@ -345,6 +371,8 @@ def _must_have(field: Field, row: Mapping[str, Any]) -> bool:
         return True
     lost = field.name in (row.get("nonfinite_fields") or ())
     if row.get("virtual_ranks") and field.name in TIMES:
+        return False
+    if row.get("draft_target") and field.name in PERPLEXITY:
         return False
     if field.since > (row.get("migrated_from") or SCHEMA_VERSION):
         return False

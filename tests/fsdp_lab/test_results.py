@@ -32,6 +32,7 @@ SAMPLES: dict[str, Any] = {
     "object of int": {"all_gather": 3, "reduce_scatter": 5},
     "object of float": {"all_gather": 1.5},
     "list of int": [3],
+    "list of float": [0.5, 1],
     "list of str": [],
 }
 
@@ -40,8 +41,14 @@ def example(**changes: Any) -> dict[str, Any]:
     """A row with every field, sound unless ``changes`` spoil it."""
     row = {field.name: field.kind.split("|")[0] if "|" in field.kind else SAMPLES[field.kind] for field in FIELDS}
     row |= {"schema_version": results.SCHEMA_VERSION, "migrated_from": None, "time_utc": "2025-01-31T00:00:00+00:00"}
-    row |= {"bytes_raw_total": 400, "bytes_compressed_total": 100, "virtual_ranks": None}
+    row |= {"bytes_raw_total": 400, "bytes_compressed_total": 100, "virtual_ranks": None, "draft_target": None}
     return row | derived(row) | changes
+
+
+def test_a_draft_has_no_perplexity_and_only_a_draft() -> None:
+    row = example(val_loss=None, val_ppl=None, val_tokens=None, eval_weights=None)
+    assert len(problems(row)) == 4
+    assert problems(row | {"draft_target": "a folder"}) == []
 
 
 @pytest.fixture

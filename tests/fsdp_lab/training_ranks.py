@@ -20,12 +20,13 @@ class Training:
     """One call of the trainer: its flags, on how many of the ranks, what happens, and when.
 
     ``fault``: what the fault injector is told. ``event(run, step)`` is called on every rank when the step is over,
-    before the ranks agree to go on.
+    before the ranks agree to go on. ``draft``: call the trainer of drafts.
     """
 
     flags: list[str]
     ranks: int = 2
     fault: str = ""
+    draft: bool = False
     event: Callable[[Any, int], None] | None = None
 
 
@@ -54,11 +55,13 @@ def train_all(trainings: list[Training], timeout: float = 600, tiny: bool = Fals
 
 def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, pipe: Connection) -> None:
     from fsdp_lab import presets
-    from fsdp_lab.cli import parse
+    from fsdp_lab import train as language
+    from fsdp_lab.cli import parse, parse_as
+    from fsdp_lab.eagle import train as eagle
+    from fsdp_lab.eagle.config import EagleConfig
     from fsdp_lab.faults import VARIABLE
     from fsdp_lab.preempt import Preempted
     from fsdp_lab.run import Run
-    from fsdp_lab.train import train
 
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     if tiny:
@@ -81,7 +84,10 @@ def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, p
 
         Run._count_nonfinite = step_is_over  # type: ignore[method-assign]
         try:
-            train(parse(training.flags))
+            if training.draft:
+                eagle.train(parse_as(EagleConfig, training.flags))
+            else:
+                language.train(parse(training.flags))
             ended.append(None)
         except (Exception, Preempted) as error:
             ended.append(f"{type(error).__name__}: {error}")

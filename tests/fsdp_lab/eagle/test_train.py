@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import pytest
@@ -11,13 +12,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from tqdm import tqdm
 
 import comm_compress as cc
+from fsdp_lab import results
 from fsdp_lab.eagle import evaluate, train
-from fsdp_lab.eagle.data import Example
+from fsdp_lab.eagle.config import EagleConfig
+from fsdp_lab.eagle.data import Example, load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.evaluate import Position, expected_tau, positions
 from fsdp_lab.eagle.export import load_draft
 from fsdp_lab.eagle.training import EagleTrainingModel, shard
+from fsdp_lab.entry import run_training
+from fsdp_lab.results.schema import problems
 from tests.distributed import run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.eagle.tiny import VOCABULARY, save_target, tiny_draft, tiny_target
 
@@ -101,10 +107,16 @@ def chats(path: Path) -> Path:
     return path
 
 
+def conversations(folder: Path) -> list[Example]:
+    tokenizer = load_chat_tokenizer(folder / "target")
+    return load_examples(folder / "chats.jsonl", tokenizer, 100).examples
+
+
 def words(folder: Path, *more: str) -> list[str]:
     given = ["--target_dir", str(folder / "target"), "--data_path", str(folder / "chats.jsonl"), "--threads", "1"]
     small = ["--draft_vocab_size", "40", "--batch_size", "3", "--steps_ahead", "3", "--max_length", "100"]
-    return [*given, *small, "--output_dir", str(folder / "out"), "--learning_rate", "0.003", *more]
+    places = ["--output_dir", str(folder / "out"), "--results_path", str(folder / "results.jsonl")]
+    return [*given, *small, *places, "--learning_rate", "0.003", "--tensorboard", "false", *more]
 
 
 def run(folder: Path, world: int, *more: str) -> tuple[int, str, str]:
@@ -113,21 +125,25 @@ def run(folder: Path, world: int, *more: str) -> tuple[int, str, str]:
 
 
 def _main() -> None:
-    import sys
-
-    train.main(sys.argv[1:])
+    tqdm.set_lock(RLock())  # its own is a semaphore, and ranks leave by os._exit
+    run_training(train.train, EagleConfig, "fsdp_lab.eagle.train")
 
 
 def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_target(tmp_path / "target")
     chats(tmp_path / "chats.jsonl")
-    code, out, err = run(tmp_path, 2, "--max_steps", "30", "--comm_compress", "int8", "--log_every", "15")
+    code, out, err = run(tmp_path, 2, "--max_steps", "30", "--comm_compress", "int8", "--log_interval", "15")
     assert code == 0, err
     assert "12 conversations; the draft knows 40 tokens" in out
-    losses = [float(line.split("loss 0: ")[1].split()[0]) for line in out.splitlines() if "loss 0" in line]
+    losses = [float(line.split("loss_0 ")[1].split()[0]) for line in out.splitlines() if "loss_0 " in line]
     assert len(losses) == 2
     assert losses[1] < losses[0]
-    assert "bytes by rank 0, compressed" in out
+    (row,) = results.load(tmp_path / "results.jsonl")
+    assert problems(row) == []
+    assert (row["draft_target"], row["steps"], row["val_loss"]) == (str(tmp_path / "target"), 30, None)
+    assert row["compression_ratio_reduce_scatter"] > 3
+    assert row["tokens_seen"] == 15 * sum(len(e.tokens) for e in conversations(tmp_path))
+    assert row["train_loss_by_position"][0] == pytest.approx(losses[1], rel=0.2)
     first = load_draft(tmp_path / "out" / "draft")
     code, _, err = run(tmp_path, 1, "--max_steps", "1", "--draft_dir", str(tmp_path / "out" / "draft"))
     assert code == 0, err
@@ -141,6 +157,16 @@ def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert "the same answer, token for token: 2 of 2" in said
     assert "expected tokens a pass of the target, 2 drafts" in said
+
+
+def test_a_stop_signal_is_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    save_target(tmp_path / "target")
+    chats(tmp_path / "chats.jsonl")
+    environment = [{**torchrun_environment(1)[0], "FSDP_LAB_FAULT": "usr2:step=2"}]
+    code, out, err = run_program(_main, [words(tmp_path, "--max_steps", "4", "--run_name", "a")], environment)
+    assert code == 143, err
+    assert "step 2 is saved" in out
+    assert "fsdp_lab.eagle.train: stopped by SIGUSR2" in err
 
 
 def test_mistakes_are_one_message(tmp_path: Path) -> None:
