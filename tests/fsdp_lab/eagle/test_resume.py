@@ -74,7 +74,7 @@ def row(folder: Path, run: str) -> dict[str, Any]:
 
 def test_a_stop_signal_ends_it_and_the_same_command_goes_on(ended: tuple[Path, list[str | None]]) -> None:
     folder, said = ended
-    assert said == [None, None, None, "Preempted: a signal to another rank", None, None, None]
+    assert said == [None, None, None, "Preempted: SIGTERM to rank 1", None, None, None]
     rows = [row for row in results.load(folder / "results.jsonl") if row["run_name"] == "topk-stopped"]
     assert [(row["status"], row["saved_step"]) for row in rows] == [("preempted", STOP), ("ok", STEPS)]
     assert rows[1]["resumed_at_steps"] == [STOP]
