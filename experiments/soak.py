@@ -52,12 +52,23 @@ class Start:
     def slopes(self) -> list[float]:
         """MB an hour of each rank, by least squares; none for a start that was too short to tell."""
         found = []
-        for samples in self.memory.values():
-            steady = samples[int(_WARMUP * len(samples)) :]
-            if len(steady) >= _LEAST_SAMPLES:
-                seconds, size = zip(*steady, strict=True)
-                found.append(statistics.linear_regression(seconds, size).slope * 3600 / 1e6)
+        for samples in self._steady().values():
+            seconds, size = zip(*samples, strict=True)
+            found.append(statistics.linear_regression(seconds, size).slope * 3600 / 1e6)
         return found
+
+    def levels(self) -> dict[int, list[int]]:
+        """MB of each rank after the warm-up and at the end, medians of a fifth of the samples between."""
+        found = {}
+        for rank, samples in self._steady().items():
+            sizes, some = [size / 1e6 for _, size in samples], max(1, len(samples) // 5)
+            found[rank] = [round(statistics.median(part)) for part in (sizes[:some], sizes[-some:])]
+        return found
+
+    def _steady(self) -> dict[int, list[tuple[float, int]]]:
+        """Each rank's samples after the warm-up, where they are enough to say something."""
+        steady = {rank: samples[int(_WARMUP * len(samples)) :] for rank, samples in self.memory.items()}
+        return {rank: samples for rank, samples in steady.items() if len(samples) >= _LEAST_SAMPLES}
 
 
 class Soak:
@@ -154,7 +165,10 @@ class Soak:
                 "of": len(slopes),
             },
             "peak_rss_mb": [round(min(peaks) / 1e6), round(max(peaks) / 1e6)] if peaks else [],
-            "each_start": [{k: v for k, v in asdict(start).items() if k != "memory"} for start in self.starts],
+            "each_start": [
+                {k: v for k, v in asdict(start).items() if k != "memory"} | {"memory_mb": start.levels()}
+                for start in self.starts
+            ],
         }
 
     def _measure(self, drill: Drill, start: Start, begun: threading.Event, over: threading.Event) -> None:

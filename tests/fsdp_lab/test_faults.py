@@ -256,6 +256,7 @@ def test_the_summary_of_a_soak_finds_what_is_wrong() -> None:
     leak = [(2.0 * i, 10**9 + i * 1_000_000) for i in range(100)]  # 1 MB every 2 s
     start = Start("left alone", memory={0: flat, 1: leak, 2: flat[:5]})
     assert start.slopes() == [pytest.approx(0, abs=0.01), pytest.approx(1800)]
+    assert start.levels() == {0: [1000, 1000], 1: [1036, 1092]}  # of samples 30 to 43 and 86 to 99
     good = {"finished": True, "rows_refused": [], "processes_left": [], "files_left": [], "failed_saves": 0}
     good |= {"events": {"launcher SIGKILL": 1}, "temporary_left": ["x"], "starts_without_row": 0}
     assert is_clean(good)
