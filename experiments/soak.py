@@ -36,6 +36,7 @@ EVENTS = (("rank 1", signal.SIGKILL), ("launcher", signal.SIGUSR2), ("rank 0", s
 _SAMPLE_S = 2.0
 _WARMUP = 0.3  # share of a start's samples left out of its slope: caches and the allocator fill
 _LEAST_SAMPLES = 10
+_CACHE = "torchinductor_"  # torch's own, one for all runs; meant to stay
 
 
 @dataclass
@@ -157,7 +158,7 @@ class Soak:
             "starts_without_row": len(self.starts) - len(rows),
             "processes_left": [text for start in self.starts for text in start.left],
             "files_left": sorted(str(p.relative_to(self._folder)) for p in self._folder.rglob("*") if _is_litter(p)),
-            "temporary_left": sorted(path.name for path in self._temporary.iterdir()),
+            "temporary_left": sorted(p.name for p in self._temporary.iterdir() if not p.name.startswith(_CACHE)),
             "checkpoints": sorted(path.name for path in checkpoints.glob("*")),
             "memory_slope_mb_per_hour": {
                 "median": round(statistics.median(slopes), 2) if slopes else None,
