@@ -1,6 +1,6 @@
 """How good a draft is: accuracy by position, tokens a pass of the target, and what that saves on this machine.
 
-python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir OUT/draft --data_path held_out.jsonl
+python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir OUT/draft --data_path held_out.jsonl [--out FILE.json]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from fsdp_lab.cli import parse_as
+from fsdp_lab.data.files import write_json
 from fsdp_lab.eagle.conversations import Skipped, read_conversations
 from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.decoding import Generated, Sampling, speculate
 from fsdp_lab.eagle.draft import Draft
 from fsdp_lab.eagle.export import load_draft
+from fsdp_lab.eagle.lookup import lookup_passes
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.training import EagleTrainingModel
 from fsdp_lab.settings import Config, Settings, setting
@@ -45,9 +47,13 @@ class Position(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Of decoding the prompts plainly and with drafts, by the same code. Milliseconds a token, medians over prompts."""
+    """Of decoding the prompts plainly and with drafts, by the same code. Milliseconds a token, medians over prompts.
+
+    ``tau``: tokens a pass of the target; ``lookup_tau``: with drafts that `lookup` copies (None unless greedy).
+    """
 
     tau: float
+    lookup_tau: float | None
     acceptance: list[float]
     plain_ms: float
     draft_ms: float
@@ -112,7 +118,7 @@ def speed(
     stop: Sequence[int],
 ) -> Speed:
     """Decodes every prompt plainly and with drafts, one after the other in turn, batch 1; the first prompt twice."""
-    plain_ms, draft_ms, found, same = [], [], [], 0
+    plain_ms, draft_ms, found, same, looked_up = [], [], [], 0, 0
     for i, prompt in enumerate([prompts[0], *prompts]):
         runs = {n: _timed(target, draft, prompt, max_new_tokens, n, sampling, stop) for n in _turns(num_drafts, i)}
         if i == 0:
@@ -121,12 +127,14 @@ def speed(
         plain_ms.append(1e3 * plain_s / len(plain.tokens))
         draft_ms.append(1e3 * ours_s / len(ours.tokens))
         same += plain.tokens == ours.tokens
+        looked_up += lookup_passes(prompt, ours.tokens, num_drafts)
         found.append(ours)
-    passes = sum(g.passes for g in found)
+    passes, tokens = sum(g.passes for g in found), sum(len(g.tokens) - 1 for g in found)
     accepted = [sum(g.accepted[i] for g in found) for i in range(num_drafts)]
     judged = [sum(g.judged[i] for g in found) for i in range(num_drafts)]
     return Speed(
-        tau=sum(len(g.tokens) - 1 for g in found) / max(passes, 1),
+        tau=tokens / max(passes, 1),
+        lookup_tau=tokens / max(looked_up, 1) if sampling.is_greedy else None,
         acceptance=[a / max(1, j) for a, j in zip(accepted, judged, strict=True)],
         plain_ms=statistics.median(plain_ms),
         draft_ms=statistics.median(draft_ms),
@@ -199,6 +207,7 @@ class EvaluateSettings(Settings):
     greedy_drafts: bool = setting(False, "propose the draft's first choices also when sampling")
     seed: int = setting(42, "seed of the drawing", at_least=0)
     threads: int | None = setting(None, "CPU threads; none: torch's choice", at_least=1)
+    out: str | None = setting(None, "JSON file for the same figures")
 
 
 @dataclass(frozen=True)
@@ -225,7 +234,8 @@ def main(argv: list[str]) -> int:
         tokenizer = load_chat_tokenizer(Path(settings.target_dir))
         path = Path(settings.data_path)
         found = load_examples(path, tokenizer, min(settings.max_length, target.max_positions))
-        print(report(positions(model, found.examples[: settings.conversations], settings.batch_size)), flush=True)
+        table = positions(model, found.examples[: settings.conversations], settings.batch_size)
+        print(report(table), flush=True)
         prompts = first_prompts(path, tokenizer, settings.prompts, target.max_positions - settings.max_new_tokens)
         if not prompts:
             raise ValueError(f"data_path: no question of {path} leaves room for {settings.max_new_tokens} tokens")
@@ -238,8 +248,12 @@ def main(argv: list[str]) -> int:
             f"a token takes {got.plain_ms:.1f} ms plainly, {got.draft_ms:.1f} ms with drafts: "
             f"{got.plain_ms / got.draft_ms:.2f}x (medians over prompts, batch 1)"
         )
-        if sampling.is_greedy:
+        if got.lookup_tau is not None:
             print(f"the same answer, token for token: {got.same_output} of {got.prompts}")
+            print(f"drafts copied from what was said before (prompt lookup): {got.lookup_tau:.2f} tokens a pass")
+        if settings.out is not None:
+            rows = [row._asdict() for row in table]
+            write_json(Path(settings.out), {"settings": asdict(settings), "positions": rows, "speed": got._asdict()})
     return 0
 
 

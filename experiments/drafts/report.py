@@ -1,0 +1,72 @@
+"""What a draft from nothing came to, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fsdp_lab.eagle.evaluate import Position, expected_tau
+
+
+def report(found: Mapping[str, Any]) -> str:
+    """``found``: ``seconds`` of each part, ``commands``, the ``training``'s row, the ``evaluation``'s figures."""
+    row, judged = found["training"], found["evaluation"]
+    blocks = [
+        ["# A draft from nothing"],
+        _how(row, judged),
+        _speed(judged["speed"]),
+        _positions([Position(**values) for values in judged["positions"]]),
+        [_minutes(found["seconds"])],
+        ["## Commands"],
+        (f"    {command}" for command in found["commands"]),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _how(row: Mapping[str, Any], judged: Mapping[str, Any]) -> Iterator[str]:
+    machine, settings = row["hardware"], judged["settings"]
+    gpus = f", {len(machine['gpus'])} GPUs" if machine["gpus"] else ""
+    yield f"- Target: {Path(row['draft_target']).name}; answers are its own, greedy."
+    yield (
+        f"- Draft: {row['num_parameters']:,} parameters, {row['steps']:,} steps, {row['tokens_seen']:,} tokens, "
+        f"{row['tokens_per_s']:,.0f} a second; {row['world_size']} ranks."
+    )
+    yield (
+        f"- Kept: the draft of step {row['tau_step']:,}, tau {row['tau']:.2f} on {row['tau_prompts']} questions that "
+        "are in none of the figures below."
+    )
+    yield (
+        f"- Below: held-out questions, answers of at most {settings['max_new_tokens']} tokens, "
+        f"{settings['num_drafts']} drafts a pass of the target, {settings['dtype']}."
+    )
+    yield (
+        f"- Machine: {machine['cpu']}, {machine['cores']} cores{gpus}; commit {(row['git_commit'] or 'unknown')[:12]}."
+    )
+
+
+def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
+    plain, ours = speed["plain_ms"], speed["draft_ms"]
+    yield f"| {speed['prompts']} questions, batch 1, greedy | |"
+    yield "|---|---:|"
+    yield f"| tokens a pass of the target (tau) | {speed['tau']:.2f} |"
+    yield f"| the same with drafts copied from what was said (prompt lookup) | {speed['lookup_tau']:.2f} |"
+    yield "| drafts accepted, those before given | " + ", ".join(f"{x:.2f}" for x in speed["acceptance"]) + " |"
+    yield f"| ms a token, plainly and with the draft (medians over questions) | {plain:.1f}, {ours:.1f} |"
+    yield f"| faster by | {plain / ours:.2f}x |"
+    yield f"| the same answer, token for token | {speed['same_output']} of {speed['prompts']} |"
+
+
+def _positions(table: list[Position]) -> Iterator[str]:
+    yield "| position | tokens | accuracy (sd) | given those before | loss (sd) |"
+    yield "|---:|---:|---:|---:|---:|"
+    for k, p in enumerate(table):
+        accuracy, loss = f"{p.accuracy:.3f} ({p.accuracy_sd:.3f})", f"{p.loss:.3f} ({p.loss_sd:.3f})"
+        yield f"| {k} | {p.tokens:,} | {accuracy} | {p.conditional:.3f} | {loss} |"
+    yield ""
+    yield f"By this table {len(table)} drafts a pass give {expected_tau(table):.2f} tokens a pass."
+
+
+def _minutes(seconds: Mapping[str, float]) -> str:
+    parts = ", ".join(f"{name} {value / 60:.1f}" for name, value in seconds.items())
+    return f"Minutes: {parts}; together {sum(seconds.values()) / 60:.0f}."

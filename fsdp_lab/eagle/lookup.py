@@ -1,0 +1,34 @@
+"""Prompt lookup: drafts without a draft model, copied from what was said already. What a draft has to beat.
+
+The longest of the last few tokens that occurred before say what follows: the tokens after their last occurrence are
+proposed (Saxena 2023, "Prompt Lookup Decoding"; transformers' ``prompt_lookup_num_tokens``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LONGEST = 3  # tokens that are looked for, then 2, then 1
+
+
+def lookup_passes(prompt: Sequence[int], answer: Sequence[int], num_drafts: int) -> int:
+    """Passes of the target that a greedy ``answer`` (its first token is the prompt's pass) would have taken."""
+    said, whole, passes = len(prompt) + 1, [*prompt, *answer], 0
+    while said < len(whole):
+        proposed = propose(whole[:said], min(num_drafts, len(whole) - said - 1))
+        kept = 0
+        while kept < len(proposed) and proposed[kept] == whole[said + kept]:
+            kept += 1
+        said += kept + 1
+        passes += 1
+    return passes
+
+
+def propose(said: Sequence[int], count: int) -> list[int]:
+    """At most ``count`` tokens that may follow; none where nothing repeats itself."""
+    for length in range(min(LONGEST, len(said) - 1), 0, -1):
+        last = list(said[-length:])
+        for start in range(len(said) - length - 1, -1, -1):
+            if list(said[start : start + length]) == last:
+                return list(said[start + length : start + length + count])
+    return []
