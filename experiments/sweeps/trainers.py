@@ -37,7 +37,7 @@ class Measure:
         return "-" if value is None else format(value, self.form)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trainer:
     """One program that trains.
 
