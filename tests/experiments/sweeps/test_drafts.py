@@ -35,7 +35,7 @@ def test_a_cell_is_the_run_that_the_trainer_would_make_of_the_same_flags(tmp_pat
     cells = cells_of(read(write_recipe(tmp_path, targets=targets, world_sizes=[2])))
     assert [cell.config.eagle.target_dir for cell in cells[:4:2]] == ["a/target", "b/target"]
     assert [cell.config.eagle.data_path for cell in cells[:4:2]] == ["chats.jsonl", "its_own.jsonl"]
-    flags = [*"--target_dir a/target --seed 1 --comm_compress int8".split()]  # noqa: SIM905
+    flags = ["--target_dir", "a/target", "--seed", "1", "--comm_compress", "int8"]
     flags += [word for name, value in COMMON.items() for word in (f"--{name}", str(value))]
     assert cells[1].key.config_hash == parse_as(EagleConfig, flags).digest()
     assert cells[1].work == 2 * 3 * 2, "conversations"
