@@ -78,6 +78,8 @@ class Chats:
         ValueError where the conversations, or their order, are not what they were.
         """
         now = self.state_dict()
+        if missing := sorted(now.keys() - state.keys()):
+            raise ValueError(f"resume: the saved state of the conversations is of another version: it lacks {missing}")
         if changed := [name for name in ("chats", "seed") if state.get(name) != now[name]]:
             raise ValueError(f"resume: the training data is not what it was: another {', another '.join(changed)}")
         self._drawn = int(state["drawn"])

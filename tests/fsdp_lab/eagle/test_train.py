@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 from threading import RLock
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from tqdm import tqdm
 
 import comm_compress as cc
 from fsdp_lab import results
+from fsdp_lab.data import digest_of_all
 from fsdp_lab.eagle import evaluate, train
+from fsdp_lab.eagle.chats import Chats
 from fsdp_lab.eagle.config import EagleConfig
 from fsdp_lab.eagle.data import Example, load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.evaluate import Position, expected_tau, positions
@@ -184,6 +187,30 @@ def test_a_stop_signal_is_an_exit_code_of_its_own(tmp_path: Path) -> None:
     assert code == 143, err
     assert "step 2 is saved" in out
     assert "fsdp_lab.eagle.train: stopped by SIGUSR2" in err
+
+
+def test_conversations_go_on_from_a_whole_state_only() -> None:
+    tokens, mask = batch()
+    examples = [Example(str(i), tokens[i], mask[i]) for i in range(2)]
+
+    def dealt(world: int) -> list[Chats]:
+        unused: Any = None
+        ranks: list[Any] = [SimpleNamespace(rank=rank, world=world) for rank in range(world)]
+        return [Chats("c", unused, unused, examples, 2 // world, 1, r, seed=0) for r in ranks]
+
+    (alone,), both = dealt(1), dealt(2)
+    for chats_ in (alone, *both):
+        chats_.next_batch()
+        chats_.next_batch()
+    parts = [chats_._dealt.part(2) for chats_ in (alone, *both)]
+    assert digest_of_all(parts[:1]) == digest_of_all(parts[1:])
+    state = both[1].state_dict()
+    (_, again) = dealt(2)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    del state["digest"]
+    with pytest.raises(ValueError, match=r"resume: the saved state .* of another version: it lacks \['digest'\]"):
+        again.load_state_dict(state)
 
 
 def test_who_hangs_is_said_by_the_program_that_was_started(tmp_path: Path) -> None:
