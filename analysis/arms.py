@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.rows import Row, is_number
+from analysis.quality import loss_of
+from analysis.rows import Row
 
 ARM_SETTINGS = (
     "comm_compress",
@@ -100,8 +101,9 @@ class Setting:
     def label(self) -> str:
         """``gpt2-nano, 2 ranks, 300 steps, 200 Mbit/s``."""
         config = {name: json.loads(text) for name, text in self.config}
+        target = config.get("target_dir")
         parts = [
-            str(config.get("model_dir") or config.get("model") or "?"),
+            f"draft of {target}" if target else str(config.get("model_dir") or config.get("model") or "?"),
             f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} ranks",
         ]
         parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
@@ -152,8 +154,8 @@ class ArmRuns:
 
     @property
     def losses(self) -> dict[int, float | None]:
-        """Validation loss by seed, nats a token; None for a run that failed or diverged."""
-        return {seed: None if failed(row) else float(row["val_loss"]) for seed, row in self.runs.items()}
+        """Validation loss by seed, nats a token (of drafts: `quality.loss_of`); None: a run that failed or diverged."""
+        return {seed: None if failed(row) else loss_of(row) for seed, row in self.runs.items()}
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def titles(found: Sequence[Comparison]) -> list[str]:
 
 def failed(row: Mapping[str, Any]) -> bool:
     """Did the run end badly, or with a loss that is not finite?"""
-    return row.get("status") != "ok" or not is_number(row.get("val_loss"))
+    return row.get("status") != "ok" or loss_of(row) is None
 
 
 def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
@@ -238,8 +240,9 @@ def _by_seed(rows: Iterable[Row]) -> dict[int, Row]:
 
 
 def mean_loss(rows: Iterable[Row]) -> float:
-    """Mean validation loss; infinite as soon as one of them failed."""
-    return statistics.fmean(float("inf") if failed(row) else float(row["val_loss"]) for row in rows)
+    """Mean loss; infinite as soon as one of them failed."""
+    losses = (None if failed(row) else loss_of(row) for row in rows)
+    return statistics.fmean(float("inf") if loss is None else loss for loss in losses)
 
 
 def _baseline(arms: Sequence[ArmRuns], name: str) -> ArmRuns | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from analysis.arms import Arm, ArmRuns, Comparison, failed, mean_loss
 from analysis.finding import Concerns, Finding, Severity
+from analysis.quality import loss_of, quality_of
 from analysis.rows import Row, is_number
 from analysis.statistics import better_than_baseline
 
@@ -20,7 +21,7 @@ Check = Callable[[Comparison], Iterator[Finding]]
 ENOUGH_SEEDS = 3
 HALF_DTYPES = ("bf16", "fp16")
 PLAIN = ("none", "identity")  # what goes over the wire as it is
-TOKEN_COLUMNS = ("dataset", "dataset_tokens", "max_length", "tokens_seen", "val_tokens", "eval_weights")
+TOKEN_COLUMNS = ("dataset", "dataset_tokens", "max_length", "tokens_seen", "val_tokens", "tau_prompts", "eval_weights")
 _MEETING_S = 2.0  # overlap that rounding to whole seconds and a program's end may cause
 _NAMED = 4  # of a long list
 
@@ -146,10 +147,11 @@ def repeated_runs(comparison: Comparison) -> Iterator[Finding]:
     unlike = []
     for runs in comparison.arms:
         again = [row for row in runs.repeated if not failed(row)]
-        if any(row["val_loss"] != runs.runs[row["seed"]].get("val_loss") for row in again):
+        if any(loss_of(row) != loss_of(runs.runs[row["seed"]]) for row in again):
             unlike.append(runs)
     if unlike:
-        what = f"the same seed again with another loss: {_labels(unlike)}"
+        quality = quality_of(unlike[0].repeated[0]).column
+        what = f"the same seed again with another {quality}: {_labels(unlike)}"
         advice = "find what changed between the runs; the last one is used"
         yield _finding("warning", repeated_runs, comparison, what, advice, "quality")
 
@@ -239,10 +241,10 @@ def other_schedule(comparison: Comparison) -> Iterator[Finding]:
 def better_than_uncompressed(comparison: Comparison) -> Iterator[Finding]:
     """An arm that converges faster than the baseline beyond chance: compression adds no information."""
     for suspicion in better_than_baseline(comparison):
+        ratio = quality_of(_rows(comparison)[0]).ratio
         mean = suspicion.change.mean or 0.0
-        what = (
-            f"{suspicion.label}: PPL {100 * mean:+.2f} % (p {suspicion.p:.2g} after Holm, {suspicion.change.n} pairs)"
-        )
+        chance = f"p {suspicion.p:.2g} after Holm, {suspicion.change.n} pairs"
+        what = f"{suspicion.label}: {ratio} {100 * mean:+.2f} % ({chance})"
         advice = "look for another task: other tokens, settings or evaluation; or tune the baseline better"
         yield _finding("warning", better_than_uncompressed, comparison, what, advice, "quality")
 

@@ -98,10 +98,11 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         there = read(options.file)
-        if not there.rows:
+        sound = [*there.rows, *there.drafts]
+        if not sound:
             print("".join(f"{line}\n" for line in there.left_out), end="", file=sys.stderr)
             raise ValueError(f"{', '.join(map(str, options.file))} holds no sound row")
-        rows = select(there.rows, **parse_selection(options.select))
+        rows = select(sound, **parse_selection(options.select))
         found = findings(rows, options.baseline, options.tuned)
         if options.json is not None:
             options.json.write_text(json.dumps([asdict(finding) for finding in found], indent=1) + "\n")

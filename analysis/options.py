@@ -18,9 +18,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuned", nargs="*", default=TUNED, metavar="SETTING", help="settings that were tuned per arm")
 
 
-def rows_of(options: argparse.Namespace) -> list[Row]:
-    """The rows asked for; what is left out is said on stderr. ValueError when there are none."""
-    return read_for_user(options.file, parse_selection(options.select))
+def rows_of(options: argparse.Namespace, drafts: bool = False) -> list[Row]:
+    """The rows asked for, of language models or of ``drafts``; what is left out is said on stderr. ValueError: none."""
+    return read_for_user(options.file, parse_selection(options.select), drafts)
 
 
 def comparisons_of(options: argparse.Namespace, rows: list[Row]) -> list[Comparison]:

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -33,6 +33,8 @@ _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(("bytes_compressed_total", "tokens_seen", "dataset_tokens", "val_tokens"), _NUMBER),
     **dict.fromkeys(("bytes_compressed_by_op", "bytes_raw_by_op", "elements_by_op", "hardware", "versions"), dict),
     **dict.fromkeys(("warmup_steps_excluded", "interface_steps", "interface_bytes_total", "grad_rel_error"), _NUMBER),
+    **dict.fromkeys(("tau", "tau_step", "tau_prompts"), _NUMBER),
+    "draft_target": str,
     "nonfinite_fields": list,
     **dict.fromkeys(("compress_config", "param_compress_config"), dict),
     **dict.fromkeys(("loss_curve", "param_compress_method", "comm_dtype", "git_commit", "data_digest"), str),
@@ -78,10 +80,13 @@ class Row(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Read:
-    """``left_out``: one line of text, with file and line number, for each line that is no sound row."""
+    """``rows``: of language models; ``drafts``: of drafts, which have an acceptance length and no perplexity.
 
-    rows: list[Row]
-    left_out: list[str]
+    ``left_out``: one line of text, with file and line number, for each line that is no sound row."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    drafts: list[Row] = field(default_factory=list)
 
 
 def read(paths: str | Path | Iterable[str | Path]) -> Read:
@@ -89,7 +94,7 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
 
     Rows that failed are rows. A NaN (which our own writer never writes) stays one, so that the run counts as diverged.
     """
-    found = Read([], [])
+    found = Read()
     for path in [paths] if isinstance(paths, str | Path) else paths:
         file = Path(path)
         try:
@@ -100,25 +105,33 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
             if line.strip():
                 row, why = _parse(line)
                 if why is None:
-                    found.rows.append(Row(row, file, number))
+                    (found.drafts if is_draft(row) else found.rows).append(Row(row, file, number))
                 else:
                     found.left_out.append(f"{file}, line {number}: {why}")
     return found
 
 
-def read_for_user(paths: Iterable[str | Path], wanted: Mapping[str, Any] | None = None) -> list[Row]:
+def read_for_user(
+    paths: Iterable[str | Path], wanted: Mapping[str, Any] | None = None, drafts: bool = False
+) -> list[Row]:
     """`read` and `select` for a command line: what was left out, with its count, goes to stderr.
 
-    ValueError when no row remains."""
+    ``drafts``: those rows instead of language models'. ValueError when no row remains."""
     paths = list(paths)
     found = read(paths)
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if found.left_out:
-        print(f"{len(found.left_out)} lines left out, {len(found.rows)} rows read", file=sys.stderr)
-    if not found.rows:
-        raise ValueError(f"{', '.join(map(str, paths))} holds no sound row")
-    return select(found.rows, **(wanted or {}))
+        count = len(found.rows) + len(found.drafts)
+        print(f"{len(found.left_out)} lines left out, {count} rows read", file=sys.stderr)
+    mine, others = (found.drafts, found.rows) if drafts else (found.rows, found.drafts)
+    if others:
+        what, program = ("language models", "tables") if drafts else ("drafts", "drafts")
+        print(f"{len(others)} rows are of {what}: python -m analysis.{program} reads those", file=sys.stderr)
+    if not mine:
+        kind = "row of a draft" if drafts else "row of a language model" if others else "sound row"
+        raise ValueError(f"{', '.join(map(str, paths))} holds no {kind}")
+    return select(mine, **(wanted or {}))
 
 
 def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
@@ -198,9 +211,10 @@ def _complaints(row: Mapping[str, Any]) -> Iterator[str]:
     yield from _mistyped(row, _ALWAYS | _WHEN_OK | _OPTIONAL)
     if isinstance(row.get("config"), dict):
         yield from _mistyped(row["config"], _CONFIG, "config.")
-    if ended_well and row.get("val_loss") is None and "val_loss" not in (row.get("nonfinite_fields") or []):
-        is_draft = row.get("draft_target") is not None
-        yield "a draft's: it has no perplexity to compare" if is_draft else "no val_loss although it ended well"
+    quality = "tau" if is_draft(row) else "val_loss"
+    if ended_well and row.get(quality) is None and quality not in (row.get("nonfinite_fields") or []):
+        advice = " (trained without --eval_data?)" if quality == "tau" else ""
+        yield f"no {quality} although it ended well{advice}"
 
 
 def _mistyped(values: Mapping[str, Any], kinds: Mapping[str, Any], within: str = "") -> Iterator[str]:
@@ -214,6 +228,11 @@ def _mistyped(values: Mapping[str, Any], kinds: Mapping[str, Any], within: str =
 def _shown(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def is_draft(row: Mapping[str, Any]) -> bool:
+    """Is it the row of a draft's training?"""
+    return row.get("draft_target") is not None
 
 
 def is_number(value: Any) -> TypeGuard[float]:

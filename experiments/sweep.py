@@ -30,8 +30,6 @@ from experiments.sweeps.recipe import read
 from experiments.sweeps.runner import Runner
 from experiments.sweeps.slots import divide, gpus_here, too_large, warning
 from fsdp_lab import results
-from fsdp_lab.cli import given_by
-from fsdp_lab.config import TrainConfig
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
@@ -77,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(options: argparse.Namespace, flags: Sequence[str]) -> tuple[Plan, Path]:
-    recipe = read(options.recipe, given_by(TrainConfig, flags, "fsdp_lab.train"))
+    recipe = read(options.recipe, flags)
     cells = cells_of(recipe)
     total = len(cells)
     out: Path = options.out or Path("results") / f"{recipe.name}.jsonl"
@@ -134,7 +132,7 @@ def _report(plan: Plan, out: Path) -> int:
     failed = sum(plan.state(cell) != "finished" for cell in plan.cells)
     if failed:
         print(f"\n{failed} of {len(plan.cells)} cells failed; their rows say why, --retry_failed tries them again")
-    print(f"\nnext: python -m analysis.report {out} --out report/")
+    print(f"\nnext: python -m {plan.recipe.trainer.analysis.format(rows=out)}")
     return 1 if failed else 0
 
 

@@ -1,7 +1,7 @@
 """Continue a prompt with a saved model, or answer it.
 
     python -m fsdp_lab.chat --model_dir fsdp_output/runs/NAME/final_model --prompt "The capital of"
-    python -m fsdp_lab.chat --model_dir TARGET --draft OUT/draft --prompt "What is a glacier?"     # EAGLE-3: faster
+    python -m fsdp_lab.chat --model_dir TARGET --draft RUN/draft --prompt "What is a glacier?"     # EAGLE-3: faster
 
 Without --prompt it reads prompts line by line until an empty line or the end of the input. With --draft, stderr says
 after each answer how many tokens a pass of the model gave, and how fast they came.

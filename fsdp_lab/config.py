@@ -211,6 +211,11 @@ class AnyTraining(Protocol):
         """What is trained, for the name of a run that was given none."""
         ...
 
+    @property
+    def program(self) -> str:
+        """Which module trains with these settings: what messages begin with."""
+        ...
+
     def row(self) -> dict[str, Any]:
         """What a results row says of the settings."""
         ...
@@ -247,6 +252,11 @@ class TrainConfig(Config):
     def trained(self) -> str:
         """The model's preset, or the name of its folder."""
         return Path(self.model.model_dir).name if self.model.model_dir else str(self.model.model)
+
+    @property
+    def program(self) -> str:
+        """Which module trains with these settings."""
+        return "fsdp_lab.train"
 
     def tokens_per_step(self, world: int) -> int:
         """Tokens of ``world`` ranks in one optimizer step, once the settings are resolved."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn
 
 from fsdp_lab import faults, results
 from fsdp_lab.checkpoint import newest_step
-from fsdp_lab.config import RunConfig
+from fsdp_lab.config import AnyTraining
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.exit_codes import FAILED, PREEMPTED
 from fsdp_lab.noticeboard import Noticeboard
@@ -33,8 +33,10 @@ class Ending:
     ``folder``: the run's, whose checkpoints say what a user can do next.
     """
 
-    def __init__(self, record: Record, config: RunConfig, ranks: Ranks, folder: Path) -> None:
+    def __init__(self, record: Record, training: AnyTraining, ranks: Ranks, folder: Path) -> None:
+        config = training.run
         self._record, self._config, self._ranks, self._folder = record, config, ranks, folder
+        self._program = training.program
         self._board = Noticeboard(is_used=ranks.world > ranks.played)
         self._is_recorded = threading.Lock()
         self.stop = Stop(ranks, self._unheeded, config.stop_grace_s)
@@ -71,7 +73,7 @@ class Ending:
     def _hung(self, report: str) -> None:
         """The same when nothing moves and nobody sent a signal."""
         if self._speaks():
-            print(f"fsdp_lab.train: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
+            print(f"{self._program}: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
         self._end_now("failed", report)
 
     def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:

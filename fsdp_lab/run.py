@@ -3,7 +3,7 @@
 fsdp_output/runs/<run_name>/config.yaml      every setting, resolved
                             checkpoints/     with --save_steps, or when it was told to stop (docs/checkpoints.md)
                             curve.jsonl      the run's course, line by line (or <curves_dir>/<run_name>.jsonl)
-                            final_model/     Hugging Face folder with tokenizer
+                            final_model/     Hugging Face folder with tokenizer (of a draft: draft/)
 fsdp_output/logs/<run_name>/                 TensorBoard events; profiler/ with --profile
 results/results.jsonl                        one row a run, also of a run that failed
 """
@@ -63,7 +63,7 @@ class Run:
         self.goals = Goals(config.run.target_ppl, config.run.ppl_at_s)
         self.record = Record(config, ranks, name, self.curve_path, self.goals)
         self.note = self.record.note
-        self.ending = Ending(self.record, config.run, ranks, self.folder)
+        self.ending = Ending(self.record, config, ranks, self.folder)
         self.stop, self.watchdog = self.ending.stop, self.ending.watchdog
         self.samples = Samples()
         self.model_folder = self.folder / "final_model"

@@ -36,6 +36,9 @@ CHINESE: Final[dict[str, str]] = {
     ),
     "never": "未达到",
     "no limit": "不限速",
+    "acceptance length, tokens a pass": "接受长度（每次前向的词元数）",
+    "bars: 95 % interval of the difference to the baseline, by seed": "竖线：与基线逐种子之差的 95 % 区间",
+    "hollow: parameters are compressed, too": "空心：参数也被压缩",
     # the system's diagram
     "One training step of an FSDP2 unit on W ranks": "FSDP2 单元在 W 个进程上的一个训练步",
     "parameters:\nown shard, fp32": "参数：\n本地分片，fp32",

@@ -27,7 +27,7 @@ from analysis.report import html, markdown, numbers
 from analysis.report.contents import Subject, document
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
-from analysis.rows import parse_selection, read, select
+from analysis.rows import is_draft, parse_selection, read, select
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
@@ -53,8 +53,8 @@ def main(argv: Sequence[str]) -> int:
     for name, reason in drawn.left_out:
         print(f"missing: {name}: {reason}", file=sys.stderr)
     lines = f", {len(subject.left_out)} lines left out" if subject.left_out else ""
-    figures = len(drawn.files) // len(formats)
-    print(f"{len(subject.rows)} rows{lines}, {len(subject.comparisons)} comparisons, {figures} figures")
+    figures, compared = len(drawn.files) // len(formats), len(subject.comparisons) + len(subject.drafts)
+    print(f"{len(subject.rows)} rows{lines}, {compared} comparisons, {figures} figures")
     print(options.out / "index.html")
     return 0
 
@@ -79,12 +79,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
     found = read(options.file)
-    if not found.rows:
+    sound = [*found.rows, *found.drafts]
+    if not sound:
         first = f"; the first: {found.left_out[0]}" if found.left_out else ""
         raise ValueError(
             f"{', '.join(map(str, options.file))}: no sound row, {len(found.left_out)} lines left out{first}"
         )
-    rows = select(found.rows, **parse_selection(options.select))
+    rows = select(sound, **parse_selection(options.select))
+    drafts = [row for row in rows if is_draft(row)]
+    language_models = [row for row in rows if not is_draft(row)]
     beside = options.file[0].parent / "calibration.json"
     file = options.calibration or (beside if beside.exists() else None)
     for flag in ("matrix", "calibrated_model"):
@@ -101,7 +104,8 @@ def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
         rows=rows,
         left_out=found.left_out,
         selection=options.select,
-        comparisons=named(comparisons_of(options, rows)),
+        comparisons=named(comparisons_of(options, language_models)),
+        drafts=named(comparisons_of(options, drafts)),
         baseline=options.baseline,
         tuned=options.tuned,
         machines=machines,

@@ -9,6 +9,7 @@ from typing import Any
 
 from analysis import fairness, names, series
 from analysis.arms import Comparison
+from analysis.drafts import acceptance_table
 from analysis.finding import Finding
 from analysis.predict import Predictor
 from analysis.report import entries, plan
@@ -24,13 +25,16 @@ SHOWN = 8  # subjects of findings of a kind
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about. ``left_out``: complaints about lines that are no rows; ``command``: what makes it."""
+    """What a report is about: ``comparisons`` of language models, and of ``drafts``.
+
+    ``left_out``: complaints about lines that are no rows; ``command``: what makes it."""
 
     files: Sequence[str]
     rows: Sequence[Row]
     left_out: Sequence[str]
     selection: Sequence[str]
     comparisons: Sequence[Comparison]
+    drafts: Sequence[Comparison]
     baseline: str
     tuned: Sequence[str]
     machines: Sequence[Machine]
@@ -54,6 +58,7 @@ def document(subject: Subject, drawn: Drawn) -> Document:
         ("Along links", entries.OF_LINKS, series.links(subject.comparisons)),
     ):
         rest += [_group(kind, drawable, group, place, subject, drawn) for place, group in enumerate(groups, start=1)]
+    rest += [_drafts(*named, subject, drawn) for named in zip(subject.drafts, anchors(subject.drafts), strict=True)]
     rest += [_machine(machine, subject, drawn) for machine in subject.machines]
     system = drawn.pictures([entries.SYSTEM], None, "all", "", None)
     rest.append(Section("system", "How it works", system))
@@ -122,7 +127,8 @@ def _plan(subject: Subject) -> Section:
             str(sum(len(r.failures) for r in c.arms)),
             fairness.verdict(fairness.findings_of(c, subject.rows), c),
         ]
-        for c, title in zip(subject.comparisons, titles(subject.comparisons), strict=True)
+        for compared in (subject.comparisons, subject.drafts)
+        for c, title in zip(compared, titles(compared), strict=True)
     ]
     blocks: list[Block] = [
         Facts(facts),
@@ -139,8 +145,6 @@ def _plan(subject: Subject) -> Section:
 
 def _comparison(comparison: Comparison, name: str, title: str, subject: Subject, drawn: Drawn) -> Section:
     found = fairness.findings_of(comparison, subject.rows)
-    verdict = fairness.verdict(found, comparison)
-    kind = "error" if verdict.startswith("NOT FAIR") else "warning" if found else "note"
     facts = Facts(plan.facts(comparison, subject.comparisons[0]))
     tables = [comparison_table(comparison, subject.rows)]
     if comparison.baseline is not None and comparison.rivals:
@@ -151,7 +155,22 @@ def _comparison(comparison: Comparison, name: str, title: str, subject: Subject,
     pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, found, comparison)
     behind = Behind(comparison, subject.rows, subject.predictor(comparison))
     pictures += drawn.pictures(entries.OF_LINKED, behind, name, comparison.setting.label, found, comparison)
-    return Section(name, title, [Notes([(kind, verdict)]), facts, *tables, *pictures])
+    return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables, *pictures])
+
+
+def _drafts(comparison: Comparison, name: str, subject: Subject, drawn: Drawn) -> Section:
+    found = fairness.findings_of(comparison, subject.rows)
+    table = acceptance_table(comparison, subject.rows)
+    drawn.tables.append(table)
+    facts = Facts(plan.facts(comparison, subject.drafts[0]))
+    pictures = drawn.pictures(entries.OF_DRAFTS, comparison, name, comparison.setting.label, found, comparison)
+    return Section(name, comparison.setting.label, [Notes([_judged(found, comparison)]), facts, table, *pictures])
+
+
+def _judged(found: Sequence[Finding], comparison: Comparison) -> tuple[str, str]:
+    """The verdict, and how it is to be shown."""
+    verdict = fairness.verdict(found, comparison)
+    return "error" if verdict.startswith("NOT FAIR") else "warning" if found else "note", verdict
 
 
 def _group(

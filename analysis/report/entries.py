@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from analysis.arms import Comparison
 from analysis.curves import Along, Courses, courses
 from analysis.figures import (
+    acceptance,
     bandwidth,
     breakeven,
     comm_share,
@@ -97,6 +98,12 @@ def _pareto(kind: pareto.Traffic) -> Callable[[Comparison], Drawing]:
         return Drawing(data, lambda style, foot: pareto.draw(points, style, traffic=kind, foot=foot))
 
     return prepare
+
+
+def _acceptance(comparison: Comparison) -> Drawing:
+    points = acceptance.points(comparison)
+    data = [Datum(p.label, p.family, acceptance.TAU, p.tau, p.low, p.high, p.runs, p.bits) for p in points]
+    return Drawing(data, lambda style, foot: acceptance.draw(points, style, foot))
 
 
 def _percent(share: float | None) -> float | None:
@@ -257,6 +264,18 @@ OF_COMPARISON: tuple[Entry[Comparison], ...] = (
         ("quality",),
         _fidelity,
     ),
+)
+OF_DRAFTS: tuple[Entry[Comparison], ...] = (
+    Entry(
+        "acceptance_length",
+        "Acceptance length against bytes",
+        "Tokens a pass of the target on held-out questions, mean over seeds, over the bits that a rank sends for a "
+        "parameter in a step. Bars: 95 % intervals of the difference to the baseline (the line), seed by seed. Hollow: "
+        "parameters are compressed, too.",
+        ("quality", "bytes"),
+        _acceptance,
+    ),
+    *(entry for entry in OF_COMPARISON if "quality" not in entry.concerns),
 )
 OF_LINKED: tuple[Entry[Behind], ...] = (
     Entry(

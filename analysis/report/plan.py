@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from analysis.arms import Comparison
-from analysis.rows import Row
+from analysis.rows import Row, is_draft
 from analysis.series import is_virtual
 
 Fact = tuple[str, str]
@@ -75,8 +75,9 @@ def _tuning(comparison: Comparison) -> str:
         f"{runs.arm.label}: {', '.join(f'{name} {value}' for name, value in runs.tuned.items())}"
         for runs in comparison.arms
     )
+    quality = "acceptance length" if any(map(is_draft, rows_of(comparison))) else "validation loss"
     budget = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{', '.join(names)}: {budget} candidates an arm; chosen by validation loss: {chosen}"
+    return f"{', '.join(names)}: {budget} candidates an arm; chosen by {quality}: {chosen}"
 
 
 def _failures(comparison: Comparison) -> str:

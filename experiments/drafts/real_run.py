@@ -104,7 +104,7 @@ def parts(arguments: argparse.Namespace, places: Places) -> list[Part]:
     evaluate = python(
         "fsdp_lab.eagle.evaluate",
         target_dir=places.target,
-        draft_dir=places.training / "draft",
+        draft_dir=places.training / "runs" / RUN_NAME / "draft",
         data_path=places.answers("held_out"),
         max_length=arguments.max_length,
         prompts=arguments.prompts,

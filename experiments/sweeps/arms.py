@@ -21,7 +21,7 @@ from fsdp_lab.specs import specs_of
 
 DIRECTIONS = {"gradients": ("comm_compress", "comm_config_json"), "parameters": ("param_compress", "param_config_json")}
 _METHODS = {name for pair in DIRECTIONS.values() for name in pair}
-FURTHER = [spec.name for spec in specs_of(CommConfig) if spec.name not in _METHODS]
+FURTHER = {spec.name: spec for spec in specs_of(CommConfig) if spec.name not in _METHODS}
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | 
         settings |= {method_key: method, settings_key: own}
         names.append(_label(method, own))
     further = {name: value for name, value in choice.items() if name not in DIRECTIONS}
-    settings |= checked_settings(where, further, {}, complaints, FURTHER)
+    settings |= checked_settings(where, further, FURTHER, {}, complaints)
     if len(complaints) > before:
         return None
     label = names[0] if settings["param_compress"] == "none" else " + ".join(names)

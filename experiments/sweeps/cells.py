@@ -4,8 +4,9 @@ Seed by seed: every arm has its first seed before any has its second, and the ba
 sweep is a smaller fair one, and the machine's moods are spread over the arms.
 
 The arms of a seed see the same tokens and start from the same weights, because the trainer takes both from the seed
-alone: `fsdp_lab.models.build` seeds the initialisation, `fsdp_lab.data.loader` the order of the data, and compressors
-draw from a counter of their own (docs/architecture.md). Their world sizes and models are equal within a comparison.
+alone: `fsdp_lab.models.build` seeds the initialisation, `fsdp_lab.data.loader` the order of the data (of a draft
+`fsdp_lab.eagle.model` and `fsdp_lab.eagle.chats`), and compressors draw from a counter of their own
+(docs/architecture.md). Their world sizes and models are equal within a comparison.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from experiments.sweeps.arms import Arm
-from experiments.sweeps.recipe import VIRTUAL, Recipe, Shaped
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.presets import resolve
+from experiments.sweeps.recipe import Recipe, Shaped
+from experiments.sweeps.trainers import VIRTUAL, AnyConfig, Trainer, trainer_of
 from fsdp_lab.settings import ConfigError
 
 
@@ -40,7 +40,8 @@ class Cell:
     number: int  # from 1, in the order of running
     arm: Arm
     seed: int
-    config: TrainConfig
+    trainer: Trainer
+    config: AnyConfig
     processes: int
     link: Shaped | None
     varied: Mapping[str, str]
@@ -57,12 +58,9 @@ class Cell:
         return Key(self.config.digest(), self.world_size, rate, delay)
 
     @property
-    def tokens(self) -> int | None:
-        """Trained on over all ranks; None when the length of the data decides."""
-        optim, length = self.config.optim, self.config.data.max_length
-        if optim.max_steps is None or optim.batch_size is None or length is None:
-            return None
-        return optim.max_steps * optim.batch_size * optim.gradient_accumulation_steps * length * self.world_size
+    def work(self) -> int | None:
+        """In the trainer's unit, over all ranks; None when the length of the data decides."""
+        return self.trainer.work(self.config, self.world_size)
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -70,34 +68,30 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
     A row from before a setting was added is taken to have the setting's default, which is what its run did.
     """
-    digest = row["config_hash"]
-    if row["config"].keys() != TrainConfig.specs().keys():
-        digest = _digest_with_defaults(digest, json.dumps(row["config"]))
+    digest, trainer = row["config_hash"], trainer_of(row)
+    if row["config"].keys() != trainer.config.specs().keys():
+        digest = _digest_with_defaults(digest, trainer, json.dumps(row["config"]))
     return Key(digest, row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms"))
 
 
 @functools.cache  # results files are read again and again
-def _digest_with_defaults(digest: str, config: str) -> str:
+def _digest_with_defaults(digest: str, trainer: Trainer, config: str) -> str:
     try:
-        return TrainConfig.of(**json.loads(config)).digest()
+        return trainer.config.of(**json.loads(config)).digest()
     except ValueError:  # it has settings that there are no more
         return digest
 
 
-def virtual_ranks(config: TrainConfig) -> int:
+def virtual_ranks(config: AnyConfig) -> int:
     """How many ranks one process stands for; 0 where every rank has its own."""
     return int(config.resolved().get(VIRTUAL, 0))
 
 
 def cells_of(recipe: Recipe) -> list[Cell]:
     """All cells of a recipe. ValueError for settings that fit no model, or when two cells are the same run."""
-    cells = [
-        _cell(number, recipe, *choice)
-        for number, choice in enumerate(
-            itertools.product(recipe.seeds, recipe.models, _worlds(recipe), recipe.links, _tuned(recipe), recipe.arms),
-            start=1,
-        )
-    ]
+    worlds, tuned = _worlds(recipe), _tuned(recipe)
+    choices = itertools.product(recipe.seeds, recipe.subjects, worlds, recipe.links, tuned, recipe.arms)
+    cells = [_cell(number, recipe, *choice) for number, choice in enumerate(choices, start=1)]
     known: dict[Key, Cell] = {}
     for cell in cells:
         if cell.key in known:
@@ -130,26 +124,26 @@ def _cell(
     number: int,
     recipe: Recipe,
     seed: int,
-    model: Mapping[str, Any],
+    subject: Mapping[str, Any],
     world: tuple[int, int],
     link: Shaped | None,
     tuned: Mapping[str, Any],
     arm: Arm,
 ) -> Cell:
-    processes, virtual = world
+    trainer, (processes, virtual) = recipe.trainer, world
     ranks = {VIRTUAL: virtual} if virtual else {}
     unsaid = {"save_model": False, "tensorboard": False}
-    values = {**unsaid, **recipe.common, **model, **ranks, **tuned, **arm.settings, "seed": seed}
+    values = {**unsaid, **recipe.common, **subject, **ranks, **tuned, **arm.settings, "seed": seed}
     try:
-        config = resolve(TrainConfig.of(**values), has_gpu=False)  # the model is named, so a GPU decides nothing
+        config = trainer.complete(trainer.config.of(**values))
     except ConfigError as error:
         raise ValueError(f"{recipe.name}: {arm.label}: {'; '.join(error.complaints)}") from None
     except ValueError as error:
         raise ValueError(f"{recipe.name}: {error}") from None
     varied = {
-        "model": str(model.get("model") or model["model_dir"]),
+        trainer.noun: str(next(subject[name] for name in trainer.named_by if subject.get(name))),
         "ranks": f"{virtual} virtual" if virtual else str(processes),
         "link": str(link or "-"),
         **{name: str(value) for name, value in tuned.items()},
     }
-    return Cell(number, arm, seed, config, processes, link, varied)
+    return Cell(number, arm, seed, trainer, config, processes, link, varied)

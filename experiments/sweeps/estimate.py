@@ -1,9 +1,9 @@
 """How long cells will take, by what finished runs took: said to be an estimate wherever it is shown.
 
 A run's time is its start, evaluation and end, which are taken as they were, and its optimiser steps, which are scaled
-by tokens. Of the finished runs the most alike count: the same arm at the same place (model, ranks, link), else other
-arms at that place, else the same model anywhere, in other arithmetic if need be; runs of this machine before others.
-Their median is taken.
+by tokens (of drafts by conversations). Of the finished runs the most alike count: the same arm at the same place
+(model, ranks, link), else other arms at that place, else the same model anywhere, in other arithmetic if need be; runs
+of this machine before others. Their median is taken.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.sweeps.arms import DIRECTIONS, FURTHER
+from experiments.sweeps.arms import FURTHER
 from experiments.sweeps.cells import Cell
-from experiments.sweeps.recipe import VIRTUAL
+from experiments.sweeps.trainers import METHODS, VIRTUAL, Trainer, trainer_of
 from fsdp_lab.environment import hardware
 
 Row = Mapping[str, Any]
-_MODEL, _ARITHMETIC = ("model", "model_dir"), ("mixed_precision", "compile")
-_COMM = (*(name for pair in DIRECTIONS.values() for name in pair), *FURTHER)
+_COMM = (*METHODS, *FURTHER)
 _DEGREES = ("of the same arms", "of other arms, too", "with other ranks or links, too", "in other arithmetic, too")
 
 
@@ -37,24 +36,27 @@ class Estimator:
 
     def add(self, row: Row) -> None:
         """Take a row into account if it tells a time."""
-        wall, tokens = row.get("wall_time_s"), row.get("tokens_seen")
-        if row["status"] != "ok" or not wall or not tokens or not isinstance(row.get("config"), Mapping):
+        if row["status"] != "ok" or not isinstance(row.get("config"), Mapping):
+            return
+        trainer = trainer_of(row)
+        wall, work = row.get("wall_time_s"), trainer.work_of(row)
+        if not wall or not work:
             return
         training = min(row.get("train_time_s") or wall, wall)
         here = (row.get("hardware") or {}).get("cpu") == self._cpu
         link = row.get("link_rate_asked"), row.get("link_delay_ms")
-        for degree, likeness in enumerate(_likenesses(row["config"], row["world_size"], link)):
-            self._seen[degree].setdefault(likeness, []).append((wall - training, training / tokens, here))
+        for degree, likeness in enumerate(_likenesses(trainer, row["config"], row["world_size"], link)):
+            self._seen[degree].setdefault(likeness, []).append((wall - training, training / work, here))
         self.count += 1
 
     def seconds(self, cell: Cell) -> float | None:
-        """None when no run of its model is known, or its tokens are not."""
+        """None when no run of its model is known, or its work is not."""
         found = self._most_alike(cell)
-        if found is None or cell.tokens is None:
+        if found is None or cell.work is None:
             return None
         _, runs = found
         here = [run for run in runs if run[2]] or runs
-        return statistics.median(fixed + rate * cell.tokens for fixed, rate, _ in here)
+        return statistics.median(fixed + rate * cell.work for fixed, rate, _ in here)
 
     def total(self, cells: Sequence[Cell]) -> tuple[float, int]:
         """Seconds of those cells that can be estimated, and how many cannot."""
@@ -68,21 +70,21 @@ class Estimator:
         kinds = _DEGREES[max((degree for degree, _ in found), default=0)]
         machine = ", of other machines" if elsewhere else ""
         runs = f"{self.count} finished run{'s' * (self.count != 1)} in {self.source}"
-        return f"estimated by tokens from {runs}, {kinds}{machine}"
+        return f"estimated by {cells[0].trainer.unit} from {runs}, {kinds}{machine}"
 
     def _most_alike(self, cell: Cell) -> tuple[int, list[tuple[float, float, bool]]] | None:
         link = cell.key.link_rate, cell.key.link_delay_ms
-        likenesses = _likenesses(cell.config.resolved(), cell.world_size, link)
+        likenesses = _likenesses(cell.trainer, cell.config.resolved(), cell.world_size, link)
         for degree, (likeness, seen) in enumerate(zip(likenesses, self._seen, strict=True)):
             if likeness in seen:
                 return degree, seen[likeness]
         return None
 
 
-def _likenesses(config: Mapping[str, Any], world_size: int, link: tuple[Any, Any]) -> list[str]:
+def _likenesses(trainer: Trainer, config: Mapping[str, Any], world_size: int, link: tuple[Any, Any]) -> list[str]:
     """From the most to the least alike."""
-    model = [config.get(name) for name in _MODEL]
-    alike = [*model, *(config.get(name) for name in _ARITHMETIC)]
+    model = [trainer.name, *(config.get(name) for name in trainer.named_by)]
+    alike = [*model, *(config.get(name) for name in trainer.alike)]
     place = [*alike, world_size, config.get(VIRTUAL) or 0, link]
     arm = [*place, *(config.get(name) for name in _COMM)]
     return [json.dumps(what, sort_keys=True) for what in (arm, place, alike, model)]

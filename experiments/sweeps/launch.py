@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.sweeps.cells import Cell
-from experiments.training import TRAINER, torchrun_command
+from experiments.sweeps.trainers import AnyConfig
+from experiments.training import torchrun_command
 from fsdp_lab import results
-from fsdp_lab.config import TrainConfig
 from fsdp_lab.environment import environment
 from fsdp_lab.rank_environment import rank_environment
 
@@ -39,7 +39,7 @@ def _stem(cell: Cell) -> str:
     return "-".join(words)[:80].strip("-._+=,@")
 
 
-def config_of(cell: Cell, name: str, out: Path, output_dir: Path | None) -> TrainConfig:
+def config_of(cell: Cell, name: str, out: Path, output_dir: Path | None) -> AnyConfig:
     """The cell's settings with the places that it writes to; the digest stays the cell's."""
     values = cell.config.resolved() | {
         "run_name": name,
@@ -48,7 +48,7 @@ def config_of(cell: Cell, name: str, out: Path, output_dir: Path | None) -> Trai
     }
     if output_dir is not None:
         values["output_dir"] = str(output_dir)
-    config = TrainConfig.of(**values)
+    config = cell.trainer.config.of(**values)
     assert config.digest() == cell.config.digest(), "where a run writes does not affect the training"
     return config
 
@@ -59,16 +59,17 @@ def command_of(cell: Cell, settings: Path, slurm: Mapping[str, str] | None = Non
     Under Slurm with several nodes (``slurm``: its environment) one torchrun a node, which meet at the first node;
     ValueError when the ranks cannot be spread evenly.
     """
-    flags = ["--config", str(settings)]
+    module, flags = cell.trainer.module, ["--config", str(settings)]
+    alone = [sys.executable, "-m", module, *flags]
     nodes = int((slurm or {}).get("SLURM_JOB_NUM_NODES", "1"))
     if cell.link is not None:
         link = ["--rate", cell.link.rate, "--delay", cell.link.delay, "--ranks", str(cell.processes)]
-        return [sys.executable, "-m", "experiments.links", *link, "--", *flags]
+        return [sys.executable, "-m", "experiments.links", *link, "--", *alone]
     if slurm is not None and nodes > 1:
-        return _across(nodes, cell.processes, slurm, flags)
+        return _across(nodes, cell.processes, slurm, [module, *flags])
     if cell.processes == 1:  # the trainer makes itself the only rank
-        return [sys.executable, "-m", *TRAINER, *flags]
-    return torchrun_command(*TRAINER, flags, cell.processes)
+        return alone
+    return torchrun_command(module, flags, cell.processes)
 
 
 def environment_of(cell: Cell) -> dict[str, str]:
@@ -76,7 +77,7 @@ def environment_of(cell: Cell) -> dict[str, str]:
     return rank_environment(1) if cell.processes == 1 else dict(os.environ)
 
 
-def record(cell: Cell, config: TrainConfig, status: str, error: str, out: Path) -> dict[str, Any]:
+def record(cell: Cell, config: AnyConfig, status: str, error: str, out: Path) -> dict[str, Any]:
     """The row of a run that could not write its own."""
     rate, delay = cell.link.as_in_rows if cell.link else (None, None)
     row = {
@@ -84,7 +85,7 @@ def record(cell: Cell, config: TrainConfig, status: str, error: str, out: Path) 
         "error": error[:500],
         "run_name": config.run.run_name,
         "world_size": cell.world_size,
-        "model": cell.varied["model"],
+        "model": cell.varied[cell.trainer.noun],
         **config.row(),
         "link_rate_asked": rate,
         "link_delay_ms": delay,
@@ -93,7 +94,7 @@ def record(cell: Cell, config: TrainConfig, status: str, error: str, out: Path) 
     return results.append(out, row)
 
 
-def _across(nodes: int, ranks: int, slurm: Mapping[str, str], flags: list[str]) -> list[str]:
+def _across(nodes: int, ranks: int, slurm: Mapping[str, str], command: list[str]) -> list[str]:
     if ranks % nodes:
         raise ValueError(f"{ranks} ranks cannot be spread evenly over the {nodes} nodes of this Slurm job")
     listed = subprocess.run(
@@ -104,4 +105,4 @@ def _across(nodes: int, ranks: int, slurm: Mapping[str, str], flags: list[str]) 
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={first}:{_FIRST_PORT + job % 1000}", f"--rdzv-id={job}"]
     srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
     torchrun = [sys.executable, "-m", "fsdp_lab.launch", f"--nnodes={nodes}", f"--nproc-per-node={ranks // nodes}"]
-    return [*srun, *torchrun, *meeting, "-m", "--", *TRAINER, *flags]
+    return [*srun, *torchrun, *meeting, "-m", "--", *command]

@@ -7,22 +7,25 @@ from pathlib import Path
 
 from experiments.namespaces import unavailable
 from experiments.sweeps.cells import Cell
-from experiments.sweeps.recipe import CORPORA_FOLDER
-from fsdp_lab.data.corpora import CORPORA
 
 
 def obstacles(cells: Sequence[Cell]) -> list[str]:
-    """One line each: a corpus or a model's folder that is not there, links that cannot be had."""
-    corpora = sorted({Path(path) for cell in cells if (path := cell.config.data.data_path)})
-    folders = sorted({Path(path) for cell in cells if (path := cell.config.model.model_dir)})
-    found = [f"corpus: {path} is not there{_how_to_build(path)}" for path in corpora if not path.is_file()]
-    found += [f"models: model_dir {folder} is not there" for folder in folders if not folder.is_dir()]
+    """One line each: files and folders that are not there (all that one command builds together), links."""
+    missing: dict[tuple[str, Path], str | None] = {}
+    for cell in cells:
+        settings = cell.config.resolved()
+        for name, where in cell.trainer.needs.items():
+            if settings[name] and not _is_there(name, path := Path(settings[name])):
+                missing[where, path] = cell.trainer.built_by(path)
+    found = [f"{where} {path} is not there" for (where, path), command in missing.items() if command is None]
+    for command in dict.fromkeys(command for command in missing.values() if command is not None):
+        these = [f"{where} {path}" for (where, path), other in missing.items() if other == command]
+        are, them = ("is", "it") if len(these) == 1 else ("are", "them")
+        found.append(f"{', '.join(these)} {are} not there; build {them}: python -m {command}")
     if any(cell.link is not None for cell in cells) and (why := unavailable()):
         found.append(f"links: {why}")
     return found
 
 
-def _how_to_build(path: Path) -> str:
-    name = path.name.removesuffix(".jsonl.gz")
-    known = name in CORPORA and path.parent == CORPORA_FOLDER
-    return f"; build it: python -m fsdp_lab.data.build {name}" if known else ""
+def _is_there(setting: str, path: Path) -> bool:
+    return path.is_dir() if setting.endswith("_dir") else path.is_file()

@@ -102,7 +102,12 @@ def describe(plan: Plan, out: Path, estimator: Estimator, jobs: int, here: Row |
 
 
 def _product(recipe: Recipe, worlds: Sequence[str]) -> str:
-    factors = [(recipe.seeds, "seed"), (worlds, "world size"), (recipe.models, "model"), (recipe.links, "link")]
+    factors = [
+        (recipe.seeds, "seed"),
+        (worlds, "world size"),
+        (recipe.subjects, recipe.trainer.noun),
+        (recipe.links, "link"),
+    ]
     counted = [(len(values), noun) for values, noun in factors]
     counted += [(len(values), f"{name} value") for name, values in recipe.tune.items()]
     return " x ".join(f"{n} {noun}{'s' * (n > 1)}" for n, noun in counted if n > 1 or noun == "seed")
@@ -134,7 +139,8 @@ def _time(cells: Sequence[Cell], estimator: Estimator, jobs: int) -> str:
     if not cells:
         return "nothing to run"
     if unknown == len(cells):
-        return "unknown: no finished run of these models to go by (--rows FILE names some)"
+        key = cells[0].trainer.key
+        return f"unknown: no finished run of these {key} to go by (--rows FILE names some)"
     at_once = f", {jobs} cells at once" if jobs > 1 else ""
     missing = f"; {unknown} cells unknown" if unknown else ""
     return f"about {duration(seconds / jobs)}{at_once}{missing} ({estimator.basis(cells)})"

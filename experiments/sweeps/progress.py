@@ -36,6 +36,7 @@ class Progress:
     def __init__(self, plan: Plan, estimator: Estimator, jobs: int, stream: TextIO) -> None:
         self.plan, self.estimator, self.jobs, self.stream = plan, estimator, jobs, stream
         self.is_terminal = stream.isatty()
+        self._quality = plan.recipe.trainer.quality
         self._names = varying(plan.cells)
         self._widths = [max(len(text) for text in column) for column in zip(*self._choices(), strict=True)]
         self._has_heading = False
@@ -48,15 +49,19 @@ class Progress:
         """A cell has a row, by us after ``seconds`` (0: by another process); ``left`` are those still to end."""
         self.estimator.add(row)
         if not self._has_heading:
-            self._write(self._line("cell", ["seed", *self._names, "arm"], "status", "PPL", "ms/step", "took", "left"))
+            self._write(
+                self._line(
+                    "cell", ["seed", *self._names, "arm"], "status", self._quality.heading, "ms/step", "took", "left"
+                )
+            )
             self._has_heading = True
-        ppl, step = row.get("val_ppl"), row.get("step_time_ms_p50")
+        step = row.get("step_time_ms_p50")
         self._write(
             self._line(
                 f"{cell.number}/{self.plan.total}",
                 self._choice(cell),
                 row["status"],
-                "-" if ppl is None else f"{ppl:.2f}",
+                self._quality.said(row),
                 "-" if step is None else f"{step:.0f}",
                 duration(seconds) if seconds else "elsewhere",
                 self._left(left),
@@ -101,9 +106,11 @@ class Progress:
         self.stream.write(text + "\n")
         self.stream.flush()
 
-    def _line(self, cell: str, choice: Sequence[str], status: str, ppl: str, step: str, took: str, left: str) -> str:
+    def _line(
+        self, cell: str, choice: Sequence[str], status: str, quality: str, step: str, took: str, left: str
+    ) -> str:
         heads = [text.ljust(width) for text, width in zip(choice, self._widths, strict=True)]
-        end = f"{status:9}{ppl:>10}{step:>9}  {took:>12}  {left}"
+        end = f"{status:9}{quality:>10}{step:>9}  {took:>12}  {left}"
         return "  ".join([f"{cell:>9}", *heads, end])
 
     def _choices(self) -> list[list[str]]:
@@ -141,18 +148,19 @@ def _last_step(curve: Path) -> int | None:
 
 
 def summary(plan: Plan) -> str:
-    """By arm: how many seeds ended well, their mean PPL and median step. A failed run is never averaged away."""
-    names = varying(plan.cells)
+    """By arm: how many seeds ended well, their mean quality and median step. A failed run is never averaged away."""
+    names, quality = varying(plan.cells), plan.recipe.trainer.quality
+    mean = f"mean {quality.heading}"
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in plan.cells:
         groups.setdefault((*(cell.varied[name] for name in names), cell.arm.label), []).append(cell)
-    table = [[*names, "arm", "seeds", "mean PPL", "ms/step"]]
+    table = [[*names, "arm", "seeds", mean, "ms/step"]]
     for choice, cells in groups.items():
         rows = [past.ok for cell in cells if (past := plan.past.get(cell.key)) and past.ok is not None]
         failed = sum(plan.state(cell) == "failed" for cell in cells)
-        values = [row["val_ppl"] for row in rows if row["val_ppl"] is not None]
+        values = [row[quality.column] for row in rows if row[quality.column] is not None]
         steps = [row["step_time_ms_p50"] for row in rows if row["step_time_ms_p50"] is not None]
-        ppl = f"{failed} failed" if failed else f"{statistics.mean(values):.2f}" if values else "-"
+        text = f"{failed} failed" if failed else format(statistics.mean(values), quality.form) if values else "-"
         seeds = f"{len(rows)} of {len(cells)}"
-        table.append([*choice, seeds, ppl, f"{statistics.median(steps):.0f}" if steps else "-"])
-    return aligned(table, right={"ranks", "seeds", "mean PPL", "ms/step"}).lstrip("\n")
+        table.append([*choice, seeds, text, f"{statistics.median(steps):.0f}" if steps else "-"])
+    return aligned(table, right={"ranks", "seeds", mean, "ms/step"}).lstrip("\n")

@@ -9,42 +9,31 @@ common: {max_steps: 400}
 world_sizes: [2]
 arms: [none, int8, {gradients: {method: topk, ratio: [0.01, 0.1]}, parameters: int8}]
 tune: {learning_rate: [0.002, 0.004]}
+
+trainer: eagle                   # drafts (docs/eagle.md); then, in place of models and corpus:
+targets: [saved/target]
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.namespaces import parse_delay, parse_rate
 from experiments.sweeps.arms import FURTHER, Arm, arms_of
+from experiments.sweeps.trainers import CORPORA_FOLDER, LANGUAGE_MODEL, TRAINERS, Trainer
 from experiments.sweeps.words import RecipeError, checked_settings, unknown
-from fsdp_lab.config import CommConfig
+from fsdp_lab.cli import given_by
 from fsdp_lab.data.corpora import CORPORA
-from fsdp_lab.specs import specs_of
 from fsdp_lab.strict import load_yaml
 
-CORPORA_FOLDER = Path("fsdp_output/corpora")
-VIRTUAL = "virtual_ranks"  # the trainer's setting for ranks without processes of their own; 0: none
 KEYS = (
-    *("name", "about", "include", "corpus", "common", "models", "arms", "seeds"),
+    *("name", "about", "include", "trainer", "corpus", "common", "models", "targets", "arms", "seeds"),
     *("world_sizes", "virtual_world_sizes", "links", "tune"),
 )
-# settings of a run that are not for `common`, and who says them
-ELSEWHERE = {
-    **{spec.name: "say it in arms" for spec in specs_of(CommConfig) if spec.name not in FURTHER},
-    "seed": "say it in seeds",
-    "model": "say it in models",
-    "model_dir": "say it in models, as {model_dir: FOLDER}",
-    "data_path": "say it as corpus",
-    VIRTUAL: "say it as virtual_world_sizes",
-    "results_path": "the sweep sets it (--out)",
-    "curves_dir": "the sweep sets it: curves/ beside the rows",
-    "run_name": "the sweep sets it",
-}
 
 
 @dataclass(frozen=True)
@@ -65,33 +54,44 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is varied, in typed form; ``source`` is the same as plain data, without include."""
+    """What is varied, in typed form; ``subjects``: what is trained, as settings that the trainer names it by.
+
+    ``source`` is the same as plain data, without include."""
 
     name: str
     about: str
+    trainer: Trainer
     seeds: list[int]
     world_sizes: list[int]
     virtual_world_sizes: list[int]
     links: list[Shaped | None]
-    models: list[dict[str, Any]]
+    subjects: list[dict[str, Any]]
     arms: list[Arm]
     common: dict[str, Any]
     tune: dict[str, list[Any]]
     source: dict[str, Any]
 
 
-def read(path: Path, flags: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe in a file, with ``flags`` (training settings) instead of what it says in ``common``.
+def read(path: Path, words: Sequence[str] = ()) -> Recipe:
+    """The recipe in a file, with ``words`` (flags of its trainer) instead of what it says in ``common``.
 
-    Raises RecipeError with every complaint.
+    Raises RecipeError with every complaint, or ConfigError with those about the flags.
     """
     said = _included(path)
-    complaints = [unknown(key, KEYS) for key in said if key not in KEYS]
-    said = {key: value for key, value in said.items() if key in KEYS}
-    recipe = _typed(said, dict(flags or {}), complaints)
+    trainer = _trainer(said.get("trainer", LANGUAGE_MODEL.name), path)
+    complaints = [unknown(key, [k for k in KEYS if k not in trainer.foreign]) for key in said if key not in KEYS]
+    complaints += [f"{key}: {why}" for key, why in trainer.foreign.items() if key in said]
+    said = {key: value for key, value in said.items() if key in KEYS and key not in trainer.foreign}
+    recipe = _typed(trainer, said, given_by(trainer.config, words, trainer.module), complaints)
     if complaints:
         raise RecipeError(path, complaints)
     return recipe
+
+
+def _trainer(name: Any, path: Path) -> Trainer:
+    if not isinstance(name, str) or name not in TRAINERS:
+        raise RecipeError(path, [f"trainer: got {name!r}, wants {' or '.join(TRAINERS)}"])
+    return TRAINERS[name]
 
 
 def _included(path: Path) -> dict[Any, Any]:
@@ -122,7 +122,7 @@ def _load(path: Path) -> dict[Any, Any]:
     return loaded
 
 
-def _typed(said: dict[str, Any], flags: dict[str, Any], complaints: list[str]) -> Recipe:
+def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], complaints: list[str]) -> Recipe:
     if not isinstance(said.get("about", ""), str):
         complaints.append(f"about: got {said['about']!r}, wants some text")
     name = said.get("name")
@@ -133,26 +133,29 @@ def _typed(said: dict[str, Any], flags: dict[str, Any], complaints: list[str]) -
     if virtual and any(link is not None for link in links):
         complaints.append("links: virtual ranks share one process and send nothing; give them a recipe of their own")
     real = [] if virtual else [2]
-    common = checked_settings("common", said.get("common", {}), ELSEWHERE, complaints)
-    common |= _corpus(said.get("corpus", "embedded"), complaints)
-    models = _models(said.get("models"), complaints)
-    tune = _tune(said.get("tune", {}), complaints)
-    complaints += [f"tune.{key}: models sets it" for key in tune if any(key in model for model in models)]
-    varied = {*ELSEWHERE, *tune, *(key for model in models for key in model)} - {"data_path"}
-    complaints += [f"--{key}: {ELSEWHERE.get(key, 'the recipe varies it')}" for key in flags if key in varied]
+    elsewhere = trainer.elsewhere
+    common = checked_settings("common", said.get("common", {}), trainer.config.specs(), elsewhere, complaints)
+    common |= _corpus(said.get("corpus", "embedded"), complaints) if trainer.has_corpora else {}
+    subjects = _subjects(trainer, said.get(trainer.key), complaints)
+    tune = _tune(trainer, said.get("tune", {}), complaints)
+    of_subjects = {key for subject in subjects for key in subject}
+    complaints += [f"tune.{key}: {trainer.key} sets it" for key in tune if key in of_subjects]
+    varied = {*elsewhere, *tune, *of_subjects} - ({"data_path"} if trainer.has_corpora else set())
+    complaints += [f"--{key}: {elsewhere.get(key, 'the recipe varies it')}" for key in flags if key in varied]
     _asks_for_files({**common, **flags}, complaints)
     return Recipe(
         name=str(name),
         about=" ".join(str(said.get("about", "")).split()),
+        trainer=trainer,
         seeds=_several(said, "seeds", _is_seed, "whole numbers such as [1, 2, 3]", None, complaints),
         world_sizes=_several(said, "world_sizes", _is_count, "ranks such as [1, 2, 4]", real, complaints),
         virtual_world_sizes=virtual,
         links=links,
-        models=models,
+        subjects=subjects,
         arms=arms_of(said.get("arms"), complaints),
         common=common | flags,
         tune=tune,
-        source=_source(said, flags),
+        source=_source(trainer, said, flags),
     )
 
 
@@ -179,11 +182,12 @@ def _got(value: Any) -> str:
     return "missing" if value is None else f"got {value!r}"
 
 
-def _source(said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+def _source(trainer: Trainer, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe as one that says itself what the flags said."""
     common = dict(said["common"]) if isinstance(said.get("common"), Mapping) else {}
-    corpus = {"corpus": flags["data_path"] or "embedded"} if "data_path" in flags else {}
-    own = {key: value for key, value in flags.items() if key != "data_path"}
+    own, corpus = dict(flags), {}
+    if trainer.has_corpora and "data_path" in own:
+        corpus = {"corpus": own.pop("data_path") or "embedded"}
     return {**said, **corpus, "common": {**common, **own}}
 
 
@@ -208,19 +212,21 @@ def _corpus(name: Any, complaints: list[str]) -> dict[str, Any]:
     return {"data_path": str(CORPORA_FOLDER / f"{name}.jsonl.gz") if name in CORPORA else name}
 
 
-def _models(listed: Any, complaints: list[str]) -> list[dict[str, Any]]:
-    """Each as training settings, model or model_dir among them; others (its own batch_size, say) win over `common`."""
+def _subjects(trainer: Trainer, listed: Any, complaints: list[str]) -> list[dict[str, Any]]:
+    """Each as settings, one that names it among them; others (its own batch_size, say) win over `common`."""
     if not isinstance(listed, list) or not listed:
-        complaints.append(f"models: {_got(listed)}, wants a list such as [gpt2-nano]")
+        complaints.append(f"{trainer.key}: {_got(listed)}, wants a list such as [{trainer.example}]")
         return []
-    elsewhere = {key: where for key, where in ELSEWHERE.items() if key not in ("model", "model_dir")}
+    names = trainer.named_by
+    elsewhere = {key: where for key, where in trainer.elsewhere.items() if key not in names}
     found = []
     for number, said in enumerate(listed, start=1):
-        where = f"models[{number}]"
-        settings = checked_settings(where, {"model": said} if isinstance(said, str) else said, elsewhere, complaints)
-        if isinstance(said, Mapping) and ("model" in said) == ("model_dir" in said):
-            complaints.append(f"{where}: wants either model (a preset's name) or model_dir (a folder)")
-        found.append(settings)
+        where = f"{trainer.key}[{number}]"
+        settings = {next(iter(names)): said} if isinstance(said, str) else said
+        found.append(checked_settings(where, settings, trainer.config.specs(), elsewhere, complaints))
+        if isinstance(said, Mapping) and len(said.keys() & names.keys()) != 1:
+            ways = " or ".join(f"{name} ({what})" for name, what in names.items())
+            complaints.append(f"{where}: wants {'either ' * (len(names) > 1)}{ways}")
     return found
 
 
@@ -249,15 +255,17 @@ def _links(listed: Any, complaints: list[str]) -> list[Shaped | None]:
     return found
 
 
-def _tune(said: Any, complaints: list[str]) -> dict[str, list[Any]]:
+def _tune(trainer: Trainer, said: Any, complaints: list[str]) -> dict[str, list[Any]]:
     if not isinstance(said, Mapping) or not all(isinstance(values, list) and values for values in said.values()):
         complaints.append(f"tune: got {said!r}, wants settings with lists of values, such as learning_rate: [1e-3]")
         return {}
-    elsewhere = ELSEWHERE | dict.fromkeys(FURTHER, "say it in arms: it belongs to how communication is done")
+    elsewhere = dict(trainer.elsewhere) | dict.fromkeys(
+        FURTHER, "say it in arms: it belongs to how communication is done"
+    )
     tune: dict[str, list[Any]] = {}
     for key, values in said.items():
         for value in values:
-            fine = checked_settings("tune", {key: value}, elsewhere, complaints)
+            fine = checked_settings("tune", {key: value}, trainer.config.specs(), elsewhere, complaints)
             tune.setdefault(str(key), []).extend(fine.values())
         if len(set(map(str, tune[str(key)]))) < len(tune[str(key)]):
             complaints.append(f"tune.{key}: a value is there twice in {values!r}")

@@ -25,7 +25,7 @@ from experiments.sweeps.locks import Lock, take
 from experiments.sweeps.plan import TRIES, Plan, Row, past_of, sound_rows
 from experiments.sweeps.progress import Progress
 from experiments.sweeps.slots import Slot
-from fsdp_lab.config import TrainConfig
+from experiments.sweeps.trainers import AnyConfig
 from fsdp_lab.exit_codes import USER_ERROR
 
 _POLL_S = 0.2
@@ -38,7 +38,7 @@ class Attempt:
     """A cell that runs just now."""
 
     cell: Cell
-    config: TrainConfig
+    config: AnyConfig
     folder: Path
     slot: Slot
     lock: Lock

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fsdp_lab.config import TrainConfig
+from fsdp_lab.specs import Spec
 
 
 class RecipeError(ValueError):
@@ -25,17 +25,16 @@ def unknown(name: object, known: Iterable[str]) -> str:
 
 
 def checked_settings(
-    where: str, values: Any, elsewhere: Mapping[str, str], complaints: list[str], only: Iterable[str] | None = None
+    where: str, values: Any, specs: Mapping[str, Spec], elsewhere: Mapping[str, str], complaints: list[str]
 ) -> dict[str, Any]:
-    """``values`` as training settings of the right types; what does not fit is added to ``complaints``.
+    """``values`` as settings of the right types, which ``specs`` has by name; what does not fit goes to ``complaints``.
 
-    ``elsewhere`` names settings that are said by another key; ``only`` are those that may be given at all.
+    ``elsewhere`` names settings that are said by another key.
     """
     if not isinstance(values, Mapping):
         complaints.append(f"{where}: got {values!r}, wants settings such as max_steps: 400")
         return {}
-    specs = TrainConfig.specs()
-    names = [name for name in (specs if only is None else only) if name not in elsewhere]
+    names = [name for name in specs if name not in elsewhere]
     fine = {}
     for name, value in values.items():
         if name in elsewhere:

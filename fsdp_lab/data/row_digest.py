@@ -1,7 +1,8 @@
 """A digest of the rows that a run trained on, which does not depend on how ranks shared them."""
 
 import hashlib
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from torch import Tensor
@@ -23,19 +24,22 @@ class RowDigest:
     Sums of all processes add up to the same digest however many they are; another order gives another one.
     """
 
-    def __init__(self, first: int, rows: int, rows_of_all: int) -> None:
+    def __init__(self, first: int, rows: int, rows_of_all: int, step: int = 1) -> None:
+        """Of each ``rows_of_all`` rows of all processes, this one has ``rows`` from ``first`` on, every ``step``-th."""
         self.batches = 0
+        self._step = step
         self._share = [first, rows, rows_of_all]
         self._sum: int | None = 0
 
-    def add(self, tokens: Tensor) -> None:
-        """One more batch of this process, int64 ``[rows, length]`` on the CPU."""
+    def add(self, tokens: Tensor | Sequence[Tensor]) -> None:
+        """One more batch of this process, int64 ``[rows, length]`` on the CPU, or rows of any length."""
         first, rows, rows_of_all = self._share
-        assert len(tokens) == rows, (tokens.shape, rows)
+        assert len(tokens) == rows, (len(tokens), rows)
         if self._sum is not None:
-            for number, row in enumerate(tokens.contiguous().numpy(), start=self.batches * rows_of_all + first):
-                salt = number.to_bytes(_BYTES, "little")
-                self._sum += int.from_bytes(hashlib.blake2b(row, digest_size=_BYTES, salt=salt).digest(), "little")
+            numbers = itertools.count(self.batches * rows_of_all + first, self._step)
+            for number, row in zip(numbers, tokens, strict=False):
+                salt, data = number.to_bytes(_BYTES, "little"), row.contiguous().numpy()
+                self._sum += int.from_bytes(hashlib.blake2b(data, digest_size=_BYTES, salt=salt).digest(), "little")
             self._sum %= 1 << 8 * _BYTES
         self.batches += 1
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fsdp_lab.config import OptimConfig
+from fsdp_lab.data import RowDigest, digest_of_all
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.eagle.config import EagleConfig
 from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples, vocabulary_of
@@ -40,6 +41,9 @@ class Chats:
     seed: int
     _drawn: int = field(default=0, init=False)
 
+    def __post_init__(self) -> None:
+        self._dealt = RowDigest(self.ranks.rank, self.batch_size, self._together, step=self.ranks.world)
+
     @property
     def _together(self) -> int:
         return self.batch_size * self.ranks.world
@@ -48,7 +52,9 @@ class Chats:
         """This rank's next ``tokens`` int64 and ``loss_mask`` bool ``[batch_size, T]``, padded on the right."""
         mine = range(self._drawn + self.ranks.rank, self._drawn + self._together, self.ranks.world)
         self._drawn += self._together
-        return collate([self._nth(i) for i in mine])
+        batch = [self._nth(i) for i in mine]
+        self._dealt.add([torch.cat([example.tokens, example.said.long()]) for example in batch])
+        return collate(batch)
 
     def tokens_in_step(self, step: int) -> int:
         """Tokens of all ranks in optimizer step ``step`` (from 1), padding left out."""
@@ -63,7 +69,8 @@ class Chats:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the order stands after the last batch taken, and what it is an order of; JSON-able."""
-        return {"chats": _digest(self.examples), "seed": self.seed, "drawn": self._drawn}
+        order = {"chats": _digest(self.examples), "seed": self.seed, "drawn": self._drawn}
+        return {**order, "digest": self._dealt.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the last conversation that ``state`` saw, on as many ranks as then or on others.
@@ -71,13 +78,20 @@ class Chats:
         ValueError where the conversations, or their order, are not what they were.
         """
         now = self.state_dict()
+        if missing := sorted(now.keys() - state.keys()):
+            raise ValueError(f"resume: the saved state of the conversations is of another version: it lacks {missing}")
         if changed := [name for name in ("chats", "seed") if state.get(name) != now[name]]:
             raise ValueError(f"resume: the training data is not what it was: another {', another '.join(changed)}")
         self._drawn = int(state["drawn"])
+        self._dealt.load_state_dict(state["digest"])
 
     def row(self) -> dict[str, Any]:
         """The data fields of a results row."""
         return {"dataset": self.name, "dataset_tokens": sum(len(e.tokens) for e in self.examples)}
+
+    def trained(self, steps: int) -> dict[str, Any]:
+        """What a results row says of what was trained on in ``steps`` steps; collective."""
+        return {"data_digest": digest_of_all(self.ranks.gather(self._dealt.part(steps * self.micro_batches)))}
 
     def _nth(self, i: int) -> Example:
         epoch, place = divmod(i, len(self.examples))

@@ -33,14 +33,14 @@ class Measured(NamedTuple):
 
 
 class Choice:
-    """Measures a draft now and then, and keeps the best in OUT/draft; without ``eval_data`` the last.
+    """Measures a draft now and then, and keeps the best in the run's folder; without ``eval_data`` the last.
 
     The folder itself says which it holds, so a run that is resumed knows.
     """
 
     def __init__(self, config: EagleConfig, model: DraftModel, data: Chats, run: Run) -> None:
         self._config, self._model, self._data, self._run = config, model, data, run
-        run.model_folder = Path(config.run.output_dir) / "draft"
+        run.model_folder = run.folder / "draft"
         self._prompts = self._read_prompts()
         self._best = run.ranks.broadcast(self._found())
 

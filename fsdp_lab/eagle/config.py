@@ -85,9 +85,15 @@ class EagleConfig(Config):
         """What is trained: a draft of the target's folder."""
         return f"draft-of-{Path(str(self.eagle.target_dir)).resolve().name}"
 
+    @property
+    def program(self) -> str:
+        """Which module trains with these settings."""
+        return "fsdp_lab.eagle.train"
+
     def row(self) -> dict[str, Any]:
-        """What a results row says of the settings."""
-        return {"max_length": self.eagle.max_length, **row_of(self)}
+        """What a results row says of the settings: of every run, so that none is taken for a language model's."""
+        own = {"model": self.trained, "draft_target": self.eagle.target_dir, "max_length": self.eagle.max_length}
+        return {**own, **row_of(self)}
 
 
 def check(config: EagleConfig) -> None:

@@ -1,6 +1,6 @@
 """How good a draft is: accuracy by position, tokens a pass of the target, and what that saves on this machine.
 
-python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir OUT/draft --data_path held_out.jsonl [--out FILE.json]
+python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir RUN/draft --data_path held_out.jsonl [--out FILE.json]
 """
 
 from __future__ import annotations

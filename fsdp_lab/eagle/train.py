@@ -3,8 +3,8 @@
     python -m fsdp_lab.eagle.train --target_dir DIR --data_path chats.jsonl --output_dir OUT
     torchrun --nproc-per-node=2 -m fsdp_lab.eagle.train ... --comm_compress topk --comm_config_json '{"ratio": 0.01}'
 
-OUT/draft is what serving engines load (`export`); OUT/vocabulary.safetensors is reused by a later run into OUT;
-OUT/runs/NAME has the run's settings, curve and checkpoints.
+OUT/runs/NAME has the draft that serving engines load (`export`), the run's settings, curve and checkpoints;
+OUT/vocabulary.safetensors is reused by a later run into OUT.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def train(config: EagleConfig) -> dict[str, Any]:
         target = load_target(config)
         data = open_chats(config, target, run)
         model = build_draft(config, target, data.vocabulary, run.ranks)
-        run.note(**data.row(), **model.row(), draft_target=config.eagle.target_dir)
+        run.note(**data.row(), **model.row())
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         optimizer, schedule = build_optimizer(model.updated, warmed_up(config.optim, total_steps), total_steps)
@@ -54,7 +54,7 @@ def train(config: EagleConfig) -> dict[str, Any]:
                 saving.after_step(step)
                 choice.when_due(step, comm)
             choice.at_the_end(total_steps, comm)
-            run.note(**saving.row(), **tally.row(), **choice.row())
+            run.note(**saving.row(), **data.trained(total_steps), **tally.row(), **choice.row())
         row = run.finish()
         choice.save_last()
         saving.finished()

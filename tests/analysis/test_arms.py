@@ -9,12 +9,15 @@ import pytest
 from analysis.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of, titles
 from analysis.rows import Row
 from fsdp_lab.config import TrainConfig
+from fsdp_lab.eagle.config import EagleConfig
 from tests.analysis.planted_rows import arm, died, diverged, fair, row
 
 
 def test_side_settings_are_those_that_the_trainer_says_do_not_affect_training() -> None:
     specs = TrainConfig.specs()
     assert {name for name, spec in specs.items() if not spec.affects_training} == SIDE_SETTINGS
+    of_drafts = EagleConfig.specs().items()
+    assert {name for name, spec in of_drafts if not spec.affects_training} == SIDE_SETTINGS & dict(of_drafts).keys()
     assert set(ARM_SETTINGS) == set(TrainConfig.groups()["comm"].__dataclass_fields__)  # type: ignore[attr-defined]
 
 

@@ -193,6 +193,7 @@ def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path, fault: str, wo
         assert word in said
         assert word in row["error"]
     assert "nothing was saved: start anew" in said
+    assert "fsdp_lab.train: no progress for" in said
 
 
 def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from experiments.sweeps.cells import Cell
+from experiments.sweeps.trainers import LANGUAGE_MODEL, Trainer
 from tests.experiments.sweeps.stand_in import row_with
 
 PLAIN: dict[str, Any] = {
@@ -26,6 +28,11 @@ def write_recipe(folder: Path, **changes: Any) -> Path:
     said = {key: value for key, value in {**PLAIN, **changes}.items() if value is not None}
     path.write_text(yaml.safe_dump(said, sort_keys=False))
     return path
+
+
+def quick() -> Trainer:
+    """The language-model trainer with a stand-in for its program."""
+    return replace(LANGUAGE_MODEL, module="tests.experiments.sweeps.stand_in")
 
 
 def row_of(cell: Cell, status: str = "ok", **fields: Any) -> dict[str, Any]:

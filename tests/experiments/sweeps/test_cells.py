@@ -29,7 +29,7 @@ def test_a_cell_is_the_run_that_the_trainer_would_make_of_the_same_flags(tmp_pat
     flags = {"model": "gpt2-nano", "seed": 1, "max_steps": 10, "max_length": 16, "batch_size": 2}
     for has_gpu in (False, True):
         assert resolve(TrainConfig.of(**flags, comm_compress="int8"), has_gpu).digest() == cell.key.config_hash
-    assert cell.tokens == 10 * 2 * 16
+    assert cell.work == 10 * 2 * 16
 
 
 def test_seed_arm_ranks_and_link_make_cells_different(tmp_path: Path) -> None:

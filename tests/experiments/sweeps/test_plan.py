@@ -100,7 +100,7 @@ def test_runs_of_this_machine_come_first_and_failed_ones_do_not_count(tmp_path: 
 
 def test_without_a_number_of_steps_nothing_is_promised(tmp_path: Path) -> None:
     plan = planned(tmp_path, common={"num_epochs": 1})
-    assert plan.cells[0].tokens is None
+    assert plan.cells[0].work is None
     assert Estimator([took(plan.cells[0], 50, 50, 320)], "f", "x").total(plan.cells) == (0, 4)
 
 

@@ -61,7 +61,7 @@ def test_included_keys_are_the_recipes_unless_it_says_otherwise(tmp_path: Path) 
 
 
 def test_flags_win_and_are_part_of_the_recipe_then(tmp_path: Path) -> None:
-    recipe = read(write_recipe(tmp_path), {"max_steps": 3, "data_path": "mine.json"})
+    recipe = read(write_recipe(tmp_path), ["--max_steps", "3", "--data_path", "mine.json"])
     assert (recipe.common["max_steps"], recipe.common["data_path"]) == (3, "mine.json")
     again = tmp_path / "again"
     again.mkdir()
@@ -116,12 +116,12 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path: Path, changes: dic
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="3 problems"):
-        read(write_recipe(tmp_path, seeds=3, arms=["topq"]), {"seed": 4})
+        read(write_recipe(tmp_path, seeds=3, arms=["topq"]), ["--seed", "4"])
 
 
 def test_a_setting_that_the_recipe_varies_is_no_flag(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--learning_rate: the recipe varies it"):
-        read(write_recipe(tmp_path, tune={"learning_rate": [0.1, 0.2]}), {"learning_rate": 0.3})
+        read(write_recipe(tmp_path, tune={"learning_rate": [0.1, 0.2]}), ["--learning_rate", "0.3"])
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "name: x\nname: y"])

@@ -19,18 +19,18 @@ from experiments.sweeps import launch
 from experiments.sweeps.cells import cells_of, key_of
 from experiments.sweeps.locks import take
 from experiments.sweeps.recipe import read
+from experiments.sweeps.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import results
+from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
 from tests.fsdp_lab.test_train import Lab, wait_until
-
-STAND_IN = "tests.experiments.sweeps.stand_in"
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells run the stand-in."""
-    monkeypatch.setattr(launch, "TRAINER", (STAND_IN,))
+    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
@@ -124,8 +124,9 @@ def test_cells_of_another_process_are_waited_for(tmp_path: Path, capsys: pytest.
 
 def start_sweep(folder: Path, *flags: str, stand_in: bool = True, **changes: Any) -> subprocess.Popen[str]:
     recipe = write_recipe(folder, **changes)
-    program = "import sys; from experiments.sweeps import launch; from experiments.sweep import main\n"
-    program += f"launch.TRAINER = ({STAND_IN!r},)\n" * stand_in + "sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from experiments.sweep import main; from experiments.sweeps.trainers import TRAINERS\n"
+    program += "from tests.experiments.sweeps import kitchen\n"
+    program += "TRAINERS['language_model'] = kitchen.quick()\n" * stand_in + "sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, str(recipe), "--out", str(folder / "rows.jsonl"), *flags]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 

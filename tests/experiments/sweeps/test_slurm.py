@@ -14,7 +14,9 @@ from experiments import sweep
 from experiments.sweeps import launch
 from experiments.sweeps.cells import Cell, cells_of
 from experiments.sweeps.recipe import read
+from experiments.sweeps.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import results
+from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
 
@@ -57,7 +59,7 @@ def test_an_element_runs_its_cell_with_the_flags_of_the_day(written: Path, monke
     done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, check=True)
     module, *words = shlex.split(done.stdout)[1:]
     assert module == "experiments.sweep"
-    monkeypatch.setattr(launch, "TRAINER", ("tests.experiments.sweeps.stand_in",))
+    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert sweep.main(words) == 0
     (row,) = results.load(places["OUT"])

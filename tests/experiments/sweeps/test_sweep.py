@@ -103,8 +103,8 @@ def test_how_a_cell_is_started(tmp_path: Path) -> None:
     settings = Path("s.yaml")
     assert command_of(alone, settings)[1:] == ["-m", "fsdp_lab.train", "--config", "s.yaml"]
     assert command_of(two, settings)[-6:] == ["--nproc-per-node=2", "-m", "--", "fsdp_lab.train", "--config", "s.yaml"]
-    words = "-m experiments.links --rate 1gbit --delay 5ms --ranks 2 -- --config s.yaml"
-    assert command_of(behind, settings)[1:] == words.split()
+    link = ["-m", "experiments.links", "--rate", "1gbit", "--delay", "5ms", "--ranks", "2", "--"]
+    assert command_of(behind, settings)[1:] == [*link, *command_of(alone, settings)]
 
 
 def test_what_a_cell_is_told_is_what_it_reads(tmp_path: Path) -> None:

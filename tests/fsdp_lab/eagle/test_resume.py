@@ -68,6 +68,10 @@ def checkpoint(folder: Path, run: str, step: int) -> Path:
     return folder / run / "runs" / run / "checkpoints" / f"step-{step:08d}"
 
 
+def draft_of(folder: Path, run: str) -> Path:
+    return folder / run / "runs" / run / "draft"
+
+
 def row(folder: Path, run: str) -> dict[str, Any]:
     return [row for row in results.load(folder / "results.jsonl") if row["run_name"] == run][-1]
 
@@ -89,8 +93,7 @@ def test_it_ends_where_the_uninterrupted_one_does(
     ended: tuple[Path, list[str | None]], whole: str, resumed: str
 ) -> None:
     folder, _ = ended
-    weights = [(folder / name / "draft" / "model.safetensors") for name in (whole, resumed)]
-    one, other = (load_draft(path.parent).state_dict() for path in weights)
+    one, other = (load_draft(draft_of(folder, name)).state_dict() for name in (whole, resumed))
     assert same(dict(one), dict(other))
     first, second = row(folder, whole), row(folder, resumed)
     for name in (
@@ -98,10 +101,12 @@ def test_it_ends_where_the_uninterrupted_one_does(
         "train_loss_by_position",
         "train_accuracy_by_position",
         "tokens_seen",
+        "data_digest",
         "tau",
         "tau_step",
     ):
         assert first[name] == second[name], name
+    assert first["data_digest"]
     assert 0 < first["bytes_compressed_total"] == second["bytes_compressed_total"]
     if whole != "topk-whole":  # no last checkpoint before stock collectives were seen
         return
@@ -126,9 +131,10 @@ def test_the_best_measured_draft_is_kept(ended: tuple[Path, list[str | None]]) -
     best = max(measured, key=lambda m: (m[0], -m[1]))
     found = row(folder, "topk-stopped")
     assert (found["tau"], found["tau_step"], found["tau_prompts"]) == (pytest.approx(best[0]), best[1], 3)
-    with safe_open(folder / "topk-stopped" / "draft" / "model.safetensors", "pt") as file:
+    kept = draft_of(folder, "topk-stopped")
+    with safe_open(kept / "model.safetensors", "pt") as file:
         assert (file.metadata()["step"], float(file.metadata()["tau"])) == (str(best[1]), found["tau"])
-    draft, target = load_draft(folder / "topk-stopped" / "draft"), Target.from_folder(folder / "target", torch.float32)
+    draft, target = load_draft(kept), Target.from_folder(folder / "target", torch.float32)
     tokenizer = load_chat_tokenizer(folder / "target")
     prompts = first_prompts(folder / "chats.jsonl", tokenizer, 3, 200)
     got = [speculate(target, draft, prompt, 8, 3, stop=[tokenizer.eos_token_id]) for prompt in prompts]
@@ -142,7 +148,8 @@ def test_a_resumed_run_knows_the_best_draft_so_far(tmp_path: Path) -> None:
     save_draft(tiny_draft(target), tmp_path / "draft", verifier_of(""), notes=notes)
 
     def known(name: str, is_resumed: bool) -> Any:
-        run = SimpleNamespace(name=name, is_resumed=is_resumed, ranks=SimpleNamespace(broadcast=lambda value: value))
+        ranks = SimpleNamespace(broadcast=lambda value: value)
+        run = SimpleNamespace(name=name, folder=tmp_path, is_resumed=is_resumed, ranks=ranks)
         model: Any = SimpleNamespace()
         return Choice(EagleConfig.of(output_dir=str(tmp_path)), model, model, cast(Run, run)).row()["tau"]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from threading import RLock
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from tqdm import tqdm
 
 import comm_compress as cc
 from fsdp_lab import results
+from fsdp_lab.data import digest_of_all
 from fsdp_lab.eagle import evaluate, train
+from fsdp_lab.eagle.chats import Chats
 from fsdp_lab.eagle.config import EagleConfig
 from fsdp_lab.eagle.data import Example, load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.evaluate import Position, expected_tau, positions
@@ -112,6 +116,19 @@ def conversations(folder: Path) -> list[Example]:
     return load_examples(folder / "chats.jsonl", tokenizer, 100).examples
 
 
+def digest_of(examples: list[Example], count: int, seed: int = 42) -> str:
+    """Of the first conversations that are dealt, as one process would have them: written anew, row by row."""
+    total = 0
+    for i in range(count):
+        epoch, place = divmod(i, len(examples))
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        example = examples[order[place]]
+        data = torch.cat([example.tokens, example.said.long()]).numpy().tobytes()
+        found = hashlib.blake2b(data, digest_size=16, salt=i.to_bytes(16, "little"))
+        total += int.from_bytes(found.digest(), "little")
+    return f"{total % 2**128:032x}"
+
+
 def words(folder: Path, *more: str) -> list[str]:
     given = ["--target_dir", str(folder / "target"), "--data_path", str(folder / "chats.jsonl"), "--threads", "1"]
     small = ["--draft_vocab_size", "40", "--batch_size", "3", "--steps_ahead", "3", "--max_length", "100"]
@@ -132,7 +149,9 @@ def _main() -> None:
 def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_target(tmp_path / "target")
     chats(tmp_path / "chats.jsonl")
-    code, out, err = run(tmp_path, 2, "--max_steps", "30", "--comm_compress", "int8", "--log_interval", "15")
+    code, out, err = run(
+        tmp_path, 2, "--max_steps", "30", "--comm_compress", "int8", "--log_interval", "15", "--run_name", "first"
+    )
     assert code == 0, err
     assert "12 conversations; the draft knows 40 tokens" in out
     losses = [float(line.split("loss_0 ")[1].split()[0]) for line in out.splitlines() if "loss_0 " in line]
@@ -144,14 +163,15 @@ def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert row["compression_ratio_reduce_scatter"] > 3
     assert row["tokens_seen"] == 15 * sum(len(e.tokens) for e in conversations(tmp_path))
     assert row["train_loss_by_position"][0] == pytest.approx(losses[1], rel=0.2)
-    first = load_draft(tmp_path / "out" / "draft")
-    code, _, err = run(tmp_path, 1, "--max_steps", "1", "--draft_dir", str(tmp_path / "out" / "draft"))
+    assert row["data_digest"] == digest_of(conversations(tmp_path), 30 * 6)
+    runs = tmp_path / "out" / "runs"
+    code, _, err = run(tmp_path, 1, "--max_steps", "1", "--draft_dir", str(runs / "first/draft"), "--run_name", "more")
     assert code == 0, err
-    again = load_draft(tmp_path / "out" / "draft")
+    first, again = (load_draft(runs / name / "draft") for name in ("first", "more"))
     assert torch.equal(first.d2t, again.d2t)
     assert 0 < float((first.fc.weight - again.fc.weight).detach().abs().max()) < 0.01
 
-    places = {"target_dir": "target", "draft_dir": "out/draft", "data_path": "chats.jsonl"}
+    places = {"target_dir": "target", "draft_dir": "out/runs/first/draft", "data_path": "chats.jsonl"}
     given = [word for name, place in places.items() for word in (f"--{name}", str(tmp_path / place))]
     assert evaluate.main([*given, "--prompts", "2", "--max_new_tokens", "6", "--steps_ahead", "2"]) == 0
     said = capsys.readouterr().out
@@ -167,6 +187,41 @@ def test_a_stop_signal_is_an_exit_code_of_its_own(tmp_path: Path) -> None:
     assert code == 143, err
     assert "step 2 is saved" in out
     assert "fsdp_lab.eagle.train: stopped by SIGUSR2" in err
+
+
+def test_conversations_go_on_from_a_whole_state_only() -> None:
+    tokens, mask = batch()
+    examples = [Example(str(i), tokens[i], mask[i]) for i in range(2)]
+
+    def dealt(world: int) -> list[Chats]:
+        unused: Any = None
+        ranks: list[Any] = [SimpleNamespace(rank=rank, world=world) for rank in range(world)]
+        return [Chats("c", unused, unused, examples, 2 // world, 1, r, seed=0) for r in ranks]
+
+    (alone,), both = dealt(1), dealt(2)
+    for chats_ in (alone, *both):
+        chats_.next_batch()
+        chats_.next_batch()
+    parts = [chats_._dealt.part(2) for chats_ in (alone, *both)]
+    assert digest_of_all(parts[:1]) == digest_of_all(parts[1:])
+    state = both[1].state_dict()
+    (_, again) = dealt(2)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    del state["digest"]
+    with pytest.raises(ValueError, match=r"resume: the saved state .* of another version: it lacks \['digest'\]"):
+        again.load_state_dict(state)
+
+
+def test_who_hangs_is_said_by_the_program_that_was_started(tmp_path: Path) -> None:
+    save_target(tmp_path / "target")
+    chats(tmp_path / "chats.jsonl")
+    environment = [{**torchrun_environment(1)[0], "FSDP_LAB_FAULT": "hang:rank=0,step=2"}]
+    code, _, err = run_program(_main, [words(tmp_path, "--max_steps", "4", "--hang_timeout_s", "2")], environment)
+    assert code == 1
+    assert "fsdp_lab.eagle.train: no progress for" in err
+    (row,) = results.load(tmp_path / "results.jsonl")
+    assert (row["status"], row["draft_target"]) == ("failed", str(tmp_path / "target"))
 
 
 def test_mistakes_are_one_message(tmp_path: Path) -> None:

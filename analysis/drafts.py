@@ -1,0 +1,132 @@
+"""What compressed training costs a draft: acceptance length against bytes, as a table and a figure.
+
+    python -m analysis.drafts FILE... [--out FOLDER] [--markdown | --latex] [--select COLUMN=VALUE ...] [--baseline ARM]
+
+prints a table for each comparison of drafts in the files; --out writes them to FOLDER/drafts.md and a figure for each.
+**Bits** are those a parameter and step; ratios name their denominator and are of all traffic. **tau**, tokens a pass of
+the target on held-out questions, is the mean over seeds with half its 95 % interval, **change** that of tau against the
+baseline seed by seed, with its 95 % interval. A run that failed or is missing is infinitely bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.acceptance import Change, lines
+from analysis.arms import Comparison, titles
+from analysis.fairness import findings_of, verdict
+from analysis.figures import acceptance as figure
+from analysis.figures import style as styles
+from analysis.finding import Concerns
+from analysis.names import named
+from analysis.options import add_options, comparisons_of, rows_of
+from analysis.rows import Row
+from analysis.statistics import Summary
+from analysis.table_formats import Table
+from fsdp_lab.user_errors import unix_pipes, user_errors
+
+HEADS = (
+    "arm",
+    "bits, gradients",
+    "bits, parameters",
+    "bits, all",
+    "all, fp32",
+    "all, bf16",
+    "tau",
+    "change",
+    "seeds",
+    "failed",
+)
+CONCERNS: tuple[Concerns, ...] = ("quality", "bytes")
+
+
+def acceptance_table(comparison: Comparison, among: Sequence[Row], title: str | None = None) -> Table:
+    """Every arm's figures, the baseline first, then by falling bits; the fairness verdict below.
+
+    ``among``: all rows that were read. ``title``: of the setting, by default its label."""
+    rows = [
+        [
+            line.label,
+            *(_number(bits, "") for bits in (line.bits_gradients, line.bits_parameters, line.bits)),
+            *(_number(ratio, "x") for ratio in (line.ratio_fp32, line.ratio_bf16)),
+            tau_text(line.tau),
+            change_text(line.change),
+            str(len(line.runs.runs)),
+            str(len(line.runs.failures) or "-"),
+        ]
+        for line in lines(comparison)
+    ]
+    against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
+    found = verdict(findings_of(comparison, among), comparison, CONCERNS)
+    return Table(f"{title or comparison.setting.label}{against}", HEADS, rows, found)
+
+
+def tau_text(tau: Summary) -> str:
+    """``1.412 ± 0.031``; minus infinity when a run failed."""
+    if math.isinf(tau.mean):
+        return "-∞"
+    return f"{tau.mean:.3f}" if tau.half is None else f"{tau.mean:.3f} ± {tau.half:.3f}"
+
+
+def change_text(change: Change | None) -> str:
+    """``-0.012 [-0.030, +0.006]``; what was lost where there is no figure."""
+    if change is None or change.mean is None:
+        return "-"
+    if change.lost:
+        return f"lost: seed {', '.join(map(str, change.lost))}"
+    if change.low is None or change.high is None:
+        return f"{change.mean:+.3f}"
+    return f"{change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.2f}{unit}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, compare, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the tables and figures there")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--markdown", dest="form", action="store_const", const="markdown", default="text")
+    formats.add_argument("--latex", dest="form", action="store_const", const="latex", help="needs booktabs")
+    options = parser.parse_args(argv)
+    with user_errors("drafts"):
+        rows = rows_of(options, drafts=True)
+        found = named(comparisons_of(options, rows))
+        tables = [acceptance_table(c, rows, title) for c, title in zip(found, titles(found), strict=True)]
+        print("\n\n".join(getattr(table, options.form)() for table in tables))
+        if options.out is not None:
+            _write(options.out, found, tables)
+    return 0
+
+
+def _write(folder: Path, found: Sequence[Comparison], tables: Sequence[Table]) -> None:
+    """The tables in one file, and of each comparison what a figure needs two arms for."""
+    written = []
+    for number, (comparison, table) in enumerate(zip(found, tables, strict=True), start=1):
+        name = "tau_against_bytes" + f"_{number}" * (len(found) > 1)
+        try:
+            points = figure.points(comparison)
+        except ValueError as error:
+            print(f"missing: {name}: {error}", file=sys.stderr)
+            continue
+        foot = f"{table.title}. {table.note}"
+        written += styles.save(figure.draw(points, styles.Style(), foot), folder, name)
+    page = folder / "drafts.md"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        page.write_text("\n\n".join(table.markdown() for table in tables) + "\n")
+    except OSError as error:
+        raise ValueError(f"--out: cannot write {page} ({error.strerror}); name another folder") from None
+    print("".join(f"\n{path}" for path in [page, *written]))
+
+
+if __name__ == "__main__":
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))
