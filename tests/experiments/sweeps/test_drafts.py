@@ -104,7 +104,7 @@ def test_all_that_one_command_builds_is_one_message() -> None:
     folder = Path("fsdp_output/drafts")
     if folder.exists():
         pytest.skip("it has been built here")
-    these = f"targets: {folder}/target, data_path: {folder}/answers.jsonl, eval_data: {folder}/held_out.jsonl"
+    these = f"targets: {folder}/target, data_path: {folder}/training.jsonl, eval_data: {folder}/held_out.jsonl"
     assert obstacles(cells) == [f"{these} are not there; build them: python -m experiments.drafts.real_run"]
 
 
