@@ -74,50 +74,46 @@ class Places:
 
 def parts(arguments: argparse.Namespace, places: Places) -> list[Part]:
     """What is to be done, in order."""
-
-    def python(module: str, **flags: Any) -> list[str]:
-        return [sys.executable, "-m", module, *_words(flags)]
-
-    def answers(name: str) -> list[str]:
-        flags = {"target_dir": places.target, "out": places.answers(name)}
-        how = {"max_new_tokens": arguments.answer_tokens, "batch_size": arguments.answer_batch}
-        asked = str(file_of(places.out, name))
-        return [sys.executable, "-m", "fsdp_lab.eagle.data", "regenerate", asked, *_words(flags | how)]
-
+    given, target = arguments, {"target_dir": places.target}
+    sizes = {"max_new_tokens": given.answer_tokens, "batch_size": given.answer_batch, "dtype": given.dtype}
     training = {
-        "target_dir": places.target,
         "data_path": places.answers("training"),
         "output_dir": places.training,
         "results_path": places.rows,
         "run_name": RUN_NAME,
         "eval_data": places.answers("choice"),
-        "eval_prompts": arguments.choice,
-        "eval_steps": arguments.eval_steps,
-        "save_steps": arguments.eval_steps,
-        "num_epochs": arguments.epochs,
-        "learning_rate": arguments.learning_rate,
-        "max_length": arguments.max_length,
+        "eval_prompts": given.choice,
+        "eval_steps": given.eval_steps,
+        "save_steps": given.eval_steps,
+        "num_epochs": given.epochs,
+        "learning_rate": given.learning_rate,
+        "draft_vocab_size": given.draft_vocab_size,
+        "dtype": given.dtype,
+        "max_length": given.max_length,
     }
-    flags = [*_words(training), *arguments.training]
-    module, is_alone = "fsdp_lab.eagle.train", arguments.ranks == 1
-    train = [sys.executable, "-m", module, *flags] if is_alone else torchrun_command(module, flags, arguments.ranks)
-    evaluate = python(
-        "fsdp_lab.eagle.evaluate",
-        target_dir=places.target,
-        draft_dir=places.training / "runs" / RUN_NAME / "draft",
-        data_path=places.answers("held_out"),
-        max_length=arguments.max_length,
-        prompts=arguments.prompts,
-        max_new_tokens=arguments.answer_tokens,
-        out=places.evaluation,
-    )
-    count = {"count": arguments.questions, "choice": arguments.choice, "held_out": arguments.held_out}
+    judging = {
+        "draft_dir": places.training / "runs" / RUN_NAME / "draft",
+        "data_path": places.answers("held_out"),
+        "max_length": given.max_length,
+        "prompts": given.prompts,
+        "max_new_tokens": given.answer_tokens,
+        "out": places.evaluation,
+    }
+    counts = {"count": given.questions, "choice": given.choice, "held_out": given.held_out, "out": places.out}
+    train, flags = "fsdp_lab.eagle.train", [*_words(target | training), *given.training]
+    asked = {name: ["regenerate", str(file_of(places.out, name))] for name in NAMES}
     return [
-        *([] if arguments.target_dir else [Part("target", python("experiments.drafts.smollm2", out=places.target))]),
-        Part("questions", python("experiments.drafts.questions", **count, out=places.out)),
-        *(Part(f"answers, {name.replace('_', '-')}", answers(name)) for name in NAMES),
-        Part("training", train),
-        Part("evaluation", evaluate),
+        *([] if given.target_dir else [Part("target", _python("experiments.drafts.smollm2", out=places.target))]),
+        Part("questions", _python("experiments.drafts.questions", **counts)),
+        *(
+            Part(
+                f"answers, {name.replace('_', '-')}",
+                _python("fsdp_lab.eagle.data", *asked[name], **target, out=places.answers(name), **sizes),
+            )
+            for name in NAMES
+        ),
+        Part("training", _python(train, *flags) if given.ranks == 1 else torchrun_command(train, flags, given.ranks)),
+        Part("evaluation", _python("fsdp_lab.eagle.evaluate", **target, **judging)),
     ]
 
 
@@ -187,6 +183,10 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _python(module: str, *words: str, **flags: Any) -> list[str]:
+    return [sys.executable, "-m", module, *words, *_words(flags)]
+
+
 def _words(flags: dict[str, Any]) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
@@ -207,8 +207,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--answer_batch", type=int, default=32, help="questions that are answered at once")
     add("--max_length", type=int, default=256, help="tokens of a conversation at most")
     add("--epochs", type=int, default=3, help="passes over the answers")
-    add("--learning_rate", type=float, default=5e-4, help="peak learning rate")
-    add("--eval_steps", type=int, default=250, help="steps between measurements of tau, and between checkpoints")
+    add("--learning_rate", type=float, default=1e-3, help="peak learning rate")
+    add("--draft_vocab_size", type=int, default=8000, help="tokens that the draft knows")
+    add("--dtype", default="bf16", choices=("fp32", "bf16"), help="of answers and training; figures are of fp32")
+    add("--eval_steps", type=int, default=500, help="steps between measurements of tau, and between checkpoints")
     add("--prompts", type=int, default=100, help="held-out questions whose answers are timed in the end")
     add("--ranks", type=int, default=1, help="processes that train")
     return parser
