@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from typing import Any
 
 from experiments.drafts.questions import NAMES, file_of
 from experiments.drafts.report import report
+from experiments.ranks import dying_with_this_process, leaving_tidily, wait_together
 from experiments.training import torchrun_command
 from fsdp_lab import results
 from fsdp_lab.data.files import write_bytes, write_json
@@ -141,11 +143,15 @@ class Progress:
         return was is not None
 
     def run(self, part: Part) -> int:
-        """Run it to its end; its exit code."""
+        """Run it to its end; its exit code. Whatever stops us stops it, and gives it time to save."""
         start = time.monotonic()
         code = 1
         try:
-            code = subprocess.run(part.command, env=rank_environment(1), check=False).returncode
+            tie = dying_with_this_process(signal.SIGTERM)  # upon which a training saves
+            with leaving_tidily():
+                environment = rank_environment(1)
+                process = subprocess.Popen(part.command, env=environment, start_new_session=True, preexec_fn=tie)
+                code = wait_together([process], 0)
         finally:
             self.seconds[part.name] = round(self.seconds.get(part.name, 0.0) + time.monotonic() - start, 1)
             if code == 0:
@@ -171,7 +177,7 @@ def main(argv: list[str]) -> int:
         print(f"\n$ {part.text}", flush=True)
         if code := progress.run(part):
             print(f"{part.name}: exit code {code}; the same command goes on from here", file=sys.stderr)
-            return code if code > 0 else 128 - code
+            return code
     row = next(row for row in reversed(results.load(places.rows)) if row["status"] == "ok")
     evaluation = load_json(places.evaluation.read_bytes())
     commands = [part.text for part in todo]
