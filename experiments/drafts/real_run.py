@@ -153,11 +153,15 @@ class Progress:
                 process = subprocess.Popen(part.command, env=environment, start_new_session=True, preexec_fn=tie)
                 code = wait_together([process], 0)
         finally:
-            self.seconds[part.name] = round(self.seconds.get(part.name, 0.0) + time.monotonic() - start, 1)
-            if code == 0:
-                self._state["done"][part.name] = part.text
-            write_json(self._path, self._state)
+            self.ended(part, time.monotonic() - start, code)
         return code
+
+    def ended(self, part: Part, seconds: float, code: int) -> None:
+        """Note it."""
+        self.seconds[part.name] = round(self.seconds.get(part.name, 0.0) + seconds, 1)
+        if code == 0:
+            self._state["done"][part.name] = part.text
+        write_json(self._path, self._state)
 
 
 def main(argv: list[str]) -> int:
