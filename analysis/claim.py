@@ -20,7 +20,7 @@ from analysis.measures import bits_per_parameter
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Paired, Verdict, paired, within
-from analysis.tables import change_text
+from analysis.table_formats import change_text
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 # about ratios and speed-ups, of which the claim says nothing
@@ -89,7 +89,7 @@ def report(found: Claim) -> str:
         f"  setting      {found.setting}",
         f"  bits         {bits}: {_yes(found.bits is not None and found.bits <= found.asked_bits)}",
         f"  pairs        {change.n}",
-        f"  change       {change_text(change)}",
+        f"  change       {change_text(change, digits=2, percent=True)}",
         f"  upper bound  {upper}",
         f"  interval     {width}: {'narrower' if found.is_narrow else 'not narrower'}",
         *(f"  unfair       {f.what} [{f.check}]" for f in found.unfair),

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.acceptance import Change, lines
+from analysis.acceptance import lines
 from analysis.arms import Comparison, titles
 from analysis.fairness import findings_of, verdict
 from analysis.figures import acceptance as figure
@@ -26,7 +26,7 @@ from analysis.names import named
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Summary
-from analysis.table_formats import Table
+from analysis.table_formats import Table, change_text
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 HEADS = (
@@ -54,7 +54,7 @@ def acceptance_table(comparison: Comparison, among: Sequence[Row], title: str | 
             *(_number(bits, "") for bits in (line.bits_gradients, line.bits_parameters, line.bits)),
             *(_number(ratio, "x") for ratio in (line.ratio_fp32, line.ratio_bf16)),
             tau_text(line.tau),
-            change_text(line.change),
+            change_text(line.change, digits=3),
             str(len(line.runs.runs)),
             str(len(line.runs.failures) or "-"),
         ]
@@ -70,17 +70,6 @@ def tau_text(tau: Summary) -> str:
     if math.isinf(tau.mean):
         return "-∞"
     return f"{tau.mean:.3f}" if tau.half is None else f"{tau.mean:.3f} ± {tau.half:.3f}"
-
-
-def change_text(change: Change | None) -> str:
-    """``-0.012 [-0.030, +0.006]``; what was lost where there is no figure."""
-    if change is None or change.mean is None:
-        return "-"
-    if change.lost:
-        return f"lost: seed {', '.join(map(str, change.lost))}"
-    if change.low is None or change.high is None:
-        return f"{change.mean:+.3f}"
-    return f"{change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -21,8 +21,8 @@ from analysis.arms import Comparison, titles
 from analysis.fairness import findings_of, verdict
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
-from analysis.statistics import Paired, Summary
-from analysis.table_formats import Table
+from analysis.statistics import Summary
+from analysis.table_formats import Table, change_text
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 HEADS = (
@@ -58,7 +58,7 @@ def comparison_table(
             _number(line.tokens_per_s, ",.0f"),
             "-" if line.communication is None else f"{100 * line.communication:.1f} %",
             ppl_text(line.ppl),
-            change_text(line.change),
+            change_text(line.change, digits=2, percent=True),
             "-" if line.bar == "baseline" else line.bar,
             str(len(line.runs.runs)),
             str(len(line.runs.failures) or "-"),
@@ -82,17 +82,6 @@ def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str 
     title = f"{title or comparison.setting.label}: {holding} of {len(found)} arms hold the bar"
     title += f" (ratio {RATIO:g} or more, PPL within {100 * MARGIN:g} %)"
     return Table(title, ("arm", "bar", "bits", "best at its bits", "what is missing"), rows, left=(0, 1, 3, 4))
-
-
-def change_text(change: Paired | None) -> str:
-    """``+0.12 % [-0.30, +0.54]``; what was lost where there is no figure."""
-    if change is None or change.mean is None:
-        return "-"
-    if change.lost:
-        return f"lost: seed {', '.join(map(str, change.lost))}"
-    if change.low is None or change.high is None:
-        return f"{100 * change.mean:+.2f} %"
-    return f"{100 * change.mean:+.2f} % [{100 * change.low:+.2f}, {100 * change.high:+.2f}]"
 
 
 def ppl_text(ppl: Summary) -> str:

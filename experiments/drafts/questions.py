@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.data.embedded_corpus import WIKI_LEADS
+from fsdp_lab.data.files import make_folder, write_bytes
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 TEMPLATES = (
@@ -63,12 +64,11 @@ def _question(i: int, article: dict[str, str]) -> dict[str, Any]:
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """One line each."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
 def main(argv: list[str]) -> int:
-    """Write both files; returns the exit code."""
+    """Write the three files; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="questions to train on")
     parser.add_argument("--choice", type=int, default=32, help="questions to choose a draft with")
@@ -80,6 +80,7 @@ def main(argv: list[str]) -> int:
         if min(arguments.count, arguments.choice, arguments.held_out) < 1:
             raise ValueError("count, choice, held_out: at least 1 each")
         found = questions(arguments.count, arguments.choice, arguments.held_out, arguments.seed)
+        make_folder(arguments.out)
         for name, rows in found.items():
             write(file_of(arguments.out, name), rows)
             print(f"{file_of(arguments.out, name)}: {len(rows):,} questions")

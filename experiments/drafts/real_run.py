@@ -26,7 +26,7 @@ from experiments.drafts.report import report
 from experiments.ranks import dying_with_this_process, leaving_tidily, wait_together
 from experiments.training import torchrun_command
 from fsdp_lab import results
-from fsdp_lab.data.files import write_bytes, write_json
+from fsdp_lab.data.files import make_folder, write_bytes, write_json
 from fsdp_lab.rank_environment import rank_environment
 from fsdp_lab.strict import load_json
 from fsdp_lab.user_errors import unix_pipes, user_errors
@@ -170,9 +170,9 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(own, argparse.Namespace(training=training))
     places = Places(arguments.out, arguments.target_dir or arguments.out / "target")
     todo = parts(arguments, places)
-    places.out.mkdir(parents=True, exist_ok=True)
-    progress = Progress(places.out / "progress.json")
     with user_errors("experiments.drafts.real_run"):
+        make_folder(places.out)
+        progress = Progress(places.out / "progress.json")
         done = [progress.is_done(part) for part in todo]
     for part, is_done in zip(todo, done, strict=True):
         if is_done:

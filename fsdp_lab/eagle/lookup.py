@@ -24,11 +24,11 @@ def lookup_passes(prompt: Sequence[int], answer: Sequence[int], num_drafts: int)
     return passes
 
 
-def propose(said: Sequence[int], count: int) -> list[int]:
+def propose(said: list[int], count: int) -> list[int]:
     """At most ``count`` tokens that may follow; none where nothing repeats itself."""
     for length in range(min(LONGEST, len(said) - 1), 0, -1):
-        last = list(said[-length:])
+        last = said[-length:]
         for start in range(len(said) - length - 1, -1, -1):
-            if list(said[start : start + length]) == last:
-                return list(said[start + length : start + length + count])
+            if said[start : start + length] == last:
+                return said[start + length : start + length + count]
     return []

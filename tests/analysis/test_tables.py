@@ -15,8 +15,8 @@ from analysis.answers import Line, lines, what_is_missing
 from analysis.arms import comparisons
 from analysis.rows import Row
 from analysis.statistics import Paired, Summary
-from analysis.table_formats import Table, latex_escaped
-from analysis.tables import HEADS, answer_table, change_text, comparison_table, main, ppl_text
+from analysis.table_formats import Table, change_text, latex_escaped
+from analysis.tables import HEADS, answer_table, comparison_table, main, ppl_text
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row, write
 
 EVERYTHING = [
@@ -124,8 +124,11 @@ def test_answers_are_sorted_by_what_they_say() -> None:
 def test_cells() -> None:
     assert ppl_text(Summary(1, 789.47)) == "789.5"
     assert ppl_text(Summary(3, 789.47, 1.0, 780.0, 800.0)) == "789.5 ± 10.0"
-    assert change_text(Paired(1, 0.0123)) == "+1.23 %"
-    assert change_text(None) == change_text(Paired(0, None)) == "-"
+    assert change_text(Paired(1, 0.0123), 2, percent=True) == "+1.23 %"
+    assert change_text(Paired(2, 0.0123, low=-0.001, high=0.02), 2, percent=True) == "+1.23 % [-0.10, +2.00]"
+    assert change_text(Paired(2, -0.0123, low=-0.02, high=0.001), 3) == "-0.012 [-0.020, +0.001]"
+    assert change_text(Paired(2, 0.5, low=0.1, high=0.9, lost=(1, 3)), 3) == "lost: seed 1, 3"
+    assert change_text(None, 2) == change_text(Paired(0, None), 2) == "-"
 
 
 SAMPLE = Table("50 % of a_b & c", ("arm", "x"), [["topk {ratio=1%}", "-3.5x"], ["a|b", "1 ± 2"]], "note #1", (0,))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.drafts import real_run, smollm2
+from experiments.drafts.questions import main as questions_main
 from experiments.drafts.questions import questions
 from experiments.drafts.real_run import Part, Progress
 from experiments.drafts.report import report
@@ -87,8 +89,8 @@ def test_from_questions_to_figures(
 
 
 def test_a_part_that_failed_is_run_again_and_one_that_did_not_is_left(tmp_path: Path) -> None:
-    code, mark = tmp_path / "code", tmp_path / "mark"
-    command = f"import pathlib, sys; pathlib.Path({str(mark)!r}).touch(); sys.exit(int(open({str(code)!r}).read()))"
+    code = tmp_path / "code"
+    command = f"import sys; sys.exit(int(open({str(code)!r}).read()))"
     part = Part("a part", [sys.executable, "-c", command])
     for number in (3, 0):
         code.write_text(str(number))
@@ -99,6 +101,22 @@ def test_a_part_that_failed_is_run_again_and_one_that_did_not_is_left(tmp_path: 
     assert progress.seconds["a part"] > 0
     with pytest.raises(ValueError, match="a part is there already"):
         progress.is_done(Part("a part", [sys.executable, "-c", ""]))
+
+
+@pytest.mark.parametrize("main", [real_run.main, questions_main, smollm2.main])
+def test_a_folder_that_cannot_be_made_is_one_message(
+    main: Callable[[list[str]], int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(smollm2, "fetch", lambda *_: tmp_path)
+    monkeypatch.setattr(smollm2, "member", lambda *_: b"")
+    monkeypatch.setattr(smollm2, "_READERS", ())
+    with pytest.raises(SystemExit, match="2"):
+        main(["--out", str(tmp_path / "file" / "drafts" / "target")])
+    assert "cannot make the folder" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
