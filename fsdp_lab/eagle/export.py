@@ -1,8 +1,9 @@
 """A draft as a folder that serving engines load, and back; with a check that reads it as they do.
 
-    python -m fsdp_lab.eagle.export --draft_dir RUN/draft --out OUT --format speculators
+    python -m fsdp_lab.eagle.export --draft_dir RUN/draft --out OUT --format speculators --target_dir TARGET
 
-`serving` is what SGLang, vLLM and SpecForge read, and what we train from; `speculators` is vllm-project/speculators'.
+`serving` is what SGLang, vLLM and SpecForge read, and what we train from; `speculators` is vllm-project/speculators',
+with the target's embedding beside the draft: the library takes what a file lacks from uninitialised memory.
 """
 
 from __future__ import annotations
@@ -24,21 +25,26 @@ from fsdp_lab.cli import parse_as
 from fsdp_lab.eagle.attention import ChainCache
 from fsdp_lab.eagle.draft import Draft, DraftShape
 from fsdp_lab.eagle.reference import minimal_logits
+from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.vocabulary import Vocabulary
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMATS = ("serving", "speculators")
+_EMBEDDING = "embed_tokens.weight"
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """The target as an export names it. ``num_drafts``: how many tokens an engine should draft a pass."""
+    """The target as an export names it. ``num_drafts``: how many tokens an engine should draft a pass.
+
+    ``embedding`` ``[V, h]``: the target's, which only `speculators` exports hold."""
 
     name: str
     architectures: tuple[str, ...]
     num_drafts: int = 3
+    embedding: Tensor | None = None
 
 
 def save_draft(
@@ -46,11 +52,16 @@ def save_draft(
 ) -> None:
     """Write ``config.json`` and ``model.safetensors``, then read them back and compare logits (`check_export`).
 
-    ``notes``: said in the weights' metadata, which engines do not read.
+    ``notes``: said in the weights' metadata, which engines do not read. ValueError for `speculators` without
+    the target's embedding.
     """
     assert fmt in FORMATS, fmt
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {_their_name(name, fmt): tensor.contiguous() for name, tensor in draft.state_dict().items()}
+    if fmt == "speculators":
+        if verifier.embedding is None:
+            raise ValueError("target_dir: speculators' format holds the target's embedding; give the target's folder")
+        tensors[_EMBEDDING] = verifier.embedding.detach().to("cpu", draft.fc.weight.dtype).contiguous()
     config = _serving_config(draft) if fmt == "serving" else _speculators_config(draft, verifier)
     config |= {"verifier_name": verifier.name} if fmt == "serving" else {}
     save_file(tensors, folder / f"{WEIGHTS}.partial", metadata={"format": "pt", **(notes or {})})
@@ -67,7 +78,7 @@ def load_draft(folder: Path) -> Draft:
     vocabulary = _found(own, folder)
     draft = Draft(_shape(config, folder), vocabulary).to(own["fc.weight"].dtype)
     missing, unexpected = draft.load_state_dict(own, strict=False)
-    unexpected = [name for name in unexpected if name != "embed_tokens.weight"]
+    unexpected = [name for name in unexpected if name != _EMBEDDING]
     if missing or unexpected:
         raise ValueError(f"draft_dir: {folder} is not a draft of ours: missing {missing}, unknown {unexpected}")
     return draft
@@ -220,7 +231,9 @@ class ExportSettings(Settings):
     draft_dir: str | None = setting(None, "folder of a trained draft")
     out: str | None = setting(None, "folder to write")
     format: str = setting("serving", "whose format", choices=FORMATS)
-    target_dir: str | None = setting(None, "the target's name or folder, as the export should say it")
+    target_dir: str | None = setting(
+        None, "the target's name or folder, as the export should say it; speculators needs a folder, for its embedding"
+    )
     num_drafts: int = setting(3, "tokens that speculators' engines should draft a pass", at_least=1)
 
 
@@ -231,11 +244,14 @@ class ExportConfig(Config):
     export: ExportSettings = field(default_factory=ExportSettings)
 
 
-def verifier_of(name: str, num_drafts: int = 3) -> Verifier:
-    """The target's architectures from its folder's config.json, where ``name`` is a folder."""
+def verifier_of(name: str, num_drafts: int = 3, embedding: bool = False) -> Verifier:
+    """The target's architectures, and its ``embedding`` if wanted, from its folder, where ``name`` is a folder."""
     path = Path(name) / CONFIG
-    found = json.loads(path.read_text(encoding="utf-8")).get("architectures") if path.is_file() else None
-    return Verifier(name, tuple(found or ()), num_drafts)
+    if not path.is_file():
+        return Verifier(name, (), num_drafts)
+    architectures = json.loads(path.read_text(encoding="utf-8")).get("architectures")
+    rows = Target.from_folder(Path(name), torch.float32).hf.get_input_embeddings().weight if embedding else None
+    return Verifier(name, tuple(architectures or ()), num_drafts, rows)
 
 
 def main(argv: list[str]) -> int:
@@ -249,7 +265,8 @@ def main(argv: list[str]) -> int:
             raise ValueError("out: is draft_dir itself; give another folder")
         draft = load_draft(source)
         name = settings.target_dir or _read(source)[0].get("verifier_name", "")
-        save_draft(draft, out, verifier_of(name, settings.num_drafts), settings.format)
+        is_whole = settings.format == "speculators"
+        save_draft(draft, out, verifier_of(name, settings.num_drafts, embedding=is_whole), settings.format)
         print(f"{out}: {settings.format}, logits differ by {check_export(draft, out):.1e} of the largest")
     return 0
 

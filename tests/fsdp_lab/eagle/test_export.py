@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fsdp_lab.eagle import export
-from fsdp_lab.eagle.export import Verifier, check_export, load_draft, save_draft
+from fsdp_lab.eagle.export import Verifier, check_export, load_draft, save_draft, verifier_of
+from fsdp_lab.eagle.training import EagleTrainingModel
 from fsdp_lab.eagle.vocabulary import Vocabulary
 from tests.fsdp_lab.eagle.tiny import DRAFT_VOCABULARY, HIDDEN, VOCABULARY, tiny_draft, tiny_target
 
-VERIFIER = Verifier("org/target", ("LlamaForCausalLM",), num_drafts=5)
+EMBEDDING = torch.arange(VOCABULARY * HIDDEN, dtype=torch.float32).view(VOCABULARY, HIDDEN)
+VERIFIER = Verifier("org/target", ("LlamaForCausalLM",), num_drafts=5, embedding=EMBEDDING)
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 1e4,
@@ -59,7 +61,10 @@ def test_names_shapes_and_config_are_those_that_engines_read(tmp_path: Path) -> 
 def test_the_speculators_format(tmp_path: Path) -> None:
     target = tiny_target("llama", torch.float32)
     save_draft(tiny_draft(target), tmp_path, VERIFIER, "speculators")
-    assert "layers.0.self_attn.q_proj.weight" in load_file(tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / "model.safetensors")
+    names = {name.replace("midlayer.", "layers.0.") for name in NAMES}
+    assert tensors.keys() == names | {"embed_tokens.weight"}
+    assert torch.equal(tensors["embed_tokens.weight"], EMBEDDING)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["speculators_model_type"] == "eagle3"
     assert config["speculators_config"]["verifier"] == {
@@ -130,12 +135,51 @@ def test_a_folder_that_is_no_draft_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_other_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_draft(tiny_draft(tiny_target("llama", torch.float32)), tmp_path / "a", VERIFIER)
+    target = tiny_target("llama", torch.float32)
+    target.hf.save_pretrained(tmp_path / "target")
+    save_draft(tiny_draft(target), tmp_path / "a", VERIFIER)
     words = ["--draft_dir", str(tmp_path / "a"), "--out", str(tmp_path / "b"), "--format", "speculators"]
-    assert export.main(words) == 0
+    with pytest.raises(SystemExit, match="2"):
+        export.main(words)  # org/target is no folder: there is no embedding
+    assert "give the target's folder" in capsys.readouterr().err
+    assert not (tmp_path / "b" / "config.json").exists()
+    assert export.main([*words, "--target_dir", str(tmp_path / "target")]) == 0
     assert "speculators, logits differ by" in capsys.readouterr().out
     config = json.loads((tmp_path / "b" / "config.json").read_text())
-    assert config["speculators_config"]["verifier"]["name_or_path"] == "org/target"
+    said = config["speculators_config"]["verifier"]
+    assert said == {"name_or_path": str(tmp_path / "target"), "architectures": ["LlamaForCausalLM"]}
+    written = load_file(tmp_path / "b" / "model.safetensors")["embed_tokens.weight"]
+    assert torch.equal(written, target.hf.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_the_speculators_library_computes_the_training_logits(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library itself, where it is installed (docs/eagle.md): three steps of its training-time test."""
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    core = pytest.importorskip("speculators.models.eagle3.core")
+    length = 128  # its attention wants multiples
+    target = tiny_target(family, torch.float32, max_position_embeddings=2 * length)
+    draft = tiny_draft(target)
+    target.hf.save_pretrained(tmp_path / "target")
+    save_draft(draft, tmp_path / "draft", verifier_of(str(tmp_path / "target"), embedding=True), "speculators")
+    model = core.Eagle3DraftModel.from_pretrained(tmp_path / "draft").eval()
+    logits: list[torch.Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, given, made: logits.append(made))
+    tokens = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
+    following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
+    with torch.no_grad():
+        features = target(tokens).features
+        model(features, following, torch.zeros(1, length, dtype=torch.long), ttt_steps=3)
+        ours = [
+            draft.logits(hidden)
+            for hidden in EagleTrainingModel(target, draft, 3).unrolled(target.embed(tokens), features)
+        ]
+    assert len(logits) == len(ours) == 3
+    for k, (mine, theirs) in enumerate(zip(ours, logits, strict=True)):
+        known = length - 1 - k  # beyond, no token is known
+        assert (mine - theirs)[:, :known].abs().max() < 1e-5 * theirs.abs().max()
 
 
 def test_a_vocabulary_is_validated_and_kept(tmp_path: Path) -> None:
