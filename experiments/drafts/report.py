@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.eagle.evaluate import Position, expected_tau
+from fsdp_lab.eagle.speed import Speed, speed_of
 
 
 def report(found: Mapping[str, Any]) -> str:
@@ -15,7 +16,7 @@ def report(found: Mapping[str, Any]) -> str:
     blocks = [
         ["# A draft from nothing"],
         _how(row, judged),
-        _speed(judged["speed"]),
+        _speed(speed_of(judged["speed"])),
         _positions([Position(**values) for values in judged["positions"]]),
         [_minutes(found["seconds"])],
         ["## Commands"],
@@ -37,24 +38,30 @@ def _how(row: Mapping[str, Any], judged: Mapping[str, Any]) -> Iterator[str]:
         "are in none of the figures below."
     )
     yield (
-        f"- Below: held-out questions, answers of at most {settings['max_new_tokens']} tokens, "
-        f"{settings['num_drafts']} drafts a pass of the target, {settings['dtype']}."
+        f"- Below: held-out questions, greedy answers of at most {settings['max_new_tokens']} tokens, "
+        f"{settings['dtype']}."
     )
     yield (
         f"- Machine: {machine['cpu']}, {machine['cores']} cores{gpus}; commit {(row['git_commit'] or 'unknown')[:12]}."
     )
 
 
-def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
-    plain, ours = speed["plain_ms"], speed["draft_ms"]
-    yield f"| {speed['prompts']} questions, batch 1, greedy | |"
-    yield "|---|---:|"
-    yield f"| tokens a pass of the target (tau) | {speed['tau']:.2f} |"
-    yield f"| the same with drafts copied from what was said (prompt lookup) | {speed['lookup_tau']:.2f} |"
-    yield "| drafts accepted, those before given | " + ", ".join(f"{x:.2f}" for x in speed["acceptance"]) + " |"
-    yield f"| ms a token, plainly and with the draft (medians over questions) | {plain:.1f}, {ours:.1f} |"
-    yield f"| faster by | {plain / ours:.2f}x |"
-    yield f"| the same answer, token for token | {speed['same_output']} of {speed['prompts']} |"
+def _speed(speed: Speed) -> Iterator[str]:
+    yield f"{speed.prompts} questions, batch 1; plainly {speed.plain_ms:.1f} ms a token (medians over questions):"
+    yield ""
+    yield (
+        "| drafts a pass | tokens a pass of the target (tau) | by prompt lookup | ms a token | faster by "
+        "| the same answer | drafts accepted, those before given |"
+    )
+    yield "|---:|---:|---:|---:|---:|---:|---|"
+    for d in speed.drafting:
+        accepted = ", ".join(f"{x:.2f}" for x in d.acceptance)
+        yield (
+            f"| {d.num_drafts} | {d.tau:.2f} | {d.lookup_tau:.2f} | {d.ms:.1f} | {speed.faster_by(d):.2f}x "
+            f"| {d.same_output} of {speed.prompts} | {accepted} |"
+        )
+    yield ""
+    yield "By prompt lookup: tau of drafts that are copied from what was said before, for comparison."
 
 
 def _positions(table: list[Position]) -> Iterator[str]:

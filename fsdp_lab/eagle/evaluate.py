@@ -5,9 +5,7 @@ python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir RUN/draft --data_
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,10 +18,10 @@ from fsdp_lab.cli import parse_as
 from fsdp_lab.data.files import write_json
 from fsdp_lab.eagle.conversations import Skipped, read_conversations
 from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples
-from fsdp_lab.eagle.decoding import Generated, Sampling, speculate
-from fsdp_lab.eagle.draft import Draft
+from fsdp_lab.eagle.decoding import Sampling
 from fsdp_lab.eagle.export import load_draft
-from fsdp_lab.eagle.lookup import lookup_passes
+from fsdp_lab.eagle.speed import measure_speed
+from fsdp_lab.eagle.speed import table as speed_table
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.training import EagleTrainingModel
 from fsdp_lab.settings import Config, Settings, setting
@@ -44,21 +42,6 @@ class Position(NamedTuple):
     overlap: float
     loss: float
     loss_sd: float
-
-
-class Speed(NamedTuple):
-    """Of decoding the prompts plainly and with drafts, by the same code. Milliseconds a token, medians over prompts.
-
-    ``tau``: tokens a pass of the target; ``lookup_tau``: with drafts that `lookup` copies (None unless greedy).
-    """
-
-    tau: float
-    lookup_tau: float | None
-    acceptance: list[float]
-    plain_ms: float
-    draft_ms: float
-    same_output: int
-    prompts: int
 
 
 @torch.no_grad()
@@ -108,59 +91,6 @@ def expected_tau(table: Sequence[Position]) -> float:
     return tau
 
 
-def speed(
-    target: Target,
-    draft: Draft,
-    prompts: Sequence[list[int]],
-    max_new_tokens: int,
-    num_drafts: int,
-    sampling: Sampling,
-    stop: Sequence[int],
-) -> Speed:
-    """Decodes every prompt plainly and with drafts, one after the other in turn, batch 1; the first prompt twice."""
-    plain_ms, draft_ms, found, same, looked_up = [], [], [], 0, 0
-    for i, prompt in enumerate([prompts[0], *prompts]):
-        runs = {n: _timed(target, draft, prompt, max_new_tokens, n, sampling, stop) for n in _turns(num_drafts, i)}
-        if i == 0:
-            continue  # to warm up
-        (plain, plain_s), (ours, ours_s) = runs[0], runs[num_drafts]
-        plain_ms.append(1e3 * plain_s / len(plain.tokens))
-        draft_ms.append(1e3 * ours_s / len(ours.tokens))
-        same += plain.tokens == ours.tokens
-        looked_up += lookup_passes(prompt, ours.tokens, num_drafts) if sampling.is_greedy else 0
-        found.append(ours)
-    passes, tokens = sum(g.passes for g in found), sum(len(g.tokens) - 1 for g in found)
-    accepted = [sum(g.accepted[i] for g in found) for i in range(num_drafts)]
-    judged = [sum(g.judged[i] for g in found) for i in range(num_drafts)]
-    return Speed(
-        tau=tokens / max(passes, 1),
-        lookup_tau=tokens / max(looked_up, 1) if sampling.is_greedy else None,
-        acceptance=[a / max(1, j) for a, j in zip(accepted, judged, strict=True)],
-        plain_ms=statistics.median(plain_ms),
-        draft_ms=statistics.median(draft_ms),
-        same_output=same,
-        prompts=len(found),
-    )
-
-
-def _turns(num_drafts: int, i: int) -> tuple[int, int]:
-    return (0, num_drafts) if i % 2 else (num_drafts, 0)
-
-
-def _timed(
-    target: Target,
-    draft: Draft,
-    prompt: list[int],
-    max_new_tokens: int,
-    num_drafts: int,
-    sampling: Sampling,
-    stop: Sequence[int],
-) -> tuple[Generated, float]:
-    start = time.perf_counter()
-    found = speculate(target, draft, prompt, max_new_tokens, num_drafts, sampling, stop)
-    return found, time.perf_counter() - start
-
-
 def first_prompts(path: Path, tokenizer: Any, count: int, max_length: int) -> list[list[int]]:
     """The first questions of a file's conversations as the chat template puts them to the model."""
     found = []
@@ -202,7 +132,11 @@ class EvaluateSettings(Settings):
     conversations: int | None = setting(None, "conversations in the table; none: all", at_least=1)
     prompts: int = setting(20, "first questions that are answered for the speed", at_least=1)
     max_new_tokens: int = setting(128, "tokens of an answer at most", at_least=2)
-    num_drafts: int = setting(4, "tokens drafted before each pass of the target", at_least=1)
+    num_drafts: str = setting(
+        "1,2,4",
+        "tokens drafted before each pass of the target; several are compared",
+        pattern=(r"[1-9][0-9]?(,[1-9][0-9]?)*", "numbers of 1 to 99 with commas between"),
+    )
     temperature: float = setting(0.0, "0: always the most likely token", at_least=0)
     greedy_drafts: bool = setting(False, "propose the draft's first choices also when sampling")
     seed: int = setting(42, "seed of the drawing", at_least=0)
@@ -241,19 +175,12 @@ def main(argv: list[str]) -> int:
             raise ValueError(f"data_path: no question of {path} leaves room for {settings.max_new_tokens} tokens")
         sampling = Sampling(settings.temperature, drawn_drafts=not settings.greedy_drafts, seed=settings.seed)
         stop = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-        got = speed(target, model.draft, prompts, settings.max_new_tokens, settings.num_drafts, sampling, stop)
-        print(f"tokens a pass of the target: {got.tau:.2f} with {settings.num_drafts} drafts, {got.prompts} prompts")
-        print("accepted, given all before were: " + " ".join(f"{x:.3f}" for x in got.acceptance))
-        print(
-            f"a token takes {got.plain_ms:.1f} ms plainly, {got.draft_ms:.1f} ms with drafts: "
-            f"{got.plain_ms / got.draft_ms:.2f}x (medians over prompts, batch 1)"
-        )
-        if got.lookup_tau is not None:
-            print(f"the same answer, token for token: {got.same_output} of {got.prompts}")
-            print(f"drafts copied from what was said before (prompt lookup): {got.lookup_tau:.2f} tokens a pass")
+        counts = sorted({int(count) for count in settings.num_drafts.split(",")})
+        got = measure_speed(target, model.draft, prompts, settings.max_new_tokens, counts, sampling, stop)
+        print(speed_table(got))
         if settings.out is not None:
             rows = [row._asdict() for row in table]
-            write_json(Path(settings.out), {"settings": asdict(settings), "positions": rows, "speed": got._asdict()})
+            write_json(Path(settings.out), {"settings": asdict(settings), "positions": rows, "speed": asdict(got)})
     return 0
 
 

@@ -1,0 +1,130 @@
+"""What a draft saves in decoding, on this machine: tokens a pass of the target, and time a token."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsdp_lab.eagle.decoding import Generated, Sampling, speculate
+from fsdp_lab.eagle.draft import Draft
+from fsdp_lab.eagle.lookup import lookup_passes
+from fsdp_lab.eagle.target import Target
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Decoding with so many drafts a pass of the target.
+
+    ``tau``: tokens a pass; ``lookup_tau``: with drafts that `lookup` copies (None unless greedy). ``acceptance[i]``: of
+    draft i, those before given. ``ms``: a token, median over prompts. ``same_output``: how many answers are the plain
+    ones.
+    """
+
+    num_drafts: int
+    tau: float
+    lookup_tau: float | None
+    acceptance: list[float]
+    ms: float
+    same_output: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of decoding ``prompts`` prompts plainly, ``plain_ms`` a token (median over prompts), and with drafts."""
+
+    prompts: int
+    plain_ms: float
+    drafting: list[Drafting]
+
+    def faster_by(self, drafting: Drafting) -> float:
+        """Plain time over time with drafts."""
+        return self.plain_ms / drafting.ms
+
+    @property
+    def best(self) -> Drafting:
+        """The fastest."""
+        return min(self.drafting, key=lambda drafting: drafting.ms)
+
+
+def speed_of(values: dict[str, Any]) -> Speed:
+    """From what `dataclasses.asdict` made of it."""
+    return Speed(values["prompts"], values["plain_ms"], [Drafting(**drafting) for drafting in values["drafting"]])
+
+
+def measure_speed(
+    target: Target,
+    draft: Draft,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int,
+    counts: Sequence[int],
+    sampling: Sampling,
+    stop: Collection[int],
+) -> Speed:
+    """Decode every prompt plainly and with each of ``counts`` drafts a pass, by the same code, batch 1.
+
+    Who comes first changes from prompt to prompt; the first prompt is decoded twice, and counts once.
+    """
+    ways = [0, *counts]
+    made: dict[int, list[Generated]] = {way: [] for way in ways}
+    seconds: dict[int, list[float]] = {way: [] for way in ways}
+    for i, prompt in enumerate([prompts[0], *prompts]):
+        for way in _rotated(ways, i):
+            start = time.perf_counter()
+            answer = speculate(target, draft, prompt, max_new_tokens, way, sampling, stop)
+            took = time.perf_counter() - start
+            if i:  # before that: to warm up
+                made[way].append(answer)
+                seconds[way].append(took)
+    looked_up = prompts if sampling.is_greedy else None
+    ms = {way: _median_ms(made[way], seconds[way]) for way in ways}
+    return Speed(len(prompts), ms[0], [_drafting(n, made[n], made[0], ms[n], looked_up) for n in counts])
+
+
+def _drafting(
+    count: int, made: Sequence[Generated], plain: Sequence[Generated], ms: float, prompts: Sequence[list[int]] | None
+) -> Drafting:
+    tokens, passes = sum(len(g.tokens) - 1 for g in made), sum(g.passes for g in made)
+    accepted = [sum(g.accepted[i] for g in made) for i in range(count)]
+    judged = [sum(g.judged[i] for g in made) for i in range(count)]
+    lookup_tau = None
+    if prompts is not None:
+        copied = sum(lookup_passes(prompt, g.tokens, count) for prompt, g in zip(prompts, made, strict=True))
+        lookup_tau = tokens / max(copied, 1)
+    return Drafting(
+        num_drafts=count,
+        tau=tokens / max(passes, 1),
+        lookup_tau=lookup_tau,
+        acceptance=[a / max(1, j) for a, j in zip(accepted, judged, strict=True)],
+        ms=ms,
+        same_output=sum(ours.tokens == theirs.tokens for ours, theirs in zip(made, plain, strict=True)),
+    )
+
+
+def _median_ms(made: Sequence[Generated], seconds: Sequence[float]) -> float:
+    return statistics.median(1e3 * s / len(g.tokens) for g, s in zip(made, seconds, strict=True))
+
+
+def _rotated(ways: Sequence[int], i: int) -> list[int]:
+    first = i % len(ways)
+    return [*ways[first:], *ways[:first]]
+
+
+def table(speed: Speed) -> str:
+    """As text, one line for each number of drafts."""
+    lines = [
+        f"decoding, {speed.prompts} prompts, batch 1; plainly {speed.plain_ms:.1f} ms a token (medians over prompts)",
+        "drafts   tokens a pass   by lookup   ms a token   faster by   same answer   accepted, those before given",
+    ]
+    for d in speed.drafting:
+        copied = "-" if d.lookup_tau is None else f"{d.lookup_tau:.2f}"
+        # what is drawn differs from the plain answer by design
+        same = "-" if d.lookup_tau is None else f"{d.same_output} of {speed.prompts}"
+        accepted = " ".join(f"{x:.2f}" for x in d.acceptance)
+        lines.append(
+            f"{d.num_drafts:>6}   {d.tau:>13.2f}   {copied:>9}   {d.ms:>10.1f}   {speed.faster_by(d):>8.2f}x"
+            f"   {same:>11}   {accepted}"
+        )
+    return "\n".join(lines)
