@@ -35,6 +35,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from fsdp_lab.config import OptimConfig
+from fsdp_lab.data.files import make_folder
 from fsdp_lab.eagle import Draft, EagleTrainingModel, Target, Vocabulary
 from fsdp_lab.eagle.training import supervised_rows
 from fsdp_lab.optim import build_optimizer, take_step
@@ -256,7 +257,7 @@ def main(argv: list[str]) -> int:
         ):
             raise ValueError("wants 3 layers or more, 16 tokens or more, and heads of one even size (a multiple of 64)")
         if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
+            make_folder(options.out)
     print(HEAD)
     rows = []
     for length, vocabulary in itertools.product(options.lengths, options.vocabularies):
