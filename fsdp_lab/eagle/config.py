@@ -115,8 +115,8 @@ def check(config: EagleConfig) -> None:
         "param_compress: would round the frozen target's parameters too; leave it with shard_target": (
             eagle.shard_target and config.comm.param_compress != "none"
         ),
-        "features: cached: each rank runs the target when it has to, but ranks that share it (shard_target) must run it "
-        "together; leave one of the two out": (eagle.shard_target and eagle.features == "cached"),
+        "features: cached: each rank runs the target when it has to, but ranks that share it (shard_target) must run "
+        "it together; leave one of the two out": (eagle.shard_target and eagle.features == "cached"),
         "virtual_ranks: a draft is trained by real ranks; leave it out": run.virtual_ranks != 0,
         "target_ppl, ppl_at_s: a draft has no perplexity; leave them out": (run.target_ppl, run.ppl_at_s)
         != (None, None),
