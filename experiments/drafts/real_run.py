@@ -64,11 +64,6 @@ class Places:
         return self.out / "training"
 
     @property
-    def features(self) -> Path:
-        """What the target saw of each conversation, for the passes after the first."""
-        return self.out / "features"
-
-    @property
     def rows(self) -> Path:
         """The training's results row."""
         return self.out / "results.jsonl"
@@ -97,8 +92,6 @@ def parts(arguments: argparse.Namespace, places: Places) -> list[Part]:
         "draft_vocab_size": given.draft_vocab_size,
         "dtype": given.dtype,
         "max_length": given.max_length,
-        "features": "cached",
-        "features_dir": places.features,
     }
     judging = {
         "draft_dir": places.training / "runs" / RUN_NAME / "draft",
