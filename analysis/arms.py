@@ -30,7 +30,7 @@ SIDE_SETTINGS = {
     *("cache_dir", "data_prefetch", "output_dir", "results_path", "run_name", "curves_dir", "log_interval"),
     *("target_ppl", "ppl_at_s", "grad_error_every", "profile", "profile_steps", "timeout_s", "hang_timeout_s"),
     *("stop_grace_s", "tensorboard", "save_model", "save_steps", "save_on_stop", "keep_checkpoints", "resume"),
-    *("resume_resharded", "resume_changed", "trust_pickle"),
+    *("resume_resharded", "resume_changed", "trust_pickle", "features_dir", "features_gb"),
 }
 TUNED = ("learning_rate",)
 

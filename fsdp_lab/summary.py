@@ -50,6 +50,11 @@ def _quality(row: Mapping[str, Any]) -> list[str]:
             f"decoding     {row['tau']:.3f} tokens a pass of the target, {_count(row['tau_prompts'], 'question')}: the "
             f"draft of step {row['tau_step']} is kept"
         )
+    if row.get("features_read") is not None:
+        lines.append(
+            f"features     {row['features_read']:,} conversations read from disk, {row['features_computed']:,} "
+            f"computed; {row['features_gb']:.3g} GB there"
+        )
     return lines
 
 

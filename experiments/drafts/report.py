@@ -33,6 +33,11 @@ def _how(row: Mapping[str, Any], judged: Mapping[str, Any]) -> Iterator[str]:
         f"- Draft: {row['num_parameters']:,} parameters, {row['steps']:,} steps, {row['tokens_seen']:,} tokens, "
         f"{row['tokens_per_s']:,.0f} a second; {row['world_size']} ranks."
     )
+    if row.get("features_read") is not None:
+        yield (
+            f"- The target's features: computed for {row['features_computed']:,} conversations, read from disk for "
+            f"{row['features_read']:,}; the time of a step is of both."
+        )
     yield (
         f"- Kept: the draft of step {row['tau_step']:,}, tau {row['tau']:.2f} on {row['tau_prompts']} questions that "
         "are in none of the figures below."

@@ -13,22 +13,25 @@ TEMPORARY = ".tmp"
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
     """Open a temporary neighbour of `path`; on success fsync it and rename it over `path`, else remove it.
 
     The temporary name is unique, so two writers of one file cannot mix their bytes: the last rename wins.
+    Without ``durable`` nothing is synced: after a crash of the machine `path` may hold anything.
     """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
         with temporary.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:

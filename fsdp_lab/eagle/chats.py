@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fsdp_lab.config import OptimConfig
 from fsdp_lab.data import RowDigest, digest_of_all
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.eagle.config import EagleConfig
-from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples, vocabulary_of
+from fsdp_lab.eagle.data import Batch, Example, collate, load_chat_tokenizer, load_examples, vocabulary_of
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.vocabulary import Vocabulary
 from fsdp_lab.run import Run
@@ -48,8 +47,8 @@ class Chats:
     def _together(self) -> int:
         return self.batch_size * self.ranks.world
 
-    def next_batch(self) -> tuple[Tensor, Tensor]:
-        """This rank's next ``tokens`` int64 and ``loss_mask`` bool ``[batch_size, T]``, padded on the right."""
+    def next_batch(self) -> Batch:
+        """This rank's next ``batch_size`` conversations."""
         mine = range(self._drawn + self.ranks.rank, self._drawn + self._together, self.ranks.world)
         self._drawn += self._together
         batch = [self._nth(i) for i in mine]

@@ -23,6 +23,15 @@ class EagleSettings(Settings):
     step_decay: float = setting(0.8, "each further step's loss counts by this factor less", above=0, at_most=1)
     dtype: str = setting("fp32", "dtype of target and draft's arithmetic", choices=("fp32", "bf16"))
     shard_target: bool = setting(False, "shard the target's blocks too")
+    features: str = setting(
+        "online",
+        "online: the target looks at every batch; cached: at each conversation alone, and what it saw is kept on disk",
+        choices=("online", "cached"),
+    )
+    features_dir: str | None = setting(
+        None, "folder of what is cached, of one run or many; none: features in output_dir", affects_training=False
+    )
+    features_gb: float = setting(20.0, "GB (1e9) of files in it at most", above=0, affects_training=False)
     eval_data: str | None = setting(
         None, "JSON lines of held-out conversations: the draft that decodes them in the fewest passes is kept"
     )
@@ -106,6 +115,8 @@ def check(config: EagleConfig) -> None:
         "param_compress: would round the frozen target's parameters too; leave it with shard_target": (
             eagle.shard_target and config.comm.param_compress != "none"
         ),
+        "features: cached: each rank runs the target when it has to, but ranks that share it (shard_target) must run "
+        "it together; leave one of the two out": (eagle.shard_target and eagle.features == "cached"),
         "virtual_ranks: a draft is trained by real ranks; leave it out": run.virtual_ranks != 0,
         "target_ppl, ppl_at_s: a draft has no perplexity; leave them out": (run.target_ppl, run.ppl_at_s)
         != (None, None),

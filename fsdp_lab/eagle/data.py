@@ -37,6 +37,27 @@ class Example(NamedTuple):
     said: Tensor
 
 
+class Batch(NamedTuple):
+    """Conversations side by side, padded on the right, which causal attention never sees.
+
+    ``tokens`` int64 and ``loss_mask`` bool (the assistant's tokens) ``[B, T]``; ``lengths``: without padding.
+    """
+
+    tokens: Tensor
+    loss_mask: Tensor
+    lengths: tuple[int, ...]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same there."""
+        return self._replace(
+            tokens=self.tokens.to(device, non_blocking=True), loss_mask=self.loss_mask.to(device, non_blocking=True)
+        )
+
+    def conversations(self) -> list[Tensor]:
+        """The tokens of each, without padding."""
+        return [row[:length] for row, length in zip(self.tokens, self.lengths, strict=True)]
+
+
 @dataclass
 class Examples:
     """A file's conversations as a tokenizer's chat template writes them, and what was left out."""
@@ -140,11 +161,11 @@ def _without_layout(text: str, start: int, end: int, tokenizer: Any) -> int:
     return start + len(bare) if special else end
 
 
-def collate(examples: list[Example], pad: int = 0) -> tuple[Tensor, Tensor]:
-    """``tokens`` int64 and ``loss_mask`` bool ``[B, T]``, padded on the right: causal attention never sees it."""
+def collate(examples: list[Example], pad: int = 0) -> Batch:
+    """One batch of them, on the CPU; ``pad``: the token that stands for nothing."""
     tokens = torch.nn.utils.rnn.pad_sequence([e.tokens for e in examples], batch_first=True, padding_value=pad)
     mask = torch.nn.utils.rnn.pad_sequence([e.said for e in examples], batch_first=True, padding_value=False)
-    return tokens, mask
+    return Batch(tokens, mask, tuple(len(e.tokens) for e in examples))
 
 
 def template_tokens(tokenizer: Any) -> list[int]:

@@ -51,8 +51,8 @@ def positions(model: EagleTrainingModel, examples: Sequence[Example], batch_size
     chunks = [examples[i : i + batch_size] for i in range(0, len(examples), batch_size)]
     sums = []
     for chunk in chunks:
-        tokens, mask = (x.to(device) for x in collate(list(chunk)))
-        outcome = model(tokens, mask)
+        batch = collate(list(chunk)).to(device)
+        outcome = model(batch.tokens, batch.loss_mask)
         rows, tally = outcome.supervised, outcome.tally
         right = tally.correct.cumprod(0).bool()  # this step and all before
         judged = torch.cat([rows[:1], rows[1:] & right[:-1]])

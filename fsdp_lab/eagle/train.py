@@ -21,6 +21,7 @@ from fsdp_lab.comm import Communication
 from fsdp_lab.eagle.chats import Chats, open_chats
 from fsdp_lab.eagle.choice import Choice
 from fsdp_lab.eagle.config import DraftOptimConfig, EagleConfig, check
+from fsdp_lab.eagle.features import Features, open_features
 from fsdp_lab.eagle.model import DraftModel, build_draft, load_target
 from fsdp_lab.eagle.tally import Tally
 from fsdp_lab.entry import run_training
@@ -35,6 +36,7 @@ def train(config: EagleConfig) -> dict[str, Any]:
     with Run.start(config) as run:  # ranks agree, folders, signals, the results row
         target = load_target(config)
         data = open_chats(config, target, run)
+        features = open_features(config, target, run)
         model = build_draft(config, target, data.vocabulary, run.ranks)
         run.note(**data.row(), **model.row())
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
@@ -47,7 +49,7 @@ def train(config: EagleConfig) -> dict[str, Any]:
             run.begin(total_steps, comm, data.tokens_in_step)
             choice.when_due(done, comm)  # what it was stopped before
             for step in run.steps():  # timing, profiler and progress live in here
-                loss = forward_backward(model, data, tally, run)
+                loss = forward_backward(model, data, features, tally, run)
                 with run.phase("optimizer"):
                     outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
                 run.after_step(step, loss, outcome, tally.scalars)
@@ -55,6 +57,7 @@ def train(config: EagleConfig) -> dict[str, Any]:
                 choice.when_due(step, comm)
             choice.at_the_end(total_steps, comm)
             run.note(**saving.row(), **data.trained(total_steps), **tally.row(), **choice.row())
+            run.note(**(features.row() if features else {}))
         row = run.finish()
         choice.save_last()
         saving.finished()
@@ -62,20 +65,21 @@ def train(config: EagleConfig) -> dict[str, Any]:
         return row
 
 
-def forward_backward(model: DraftModel, data: Chats, tally: Tally, run: Run) -> Tensor:
+def forward_backward(model: DraftModel, data: Chats, features: Features | None, tally: Tally, run: Run) -> Tensor:
     """The micro-batches of one step; returns this rank's part of the loss, whose mean over the ranks is the loss.
 
     It is divided by what all ranks and micro-batches supervise; gradients are exchanged with the last micro-batch only.
     """
     batches = [data.next_batch() for _ in range(data.micro_batches)]
-    counts = torch.stack([model.module.counts(mask) for _, mask in batches]).sum(0).to(run.ranks.device)
+    counts = torch.stack([model.module.counts(batch.loss_mask) for batch in batches]).sum(0).to(run.ranks.device)
     counts = run.ranks.sum(counts) / run.ranks.world
     total, outcomes = torch.zeros((), device=run.ranks.device), []
     for i, batch in enumerate(batches):
-        tokens, mask = (x.to(run.ranks.device, non_blocking=True) for x in batch)
+        tokens, mask, _ = batch.to(run.ranks.device)
         model.sync_gradients(i == len(batches) - 1)
         with run.phase("forward"):
-            outcome = model.module(tokens, mask, counts)
+            seen = features.seen(batch) if features else None
+            outcome = model.module(tokens, mask, counts, seen)
         with run.phase("backward"):
             faults.spoiled(outcome.loss).backward()
         total += outcome.loss.detach()

@@ -15,7 +15,7 @@ from fsdp_lab.eagle.attention import TestTimeAttention
 from fsdp_lab.eagle.decoding import Generated, speculate
 from fsdp_lab.eagle.draft import Draft
 from fsdp_lab.eagle.soft_loss import Tally, Teacher, soft_cross_entropy
-from fsdp_lab.eagle.target import Target
+from fsdp_lab.eagle.target import Seen, Target
 
 
 class Outcome(NamedTuple):
@@ -56,17 +56,20 @@ class EagleTrainingModel(nn.Module):
         """Supervised rows of each step in this batch, float32 ``[K]``: sum them over ranks and micro-batches."""
         return supervised_rows(loss_mask, self.steps).sum((1, 2)).float()
 
-    def forward(self, tokens: Tensor, loss_mask: Tensor, counts: Tensor | None = None) -> Outcome:
+    def forward(
+        self, tokens: Tensor, loss_mask: Tensor, counts: Tensor | None = None, seen: Seen | None = None
+    ) -> Outcome:
         """``sum over k of decay^k x (summed loss of step k) / counts[k]``.
 
         ``tokens`` int64 and ``loss_mask`` bool ``[B, T]`` (the assistant's tokens), padded on the right.
         ``counts`` float32 ``[K]``: what sums are divided by; none: this batch's own. To have the mean over all ranks
         under FSDP2, which averages gradients, give the sum of the ranks' `counts` divided by their number.
+        ``seen``: what the target sees of ``tokens``, if known; none: it looks. Rows at padding may be anything finite.
         """
         rows = supervised_rows(loss_mask, self.steps)
         counts = rows.sum((1, 2)).float() if counts is None else counts
         scale = self.decay ** torch.arange(self.steps, device=tokens.device) / counts.clamp(min=1e-9)
-        seen = self.target(tokens)
+        seen = self.target(tokens) if seen is None else seen
         embedded = self.target.embed(tokens)
         hidden = torch.stack([self.draft.norm(h) for h in self.unrolled(embedded, seen.features)])
         teacher = Teacher(seen.last, self.target.head, self.draft.used)

@@ -118,9 +118,11 @@ def test_batches_are_padded_on_the_right() -> None:
         Example("a", torch.tensor([5, 6, 7]), torch.tensor([False, True, True])),
         Example("b", *[torch.ones(1)] * 2),
     ]
-    tokens, mask = collate(examples)
+    tokens, mask, lengths = collate(examples)
     assert tokens.tolist() == [[5, 6, 7], [1, 0, 0]]
     assert mask.tolist() == [[False, True, True], [True, False, False]]
+    assert lengths == (3, 1)
+    assert [tokens.tolist() for tokens in collate(examples).conversations()] == [[5, 6, 7], [1]]
 
 
 def test_the_vocabulary_is_the_most_frequent_and_what_the_template_needs(tmp_path: Path) -> None:
