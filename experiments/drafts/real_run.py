@@ -97,6 +97,7 @@ def parts(arguments: argparse.Namespace, places: Places) -> list[Part]:
         "draft_dir": places.training / "runs" / RUN_NAME / "draft",
         "data_path": places.answers("held_out"),
         "max_length": given.max_length,
+        "dtype": given.dtype,
         "prompts": given.prompts,
         "max_new_tokens": given.answer_tokens,
         "out": places.evaluation,
@@ -219,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--epochs", type=int, default=3, help="passes over the answers")
     add("--learning_rate", type=float, default=1e-3, help="peak learning rate")
     add("--draft_vocab_size", type=int, default=8000, help="tokens that the draft knows")
-    add("--dtype", default="bf16", choices=("fp32", "bf16"), help="of answers and training; figures are of fp32")
+    add("--dtype", default="bf16", choices=("fp32", "bf16"), help="of answers, training and figures")
     add("--eval_steps", type=int, default=500, help="steps between measurements of tau, and between checkpoints")
     add("--prompts", type=int, default=100, help="held-out questions whose answers are timed in the end")
     add("--ranks", type=int, default=1, help="processes that train")
