@@ -27,6 +27,12 @@ smoke() { # a whole comparison, as a user makes one: a sweep of short runs, then
     return "$status"
 }
 
+tests() { # several files of tests at once: many wait for their ranks
+    local workers
+    workers=$(nproc)
+    "$venv_python" -m pytest --numprocesses "$((workers < 4 ? workers : 4))" --dist loadfile
+}
+
 summary=() failed=0
 check() { # NAME COMMAND...
     local name=$1 outcome=ok
@@ -40,7 +46,7 @@ check "ruff check" "$venv_python" -m ruff check .
 check "ruff format" "$venv_python" -m ruff format --check .
 check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments analysis
 check "scripts" syntax
-check "pytest" "$venv_python" -m pytest
+check "pytest" tests
 check "smoke sweep" smoke
 
 echo "== summary"

@@ -31,7 +31,7 @@ def _how(row: Mapping[str, Any], judged: Mapping[str, Any]) -> Iterator[str]:
     yield f"- Target: {Path(row['draft_target']).name}; answers are its own, greedy."
     yield (
         f"- Draft: {row['num_parameters']:,} parameters, {row['steps']:,} steps, {row['tokens_seen']:,} tokens, "
-        f"{row['tokens_per_s']:,.0f} a second; {row['world_size']} ranks."
+        f"{row['tokens_per_s']:,.0f} a second; ranks: {row['world_size']}."
     )
     if row.get("features_read") is not None:
         yield (

@@ -127,4 +127,6 @@ def table(speed: Speed) -> str:
             f"{d.num_drafts:>6}   {d.tau:>13.2f}   {copied:>9}   {d.ms:>10.1f}   {speed.faster_by(d):>8.2f}x"
             f"   {same:>11}   {accepted}"
         )
+    if any(d.lookup_tau is not None and d.same_output < speed.prompts for d in speed.drafting):
+        lines.append("answers part where a pass over several tokens rounds otherwise than one over a single token")
     return "\n".join(lines)

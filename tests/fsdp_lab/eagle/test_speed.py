@@ -44,6 +44,8 @@ def test_the_table_and_the_best() -> None:
     text = table(found)
     assert [line.split()[4] for line in text.splitlines()[2:]] == ["0.83x", "1.25x"]
     assert text.count("2 of 2") == 2
+    assert "answers part" not in text
+    assert "answers part" in table(Speed(3, 10.0, [slow, fast]))
 
 
 @pytest.mark.parametrize("value", ["0", "", "1,", "4,x", "-1", "1 2"])
