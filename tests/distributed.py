@@ -91,7 +91,10 @@ def run_program(
                 process.join()
 
 
-_PORTS = itertools.cycle(range(10_000 + os.getpid() % 5000, 32_000))
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_FIRST = 10_000 + os.getpid() % 5000 // _WORKERS * _WORKERS + _WORKER  # residues modulo their number: none is shared
+_PORTS = itertools.cycle(range(_FIRST, 32_000, _WORKERS))
 
 
 def free_port() -> int:
