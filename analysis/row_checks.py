@@ -30,9 +30,10 @@ def too_accurate(row: Row) -> Iterator[Finding]:
         grad_rel_error < 2^-(b + MARGIN_BITS) * sqrt(W - 1) / W
 
     It says nothing, and is not applied, where b reaches the bits that a lossless code of the dtype itself needs (24 for
-    float32: sign and mantissa), because the bound is about real numbers, not floats. It does not hold for gradients
-    that are exactly zero almost everywhere (embeddings of rare tokens, untied), nor for a joint code of ranks whose
-    gradients are alike: there the finding is for a person to judge.
+    float32: sign and mantissa), because the bound is about real numbers, not floats. Gradients of 16-bit arithmetic are
+    16-bit numbers, whatever dtype they are reduced in, unless they are sums of micro-batches. It does not hold for
+    gradients that are exactly zero almost everywhere (embeddings of rare tokens, untied), nor for a joint code of
+    ranks whose gradients are alike: there the finding is for a person to judge.
     """
     error, world, dtype = (row.get(name) for name in ("grad_rel_error", "world_size", "comm_dtype"))
     raw, sent = ((row.get(name) or {}).get("reduce_scatter") for name in ("bytes_raw_by_op", "bytes_compressed_by_op"))
@@ -40,10 +41,17 @@ def too_accurate(row: Row) -> Iterator[Finding]:
         return
     bits = 8 * sent / (raw / ITEMSIZE[dtype])
     least = 2 ** -(bits + MARGIN_BITS) * math.sqrt(world - 1) / world
-    if bits < INCOMPRESSIBLE_BITS[dtype] and error < least:
+    if bits < _lossless_bits(row) and error < least:
         what = f"grad_rel_error {error:.2g} with {bits:.3g} bits an element, which carry {least:.2g} at best"
         advice = "look for bytes that the ledger does not see (files, shared memory, other groups); do not use the row"
         yield _finding("error", too_accurate, row, what, advice, "all")
+
+
+def _lossless_bits(row: Row) -> int:
+    dtypes = [row["comm_dtype"]]
+    if row.get("gradient_accumulation_steps") == 1 and row.get("param_dtype") in INCOMPRESSIBLE_BITS:
+        dtypes.append(row["param_dtype"])
+    return min(INCOMPRESSIBLE_BITS[dtype] for dtype in dtypes)
 
 
 def untrusted_bytes(row: Row) -> Iterator[Finding]:

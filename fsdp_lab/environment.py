@@ -40,11 +40,13 @@ def environment() -> dict[str, Any]:
 def git_revision(root: Path) -> tuple[str | None, bool | None]:
     """Commit of the checkout at ``root`` and whether it has changes; (None, None) when it is not one.
 
+    What lies in its ``results`` is none: there the rows of a sweep are written, which change nothing of the next run.
     An installed package may lie inside a foreign checkout (a .venv): only a ``root`` with its own .git counts.
     """
     if not (root / ".git").exists():
         return None, None
     command = ["git", "-C", str(root), "--no-optional-locks", "status", "--porcelain=v2", "--branch"]
+    command += ["--", ".", ":(exclude)results"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -106,6 +106,17 @@ def test_the_bound_is_where_the_text_puts_it() -> None:
     assert not list(too_accurate(row))
 
 
+def test_sixteen_bits_carry_the_gradients_of_sixteen_bit_arithmetic() -> None:
+    """Exactly, though they are reduced in float32; eight do not, nor sixteen a sum of micro-batches."""
+    row = SOUND | {"world_size": 2, "comm_dtype": "fp32", "param_dtype": "bf16", "gradient_accumulation_steps": 1}
+    row |= {"grad_rel_error": 0.0, "bytes_raw_by_op": {"reduce_scatter": 3200}}
+    sixteen = row | {"bytes_compressed_by_op": {"reduce_scatter": 1600}}
+    assert not list(too_accurate(sixteen))
+    assert list(too_accurate(sixteen | {"param_dtype": "fp32"}))
+    assert list(too_accurate(sixteen | {"gradient_accumulation_steps": 2}))
+    assert list(too_accurate(row | {"bytes_compressed_by_op": {"reduce_scatter": 700}}))
+
+
 def test_untrusted_rows_and_missing_warm_up() -> None:
     rows = [
         SOUND | {"bytes_trusted": True},
