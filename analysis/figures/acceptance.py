@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.acceptance import Line, is_lost, lines
 from analysis.arms import Comparison
@@ -95,6 +95,7 @@ def draw(found: Sequence[Point], style: Style, foot: str = "") -> Figure:
         axes.set_xlim(min(bits) / 1.6, max(bits) * 1.6)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
         edge = low + 0.5 * _ROOM * (high - low)
         if any(math.isinf(point.tau) for point in found):
             top = low + _ROOM * (high - low)
