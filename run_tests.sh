@@ -28,9 +28,7 @@ smoke() { # a whole comparison, as a user makes one: a sweep of short runs, then
 }
 
 tests() { # several files of tests at once: many wait for their ranks
-    local workers
-    workers=$(nproc)
-    "$venv_python" -m pytest --numprocesses "$((workers < 4 ? workers : 4))" --dist loadfile
+    "$venv_python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 }
 
 summary=() failed=0

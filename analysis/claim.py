@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arms import Comparison
+from analysis.changes import change_text
 from analysis.fairness import findings_of
 from analysis.finding import Finding
 from analysis.measures import bits_per_parameter
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Paired, Verdict, paired, within
-from analysis.table_formats import change_text
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 # about ratios and speed-ups, of which the claim says nothing

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from analysis.acceptance import lines
 from analysis.arms import Comparison, titles
+from analysis.changes import change_text
 from analysis.fairness import findings_of, verdict
 from analysis.figures import acceptance as figure
 from analysis.figures import style as styles
@@ -26,7 +27,7 @@ from analysis.names import named
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Summary
-from analysis.table_formats import Table, change_text
+from analysis.table_formats import Table
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 HEADS = (

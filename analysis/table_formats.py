@@ -1,11 +1,10 @@
-"""A table of texts as aligned text, Markdown or LaTeX (booktabs), and how a paired change reads in its cells."""
+"""A table of texts as aligned text, Markdown or LaTeX (booktabs)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -18,39 +17,6 @@ _LATEX = {
     "±": r"$\pm$",
     "∞": r"$\infty$",
 }
-
-
-class PairedChange(Protocol):
-    """What is read of a difference to the baseline, seed by seed; `None` where there is no pair, or only one."""
-
-    @property
-    def mean(self) -> float | None:
-        """Over the pairs."""
-
-    @property
-    def low(self) -> float | None:
-        """Lower end of the two-sided 95 % interval."""
-
-    @property
-    def high(self) -> float | None:
-        """Its upper end."""
-
-    @property
-    def lost(self) -> tuple[int, ...]:
-        """Seeds where the arm failed or has no run."""
-
-
-def change_text(change: PairedChange | None, digits: int, percent: bool = False) -> str:
-    """``-0.012 [-0.030, +0.006]`` or ``+0.12 % [-0.30, +0.54]``; what was lost where there is no figure."""
-    if change is None or change.mean is None:
-        return "-"
-    if change.lost:
-        return f"lost: seed {', '.join(map(str, change.lost))}"
-    scale, unit = (100, " %") if percent else (1, "")
-    text = f"{scale * change.mean:+.{digits}f}{unit}"
-    if change.low is None or change.high is None:
-        return text
-    return f"{text} [{scale * change.low:+.{digits}f}, {scale * change.high:+.{digits}f}]"
 
 
 @dataclass(frozen=True)

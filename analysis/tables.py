@@ -18,11 +18,12 @@ from collections.abc import Sequence
 
 from analysis.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.arms import Comparison, titles
+from analysis.changes import change_text
 from analysis.fairness import findings_of, verdict
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.statistics import Summary
-from analysis.table_formats import Table, change_text
+from analysis.table_formats import Table
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 HEADS = (

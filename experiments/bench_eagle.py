@@ -257,7 +257,7 @@ def main(argv: list[str]) -> int:
         ):
             raise ValueError("wants 3 layers or more, 16 tokens or more, and heads of one even size (a multiple of 64)")
         if options.out is not None:
-            make_folder(options.out)
+            make_folder(options.out, "out")
     print(HEAD)
     rows = []
     for length, vocabulary in itertools.product(options.lengths, options.vocabularies):

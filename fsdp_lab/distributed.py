@@ -20,10 +20,7 @@ from fsdp_lab.link import Link, link_of_this_run
 from fsdp_lab.settings import ConfigError
 
 T = TypeVar("T")
-_A_RANKS_OWN = (
-    *("output_dir", "results_path", "curves_dir", "cache_dir", "features_dir"),
-    "run_name",  # rank 0's is everyone's
-)
+_A_RANKS_OWN = {"output_dir", "results_path", "curves_dir", "cache_dir", "features_dir", "run_name"}
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def run_program(
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_FIRST = 10_000 + os.getpid() % 5000 // _WORKERS * _WORKERS + _WORKER  # residues modulo their number: none is shared
+# Every worker takes each _WORKERS-th port, from one of its own: no two ask for the same.
+_FIRST = 10_000 + os.getpid() % 5000 // _WORKERS * _WORKERS + _WORKER
 _PORTS = itertools.cycle(range(_FIRST, 32_000, _WORKERS))
 
 

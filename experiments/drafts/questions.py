@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
         if min(arguments.count, arguments.choice, arguments.held_out) < 1:
             raise ValueError("count, choice, held_out: at least 1 each")
         found = questions(arguments.count, arguments.choice, arguments.held_out, arguments.seed)
-        make_folder(arguments.out)
+        make_folder(arguments.out, "out")
         for name, rows in found.items():
             write(file_of(arguments.out, name), rows)
             print(f"{file_of(arguments.out, name)}: {len(rows):,} questions")

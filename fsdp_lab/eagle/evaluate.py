@@ -20,8 +20,7 @@ from fsdp_lab.eagle.conversations import Skipped, read_conversations
 from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.decoding import Sampling
 from fsdp_lab.eagle.export import load_draft
-from fsdp_lab.eagle.speed import measure_speed
-from fsdp_lab.eagle.speed import table as speed_table
+from fsdp_lab.eagle.speed import measure_speed, speed_table
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.training import EagleTrainingModel
 from fsdp_lab.settings import Config, Settings, setting

@@ -56,11 +56,12 @@ def save_draft(
     the target's embedding.
     """
     assert fmt in FORMATS, fmt
+    if fmt == "speculators" and verifier.embedding is None:
+        raise ValueError("target_dir: speculators' format holds the target's embedding; give the target's folder")
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {_their_name(name, fmt): tensor.contiguous() for name, tensor in draft.state_dict().items()}
     if fmt == "speculators":
-        if verifier.embedding is None:
-            raise ValueError("target_dir: speculators' format holds the target's embedding; give the target's folder")
+        assert verifier.embedding is not None
         tensors[_EMBEDDING] = verifier.embedding.detach().to("cpu", draft.fc.weight.dtype).contiguous()
     config = _serving_config(draft) if fmt == "serving" else _speculators_config(draft, verifier)
     config |= {"verifier_name": verifier.name} if fmt == "serving" else {}
@@ -265,8 +266,8 @@ def main(argv: list[str]) -> int:
             raise ValueError("out: is draft_dir itself; give another folder")
         draft = load_draft(source)
         name = settings.target_dir or _read(source)[0].get("verifier_name", "")
-        is_whole = settings.format == "speculators"
-        save_draft(draft, out, verifier_of(name, settings.num_drafts, embedding=is_whole), settings.format)
+        verifier = verifier_of(name, settings.num_drafts, embedding=settings.format == "speculators")
+        save_draft(draft, out, verifier, settings.format)
         print(f"{out}: {settings.format}, logits differ by {check_export(draft, out):.1e} of the largest")
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fsdp_lab.eagle.decoding import Generated, Sampling, speculate
@@ -18,9 +18,9 @@ from fsdp_lab.eagle.target import Target
 class Drafting:
     """Decoding with so many drafts a pass of the target.
 
-    ``tau``: tokens a pass; ``lookup_tau``: with drafts that `lookup` copies (None unless greedy). ``acceptance[i]``: of
-    draft i, those before given. ``ms``: a token, median over prompts. ``same_output``: how many answers are the plain
-    ones.
+    ``tau``: tokens a pass; ``lookup_tau``: with drafts that `lookup` copies. ``acceptance[i]``: of draft i, those
+    before given. ``ms``: a token, median over prompts. ``same_output``: how many answers are the plain ones.
+    ``lookup_tau`` and ``same_output`` are None where answers are drawn: they differ by design.
     """
 
     num_drafts: int
@@ -28,7 +28,7 @@ class Drafting:
     lookup_tau: float | None
     acceptance: list[float]
     ms: float
-    same_output: int
+    same_output: int | None
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,6 @@ class Speed:
     def faster_by(self, drafting: Drafting) -> float:
         """Plain time over time with drafts."""
         return self.plain_ms / drafting.ms
-
-    @property
-    def best(self) -> Drafting:
-        """The fastest."""
-        return min(self.drafting, key=lambda drafting: drafting.ms)
 
 
 def speed_of(values: dict[str, Any]) -> Speed:
@@ -78,29 +73,35 @@ def measure_speed(
             if i:  # before that: to warm up
                 made[way].append(answer)
                 seconds[way].append(took)
-    looked_up = prompts if sampling.is_greedy else None
     ms = {way: _median_ms(made[way], seconds[way]) for way in ways}
-    return Speed(len(prompts), ms[0], [_drafting(n, made[n], made[0], ms[n], looked_up) for n in counts])
+    drafting = [_drafting(count, made[count], ms[count]) for count in counts]
+    if sampling.is_greedy:
+        drafting = [_compared(drafts, made[drafts.num_drafts], made[0], prompts) for drafts in drafting]
+    return Speed(len(prompts), ms[0], drafting)
 
 
-def _drafting(
-    count: int, made: Sequence[Generated], plain: Sequence[Generated], ms: float, prompts: Sequence[list[int]] | None
-) -> Drafting:
+def _drafting(count: int, made: Sequence[Generated], ms: float) -> Drafting:
     tokens, passes = sum(len(g.tokens) - 1 for g in made), sum(g.passes for g in made)
     accepted = [sum(g.accepted[i] for g in made) for i in range(count)]
     judged = [sum(g.judged[i] for g in made) for i in range(count)]
-    lookup_tau = None
-    if prompts is not None:
-        copied = sum(lookup_passes(prompt, g.tokens, count) for prompt, g in zip(prompts, made, strict=True))
-        lookup_tau = tokens / max(copied, 1)
     return Drafting(
         num_drafts=count,
         tau=tokens / max(passes, 1),
-        lookup_tau=lookup_tau,
+        lookup_tau=None,
         acceptance=[a / max(1, j) for a, j in zip(accepted, judged, strict=True)],
         ms=ms,
-        same_output=sum(ours.tokens == theirs.tokens for ours, theirs in zip(made, plain, strict=True)),
+        same_output=None,
     )
+
+
+def _compared(
+    drafts: Drafting, made: Sequence[Generated], plain: Sequence[Generated], prompts: Sequence[list[int]]
+) -> Drafting:
+    """With what greedy answers, and only they, can be compared with."""
+    tokens = sum(len(g.tokens) - 1 for g in made)
+    copied = sum(lookup_passes(prompt, g.tokens, drafts.num_drafts) for prompt, g in zip(prompts, made, strict=True))
+    same = sum(ours.tokens == theirs.tokens for ours, theirs in zip(made, plain, strict=True))
+    return replace(drafts, lookup_tau=tokens / max(copied, 1), same_output=same)
 
 
 def _median_ms(made: Sequence[Generated], seconds: Sequence[float]) -> float:
@@ -112,7 +113,7 @@ def _rotated(ways: Sequence[int], i: int) -> list[int]:
     return [*ways[first:], *ways[:first]]
 
 
-def table(speed: Speed) -> str:
+def speed_table(speed: Speed) -> str:
     """As text, one line for each number of drafts."""
     lines = [
         f"decoding, {speed.prompts} prompts, batch 1; plainly {speed.plain_ms:.1f} ms a token (medians over prompts)",
@@ -120,13 +121,12 @@ def table(speed: Speed) -> str:
     ]
     for d in speed.drafting:
         copied = "-" if d.lookup_tau is None else f"{d.lookup_tau:.2f}"
-        # what is drawn differs from the plain answer by design
-        same = "-" if d.lookup_tau is None else f"{d.same_output} of {speed.prompts}"
+        same = "-" if d.same_output is None else f"{d.same_output} of {speed.prompts}"
         accepted = " ".join(f"{x:.2f}" for x in d.acceptance)
         lines.append(
             f"{d.num_drafts:>6}   {d.tau:>13.2f}   {copied:>9}   {d.ms:>10.1f}   {speed.faster_by(d):>8.2f}x"
             f"   {same:>11}   {accepted}"
         )
-    if any(d.lookup_tau is not None and d.same_output < speed.prompts for d in speed.drafting):
+    if any(d.same_output is not None and d.same_output < speed.prompts for d in speed.drafting):
         lines.append("answers part where a pass over several tokens rounds otherwise than one over a single token")
     return "\n".join(lines)

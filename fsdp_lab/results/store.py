@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from fsdp_lab.data.files import make_folder
 from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, problems
 from fsdp_lab.strict import load_json
@@ -49,10 +50,7 @@ def append(path: str | os.PathLike[str], row: Mapping[str, Any]) -> dict[str, An
 def ensure_appendable(path: str | os.PathLike[str]) -> None:
     """Makes the file's folder; ValueError when a row could not be written there (better before a run than after)."""
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"results_path: cannot make the folder {path.parent} ({error.strerror})") from None
+    make_folder(path.parent, "results_path")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(f"results_path: {path} is a folder or not writable; name a file such as results.jsonl")
 

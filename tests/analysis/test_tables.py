@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from analysis.answers import Line, lines, what_is_missing
 from analysis.arms import comparisons
+from analysis.changes import change_text
 from analysis.rows import Row
 from analysis.statistics import Paired, Summary
-from analysis.table_formats import Table, change_text, latex_escaped
+from analysis.table_formats import Table, latex_escaped
 from analysis.tables import HEADS, answer_table, comparison_table, main, ppl_text
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row, write
 

@@ -16,6 +16,7 @@ from experiments.drafts.questions import main as questions_main
 from experiments.drafts.questions import questions
 from experiments.drafts.real_run import Part, Progress
 from experiments.drafts.report import report
+from fsdp_lab.strict import load_json
 from tests.distributed import preload, run_program
 from tests.fsdp_lab.eagle.tiny import save_target
 
@@ -26,6 +27,14 @@ SMALL = {
     "questions": 8, "choice": 2, "held_out": 6, "answer_tokens": 8, "answer_batch": 4, "epochs": 1, "eval_steps": 1,
     "prompts": 2,
 }  # fmt: skip
+
+
+REFERENCE = Path(__file__).parents[3] / "results/reference/drafts"
+
+
+def test_the_committed_report_is_of_the_committed_figures() -> None:
+    found = load_json((REFERENCE / "real_run.json").read_bytes())
+    assert (REFERENCE / "real_run.md").read_text(encoding="utf-8") == report(found)
 
 
 def test_nobody_is_asked_about_the_same_article_twice() -> None:
@@ -118,7 +127,7 @@ def test_a_folder_that_cannot_be_made_is_one_message(
     monkeypatch.setattr(smollm2, "_READERS", ())
     with pytest.raises(SystemExit, match="2"):
         main(["--out", str(tmp_path / "file" / "drafts" / "target")])
-    assert "cannot make the folder" in capsys.readouterr().err
+    assert "out: cannot make the folder" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
