@@ -21,7 +21,7 @@ Check = Callable[[Comparison], Iterator[Finding]]
 ENOUGH_SEEDS = 3
 HALF_DTYPES = ("bf16", "fp16")
 PLAIN = ("none", "identity")  # what goes over the wire as it is
-TOKEN_COLUMNS = ("dataset", "dataset_tokens", "max_length", "tokens_seen", "val_tokens", "tau_prompts", "eval_weights")
+TOKEN_COLUMNS = ("dataset", "dataset_tokens", "max_length", "val_tokens", "tau_prompts", "eval_weights")
 _MEETING_S = 2.0  # overlap that rounding to whole seconds and a program's end may cause
 _NAMED = 4  # of a long list
 
@@ -81,20 +81,26 @@ def no_16_bit_baseline(comparison: Comparison) -> Iterator[Finding]:
 
 
 def different_tokens(comparison: Comparison) -> Iterator[Finding]:
-    """All arms must see the same tokens, as many of them, and be judged by the same ones."""
+    """All arms must see the same tokens, as many of them, and be judged by the same ones.
+
+    As many: within a seed, since conversations of another order fill other batches.
+    """
+    advice = "do not compare: run the odd ones again with the data of the others"
     for name in TOKEN_COLUMNS:
         values = _distinct(row.get(name) for row in _finished(comparison))
         if len(values) > 1:
-            advice = "do not compare: run the odd ones again with the data of the others"
             yield _finding("error", different_tokens, comparison, f"{name} differs: {_listed(values)}", advice)
+    for seed, rows in _by_seed(comparison).items():
+        values = _distinct(row.get("tokens_seen") for row in rows)
+        if len(values) > 1:
+            what = f"tokens_seen differs among the runs of seed {seed}: {_listed(values)}"
+            yield _finding("error", different_tokens, comparison, what, advice)
 
 
 def other_stream(comparison: Comparison) -> Iterator[Finding]:
     """Runs of one seed must train on the same sequences in the same order; rows without a digest cannot say."""
-    by_seed: dict[int, list[Row]] = {}
-    for row in _finished(comparison):
-        by_seed.setdefault(row["seed"], []).append(row)
-    unlike = [seed for seed, rows in sorted(by_seed.items()) if len(_distinct(r.get("data_digest") for r in rows)) > 1]
+    by_seed = _by_seed(comparison)
+    unlike = [seed for seed, rows in by_seed.items() if len(_distinct(r.get("data_digest") for r in rows)) > 1]
     if unlike:
         seeds = ", ".join(map(str, unlike))
         what = f"data_digest differs among the runs of seed {seeds}: other sequences, or another order"
@@ -355,6 +361,14 @@ def _distinct_counts(comparison: Comparison) -> dict[int, list[ArmRuns]]:
     for runs in comparison.arms:
         counts.setdefault(runs.candidates, []).append(runs)
     return counts
+
+
+def _by_seed(comparison: Comparison) -> dict[int, list[Row]]:
+    """What finished, seeds ascending."""
+    rows: dict[int, list[Row]] = {}
+    for row in sorted(_finished(comparison), key=lambda row: row["seed"]):
+        rows.setdefault(row["seed"], []).append(row)
+    return rows
 
 
 def _distinct(values: Iterable[Any]) -> list[str]:

@@ -117,6 +117,8 @@ def test_what_is_fair_is_not_accused() -> None:
     assert findings([died("int8", 1, **BEFORE, status="preempted"), *fair()]) == []  # stopped, and run again
     together = [Row({**r, "wall_time_s": 1e5, "step_time_ms_p50": None}) for r in fair()]
     assert findings(together) == []  # virtual ranks: nothing was timed
+    conversations = [Row({**r, "tokens_seen": 1000 + r["seed"]}) for r in fair()]
+    assert findings(conversations) == []  # another order fills other batches
     stock_16 = [Row({**r, "param_dtype": "bf16"}) for r in arm("none", comm_dtype="bf16")]
     assert findings([*without("bf16"), *[Row({**r, "time_utc": "2027" + r["time_utc"][4:]}) for r in stock_16]]) == []
 
