@@ -41,6 +41,8 @@ class Compressor(ABC):
     call between two optimizer steps."""
     for_changes: bool = False
     """May it carry changes of parameters (`delta`), whose error is fed back, though not parameters themselves?"""
+    every_element: bool = False
+    """Of methods for changes: does every element come back within a step of its size, so that none is left out?"""
     needs_segments: bool = False
     """Does it need to know where each parameter lies (`State.segments`)?"""
     additive: bool = True

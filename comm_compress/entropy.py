@@ -24,6 +24,41 @@ RAW, CODED = 0, 1
 STREAM_HEAD = struct.Struct("<BI")  # how a stream is stored, and its bytes
 
 
+def shortened(data: Tensor, coder: Coder) -> list[Tensor]:
+    """Bytes uint8 ``[k]`` (on the CPU) in two parts: how they are stored and how many they take; the bytes, or less."""
+    stored, how = data, RAW
+    if data.numel() >= WORTH_CODING:
+        coded = _coded(data, coder)
+        if coded.numel() < data.numel():
+            stored, how = coded, CODED
+    return [tensor_of(STREAM_HEAD.pack(how, stored.numel())), stored]
+
+
+def restored(message: Tensor, place: int, size: int, coder: Coder) -> tuple[Tensor, int]:
+    """The ``size`` bytes that `shortened` was given, from their ``place`` in a message, and where they end."""
+    how, length = STREAM_HEAD.unpack(message[place : place + STREAM_HEAD.size].numpy().tobytes())
+    place += STREAM_HEAD.size
+    stored = message[place : place + length]
+    return _decoded(stored, size, coder) if how == CODED else stored, place + length
+
+
+def _coded(data: Tensor, coder: Coder) -> Tensor:
+    if coder == "rans":
+        return kernels.rans_encode(data)
+    return tensor_of(zstandard.ZstdCompressor(level=LEVEL).compress(data.numpy().tobytes()))
+
+
+def _decoded(stored: Tensor, size: int, coder: Coder) -> Tensor:
+    if coder == "rans":
+        return kernels.rans_decode(stored, size)
+    return tensor_of(zstandard.ZstdDecompressor().decompress(stored.numpy().tobytes(), max_output_size=size))
+
+
+def tensor_of(data: bytes) -> Tensor:
+    """uint8 ``[k]``, of its own memory."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
 class _Stream(NamedTuple):
     """Byte ``place`` of every item of one field."""
 
@@ -49,8 +84,8 @@ class EntropyCoded(Codec):
       bytes' order-0 entropy plus its tables of up to 0.5 KB a stream;
     - "zstd": zstandard at level 1, Huffman coding after a search for repetitions.
 
-    A row is a byte for the input's dtype, five for each stream (how it is stored, its length), and the
-    streams; lengths depend on the data. Whatever the codec gives comes back bit for bit, so its bias, its
+    A row is a byte for the input's dtype, and the streams, each after five bytes (how it is stored, its
+    length); lengths depend on the data. Whatever the codec gives comes back bit for bit, so its bias, its
     error and its feedback are its own. Both coders run on the CPU: rows on a GPU are copied there and back.
     """
 
@@ -101,17 +136,14 @@ class EntropyCoded(Codec):
 
     def _compress_row(self, plain: Encoded, row: int, dtype: torch.dtype) -> tuple[Tensor, ByteCount]:
         assert plain.layout is not None
-        heads, parts = [bytes([DTYPES.index(dtype)])], []
+        parts = [tensor_of(bytes([DTYPES.index(dtype)]))]
         by_kind = {"values": 0, "indices": 0, "metadata": 1}
         for stream in _streams(plain.layout):
-            data = stream.of(plain, row).contiguous()
-            coded = self._code(data) if data.numel() >= WORTH_CODING else data
-            smaller = coded.numel() < data.numel()
-            parts.append(coded if smaller else data)
-            heads.append(STREAM_HEAD.pack(CODED if smaller else RAW, parts[-1].numel()))
-            by_kind[stream.field.kind] += parts[-1].numel()
-            by_kind["metadata"] += STREAM_HEAD.size
-        return torch.cat([_tensor(b"".join(heads)), *parts]), ByteCount(**by_kind)
+            head, stored = shortened(stream.of(plain, row).contiguous(), self.coder)
+            parts += [head, stored]
+            by_kind[stream.field.kind] += stored.numel()
+            by_kind["metadata"] += head.numel()
+        return torch.cat(parts), ByteCount(**by_kind)
 
     def expand(self, coded: Encoded) -> Encoded:
         """The codec's own rows again, bit for bit."""
@@ -125,30 +157,13 @@ class EntropyCoded(Codec):
 
     def _expand_row(self, data: Tensor, plain: Encoded, row: int) -> None:
         assert plain.layout is not None
-        streams = list(_streams(plain.layout))
-        place = 1 + len(streams) * STREAM_HEAD.size
-        heads = STREAM_HEAD.iter_unpack(data[1:place].numpy().tobytes())
-        for stream, (how, size) in zip(streams, heads, strict=True):
-            stored = data[place : place + size]
-            stream.of(plain, row).copy_(self._decode(stored, stream.field.size) if how == CODED else stored)
-            place += size
-
-    def _code(self, data: Tensor) -> Tensor:
-        if self.coder == "rans":
-            return kernels.rans_encode(data)
-        return _tensor(zstandard.ZstdCompressor(level=LEVEL).compress(data.numpy().tobytes()))
-
-    def _decode(self, stored: Tensor, size: int) -> Tensor:
-        if self.coder == "rans":
-            return kernels.rans_decode(stored, size)
-        return _tensor(zstandard.ZstdDecompressor().decompress(stored.numpy().tobytes(), max_output_size=size))
+        place = 1
+        for stream in _streams(plain.layout):
+            octets, place = restored(data, place, stream.field.size, self.coder)
+            stream.of(plain, row).copy_(octets)
 
 
 def _streams(layout: Layout) -> Iterator[_Stream]:
     for field in layout.fields.values():
         if field.size:
             yield from (_Stream(field, place) for place in range(field.dtype.itemsize))
-
-
-def _tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -55,6 +55,7 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
         {"rank": 16},
         {"lines": 0.0, "line_scales": False},
     ],
+    "ecsq": [{}, {"step": 0.7, "dead_zone": 0.55}, {"step": 1.0}, {"step": 2.0}, {"columns": False}],
     "sketch": [{}, {"ratio": 0.005}, {"ratio": 0.05}],
     # without its uncompressed first steps, which would be all that a table of two collectives shows
     "gradiveq": [{"basis_warmup": 0}, {"basis_warmup": 0, "ratio": 0.25}, {"basis_warmup": 0, "ratio": 0.5}],
@@ -74,7 +75,7 @@ TIMED_METHODS: dict[str, list[Settings]] = {
         {"selection": "chunked", "ratio": 0.015625},
         {"values": {"method": "qsgd", "bits": 4}},
     ],
-    "delta": [{}, {"mode": "lossless"}],
+    "delta": [{}, {"mode": "grid"}, {"mode": "lossless"}],
 }
 
 Run = tuple[str, Settings, str, Settings]  # gradients' method and settings, parameters' method and settings

@@ -31,6 +31,7 @@ LOOKS: Final[dict[str, Look]] = {
     "int8": Look("#0072B2", "s"),
     "int4": Look("#56B4E9", "D"),
     "uniform": Look("#1F4FC4", "h"),
+    "ecsq": Look("#0A1172", "*"),
     # unbiased rounding: green
     "qsgd": Look("#009E73", "o"),
     "nc": Look("#5FC9A5", "v"),

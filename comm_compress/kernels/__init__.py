@@ -24,8 +24,10 @@ __all__ = [
     "WINDOW",
     "BlockCode",
     "Residual",
+    "add_lines",
     "at_least",
     "cast_with_feedback",
+    "column_energies",
     "count_sketch",
     "count_sketch_estimate",
     "decode_blocks",
@@ -43,15 +45,19 @@ __all__ = [
     "exponents",
     "gap_steps",
     "largest",
+    "line_bytes",
+    "line_scales",
     "mark_bits",
     "marked_bits",
     "noise_bits",
     "pack",
     "pack_trits",
+    "quantise_lines",
     "random_bits",
     "random_subset",
     "rans_decode",
     "rans_encode",
+    "row_energies",
     "sum_blocks",
     "sum_means",
     "sum_powers",
@@ -261,6 +267,40 @@ def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> 
 def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
     """The sketched vector's coordinates, as far as it shows them, to ``out`` float32 ``[n]``."""
     _topic("sketch", sketch).count_sketch_estimate(sketch, keys, out)
+
+
+def row_energies(x: Tensor) -> Tensor:
+    """float64 ``[a]``: the mean square of each row of ``x`` float32 ``[a, b]``; the order of its sums may differ."""
+    found: Tensor = _topic("lines", x).row_energies(x)
+    return found
+
+
+def column_energies(x: Tensor, rows: Tensor) -> Tensor:
+    """float64 ``[b]``: that of each column, once rows are divided by their scales; see `lines_reference`."""
+    found: Tensor = _topic("lines", x).column_energies(x, rows)
+    return found
+
+
+def line_bytes(energies: Tensor) -> tuple[Tensor, Tensor]:
+    """Lines' scales as bytes, and the largest as a float32 scalar; see `lines_reference.line_bytes`."""
+    codes, peak = _topic("lines", energies).line_bytes(energies)
+    return codes, peak
+
+
+def line_scales(codes: Tensor, peak: Tensor) -> Tensor:
+    """float32 ``[k]``: the scales that bytes stand for; see `lines_reference.line_scales`."""
+    scales: Tensor = _topic("lines", codes).line_scales(codes, peak)
+    return scales
+
+
+def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor) -> None:
+    """Codes of ``x``, in which what they lose is left; see `lines_reference.quantise_lines`."""
+    _topic("lines", x).quantise_lines(x, rows, columns, dead_zone, codes)
+
+
+def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor) -> None:
+    """Add what they stand for to ``out`` float32 ``[a, b]``."""
+    _topic("lines", codes).add_lines(codes, rows, columns, out)
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
