@@ -3,7 +3,7 @@
     python -m experiments.fidelity [--gradients FOLDER] [--methods int8 topk] [--json FILE] [--markdown FILE]
 
 Two virtual ranks exchange Gaussian and Laplace elements, and real gradients when ``--gradients`` names what
-`experiments.capture_gradients` saved. Bits are what one rank sends to the other, apart by values, indices and
+`experiments.capture` saved. Bits are what one rank sends to the other, apart by values, indices and
 metadata, over the elements that had to reach it; the error compares every rank's contribution with its input, error
 feedback off. The last of two (synthetic) or of all captured collectives counts, so that warm starts are warm. dgc
 accumulates momentum and majority votes carry no magnitude: their errors say little.
@@ -26,7 +26,7 @@ from torch import Tensor
 from comm_compress import simulate
 from comm_compress.encoded import ByteCount
 from comm_compress.segments import Segment, segments_of
-from experiments import capture_gradients
+from experiments import capture
 from experiments.method_settings import GRADIENT_METHODS, plain
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -112,7 +112,7 @@ def lines(methods: Sequence[str], elements: int, gradients: Path | None) -> Iter
     """The whole table, line by line."""
     sources: dict[str, Any] = {kind: synthetic(kind, elements, SETTLING + 1) for kind in SYNTHETIC}
     if gradients is not None:
-        sources["gradients"] = [tuple(unit) for unit in capture_gradients.load(gradients)]
+        sources["gradients"] = [tuple(unit) for unit in capture.load(gradients)]
     for method in methods:
         for config in GRADIENT_METHODS[method]:
             for data, units in sources.items():

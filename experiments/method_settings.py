@@ -55,11 +55,32 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
         {"rank": 16},
         {"lines": 0.0, "line_scales": False},
     ],
-    "ecsq": [{}, {"step": 0.7, "dead_zone": 0.55}, {"step": 1.0}, {"step": 2.0}, {"columns": False}],
+    "ecsq": [{}, {"step": 0.5}, {"step": 1.0}, {"step": 2.0}, {"columns": False}, {"dead_zone": 0.7}],
     "sketch": [{}, {"ratio": 0.005}, {"ratio": 0.05}],
     # without its uncompressed first steps, which would be all that a table of two collectives shows
     "gradiveq": [{"basis_warmup": 0}, {"basis_warmup": 0, "ratio": 0.25}, {"basis_warmup": 0, "ratio": 0.5}],
     "zero": [{}],
+}
+
+LAGGING = {"method": "ecsq", "step": 1.4, "dead_zone": 0.7, "columns": False}
+PARAMETER_METHODS: dict[str, list[Settings]] = {
+    "bf16": [{}],
+    "fp16": [{}],
+    "fp8": [{}],
+    "int8": [{}],
+    "int4": [{}, {"block_size": 32}],
+    "uniform": [{}],
+    "delta": [
+        {},
+        {"values": {"method": "uniform", "block_size": 96, "scales": "bf16"}, "predict": 0.8},
+        {"values": LAGGING, "predict": 0.8},
+        {"values": "lowrank"},
+        {"mode": "grid"},
+        {"mode": "grid", "step": 0.005},
+        {"mode": "grid", "step": 0.05},
+        {"mode": "grid", "step": 0.2},
+        {"mode": "lossless"},
+    ],
 }
 
 # whose speed is measured: every method's default, and settings that take other kernels

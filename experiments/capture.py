@@ -1,9 +1,10 @@
-"""Real gradients: what the reduce-scatter hook of a training run is given, on every rank.
+"""Real gradients and parameters: what the hooks of a training run are given, on every rank.
 
-    python -m experiments.capture_gradients --out FOLDER [--steps 40:48] [--ranks 2] [-- training flags]
+    python -m experiments.capture --out FOLDER [--steps 40:48] [--ranks 2] [-- training flags]
 
-Trains as ever (uncompressed exchange, so that no method shapes the gradients it is judged by) and saves, for each
-captured step, unit and rank, the rows ``[W, n]`` that FSDP2 hands over, with the places of its parameters.
+Trains as ever (uncompressed exchange both ways, so that no method shapes what it is judged by) and saves, for each
+captured step, unit and rank, the rows ``[W, n]`` that FSDP2 reduces and the float32 row ``[n]`` that it gathers, with
+the places of the unit's parameters.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from comm_compress.segments import Segment
 from experiments.training import train
 from fsdp_lab.user_errors import unix_pipes
 
+GRADIENTS, PARAMETERS = "gradients", "parameters"
+
 
 class Unit(NamedTuple):
-    """One FSDP unit's gradients over the captured steps: ``steps[t][r]`` is rank r's ``[W, n]``."""
+    """One FSDP unit over the captured steps.
+
+    ``steps[t][r]`` is what rank r gave: gradients ``[W, n]``, or parameters ``[n]``.
+    """
 
     name: str
     segments: tuple[Segment, ...]
@@ -31,27 +37,29 @@ class Unit(NamedTuple):
 
 def capture(out: Path, steps: range, ranks: int, flags: list[str]) -> None:
     """Run the training and fill ``out``. Ends the program when the training fails."""
-    program = ["experiments.capture_gradients", "--as-rank", str(out), str(steps.start), str(steps.stop)]
-    own = ["--comm_compress", "captured_identity", "--param_compress", "none", "--max_steps", str(steps.stop)]
+    for kind in (GRADIENTS, PARAMETERS):
+        (out / kind).mkdir(parents=True, exist_ok=True)
+    program = ["experiments.capture", "--as-rank", str(out), str(steps.start), str(steps.stop)]
+    own = ["--comm_compress", "captured", "--param_compress", "captured", "--max_steps", str(steps.stop)]
     if code := train([*own, *flags], ranks, program=program):
         sys.exit(code)
 
 
-def load(folder: Path) -> list[Unit]:
-    """What `capture` saved. Raises ValueError when there is nothing."""
-    files = sorted(folder.glob("*.pt"))
+def load(folder: Path, kind: str = GRADIENTS) -> list[Unit]:
+    """What `capture` saved of one kind. Raises ValueError when there is nothing."""
+    files = sorted((folder / kind).glob("*.pt"))
     if not files:
-        raise ValueError(f"{folder}: no captured gradients; run python -m experiments.capture_gradients --out {folder}")
+        raise ValueError(f"{folder}: no captured {kind}; run python -m experiments.capture --out {folder}")
     found: dict[str, dict[tuple[int, int], Tensor]] = {}
     segments: dict[str, tuple[Segment, ...]] = {}
     for file in files:
         saved = torch.load(file, weights_only=True)
-        found.setdefault(saved["unit"], {})[saved["tick"], saved["rank"]] = saved["rows"]
+        found.setdefault(saved["unit"], {})[saved["step"], saved["rank"]] = saved["rows"]
         segments[saved["unit"]] = tuple(Segment(n, tuple(shape), a, b) for n, shape, a, b in saved["segments"])
     units = []
     for name, rows in found.items():
-        ticks, ranks = sorted({t for t, _ in rows}), sorted({r for _, r in rows})
-        units.append(Unit(name, segments[name], [[rows[t, r] for r in ranks] for t in ticks]))
+        steps, ranks = sorted({t for t, _ in rows}), sorted({r for _, r in rows})
+        units.append(Unit(name, segments[name], [[rows[t, r] for r in ranks] for t in steps]))
     return units
 
 
@@ -59,22 +67,36 @@ def _rank_main(out: Path, first: int, last: int) -> None:
     """One rank: the trainer itself, with a method that saves what passes through it."""
     from comm_compress.methods.identity import Identity, IdentityConfig
     from comm_compress.registry import register
-    from comm_compress.rounds import ReduceScatterRounds
+    from comm_compress.rounds import AllGatherRounds, ReduceScatterRounds
     from comm_compress.state import State
     from fsdp_lab import train as trainer
     from fsdp_lab.entry import run_as_program
 
-    @register("captured_identity", IdentityConfig)
-    class CapturedIdentity(Identity):
+    gathered: dict[str, tuple[int, Tensor]] = {}  # of each unit: which step's parameters came last
+
+    def save(kind: str, state: State, step: int, rows: Tensor) -> None:
+        if first <= step < last:
+            saved = {"unit": state.unit, "step": step, "rank": state.rank, "rows": rows.clone()}
+            saved["segments"] = [list(s) for s in state.segments]
+            torch.save(saved, out / kind / f"{state.unit}-{step:06d}-{state.rank}.pt")
+
+    @register("captured", IdentityConfig)
+    class Captured(Identity):
         """Identity that keeps copies of its inputs."""
 
         def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
             """Save, then do as identity does."""
-            if first <= state.tick - 1 < last:
-                saved = {"unit": state.unit, "tick": state.tick, "rank": state.rank, "rows": rows.clone()}
-                saved["segments"] = [list(s) for s in state.segments]
-                torch.save(saved, out / f"{state.unit}-{state.tick:06d}-{state.rank}.pt")
+            save(GRADIENTS, state, state.tick - 1, rows)
             return (yield from super().reduce_scatter(rows, state))
+
+        def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
+            """Save what has changed since the last gather: a step's second one brings the same."""
+            source = row.float() if state.master is None else state.master()
+            step, last_row = gathered.get(state.unit, (-1, source.new_empty(0)))
+            if not torch.equal(last_row, source):
+                gathered[state.unit] = (step + 1, source.clone())
+                save(PARAMETERS, state, step + 1, source)
+            return (yield from super().all_gather(row, state))
 
     run_as_program(trainer.train)
 
@@ -99,7 +121,6 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("flags", nargs="*", help="flags of fsdp_lab.train, after --")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     capture(options.out.resolve(), options.steps, options.ranks, options.flags)
 
 
