@@ -4,7 +4,8 @@
 
 Trains as ever (uncompressed exchange both ways, so that no method shapes what it is judged by) and saves, for each
 captured step, unit and rank, the rows ``[W, n]`` that FSDP2 reduces and the float32 row ``[n]`` that it gathers, with
-the places of the unit's parameters.
+the places of the unit's parameters. The training ends with the last captured step, and so does its learning rate: give
+``--max_steps`` to capture the middle of a longer one.
 """
 
 from __future__ import annotations

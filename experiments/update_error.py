@@ -1,6 +1,6 @@
 """What a method does to Adam's updates and to the parameters that ranks see: a screen for minutes, not a training.
 
-    python -m experiments.capture --out FOLDER --steps 100:132 -- --model gpt2-mini
+    python -m experiments.capture --out FOLDER --steps 100:132 -- --model gpt2-mini --max_steps 400
     python -m experiments.update_error FOLDER [--methods ecsq int4] [--json FILE] [--markdown FILE]
 
 Every method, as it is by default (error feedback included), is given the captured steps one after another by virtual

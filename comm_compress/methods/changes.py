@@ -146,6 +146,6 @@ def _flagged(flag: int, data: Tensor) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Also where both are NaN."""
+    """Are two tensors the same, bit for bit (also where both are NaN)?"""
     words = torch.int32 if a.itemsize == 4 else torch.int16
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.view(words), b.view(words))
