@@ -124,7 +124,10 @@ def test_cells_of_another_process_are_waited_for(tmp_path: Path, capsys: pytest.
 
 def start_sweep(folder: Path, *flags: str, stand_in: bool = True, **changes: Any) -> subprocess.Popen[str]:
     recipe = write_recipe(folder, **changes)
-    program = "import sys; from experiments.sweep import main; from experiments.sweeps.trainers import TRAINERS\n"
+    program = "import signal, sys\nfrom experiments.sweep import main\n"
+    program += "from experiments.sweeps.trainers import TRAINERS\n"
+    # a shell starts what runs in the background deaf to SIGINT, and so would be all that it starts
+    program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     program += "from tests.experiments.sweeps import kitchen\n"
     program += "TRAINERS['language_model'] = kitchen.quick()\n" * stand_in + "sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, str(recipe), "--out", str(folder / "rows.jsonl"), *flags]
