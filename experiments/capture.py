@@ -20,7 +20,8 @@ from torch import Tensor
 
 from comm_compress.segments import Segment
 from experiments.training import train
-from fsdp_lab.user_errors import unix_pipes
+from fsdp_lab.data.files import make_folder
+from fsdp_lab.user_errors import unix_pipes, user_errors
 
 GRADIENTS, PARAMETERS = "gradients", "parameters"
 
@@ -37,9 +38,9 @@ class Unit(NamedTuple):
 
 
 def capture(out: Path, steps: range, ranks: int, flags: list[str]) -> None:
-    """Run the training and fill ``out``. Ends the program when the training fails."""
+    """Run the training and fill ``out``. Ends the program when the training fails; ValueError without the folder."""
     for kind in (GRADIENTS, PARAMETERS):
-        (out / kind).mkdir(parents=True, exist_ok=True)
+        make_folder(out / kind, "out")
     program = ["experiments.capture", "--as-rank", str(out), str(steps.start), str(steps.stop)]
     own = ["--comm_compress", "captured", "--param_compress", "captured", "--max_steps", str(steps.stop)]
     if code := train([*own, *flags], ranks, program=program):
@@ -122,7 +123,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("flags", nargs="*", help="flags of fsdp_lab.train, after --")
     options = parser.parse_args()
-    capture(options.out.resolve(), options.steps, options.ranks, options.flags)
+    with user_errors("experiments.capture"):
+        capture(options.out.resolve(), options.steps, options.ranks, options.flags)
 
 
 if __name__ == "__main__":

@@ -89,22 +89,14 @@ class _Sums:
         return 8 * self.sent.total / self.elements
 
 
-def gradients_line(method: str, config: Settings, units: Sequence[Unit]) -> Line:
-    """Of captured gradients; `Line.size` is the length."""
+def measure(kind: str, method: str, config: Settings, units: Sequence[Unit]) -> Line:
+    """One method on captured units of that kind."""
+    judge = _judge_gradients if kind == GRADIENTS else _judge_parameters
     sums = _Sums()
     for unit in units:
-        _judge_gradients(_made(method, config), unit, sums)
-    length = math.sqrt(sums.size / sums.of)
-    return Line(GRADIENTS, method, config, sums.bits, sums.error / sums.of, length, sums.missing / sums.along)
-
-
-def parameters_line(method: str, config: Settings, units: Sequence[Unit]) -> Line:
-    """Of captured parameters; `Line.size` is the error in updates."""
-    sums = _Sums()
-    for unit in units:
-        _judge_parameters(_made(method, config), unit, sums)
-    updates = math.sqrt(sums.error / sums.along)
-    return Line(PARAMETERS, method, config, sums.bits, sums.error / sums.of, updates, sums.missing / sums.along)
+        judge(_made(method, config), unit, sums)
+    size = math.sqrt(sums.size / sums.of if kind == GRADIENTS else sums.error / sums.along)
+    return Line(kind, method, config, sums.bits, sums.error / sums.of, size, sums.missing / sums.along)
 
 
 def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None:
@@ -168,14 +160,11 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 def lines(folder: Path, methods: Sequence[str]) -> Iterator[Line]:
     """The whole table: gradients' methods first."""
-    for kind, settings, line in (
-        (GRADIENTS, GRADIENT_METHODS, gradients_line),
-        (PARAMETERS, PARAMETER_METHODS, parameters_line),
-    ):
+    for kind, settings in ((GRADIENTS, GRADIENT_METHODS), (PARAMETERS, PARAMETER_METHODS)):
         units = load(folder, kind)
         for method in settings:
             if method in methods:
-                yield from (line(method, config, units) for config in settings[method])
+                yield from (measure(kind, method, config, units) for config in settings[method])
 
 
 HEADS = {

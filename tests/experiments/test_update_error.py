@@ -16,7 +16,7 @@ from comm_compress.segments import segments_of
 from comm_compress.state import State
 from experiments import capture, update_error
 from experiments.capture import GRADIENTS, PARAMETERS, Unit
-from experiments.update_error import gradients_line, parameters_line
+from experiments.update_error import measure
 from tests.distributed import preload
 
 preload("experiments.capture")
@@ -64,21 +64,21 @@ def given(monkeypatch: pytest.MonkeyPatch, method: cc.Compressor) -> None:
 
 
 def test_what_arrives_whole_has_no_error() -> None:
-    line = gradients_line("identity", {}, gradients())
+    line = measure(GRADIENTS, "identity", {}, gradients())
     assert (line.bits, line.error, line.size, line.behind) == (32, pytest.approx(0, abs=1e-9), pytest.approx(1), 0)
-    line = parameters_line("identity", {}, parameters())
+    line = measure(PARAMETERS, "identity", {}, parameters())
     assert (line.bits, line.error, line.size, line.behind) == (32, 0, 0, 0)
-    assert parameters_line("delta", {"mode": "lossless"}, parameters()).error == 0
+    assert measure(PARAMETERS, "delta", {"mode": "lossless"}, parameters()).error == 0
 
 
 def test_what_never_arrives_is_behind() -> None:
-    line = gradients_line("zero", {}, gradients())
+    line = measure(GRADIENTS, "zero", {}, gradients())
     assert (line.error, line.size, line.behind) == (1, 0, 1)
 
 
 def test_adam_does_not_see_a_factor_but_half_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, Half(IdentityConfig()))
-    line = gradients_line("half", {}, gradients())
+    line = measure(GRADIENTS, "half", {}, gradients())
     assert line.error == pytest.approx(0, abs=1e-6)
     assert line.size == pytest.approx(1, abs=1e-6)
     assert line.behind == pytest.approx(0.5, abs=1e-6)
@@ -86,16 +86,16 @@ def test_adam_does_not_see_a_factor_but_half_is_missing(monkeypatch: pytest.Monk
 
 def test_parameters_of_the_step_before_are_one_update_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, Late(IdentityConfig()))
-    line = parameters_line("late", {}, parameters())
+    line = measure(PARAMETERS, "late", {}, parameters())
     assert line.size == pytest.approx(1)
     assert line.behind == pytest.approx(1)
 
 
 def test_feedback_lessens_the_error_and_a_dead_zone_lags() -> None:
-    with_it, without = (gradients_line("int4", {"error_feedback": on}, gradients()) for on in (True, False))
+    with_it, without = (measure(GRADIENTS, "int4", {"error_feedback": on}, gradients()) for on in (True, False))
     assert with_it.error < 0.6 * without.error
     dead_zone = {"values": {"method": "ecsq", "dead_zone": 0.9, "columns": False}}
-    behind = [parameters_line("delta", c, parameters()).behind for c in ({"mode": "grid"}, dead_zone)]
+    behind = [measure(PARAMETERS, "delta", c, parameters()).behind for c in ({"mode": "grid"}, dead_zone)]
     assert abs(behind[0]) < 0.02 < behind[1]
 
 
