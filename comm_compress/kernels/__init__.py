@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.block_code import BlockCode
+from comm_compress.kernels.lines import Lines, Shape, line_bytes, line_scales, lines_of
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.sketch_reference import WINDOW
 from comm_compress.workspace import Scratch, fresh
@@ -23,7 +24,9 @@ from comm_compress.workspace import Scratch, fresh
 __all__ = [
     "WINDOW",
     "BlockCode",
+    "Lines",
     "Residual",
+    "Shape",
     "add_lines",
     "at_least",
     "cast_with_feedback",
@@ -47,6 +50,7 @@ __all__ = [
     "largest",
     "line_bytes",
     "line_scales",
+    "lines_of",
     "mark_bits",
     "marked_bits",
     "noise_bits",
@@ -269,38 +273,26 @@ def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: 
     _topic("sketch", sketch).count_sketch_estimate(sketch, keys, out)
 
 
-def row_energies(x: Tensor) -> Tensor:
-    """float64 ``[a]``: the mean square of each row of ``x`` float32 ``[a, b]``; the order of its sums may differ."""
-    found: Tensor = _topic("lines", x).row_energies(x)
+def row_energies(x: Tensor, lines: Lines) -> Tensor:
+    """float64 ``[rows]``: the mean square of each row of the matrices in ``x`` float32 ``[n]``, summed in any order."""
+    found: Tensor = _topic("lines", x).row_energies(x, lines)
     return found
 
 
-def column_energies(x: Tensor, rows: Tensor) -> Tensor:
-    """float64 ``[b]``: that of each column, once rows are divided by their scales; see `lines_reference`."""
-    found: Tensor = _topic("lines", x).column_energies(x, rows)
+def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
+    """float64 ``[columns]``: that of each column, once rows are divided by their scales; see `lines_reference`."""
+    found: Tensor = _topic("lines", x).column_energies(x, rows, lines)
     return found
 
 
-def line_bytes(energies: Tensor) -> tuple[Tensor, Tensor]:
-    """Lines' scales as bytes, and the largest as a float32 scalar; see `lines_reference.line_bytes`."""
-    codes, peak = _topic("lines", energies).line_bytes(energies)
-    return codes, peak
-
-
-def line_scales(codes: Tensor, peak: Tensor) -> Tensor:
-    """float32 ``[k]``: the scales that bytes stand for; see `lines_reference.line_scales`."""
-    scales: Tensor = _topic("lines", codes).line_scales(codes, peak)
-    return scales
-
-
-def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor) -> None:
+def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, lines: Lines) -> None:
     """Codes of ``x``, in which what they lose is left; see `lines_reference.quantise_lines`."""
-    _topic("lines", x).quantise_lines(x, rows, columns, dead_zone, codes)
+    _topic("lines", x).quantise_lines(x, rows, columns, dead_zone, codes, lines)
 
 
-def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor) -> None:
-    """Add what they stand for to ``out`` float32 ``[a, b]``."""
-    _topic("lines", codes).add_lines(codes, rows, columns, out)
+def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: Lines) -> None:
+    """Add what they stand for to ``out`` float32 ``[n]``."""
+    _topic("lines", codes).add_lines(codes, rows, columns, out, lines)
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -24,10 +25,12 @@ from comm_compress.kernels.entropy_reference import (
     slots_of,
     starts_of,
 )
-from comm_compress.kernels.numba_tools import compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled, inlined, over_blocks
 
-SHIFT = np.uint64(32 - PRECISION)
-MASK = np.uint32(TOTAL - 1)
+ZERO, ONE, EIGHT, SYMBOLS = np.uint64(0), np.uint64(1), np.uint64(STATES), np.uint64(256)
+SHIFT, MASK = np.uint64(32 - PRECISION), np.uint32(TOTAL - 1)
+HALF, LOW = np.uint32(16), np.uint32(0xFFFF)
+RECIPROCAL = np.uint64(46)
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
@@ -60,7 +63,7 @@ def _encode_blocks(
     blocks = math.ceil(symbols.size / BLOCK)
     scratch = np.empty(symbols.size + blocks, np.uint16)
     sizes, states = np.empty(blocks, np.uint32), np.full(blocks * STATES, LOWEST, np.uint32)
-    arrays = (symbols, contexts, _entries(frequencies, starts), scratch, sizes, states)
+    arrays = (symbols, contexts, _entries(frequencies, starts), _reciprocals(frequencies), scratch, sizes, states)
     over_blocks(_encode, blocks, BLOCK, *arrays)
     ends = [min((b + 1) * BLOCK, symbols.size) + b + 1 for b in range(blocks)]
     return sizes, states, np.concatenate([scratch[e - int(s) : e] for e, s in zip(ends, sizes, strict=True)])
@@ -96,6 +99,12 @@ def _entries(frequencies: Counts, starts: Counts) -> Longs:
     return (frequencies << 16 | starts).astype(np.uint32).ravel()
 
 
+def _reciprocals(frequencies: Counts) -> Array:
+    """2^46 / f, rounded up: for x below 2^18 f, (x times that) >> 46 is x // f and fits into 64 bits (f <= 2^14)."""
+    divisors = np.maximum(frequencies.ravel(), 1)
+    return (((1 << int(RECIPROCAL)) + divisors - 1) // divisors).astype(np.uint64)
+
+
 # The loops are free of branches: whether a state overflows is a coin toss that no processor predicts.
 
 
@@ -122,6 +131,37 @@ def _positions(symbols: Bytes, contexts: Bytes | None, marked: Marks, positions:
     return found
 
 
+@inlined
+def _absorb(x: Any, symbol: Any, context: Any, entries: Any, reciprocals: Any, words: Any, place: Any) -> Any:
+    """A state that has taken in a symbol, and where the words begin that states have put out so far."""
+    entry = entries[context + np.uint64(symbol)]
+    frequency = entry >> HALF
+    words[place - ONE] = np.uint16(x)
+    full = np.uint64(x) >= np.uint64(frequency) << SHIFT
+    place -= np.uint64(full)
+    x = np.uint32(x >> HALF) if full else x
+    quotient = np.uint32((np.uint64(x) * reciprocals[context + np.uint64(symbol)]) >> RECIPROCAL)
+    # (x // f) * 2^14 + x % f + start
+    return np.uint32(x + (entry & LOW) + quotient * (np.uint32(TOTAL) - frequency)), place
+
+
+@inlined
+def _release(x: Any, context: Any, entries: Any, slots: Any, words: Any, place: Any) -> Any:
+    """The symbol that a state took in last, the state before that, and where the words begin that are left."""
+    slot = x & MASK
+    symbol = slots[context * np.uint64(TOTAL) + np.uint64(slot)]
+    entry = entries[context * SYMBOLS + np.uint64(symbol)]
+    x = np.uint32((entry >> HALF) * (x >> np.uint32(PRECISION)) + slot - (entry & LOW))
+    refilled = np.uint32(x << HALF | np.uint32(words[place]))
+    short = x < np.uint32(LOWEST)
+    return symbol, refilled if short else x, place + np.uint64(short)
+
+
+@inlined
+def _context(contexts: Any, i: Any) -> Any:
+    return ZERO if contexts is None else np.uint64(contexts[i])
+
+
 @compiled
 def _encode(
     first: int,
@@ -129,6 +169,7 @@ def _encode(
     symbols: Bytes,
     contexts: Bytes | None,
     entries: Longs,
+    reciprocals: Array,
     words: Words,
     sizes: Longs,
     heads: Longs,
@@ -136,23 +177,37 @@ def _encode(
     for block in range(first, last):
         begin, end = block * BLOCK, min((block + 1) * BLOCK, symbols.size)
         states = heads[block * STATES : (block + 1) * STATES]
-        place = np.int64(end + block + 1)  # one word a block is written to and never kept
-        for i in range(end - 1, begin - 1, -1):
-            symbol = np.int64(symbols[i])
-            if contexts is not None:
-                symbol += np.int64(contexts[i]) * 256
-            entry, x = entries[symbol], states[i & (STATES - 1)]
-            f = np.uint32(entry >> np.uint32(16))
-            grown = np.uint32(np.uint64(x) >= np.uint64(f) << SHIFT)
-            words[place - 1] = np.uint16(x & np.uint32(0xFFFF))
-            place -= np.int64(grown)
-            x = np.uint32(x >> (grown << np.uint32(4)))
-            quotient = np.uint32(x // f)
-            rest = np.uint32(x - quotient * f)
-            states[i & (STATES - 1)] = np.uint32(
-                (quotient << np.uint32(PRECISION)) + rest + (entry & np.uint32(0xFFFF))
-            )
-        sizes[block] = end + block + 1 - place
+        place = top = np.uint64(end + block + 1)  # one word a block is written to and never kept
+        i, whole = np.uint64(end), np.uint64(begin + (end - begin) // STATES * STATES)
+        while i > whole:
+            i -= ONE
+            k = i % EIGHT
+            c = _context(contexts, i) * SYMBOLS
+            states[k], place = _absorb(states[k], symbols[i], c, entries, reciprocals, words, place)
+        # each state in a register: through memory, this took 1.6 times as long
+        x0, x1, x2, x3 = states[0], states[1], states[2], states[3]
+        x4, x5, x6, x7 = states[4], states[5], states[6], states[7]
+        while i > np.uint64(begin):
+            i -= EIGHT
+            c = _context(contexts, i + np.uint64(7)) * SYMBOLS
+            x7, place = _absorb(x7, symbols[i + np.uint64(7)], c, entries, reciprocals, words, place)
+            c = _context(contexts, i + np.uint64(6)) * SYMBOLS
+            x6, place = _absorb(x6, symbols[i + np.uint64(6)], c, entries, reciprocals, words, place)
+            c = _context(contexts, i + np.uint64(5)) * SYMBOLS
+            x5, place = _absorb(x5, symbols[i + np.uint64(5)], c, entries, reciprocals, words, place)
+            c = _context(contexts, i + np.uint64(4)) * SYMBOLS
+            x4, place = _absorb(x4, symbols[i + np.uint64(4)], c, entries, reciprocals, words, place)
+            c = _context(contexts, i + np.uint64(3)) * SYMBOLS
+            x3, place = _absorb(x3, symbols[i + np.uint64(3)], c, entries, reciprocals, words, place)
+            c = _context(contexts, i + np.uint64(2)) * SYMBOLS
+            x2, place = _absorb(x2, symbols[i + np.uint64(2)], c, entries, reciprocals, words, place)
+            c = _context(contexts, i + np.uint64(1)) * SYMBOLS
+            x1, place = _absorb(x1, symbols[i + np.uint64(1)], c, entries, reciprocals, words, place)
+            c = _context(contexts, i) * SYMBOLS
+            x0, place = _absorb(x0, symbols[i], c, entries, reciprocals, words, place)
+        states[0], states[1], states[2], states[3] = x0, x1, x2, x3
+        states[4], states[5], states[6], states[7] = x4, x5, x6, x7
+        sizes[block] = top - place
 
 
 @compiled
@@ -168,16 +223,33 @@ def _decode(
     heads: Longs,
 ) -> None:
     for block in range(first, last):
+        begin, end = block * BLOCK, min((block + 1) * BLOCK, symbols.size)
         states = heads[block * STATES : (block + 1) * STATES]
-        place = places[block]
-        for i in range(block * BLOCK, min((block + 1) * BLOCK, symbols.size)):
-            x = states[i & (STATES - 1)]
-            slot = np.uint32(x & MASK)
-            offset = np.int64(0) if contexts is None else np.int64(contexts[i])
-            symbol = slots[offset * TOTAL + np.int64(slot)]
-            symbols[i] = symbol
-            entry = entries[offset * 256 + np.int64(symbol)]
-            x = np.uint32((entry >> np.uint32(16)) * (x >> np.uint32(PRECISION)) + slot - (entry & np.uint32(0xFFFF)))
-            shrunk = np.uint32(x < LOWEST)
-            states[i & (STATES - 1)] = np.uint32((x << (shrunk << np.uint32(4))) | (words[place] * shrunk))
-            place += np.int64(shrunk)
+        place = np.uint64(places[block])
+        i, whole = np.uint64(begin), np.uint64(begin + (end - begin) // STATES * STATES)
+        x0, x1, x2, x3 = states[0], states[1], states[2], states[3]
+        x4, x5, x6, x7 = states[4], states[5], states[6], states[7]
+        while i < whole:
+            c = _context(contexts, i)
+            symbols[i], x0, place = _release(x0, c, entries, slots, words, place)
+            c = _context(contexts, i + np.uint64(1))
+            symbols[i + np.uint64(1)], x1, place = _release(x1, c, entries, slots, words, place)
+            c = _context(contexts, i + np.uint64(2))
+            symbols[i + np.uint64(2)], x2, place = _release(x2, c, entries, slots, words, place)
+            c = _context(contexts, i + np.uint64(3))
+            symbols[i + np.uint64(3)], x3, place = _release(x3, c, entries, slots, words, place)
+            c = _context(contexts, i + np.uint64(4))
+            symbols[i + np.uint64(4)], x4, place = _release(x4, c, entries, slots, words, place)
+            c = _context(contexts, i + np.uint64(5))
+            symbols[i + np.uint64(5)], x5, place = _release(x5, c, entries, slots, words, place)
+            c = _context(contexts, i + np.uint64(6))
+            symbols[i + np.uint64(6)], x6, place = _release(x6, c, entries, slots, words, place)
+            c = _context(contexts, i + np.uint64(7))
+            symbols[i + np.uint64(7)], x7, place = _release(x7, c, entries, slots, words, place)
+            i += EIGHT
+        states[0], states[1], states[2], states[3] = x0, x1, x2, x3
+        states[4], states[5], states[6], states[7] = x4, x5, x6, x7
+        while i < np.uint64(end):
+            k = i % EIGHT
+            symbols[i], states[k], place = _release(states[k], _context(contexts, i), entries, slots, words, place)
+            i += ONE

@@ -27,10 +27,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import bits_reference
-
 PRECISION = 14  # bits of a frequency
 TOTAL = 1 << PRECISION
+PLACES = np.arange(PRECISION)
 STATES = 8
 BLOCK = 1 << 19  # symbols coded independently of others: what a thread takes
 LOWEST = 1 << 16  # smallest state
@@ -73,10 +72,8 @@ class Table(NamedTuple):
         used = np.flatnonzero(self.frequencies)
         escape = b"\0" if self.escape is None else bytes([1, self.escape])
         names = used.astype(np.uint8) if len(used) <= LISTED else np.packbits(self.frequencies > 0)
-        frequencies = torch.from_numpy(self.frequencies[used[:-1]] - 1).int().unsqueeze(0)
-        packed = torch.empty(1, math.ceil(frequencies.numel() * PRECISION / 8), dtype=torch.uint8)
-        bits_reference.pack(frequencies, PRECISION, packed)
-        return bytes([len(used) - 1]) + escape + names.tobytes() + packed.numpy().tobytes()
+        bits = (self.frequencies[used[:-1], None] - 1) >> PLACES & 1
+        return bytes([len(used) - 1]) + escape + names.tobytes() + np.packbits(bits, bitorder="little").tobytes()
 
     @classmethod
     def read(cls, stream: Bytes) -> tuple[Table, int]:
@@ -88,9 +85,9 @@ class Table(NamedTuple):
         used = names if number <= LISTED else np.flatnonzero(np.unpackbits(names))
         place += width
         size = math.ceil((number - 1) * PRECISION / 8)
-        packed = torch.from_numpy(stream[place : place + size].copy()).unsqueeze(0)
+        bits = np.unpackbits(stream[place : place + size], count=(number - 1) * PRECISION, bitorder="little")
         frequencies = np.zeros(256, np.int64)
-        frequencies[used[:-1]] = bits_reference.unpack(packed, PRECISION, number - 1)[0].numpy() + 1
+        frequencies[used[:-1]] = (bits.reshape(-1, PRECISION).astype(np.int64) << PLACES).sum(1) + 1
         frequencies[used[-1]] = TOTAL - frequencies.sum()
         return cls(frequencies, escape), place + size
 

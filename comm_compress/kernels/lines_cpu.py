@@ -1,56 +1,65 @@
-"""Matrices with scales of rows and columns as numba kernels: the reference's bytes, but for the order of sums."""
+"""Matrices with scales of rows and columns as numba kernels: the reference's bytes, but for the order of sums.
+
+One call for all matrices of a vector: they are many, and most of them small.
+"""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.lines_reference import LARGEST, inverse, line_bytes, line_scales
+from comm_compress.kernels.lines import Lines, inverse
+from comm_compress.kernels.lines_reference import LARGEST
 from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
 
-__all__ = ["add_lines", "column_energies", "line_bytes", "line_scales", "quantise_lines", "row_energies"]
-
-TOGETHER = 64  # rows whose squares are added up before those of others: the same sums on any number of threads
 LANES = 16
 
 
-def row_energies(x: Tensor) -> Tensor:
+def row_energies(x: Tensor, lines: Lines) -> Tensor:
     """As `lines_reference.row_energies`."""
-    found = torch.empty(x.shape[0], dtype=torch.float64)
-    over_blocks(_row_energies, x.shape[0], x.shape[1], x.numpy(), found.numpy())
+    found = torch.empty(lines.rows, dtype=torch.float64)
+    over_blocks(_row_energies, lines.rows, _width(x, lines), x.numpy(), lines.tables.rows, found.numpy())
     return found
 
 
-def column_energies(x: Tensor, rows: Tensor) -> Tensor:
+def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
     """As `lines_reference.column_energies`."""
-    a, b = x.shape
-    parts = torch.zeros(math.ceil(a / TOGETHER), b, dtype=torch.float64)
-    over_blocks(_column_energies, len(parts), TOGETHER * b, x.numpy(), inverse(rows).double().numpy(), parts.numpy())
-    return parts.sum(0).div_(a)
+    tables = lines.tables
+    found = torch.empty(lines.columns, dtype=torch.float64)
+    sums = np.zeros(int((tables.sums[:, 1] * tables.sums[:, 2]).sum()))
+    each = x.numel() // max(len(tables.parts), 1)
+    arrays = (x.numpy(), inverse(rows).double().numpy(), tables.rows, tables.parts, sums)
+    over_blocks(_column_sums, len(tables.parts), each, *arrays)
+    _column_means(sums, tables.sums, found.numpy())
+    return found
 
 
-def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor) -> None:
+def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, lines: Lines) -> None:
     """As `lines_reference.quantise_lines`."""
     scales = (rows, inverse(rows), columns, inverse(columns))
     arrays = (x.numpy(), *(scale.numpy() for scale in scales), np.float32(1 - dead_zone), codes.numpy())
-    over_blocks(_quantise, x.shape[0], x.shape[1], *arrays)
+    over_blocks(_quantise, lines.rows, _width(x, lines), *arrays, lines.tables.rows)
 
 
-def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor) -> None:
+def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: Lines) -> None:
     """As `lines_reference.add_lines`."""
-    over_blocks(_add, *codes.shape, codes.numpy(), rows.numpy(), columns.numpy(), out.numpy())
+    arrays = (codes.numpy(), rows.numpy(), columns.numpy(), out.numpy(), lines.tables.rows)
+    over_blocks(_add, lines.rows, _width(codes, lines), *arrays)
+
+
+def _width(x: Tensor, lines: Lines) -> int:
+    """Of a row on average."""
+    return x.numel() // max(lines.rows, 1)
 
 
 @compiled
-def _row_energies(first: int, last: int, x: Array, found: Array) -> None:
-    width = x.shape[1]
-    whole = width - width % LANES
+def _row_energies(first: int, last: int, x: Array, rows: Array, found: Array) -> None:
     lanes = np.empty(LANES, np.float64)
     for i in range(first, last):
-        row = x[i]
+        start, width, _ = rows[i]
+        row = x[start : start + width]
+        whole = width - width % LANES
         lanes[:] = 0.0
         for j in range(0, whole, LANES):
             for lane in range(LANES):
@@ -66,14 +75,29 @@ def _row_energies(first: int, last: int, x: Array, found: Array) -> None:
 
 
 @compiled
-def _column_energies(first: int, last: int, x: Array, inverses: Array, parts: Array) -> None:
+def _column_sums(first: int, last: int, x: Array, inverses: Array, rows: Array, parts: Array, sums: Array) -> None:
     for part in range(first, last):
-        sums = parts[part]
-        for i in range(part * TOGETHER, min((part + 1) * TOGETHER, x.shape[0])):
-            row, factor = x[i], inverses[i]
-            for j in range(row.size):
+        top, bottom, place = parts[part]
+        for i in range(top, bottom):
+            start, width, _ = rows[i]
+            row, factor, out = x[start : start + width], inverses[i], sums[place : place + width]
+            for j in range(width):
                 value = np.float64(row[j]) * factor
-                sums[j] += value * value
+                out[j] += value * value
+
+
+@compiled
+def _column_means(sums: Array, groups: Array, found: Array) -> None:
+    for g in range(groups.shape[0]):
+        place, parts, width, column, height = groups[g]
+        out = found[column : column + width]
+        out[:] = 0.0
+        for part in range(parts):
+            some = sums[place + part * width : place + (part + 1) * width]
+            for j in range(width):
+                out[j] += some[j]
+        for j in range(width):
+            out[j] /= height
 
 
 @compiled
@@ -81,26 +105,37 @@ def _quantise(
     first: int,
     last: int,
     x: Array,
-    rows: Array,
+    row_scales: Array,
     row_inverses: Array,
-    columns: Array,
+    column_scales: Array,
     column_inverses: Array,
     offset: np.float32,
     codes: Array,
+    rows: Array,
 ) -> None:
     most = np.float32(LARGEST)
     for i in range(first, last):
-        row, out, scale, factor = x[i], codes[i], rows[i], row_inverses[i]
-        for j in range(row.size):
-            t = row[j] * factor * column_inverses[j]
+        start, width, column = rows[i]
+        row, out, scale, factor = x[start : start + width], codes[start : start + width], row_scales[i], row_inverses[i]
+        scales, factors = column_scales[column : column + width], column_inverses[column : column + width]
+        if not np.isfinite(scale):
+            row[:] = np.nan
+            out[:] = 0
+            continue
+        for j in range(width):
+            t = row[j] * factor * factors[j]
             code = np.copysign(min(np.floor(abs(t) + offset), most), t)
             out[j] = np.int8(code)
-            row[j] -= code * columns[j] * scale
+            row[j] -= code * scales[j] * scale
 
 
 @compiled
-def _add(first: int, last: int, codes: Array, rows: Array, columns: Array, out: Array) -> None:
+def _add(
+    first: int, last: int, codes: Array, row_scales: Array, column_scales: Array, sums: Array, rows: Array
+) -> None:
     for i in range(first, last):
-        row, sums, scale = codes[i], out[i], rows[i]
-        for j in range(row.size):
-            sums[j] += np.float32(row[j]) * columns[j] * scale
+        start, width, column = rows[i]
+        row, out, scale = codes[start : start + width], sums[start : start + width], row_scales[i]
+        scales = column_scales[column : column + width]
+        for j in range(width):
+            out[j] += np.float32(row[j]) * scales[j] * scale

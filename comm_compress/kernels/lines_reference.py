@@ -2,71 +2,66 @@
 
     x[i, j] ~ codes[i, j] * rows[i] * columns[j]
 
-Scales are a byte each: quarters of an octave below the largest, which is a float32.
+The matrices lie one after another in a vector (`Lines`), and so do their scales. Scales of columns are followed by
+ones, for matrices whose columns have none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-TINY = torch.finfo(torch.float32).tiny
-NOTHING = 255  # a line that is zero, or 2^64 times smaller than the largest
+from comm_compress.kernels.lines import Lines, inverse
+
 LARGEST = 127  # magnitude of a code
 
-FACTORS = torch.tensor([*(2.0 ** (-code / 4) for code in range(NOTHING)), 0.0])
-"""float32 ``[256]``: what a line's byte stands for."""
 
-EDGES = torch.tensor([2.0 ** (-(code + 0.5) / 2) for code in reversed(range(NOTHING))], dtype=torch.float64)
-"""float64 ``[255]``, ascending: shares of the largest mean square at which bytes change."""
+def row_energies(x: Tensor, lines: Lines) -> Tensor:
+    """float64 ``[rows]``: the mean square of each row, of ``x`` float32 ``[n]``, summed in no defined order."""
+    found = [m.double().square().mean(1) for (m,) in _matrices(lines, x)]
+    return torch.cat([x.new_empty(0, dtype=torch.float64), *found])
 
 
-def line_bytes(energies: Tensor) -> tuple[Tensor, Tensor]:
-    """uint8 ``[k]`` for the mean squares of k lines (float64), and the root of the largest as a float32 scalar.
+def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
+    """float64 ``[columns]``: the same of each column that has a scale, once rows are divided by theirs."""
+    scales, found = torch.split_with_sizes(rows, [s.a for s in lines.shapes]), [x.new_empty(0, dtype=torch.float64)]
+    for (m,), shape, scale in zip(_matrices(lines, x), lines.shapes, scales, strict=True):
+        if shape.columns:
+            found.append((m.double() * inverse(scale).double()[:, None]).square().mean(0))
+    return torch.cat(found)
 
-    The scalar is 0 where it would be less than the smallest normal number, and NaN unless all is finite; then the
-    bytes mean nothing.
+
+def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, lines: Lines) -> None:
+    """Write ``codes`` int8 ``[n]`` of ``x`` float32 ``[n]``, and leave in ``x`` what they lose.
+
+    With t = x / (rows columns), a code's magnitude is floor(|t| + 1 - dead_zone), 127 at most. Of a row whose scale is
+    not finite, all is lost: codes 0, and NaN in ``x``.
     """
-    largest = energies.amax()
-    peak = largest.sqrt().float()
-    peak = torch.where(torch.isfinite(peak), torch.where(peak >= TINY, peak, 0), torch.nan)
-    shares = energies / torch.where(peak > 0, largest, 1)
-    above = torch.searchsorted(EDGES.to(shares.device), shares, right=True)
-    found = torch.where(peak > 0, NOTHING - above, NOTHING).to(torch.uint8)
-    return found, peak
+    for (m, c), row, column in zip(_matrices(lines, x, codes), *_scales(lines, rows, columns), strict=True):
+        t = m * inverse(row) * inverse(column)
+        known = torch.isfinite(row)
+        c.copy_(torch.where(known, (t.abs() + (1 - dead_zone)).floor_().clamp_(max=LARGEST).copysign_(t), 0))
+        m.copy_(torch.where(known, m - c * column * row, torch.nan))
 
 
-def line_scales(codes: Tensor, peak: Tensor) -> Tensor:
-    """float32 ``[k]``: the scales that bytes stand for. 0: the line is zero."""
-    scales = FACTORS.to(codes.device)[codes.int()] * peak
-    return torch.where(scales < TINY, 0, scales)
+def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: Lines) -> None:
+    """Add what ``codes`` stand for to ``out`` float32 ``[n]``."""
+    for (c, m), row, column in zip(_matrices(lines, codes, out), *_scales(lines, rows, columns), strict=True):
+        m += c * column * row
 
 
-def row_energies(x: Tensor) -> Tensor:
-    """float64 ``[a]``: the mean square of each row of ``x`` float32 ``[a, b]``, summed in no defined order."""
-    return x.double().square().mean(1)
+def _matrices(lines: Lines, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Each as views of the vectors."""
+    sizes = [s.a * s.b for s in lines.shapes]
+    for shape, *parts in zip(lines.shapes, *(torch.split_with_sizes(v, sizes) for v in vectors), strict=True):
+        yield tuple(part.view(shape.a, shape.b) for part in parts)
 
 
-def column_energies(x: Tensor, rows: Tensor) -> Tensor:
-    """float64 ``[b]``: the same of each column, once rows are divided by their scales ``rows`` ``[a]``."""
-    return (x.double() * inverse(rows).double()[:, None]).square().mean(0)
-
-
-def inverse(scales: Tensor) -> Tensor:
-    """1 / scale, and 0 for 0."""
-    return torch.where(scales > 0, 1 / scales, 0)
-
-
-def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor) -> None:
-    """Write ``codes`` int8 ``[a, b]`` of finite ``x`` float32 ``[a, b]``, and leave in ``x`` what they lose.
-
-    With t = x / (rows columns), a code's magnitude is floor(|t| + 1 - dead_zone), 127 at most.
-    """
-    t = x * inverse(rows)[:, None] * inverse(columns)
-    codes.copy_((t.abs() + (1 - dead_zone)).floor_().clamp_(max=LARGEST).copysign_(t))
-    x -= codes * columns * rows[:, None]
-
-
-def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor) -> None:
-    """Add what ``codes`` stand for to ``out`` float32 ``[a, b]``."""
-    out += codes * columns * rows[:, None]
+def _scales(lines: Lines, rows: Tensor, columns: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Of each matrix: its rows' ``[a, 1]``, its columns' ``[b]``."""
+    own, ones = columns[: lines.columns], columns[lines.columns :]
+    some = iter(torch.split_with_sizes(own, [s.b for s in lines.shapes if s.columns]))
+    of_columns = [next(some) if s.columns else ones[: s.b] for s in lines.shapes]
+    return [part[:, None] for part in torch.split_with_sizes(rows, [s.a for s in lines.shapes])], of_columns

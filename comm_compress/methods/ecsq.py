@@ -10,12 +10,10 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.compressor import Codec
 from comm_compress.encoded import Encoded
-from comm_compress.kernels import Residual
-from comm_compress.methods.scaled_matrices import Scales, add_message, matrices_of, message_of, quantised
+from comm_compress.kernels import Lines, Residual
+from comm_compress.methods.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
 from comm_compress.registry import register, require
 from comm_compress.state import State
-
-WORTH_COLUMNS = 16  # rows: of fewer, columns have no scales of their own
 
 
 @dataclass(frozen=True)
@@ -78,21 +76,17 @@ class Ecsq(Codec):
     def _encode(self, target: Tensor, state: State) -> Encoded:
         """``target`` float32 ``[R, n]`` becomes what is lost."""
         n = target.shape[1]
-        matrices = list(matrices_of(n, state.segments))
-        codes = target.new_empty(n, dtype=torch.int8)
+        lines = lines_of_row(n, state.segments, self.config.columns, target.device)
         made = []
         for row in target:
-            scales = [self._scales(m.of(row)) for m in matrices]
-            for m, s in zip(matrices, scales, strict=True):
-                quantised(m.of(row), s, self.config.dead_zone, m.of(codes))
-            made.append(message_of(matrices, scales, codes))
+            scales = self._scales(row, lines)
+            made.append(message_of(scales, quantised(row, scales, self.config.dead_zone)))
         return Encoded.ragged([message for message, _ in made], n, [count for _, count in made])
 
-    def _scales(self, x: Tensor) -> Scales:
-        scales = Scales.of_rows(kernels.row_energies(x))
-        if self.config.columns and x.shape[0] >= WORTH_COLUMNS:
-            columns, peak = kernels.line_bytes(kernels.column_energies(x, scales.expanded(x.shape[1])[0]))
-            scales = scales._replace(columns=columns, column_peak=peak)
+    def _scales(self, row: Tensor, lines: Lines) -> Scales:
+        scales = Scales.of_rows(kernels.row_energies(row, lines), lines)
+        if lines.columns:
+            scales = scales.with_columns(kernels.column_energies(row, scales.rows(), lines))
         return scales.times(self.config.step)
 
     def decode(self, encoded: Encoded) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.encoded import ByteCount
 from comm_compress.methods.changes import LossyDelta
-from comm_compress.methods.scaled_matrices import Scales, add_message, matrices_of, message_of, quantised
+from comm_compress.methods.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
 from comm_compress.state import State
 
 STEP = 0.02
@@ -36,17 +36,11 @@ class GridDelta(LossyDelta):
         self.step = step
 
     def _encoded(self, difference: Tensor, row: Tensor, state: State) -> tuple[Tensor, ByteCount]:
-        parameters, n = row.float().contiguous(), difference.numel()
-        matrices = list(matrices_of(n, state.segments))
-        codes = difference.new_empty(n, dtype=torch.int8)
-        scales = [self._scales(m.of(parameters), m.of(difference)) for m in matrices]
-        for m, s in zip(matrices, scales, strict=True):
-            quantised(m.of(difference), s, NEAREST, m.of(codes))
-        return message_of(matrices, scales, codes)
-
-    def _scales(self, parameters: Tensor, difference: Tensor) -> Scales:
-        wanted = self.step**2 * kernels.row_energies(parameters)
-        return Scales.of_rows(torch.maximum(wanted, FINEST**2 * kernels.row_energies(difference)))
+        lines = lines_of_row(difference.numel(), state.segments, False, row.device)
+        wanted = self.step**2 * kernels.row_energies(row.float().contiguous(), lines)
+        energies = torch.maximum(wanted, FINEST**2 * kernels.row_energies(difference, lines))
+        scales = Scales.of_rows(energies, lines)
+        return message_of(scales, quantised(difference, scales, NEAREST))
 
     def _apply(self, expected: Tensor, data: Tensor) -> Tensor:
         moved = expected.float()

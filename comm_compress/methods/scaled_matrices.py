@@ -1,7 +1,8 @@
 """Whole numbers times a scale for each row, and perhaps each column, of matrices: the message, entropy coded.
 
-    uint32 matrices; of each: uint32 rows, uint32 columns, bool columns have scales, float32 largest scales
-    the scales, a byte each (`kernels.lines_reference`), matrix after matrix
+    uint32 matrices; of each: uint32 rows, uint32 columns, bool columns have scales
+    float32 the rows' largest scale in each matrix, then the columns'
+    the rows' scales, a byte each (`kernels.lines`), matrix after matrix, then the columns'
     the numbers, int8, in the order of the row's elements
 
 The last two are rANS streams, or stored as they are where that is shorter. A receiver needs nothing else.
@@ -9,10 +10,11 @@ The last two are rANS streams, or stored as they are where that is shorter. A re
 
 from __future__ import annotations
 
-import math
+import dataclasses
+import functools
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,91 +22,87 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.encoded import ByteCount
 from comm_compress.entropy import restored, shortened, tensor_of
+from comm_compress.kernels import Lines, Shape
 from comm_compress.segments import Segment
 
 HEAD = struct.Struct("<I")
-MATRIX_HEAD = struct.Struct("<2I?2f")
+SHAPE = struct.Struct("<2I?")
 LEAST_WIDTH = 16  # of a matrix's rows: narrower ones are joined
+WORTH_COLUMNS = 16  # rows: of fewer, columns have no scales of their own
 BLOCK = 256  # elements of a row where nobody knows which parameter lies where
 
 
-class Matrix(NamedTuple):
-    """Elements ``start`` on of a row as ``[a, b]``."""
+@dataclass(frozen=True)
+class Scales:
+    """Of the rows of all matrices and of the columns that have scales: a byte each, below the largest of the matrix.
 
-    start: int
-    a: int
-    b: int
-
-    def of(self, row: Tensor) -> Tensor:
-        """A view."""
-        return row[self.start : self.start + self.a * self.b].view(self.a, self.b)
-
-
-class Scales(NamedTuple):
-    """Of one matrix: bytes of its rows' ``[a]`` and columns' scales (``[b]`` or, where they have none, ``[0]``).
-
-    ``row_peak``, ``column_peak``: float32 scalars, the largest of each.
+    ``row_bytes``, ``column_bytes`` uint8 ``[rows]``, ``[columns]``; ``row_peaks``, ``column_peaks`` float32
+    ``[matrices]``.
     """
 
-    rows: Tensor
-    row_peak: Tensor
-    columns: Tensor
-    column_peak: Tensor
+    lines: Lines
+    row_bytes: Tensor
+    row_peaks: Tensor
+    column_bytes: Tensor
+    column_peaks: Tensor
 
     @classmethod
-    def of_rows(cls, energies: Tensor) -> Scales:
-        """For rows of these mean squares (float64 ``[a]``), the columns without."""
-        rows, peak = kernels.line_bytes(energies)
-        return cls(rows, peak, rows[:0], torch.ones_like(peak))
+    def of_rows(cls, energies: Tensor, lines: Lines) -> Scales:
+        """For rows of these mean squares (float64 ``[rows]``); columns as if they were all zero."""
+        rows, row_peaks = kernels.line_bytes(energies, lines.row_matrix, len(lines.shapes))
+        return cls(lines, rows, row_peaks, rows.new_empty(lines.columns), torch.zeros_like(row_peaks))
 
-    @property
-    def are_finite(self) -> bool:
-        """Do they stand for numbers?"""
-        return math.isfinite(self.row_peak.item()) and math.isfinite(self.column_peak.item())
+    def with_columns(self, energies: Tensor) -> Scales:
+        """And for columns of these (float64 ``[columns]``)."""
+        columns, peaks = kernels.line_bytes(energies, self.lines.column_matrix, len(self.lines.shapes))
+        return dataclasses.replace(self, column_bytes=columns, column_peaks=peaks)
 
     def times(self, factor: float) -> Scales:
         """The rows' times ``factor``."""
-        return self._replace(row_peak=self.row_peak * factor)
+        return dataclasses.replace(self, row_peaks=self.row_peaks * factor)
 
-    def expanded(self, width: int) -> tuple[Tensor, Tensor]:
-        """float32 ``[a]`` and ``[width]``."""
-        rows = kernels.line_scales(self.rows, self.row_peak)
-        if not self.columns.numel():
-            return rows, rows.new_ones(width)
-        return rows, kernels.line_scales(self.columns, self.column_peak)
+    def rows(self) -> Tensor:
+        """float32 ``[rows]``."""
+        return kernels.line_scales(self.row_bytes, self.lines.row_matrix, self.row_peaks)
+
+    def columns(self) -> Tensor:
+        """float32 ``[columns]``, and ones for matrices whose columns have none."""
+        own = kernels.line_scales(self.column_bytes, self.lines.column_matrix, self.column_peaks)
+        return torch.cat([own, self.lines.ones])
 
 
-def matrices_of(n: int, segments: Sequence[Segment]) -> Iterator[Matrix]:
-    """What all ``n`` elements of a row make up, in order: a matrix for each parameter's shard, else rows of 256."""
-    place = 0
+@functools.lru_cache(maxsize=1024)  # as `kernels.lines_of`
+def lines_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: torch.device) -> Lines:
+    """What all ``n`` elements of a row make up, in order: a matrix for each parameter's shard, else rows of 256.
+
+    ``columns``: do those of matrices of some height have scales of their own?
+    """
+    found, place = list[Shape](), 0
     for s in segments:
-        yield from _blocks(place, s.start)
+        found += _blocks(s.start - place, columns)
         if s.stop > s.start:
             width = _width(s)
-            yield Matrix(s.start, (s.stop - s.start) // width, width)
+            found.append(_shape((s.stop - s.start) // width, width, columns))
         place = s.stop
-    yield from _blocks(place, n)
+    found += _blocks(n - place, columns)
+    return kernels.lines_of(tuple(found), device)
 
 
-def quantised(x: Tensor, scales: Scales, dead_zone: float, codes: Tensor) -> None:
-    """Write ``codes`` int8 ``[a, b]`` of ``x`` float32 ``[a, b]``, and leave in ``x`` what they lose.
+def quantised(x: Tensor, scales: Scales, dead_zone: float) -> Tensor:
+    """int8 ``[n]``: codes of ``x`` float32 ``[n]``, in which what they lose is left.
 
-    With a scale that is not finite, all of the matrix is lost: NaN.
+    Of a matrix whose scales are not finite, all is lost: NaN.
     """
-    if scales.are_finite:
-        kernels.quantise_lines(x, *scales.expanded(x.shape[1]), dead_zone, codes)
-    else:
-        codes.zero_()
-        x.fill_(torch.nan)
+    codes = torch.empty_like(x, dtype=torch.int8)
+    kernels.quantise_lines(x, scales.rows(), scales.columns(), dead_zone, codes, scales.lines)
+    return codes
 
 
-def message_of(matrices: Sequence[Matrix], scales: Sequence[Scales], codes: Tensor) -> tuple[Tensor, ByteCount]:
+def message_of(scales: Scales, codes: Tensor) -> tuple[Tensor, ByteCount]:
     """The bytes of one row with these ``codes`` int8 ``[n]``."""
-    heads = [HEAD.pack(len(matrices))]
-    for m, s in zip(matrices, scales, strict=True):
-        heads.append(MATRIX_HEAD.pack(m.a, m.b, s.columns.numel() > 0, s.row_peak.item(), s.column_peak.item()))
-    octets = torch.cat([codes.new_empty(0, dtype=torch.uint8), *(part for s in scales for part in (s.rows, s.columns))])
-    metadata = [tensor_of(b"".join(heads)), *shortened(octets.cpu(), "rans")]
+    peaks = torch.cat([scales.row_peaks, scales.column_peaks]).cpu().view(torch.uint8)
+    octets = torch.cat([scales.row_bytes, scales.column_bytes]).cpu()
+    metadata = [_described(scales.lines.shapes), peaks, *shortened(octets, "rans")]
     head, values = shortened(codes.view(torch.uint8).cpu(), "rans")
     message = torch.cat([*metadata, head, values]).to(codes.device)
     return message, ByteCount(values=values.numel(), metadata=message.numel() - values.numel())
@@ -114,17 +112,28 @@ def add_message(message: Tensor, out: Tensor) -> None:
     """Add what a message stands for to ``out`` float32 ``[n]``."""
     device, message = message.device, message.cpu()
     (count,) = HEAD.unpack(message[: HEAD.size].numpy().tobytes())
-    place, start = HEAD.size + count * MATRIX_HEAD.size, 0
-    heads = list(MATRIX_HEAD.iter_unpack(message[HEAD.size : place].numpy().tobytes()))
-    sizes = [size for a, b, columns, *_ in heads for size in (a, b * columns)]
-    octets, place = restored(message, place, sum(sizes), "rans")
+    place = HEAD.size + count * SHAPE.size
+    lines = kernels.lines_of(_shapes(message[HEAD.size : place].numpy().tobytes()), device)
+    peaks = message[place : place + 8 * count].clone().view(torch.float32).to(device)  # the clone is aligned
+    octets, place = restored(message, place + 8 * count, lines.rows + lines.columns, "rans")
     codes = restored(message, place, out.numel(), "rans")[0].to(device).view(torch.int8)
-    parts = iter(torch.split_with_sizes(octets.to(device), sizes))
-    for a, b, _, *largest in heads:
-        peaks = torch.tensor(largest, device=device)
-        scales, matrix = Scales(next(parts), peaks[0], next(parts), peaks[1]), Matrix(start, a, b)
-        kernels.add_lines(matrix.of(codes), *scales.expanded(b), matrix.of(out))
-        start += a * b
+    rows, columns = torch.split_with_sizes(octets.to(device), [lines.rows, lines.columns])
+    scales = Scales(lines, rows, peaks[:count], columns, peaks[count:])
+    kernels.add_lines(codes, scales.rows(), scales.columns(), out, lines)
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(shapes: Sequence[Shape]) -> Tensor:
+    return tensor_of(HEAD.pack(len(shapes)) + b"".join(SHAPE.pack(*shape) for shape in shapes))
+
+
+@functools.lru_cache(maxsize=1024)
+def _shapes(described: bytes) -> tuple[Shape, ...]:
+    return tuple(Shape(*fields) for fields in SHAPE.iter_unpack(described))
+
+
+def _shape(a: int, b: int, columns: bool) -> Shape:
+    return Shape(a, b, columns and a >= WORTH_COLUMNS)
 
 
 def _width(segment: Segment) -> int:
@@ -137,9 +146,9 @@ def _width(segment: Segment) -> int:
     return segment.stop - segment.start
 
 
-def _blocks(start: int, stop: int) -> Iterator[Matrix]:
-    whole, rest = divmod(stop - start, BLOCK)
+def _blocks(n: int, columns: bool) -> Iterator[Shape]:
+    whole, rest = divmod(n, BLOCK)
     if whole:
-        yield Matrix(start, whole, BLOCK)
+        yield _shape(whole, BLOCK, columns)
     if rest:
-        yield Matrix(stop - rest, 1, rest)
+        yield Shape(1, rest, columns=False)

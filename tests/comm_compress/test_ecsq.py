@@ -14,7 +14,8 @@ from torch import Tensor
 import comm_compress as cc
 from comm_compress import simulate
 from comm_compress.encoded import Encoded
-from comm_compress.kernels import lines_cpu, lines_reference
+from comm_compress.kernels import Lines, Shape, line_bytes, line_scales, lines_cpu, lines_reference
+from comm_compress.methods.scaled_matrices import Scales
 from comm_compress.segments import Segment, segments_of
 from comm_compress.state import State
 from tests.comm_compress.table import build, codec
@@ -51,24 +52,40 @@ def bits(encoded: Encoded) -> float:
     spread=st.sampled_from([0.0, 1.0, 12.0]),
     dead_zone=st.sampled_from([0.5, 0.6, 0.9]),
     empty=st.booleans(),
+    bad=st.none() | st.tuples(st.integers(0, 1), st.sampled_from([math.inf, math.nan])),
     seed=st.integers(0, 1000),
 )
-def test_kernels_agree(a: int, b: int, spread: float, dead_zone: float, empty: bool, seed: int) -> None:
+def test_kernels_agree(
+    a: int, b: int, spread: float, dead_zone: float, empty: bool, bad: tuple[int, float] | None, seed: int
+) -> None:
     """Energies but for the order of sums; of equal scales the same codes and the same losses, bit for bit."""
-    x = random(a, b, seed=seed) * 10 ** (spread * random(a, 1, seed=seed + 1))
+    shapes = (
+        Shape(a, b, columns=False),
+        Shape(a, b, columns=True),
+        Shape(1, 7, columns=False),
+        Shape(b, a, columns=True),
+    )
+    lines = Lines(shapes, torch.device("cpu"))
+    x = torch.cat(
+        [(random(h, w, seed=seed + h) * 10 ** (spread * random(h, 1, seed=w))).view(-1) for h, w, _ in shapes]
+    )
     if empty:
-        x[:: 1 + seed % 3] = 0
+        x[: a * b // 2] = 0
+        x[: 3 * a * b : 1 + seed % 3] = 0
+    if bad is not None:
+        x[bad[0] * a * b] = bad[1]
     found = []
     for kernels in (lines_cpu, lines_reference):
-        rows = kernels.line_scales(*kernels.line_bytes(lines_reference.row_energies(x)))
-        columns = kernels.line_scales(*kernels.line_bytes(lines_reference.column_energies(x, rows)))
-        lost, codes, back = x.clone(), torch.empty(a, b, dtype=torch.int8), torch.zeros(a, b)
-        kernels.quantise_lines(lost, rows, columns, dead_zone, codes)
-        kernels.add_lines(codes, rows, columns, back)
-        found.append((codes, lost, back))
-        torch.testing.assert_close(kernels.row_energies(x), lines_reference.row_energies(x), rtol=1e-12, atol=0)
-        wanted = lines_reference.column_energies(x, rows)
-        torch.testing.assert_close(kernels.column_energies(x, rows), wanted, rtol=1e-12, atol=0)
+        scales = Scales.of_rows(lines_reference.row_energies(x, lines), lines)
+        wanted = lines_reference.column_energies(x, scales.rows(), lines)
+        rows, columns = scales.rows(), scales.with_columns(wanted).columns()
+        lost, codes, back = x.clone(), torch.empty_like(x, dtype=torch.int8), torch.zeros_like(x)
+        kernels.quantise_lines(lost, rows, columns, dead_zone, codes, lines)
+        kernels.add_lines(codes, rows, columns, back, lines)
+        found.append((codes, lost.view(torch.int32), back.view(torch.int32)))
+        energies = lines_reference.row_energies(x, lines)
+        torch.testing.assert_close(kernels.row_energies(x, lines), energies, rtol=1e-12, atol=0, equal_nan=True)
+        torch.testing.assert_close(kernels.column_energies(x, rows, lines), wanted, rtol=1e-12, atol=0, equal_nan=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
@@ -86,13 +103,28 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads() -> None:
 
 @given(st.lists(st.floats(1e-15, 1e30), min_size=1, max_size=40))
 def test_a_scale_is_within_an_eighth_of_an_octave(energies: list[float]) -> None:
-    found, peak = lines_reference.line_bytes(torch.tensor(energies, dtype=torch.float64))
-    scales = lines_reference.line_scales(found, peak)
+    one = torch.zeros(len(energies), dtype=torch.int64)
+    found, peaks = line_bytes(torch.tensor(energies, dtype=torch.float64), one, 1)
+    scales = line_scales(found, one, peaks)
     for energy, scale in zip(energies, scales.tolist(), strict=True):
         if energy >= max(energies) * 2.0**-127:
             assert abs(math.log2(scale) - math.log2(energy) / 2) <= 0.125 + 1e-6
         else:
             assert scale == 0, "lost, and left in the residual"
+
+
+def test_a_matrix_has_the_scales_it_has_alone() -> None:
+    """Beside one 10^9 times as large, one of zeros and one that is not finite."""
+    energies = random(40).double().square()
+    all_of_them = torch.cat([energies, 1e9 * energies, 0 * energies, math.nan * energies])
+    matrix = torch.arange(4).repeat_interleave(40)
+    found, peaks = line_bytes(all_of_them, matrix, 4)
+    alone, peak = line_bytes(energies, matrix[:40], 1)
+    assert torch.equal(found[:80], alone.repeat(2))
+    assert peaks[0] == peak[0]
+    scales = line_scales(found, matrix, peaks)
+    assert not bool(scales[80:120].any())
+    assert bool(scales[120:].isnan().all())
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,0 +1,111 @@
+"""Matrices side by side in a vector, and the scales of their rows and columns: what all implementations share."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+TINY = torch.finfo(torch.float32).tiny
+NOTHING = 255  # a line that is zero, or 2^64 times smaller than the largest
+TOGETHER = 64  # rows whose squares are added up before those of others: the same sums on any number of threads
+
+FACTORS = torch.tensor([*(2.0 ** (-code / 4) for code in range(NOTHING)), 0.0])
+"""float32 ``[256]``: what a line's byte stands for."""
+
+EDGES = torch.tensor([2.0 ** (-(code + 0.5) / 2) for code in reversed(range(NOTHING))], dtype=torch.float64)
+"""float64 ``[255]``, ascending: shares of the largest mean square at which bytes change."""
+
+Table = npt.NDArray[np.int64]
+
+
+class Shape(NamedTuple):
+    """A matrix ``[a, b]``, neither of them 0; ``columns``: have its columns scales of their own?"""
+
+    a: int
+    b: int
+    columns: bool
+
+
+class Tables(NamedTuple):
+    """Where everything lies, for loops over all matrices at once."""
+
+    rows: Table
+    """``[rows, 3]``: first element, width, first column's scale; a one for every column where they have none."""
+    parts: Table
+    """``[parts, 3]``: of the rows whose columns are summed together: first, one past the last, place of the sums."""
+    sums: Table
+    """``[matrices with columns' scales, 5]``: place of the first part's sums, parts, width, first column's scale, a."""
+
+
+class Lines:
+    """Rows and columns of matrices of these ``shapes``, which lie one after another in a vector.
+
+    ``rows``, ``columns``: how many scales there are. ``row_matrix``, ``column_matrix`` int64: of which matrix each is.
+    """
+
+    def __init__(self, shapes: tuple[Shape, ...], device: torch.device) -> None:
+        self.shapes, self.device = shapes, device
+        heights = torch.tensor([s.a for s in shapes], dtype=torch.int64)
+        widths = torch.tensor([s.b * s.columns for s in shapes], dtype=torch.int64)
+        self.rows, self.columns = int(heights.sum()), int(widths.sum())
+        self.row_matrix = torch.arange(len(shapes)).repeat_interleave(heights).to(device)
+        self.column_matrix = torch.arange(len(shapes)).repeat_interleave(widths).to(device)
+        self.ones = torch.ones(max((s.b for s in shapes if not s.columns), default=0), device=device)
+
+    @functools.cached_property
+    def tables(self) -> Tables:
+        """For the loops of a CPU kernel."""
+        rows, parts, sums = [], [], []
+        start = row = column = place = 0
+        for a, b, columns in self.shapes:
+            first_column = column if columns else self.columns
+            rows.append(np.stack([start + b * np.arange(a), np.full(a, b), np.full(a, first_column)], 1))
+            if columns:
+                edges = [*range(row, row + a, TOGETHER), row + a]
+                sums.append((place, len(edges) - 1, b, column, a))
+                for first, last in itertools.pairwise(edges):
+                    parts.append((first, last, place))
+                    place += b
+                column += b
+            start, row = start + a * b, row + a
+        whole = np.concatenate(rows) if rows else np.empty((0, 3))
+        return Tables(*(np.array(t, np.int64).reshape(-1, w) for t, w in ((whole, 3), (parts, 3), (sums, 5))))
+
+
+@functools.lru_cache(maxsize=1024)  # units times directions; small beside what they describe
+def lines_of(shapes: tuple[Shape, ...], device: torch.device) -> Lines:
+    """Those of these matrices, made once."""
+    return Lines(shapes, device)
+
+
+def line_bytes(energies: Tensor, matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """uint8 ``[k]`` for the mean squares of k lines (float64), and the root of each matrix's largest, float32.
+
+    Line i is one of matrix ``matrix[i]``, of ``count``. A root is 0 where it would be less than the smallest normal
+    number, and NaN unless all of the matrix is finite; then its bytes mean nothing.
+    """
+    largest = energies.new_zeros(count).scatter_reduce_(0, matrix, energies, "amax")
+    peaks = largest.sqrt().float()
+    peaks = torch.where(torch.isfinite(peaks), torch.where(peaks >= TINY, peaks, 0), math.nan)
+    # the square of 0 or NaN compares as nothing
+    shares = energies / torch.where(peaks > 0, largest, math.inf)[matrix]
+    above = torch.searchsorted(EDGES.to(shares.device), shares, right=True)
+    return (NOTHING - above).to(torch.uint8), peaks
+
+
+def line_scales(codes: Tensor, matrix: Tensor, peaks: Tensor) -> Tensor:
+    """float32 ``[k]``: the scales that bytes stand for. 0: the line is zero; NaN or infinite: nobody knows."""
+    scales = FACTORS.to(codes.device)[codes.int()] * peaks[matrix]
+    return torch.where(scales < TINY, 0, scales)
+
+
+def inverse(scales: Tensor) -> Tensor:
+    """1 / scale, and 0 for 0."""
+    return torch.where(scales > 0, 1 / scales, 0)
