@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
     above,

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled, inlined, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled, inlined
+from comm_compress.kernels.threads import over_blocks
 
 PACKED_TOGETHER = 64  # codes: whole bytes whatever their width, so that threads write to different bytes
 

@@ -21,13 +21,14 @@ from comm_compress.kernels.block_code import BlockCode
 from comm_compress.kernels.blocks_reference import HUGE, SHORT_HUGE, TILE
 from comm_compress.kernels.float8_cpu import from_float8, to_float8
 from comm_compress.kernels.hadamard_cpu import rotated
-from comm_compress.kernels.numba_tools import TINY, Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import TINY, Array, compiled
 from comm_compress.kernels.packing_cpu import load_codes, store_codes
 from comm_compress.kernels.random_cpu import load_fractions, noise_piece
 from comm_compress.kernels.random_reference import SHARED
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import NOTHING
 from comm_compress.kernels.stream_cpu import fence, stream
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
     at_least,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import target_arrays
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import LANES, bits_of, load, rounded, rows_in_line, splat, store
 
 

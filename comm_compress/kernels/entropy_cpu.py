@@ -1,4 +1,4 @@
-"""The rANS of `entropy_reference` as numba kernels: the same stream, block by block on the thread pool."""
+"""The rANS of `entropy_reference` as numba kernels: the same stream, block by block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from comm_compress.kernels.entropy_reference import (
     slots_of,
     starts_of,
 )
-from comm_compress.kernels.numba_tools import Array, compiled, inlined, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled, inlined
+from comm_compress.kernels.threads import over_blocks
 
 ZERO, ONE, EIGHT, SYMBOLS = np.uint64(0), np.uint64(1), np.uint64(STATES), np.uint64(256)
 SHIFT, MASK = np.uint64(32 - PRECISION), np.uint32(TOTAL - 1)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.formats_reference import TRITS
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.threads import over_blocks
 
 
 def pack_trits(codes: Tensor, packed: Tensor) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from comm_compress.kernels.lines import Lines, inverse
 from comm_compress.kernels.lines_reference import LARGEST
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.threads import over_blocks
 
 LANES = 16
 

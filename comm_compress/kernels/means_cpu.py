@@ -7,9 +7,10 @@ from torch import Tensor
 
 from comm_compress.kernels.bitmask_cpu import sum_expanded
 from comm_compress.kernels.blocks_reference import TILE
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import target_arrays
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
     at_least,

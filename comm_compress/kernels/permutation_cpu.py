@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.permutation_reference import ROUNDS, halves
 from comm_compress.kernels.random_cpu import mix, random_bits
+from comm_compress.kernels.threads import over_blocks
 
 BLOCK = 1024  # numbers permuted at a time
 WORTH = 16  # elements of a plain pass that a number takes as long as

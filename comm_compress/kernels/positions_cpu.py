@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.bitmap_cpu import places_of_ones, word_at
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.words_cpu import load_word, store_word
 
 WORTH = 8  # elements of a plain pass that a position takes as long as

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import INFINITY, MAGNITUDE, Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import INFINITY, MAGNITUDE, Array, compiled
 from comm_compress.kernels.powers_reference import (
     LARGEST,
     MANTISSA,
@@ -19,6 +19,7 @@ from comm_compress.kernels.powers_reference import (
 from comm_compress.kernels.random_cpu import hash_counter
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import target_arrays
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
     below,

@@ -12,8 +12,9 @@ from numba.core import types
 from torch import Tensor
 
 from comm_compress.kernels.llvm_tools import FLOAT, WORD, intrinsic, load_lanes, repeated
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.random_reference import SHARED, TILE
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import FLOATS, LANES
 
 UNIT = np.float32(2.0**-24)

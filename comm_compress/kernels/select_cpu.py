@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import MAGNITUDE, WORTH_A_THREAD, Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import MAGNITUDE, Array, compiled
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.stream_cpu import fence, stream, to_line
+from comm_compress.kernels.threads import WORTH_A_THREAD, over_blocks
 from comm_compress.kernels.vectors import LANES, load, reaching, splat
 from comm_compress.kernels.words_cpu import lowest_bit
 from comm_compress.workspace import Scratch, fresh

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled, inlined, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled, inlined
 from comm_compress.kernels.random_cpu import hash_counter
 from comm_compress.kernels.sketch_reference import WINDOW
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import LANES, load, negated, store
 
 TILE = 32  # blocks that are worked on together: they stay in the first-level cache

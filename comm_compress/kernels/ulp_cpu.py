@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.bits_cpu import fetch_bytes, flush_bytes
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.ulp_reference import DIRECT, EXPONENT, WIDTHS
 
 RAW_BYTES = 4  # at most 28 bits an element

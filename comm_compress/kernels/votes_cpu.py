@@ -6,8 +6,9 @@ import numpy as np
 from torch import Tensor
 
 from comm_compress.kernels.bitmask_cpu import sum_expanded
-from comm_compress.kernels.numba_tools import Array, compiled, over_blocks
+from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.random_cpu import hash_counter
+from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import LANES, above, below, bits_of, equal, load, store_mask
 from comm_compress.kernels.votes_reference import ALL_ZERO, FINITE, NOT_FINITE, weights
 
