@@ -61,6 +61,7 @@ __all__ = [
     "random_subset",
     "rans_decode",
     "rans_encode",
+    "round_to_bytes",
     "row_energies",
     "sum_blocks",
     "sum_means",
@@ -168,6 +169,11 @@ def sum_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
     """The residual's target of ``rows`` ``[R, n]`` in ``out``'s dtype, and what that loses; see `casts_reference`."""
     _topic("casts", rows).cast_with_feedback(rows, residual, out)
+
+
+def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
+    """``rows`` times ``factor`` as whole numbers, to int8 ``codes``; see `casts_reference.round_to_bytes`."""
+    _topic("casts", rows).round_to_bytes(rows, factor, codes)
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:

@@ -21,7 +21,7 @@ from comm_compress.kernels.block_code import BlockCode
 from comm_compress.kernels.blocks_reference import HUGE, SHORT_HUGE, TILE
 from comm_compress.kernels.float8_cpu import from_float8, to_float8
 from comm_compress.kernels.hadamard_cpu import rotated
-from comm_compress.kernels.numba_tools import TINY, Array, compiled
+from comm_compress.kernels.numba_tools import ROUND, TINY, Array, compiled
 from comm_compress.kernels.packing_cpu import load_codes, store_codes
 from comm_compress.kernels.random_cpu import load_fractions, noise_piece
 from comm_compress.kernels.random_reference import SHARED
@@ -53,7 +53,6 @@ from comm_compress.kernels.vectors import (
 
 PIECE = TILE  # elements whose random bits are drawn together
 FAR = 1 << 20  # elements of a sum that will have left the second-level cache when it is read
-ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
 MANTISSA = {"e4m3": 3, "e5m2": 2}  # bits
 ALL, NONE = np.uint32(0xFFFFFFFF), np.uint32(0)
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)

@@ -31,13 +31,12 @@ from comm_compress.kernels.triton_tiles import (
     unpacked,
     whole_blocks,
 )
-from comm_compress.kernels.triton_tools import MAGNITUDE, TILE, as_int32, launch, row_at, row_stride, target_at
+from comm_compress.kernels.triton_tools import MAGNITUDE, ROUND, TILE, as_int32, launch, row_at, row_stride, target_at
 
 TILES = 4  # of 1024 elements, that one program sums
 
 TINY, HUGE = tl.constexpr(1.1754943508222875e-38), tl.constexpr(3.4028234663852886e38)
 SHORT_HUGE = tl.constexpr(3.3895313892515355e38)  # bfloat16's
-ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even
 
 
 def encode_blocks(

@@ -1,15 +1,17 @@
-"""Narrower floats and sums of rows of them as numba kernels: the reference's numbers, in one pass."""
+"""Narrower floats, whole numbers, and sums of rows of them as numba kernels: the reference's numbers, in one pass."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array, compiled
+from comm_compress.kernels.numba_tools import ROUND, Array, compiled
+from comm_compress.kernels.packing_cpu import store_codes
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import target_arrays
 from comm_compress.kernels.threads import over_blocks
-from comm_compress.kernels.vectors import LANES, bits_of, load, rounded, rows_in_line, splat, store
+from comm_compress.kernels.vectors import LANES, bits_of, load, rounded, rows_in_line, splat, store, whole_bytes
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
@@ -17,6 +19,17 @@ def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
     rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)
     for row in range(rows.shape[0]):
         over_blocks(_cast, vectors, LANES, *target_arrays(rows, residual, row), bits_of(out[row]))
+
+
+def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
+    """As `casts_reference.round_to_bytes`, for CPU rows."""
+    if factor == 0:
+        codes.zero_()
+        return
+    rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)
+    for row in range(rows.shape[0]):
+        arrays = (bits_of(rows[row]), np.float32(factor), codes[row].view(torch.uint8).numpy())
+        over_blocks(_round, vectors, LANES, *arrays)
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:
@@ -37,6 +50,14 @@ def _cast(first: int, last: int, rows: Array, old: Array, decay: np.float32, new
             x = x + share * load(old, i, rows.size)
         store(out, i, rows.size, x)
         store(new, i, rows.size, x - rounded(out, x))
+
+
+@compiled
+def _round(first: int, last: int, rows: Array, factor: np.float32, codes: Array) -> None:
+    scale, shift = splat(factor), splat(ROUND)
+    for i in range(first * LANES, last * LANES, LANES):
+        x = load(rows, i, rows.size) * scale
+        store_codes(codes, i, codes.size, 8, whole_bytes((x + shift) - shift))
 
 
 @compiled

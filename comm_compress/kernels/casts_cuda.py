@@ -1,4 +1,4 @@
-"""Narrower floats and sums of rows of them as Triton kernels: the reference's numbers, in one pass over memory."""
+"""Narrower floats, whole numbers, and sums of rows of them as Triton kernels: the reference's numbers, in one pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.triton_tools import TILE, launch, row_at, row_stride, target_at
+from comm_compress.kernels.triton_tools import ROUND, TILE, launch, row_at, row_stride, target_at
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
@@ -16,6 +16,13 @@ def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
     old, decay, new = residual
     strides = map(row_stride, (rows, old, new, out))
     launch(_cast, (triton.cdiv(n, TILE), num_rows), rows, old, new, out, n, decay, *strides, TILE=TILE)
+
+
+def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
+    """As `casts_reference.round_to_bytes`."""
+    num_rows, n = rows.shape
+    strides = map(row_stride, (rows, codes))
+    launch(_round, (triton.cdiv(n, TILE), num_rows), rows, factor, codes, n, *strides, TILE=TILE)
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:
@@ -33,6 +40,16 @@ def _cast(rows, old, new, out, n, decay, row_stride, old_stride, new_stride, out
     narrow = target.to(out.dtype.element_ty)
     tl.store(out + row * out_stride + i, narrow, mask=i < n)
     tl.store(new + row * new_stride + i, target - narrow.to(tl.float32), mask=i < n)
+
+
+@triton.jit
+def _round(rows, factor, codes, n, row_stride, code_stride, TILE: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    scale = tl.load(factor)
+    x = tl.load(rows + row * row_stride + i, mask=i < n, other=0).to(tl.float32) * scale
+    whole = (tl.where(scale == 0, 0.0, x) + ROUND) - ROUND
+    tl.store(codes + row * code_stride + i, whole.to(tl.int8), mask=i < n)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Narrower floats and sums of rows of them: definitions in torch operations."""
+"""Narrower floats, whole numbers, and sums of rows of them: definitions in torch operations."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
     target = residual.target(rows)
     out.copy_(target)
     target.sub_(out)
+
+
+def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
+    """Write ``codes`` int8 ``[R, n]``: float ``rows`` times ``factor`` (a float32 scalar), to nearest even.
+
+    No product's magnitude may exceed 127; where ``factor`` is 0 so are all codes, whatever the rows hold.
+    """
+    codes.copy_((rows.float() * factor).nan_to_num_(0).round_())
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:

@@ -18,6 +18,7 @@ import torch
 
 INFINITY = np.int32(0x7F800000)  # bits of +inf as int32: magnitudes order like their bits, and NaN lies above
 MAGNITUDE = np.int32(0x7FFFFFFF)
+ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
 TINY = np.float32(torch.finfo(torch.float32).tiny)
 
 Array = npt.NDArray[np.generic]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 TILE = 2048  # elements that a program of four warps holds in registers
 
+ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even
 INFINITE, MAGNITUDE = tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)  # of float32's bits
 
 

@@ -13,6 +13,7 @@ from comm_compress.kernels import (
     Residual,
     bits_reference,
     blocks_reference,
+    casts_cpu,
     casts_reference,
     means_reference,
     powers_reference,
@@ -318,6 +319,23 @@ def test_powers_of_two(
         results.append(found)
     for name, theirs in results[0].items():
         assert same_bits(theirs, results[1][name].cpu()), name
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_whole_numbers(dtype: torch.dtype, factor: float) -> None:
+    """Halves to the even number; with the factor 0 nothing but zeros, whatever the rows hold."""
+    halves = torch.arange(-127, 127.5, 0.5, dtype=dtype)
+    rows = torch.stack([halves, halves.flip(0)]).repeat(1, 5)
+    if factor == 0:
+        rows[0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    results = []
+    for kernel, device in ((casts_reference, CPU), (casts_cpu, CPU), (casts_cuda, HERE)):
+        codes = torch.full((2, rows.shape[1] + 5), 7, dtype=torch.int8, device=device)
+        kernel.round_to_bytes(rows.to(device), torch.tensor(factor, device=device), codes[:, 2:-3])
+        results.append(codes.cpu())
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 @pytest.mark.parametrize(
