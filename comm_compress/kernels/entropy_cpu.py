@@ -30,8 +30,9 @@ from comm_compress.kernels.threads import over_blocks
 
 ZERO, ONE, EIGHT, SYMBOLS = np.uint64(0), np.uint64(1), np.uint64(STATES), np.uint64(256)
 SHIFT, MASK = np.uint64(32 - PRECISION), np.uint32(TOTAL - 1)
-HALF, LOW = np.uint32(16), np.uint32(0xFFFF)
+WORD, LOW = np.uint32(16), np.uint32(0xFFFF)  # bits that leave a state together, and their mask
 RECIPROCAL = np.uint64(46)
+assert STATES == 8, "each has a variable of its own below"
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
@@ -136,11 +137,11 @@ def _positions(symbols: Bytes, contexts: Bytes | None, marked: Marks, positions:
 def _absorb(x: Any, symbol: Any, context: Any, entries: Any, reciprocals: Any, words: Any, place: Any) -> Any:
     """A state that has taken in a symbol, and where the words begin that states have put out so far."""
     entry = entries[context + np.uint64(symbol)]
-    frequency = entry >> HALF
+    frequency = entry >> WORD
     words[place - ONE] = np.uint16(x)
     full = np.uint64(x) >= np.uint64(frequency) << SHIFT
     place -= np.uint64(full)
-    x = np.uint32(x >> HALF) if full else x
+    x = np.uint32(x >> WORD) if full else x
     quotient = np.uint32((np.uint64(x) * reciprocals[context + np.uint64(symbol)]) >> RECIPROCAL)
     # (x // f) * 2^14 + x % f + start
     return np.uint32(x + (entry & LOW) + quotient * (np.uint32(TOTAL) - frequency)), place
@@ -152,8 +153,8 @@ def _release(x: Any, context: Any, entries: Any, slots: Any, words: Any, place: 
     slot = x & MASK
     symbol = slots[context * np.uint64(TOTAL) + np.uint64(slot)]
     entry = entries[context * SYMBOLS + np.uint64(symbol)]
-    x = np.uint32((entry >> HALF) * (x >> np.uint32(PRECISION)) + slot - (entry & LOW))
-    refilled = np.uint32(x << HALF | np.uint32(words[place]))
+    x = np.uint32((entry >> WORD) * (x >> np.uint32(PRECISION)) + slot - (entry & LOW))
+    refilled = np.uint32(x << WORD | np.uint32(words[place]))
     short = x < np.uint32(LOWEST)
     return symbol, refilled if short else x, place + np.uint64(short)
 

@@ -12,6 +12,7 @@ from comm_compress.kernels.formats_reference import TRITS
 from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.threads import over_blocks
 
+assert TRITS == 5, "each has an expression of its own below"
 ONE, TWO, THREE, FOUR, FIVE = (np.uint64(number) for number in range(1, 6))
 DIGITS = np.array([[byte // 3**place % 3 - 1 for place in range(TRITS)] for byte in range(256)], np.int8)
 

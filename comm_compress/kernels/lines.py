@@ -47,16 +47,16 @@ class Tables(NamedTuple):
 class Lines:
     """Rows and columns of matrices of these ``shapes``, which lie one after another in a vector.
 
-    ``rows``, ``columns``: how many scales there are. ``row_matrix``, ``column_matrix`` int64: of which matrix each is.
+    ``heights``, ``widths`` int64 ``[matrices]``: how many scales rows and columns have (0: none of their own);
+    ``num_rows``, ``num_columns``: all of them.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], device: torch.device) -> None:
-        self.shapes, self.device = shapes, device
-        heights = torch.tensor([s.a for s in shapes], dtype=torch.int64)
-        widths = torch.tensor([s.b * s.columns for s in shapes], dtype=torch.int64)
-        self.rows, self.columns = int(heights.sum()), int(widths.sum())
-        self.row_matrix = torch.arange(len(shapes)).repeat_interleave(heights).to(device)
-        self.column_matrix = torch.arange(len(shapes)).repeat_interleave(widths).to(device)
+        self.shapes = shapes
+        heights, widths = [s.a for s in shapes], [s.b * s.columns for s in shapes]
+        self.num_rows, self.num_columns = sum(heights), sum(widths)
+        self.heights = torch.tensor(heights, dtype=torch.int64, device=device)
+        self.widths = torch.tensor(widths, dtype=torch.int64, device=device)
         self.ones = torch.ones(max((s.b for s in shapes if not s.columns), default=0), device=device)
 
     @functools.cached_property
@@ -65,7 +65,7 @@ class Lines:
         rows, parts, sums = [], [], []
         start = row = column = place = 0
         for a, b, columns in self.shapes:
-            first_column = column if columns else self.columns
+            first_column = column if columns else self.num_columns
             rows.append(np.stack([start + b * np.arange(a), np.full(a, b), np.full(a, first_column)], 1))
             if columns:
                 edges = [*range(row, row + a, TOGETHER), row + a]
@@ -79,19 +79,22 @@ class Lines:
         return Tables(*(np.array(t, np.int64).reshape(-1, w) for t, w in ((whole, 3), (parts, 3), (sums, 5))))
 
 
-@functools.lru_cache(maxsize=1024)  # units times directions; small beside what they describe
+@functools.lru_cache(maxsize=1024)  # units times directions
 def lines_of(shapes: tuple[Shape, ...], device: torch.device) -> Lines:
-    """Those of these matrices, made once."""
+    """Those of these matrices, made once: on a CPU 24 bytes a row and more, small beside rows of a hundred elements."""
     return Lines(shapes, device)
 
 
-def line_bytes(energies: Tensor, matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def line_bytes(energies: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """uint8 ``[k]`` for the mean squares of k lines (float64), and the root of each matrix's largest, float32.
 
-    Line i is one of matrix ``matrix[i]``, of ``count``. A root is 0 where it would be less than the smallest normal
+    ``lengths`` int64: the lines of each matrix. A root is 0 where it would be less than the smallest normal
     number, and NaN unless all of the matrix is finite; then its bytes mean nothing.
     """
-    largest = energies.new_zeros(count).scatter_reduce_(0, matrix, energies, "amax")
+    matrix = torch.arange(lengths.numel(), device=lengths.device).repeat_interleave(
+        lengths, output_size=energies.numel()
+    )
+    largest = energies.new_zeros(lengths.numel()).scatter_reduce_(0, matrix, energies, "amax")
     peaks = largest.sqrt().float()
     peaks = torch.where(torch.isfinite(peaks), torch.where(peaks >= TINY, peaks, 0), math.nan)
     # the square of 0 or NaN compares as nothing
@@ -100,9 +103,10 @@ def line_bytes(energies: Tensor, matrix: Tensor, count: int) -> tuple[Tensor, Te
     return (NOTHING - above).to(torch.uint8), peaks
 
 
-def line_scales(codes: Tensor, matrix: Tensor, peaks: Tensor) -> Tensor:
+def line_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
     """float32 ``[k]``: the scales that bytes stand for. 0: the line is zero; NaN or infinite: nobody knows."""
-    scales = FACTORS.to(codes.device)[codes.int()] * peaks[matrix]
+    of_lines = peaks.repeat_interleave(lengths, output_size=codes.numel())
+    scales = FACTORS.to(codes.device)[codes.int()] * of_lines
     return torch.where(scales < TINY, 0, scales)
 
 

@@ -19,15 +19,15 @@ LANES = 16
 
 def row_energies(x: Tensor, lines: Lines) -> Tensor:
     """As `lines_reference.row_energies`."""
-    found = torch.empty(lines.rows, dtype=torch.float64)
-    over_blocks(_row_energies, lines.rows, _width(x, lines), x.numpy(), lines.tables.rows, found.numpy())
+    found = torch.empty(lines.num_rows, dtype=torch.float64)
+    over_blocks(_row_energies, lines.num_rows, _width(x, lines), x.numpy(), lines.tables.rows, found.numpy())
     return found
 
 
 def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
     """As `lines_reference.column_energies`."""
     tables = lines.tables
-    found = torch.empty(lines.columns, dtype=torch.float64)
+    found = torch.empty(lines.num_columns, dtype=torch.float64)
     sums = np.zeros(int((tables.sums[:, 1] * tables.sums[:, 2]).sum()))
     each = x.numel() // max(len(tables.parts), 1)
     arrays = (x.numpy(), inverse(rows).double().numpy(), tables.rows, tables.parts, sums)
@@ -40,18 +40,18 @@ def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, c
     """As `lines_reference.quantise_lines`."""
     scales = (rows, inverse(rows), columns, inverse(columns))
     arrays = (x.numpy(), *(scale.numpy() for scale in scales), np.float32(1 - dead_zone), codes.numpy())
-    over_blocks(_quantise, lines.rows, _width(x, lines), *arrays, lines.tables.rows)
+    over_blocks(_quantise, lines.num_rows, _width(x, lines), *arrays, lines.tables.rows)
 
 
 def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: Lines) -> None:
     """As `lines_reference.add_lines`."""
     arrays = (codes.numpy(), rows.numpy(), columns.numpy(), out.numpy(), lines.tables.rows)
-    over_blocks(_add, lines.rows, _width(codes, lines), *arrays)
+    over_blocks(_add, lines.num_rows, _width(codes, lines), *arrays)
 
 
 def _width(x: Tensor, lines: Lines) -> int:
     """Of a row on average."""
-    return x.numel() // max(lines.rows, 1)
+    return x.numel() // max(lines.num_rows, 1)
 
 
 @compiled

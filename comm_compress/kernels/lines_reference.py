@@ -61,7 +61,7 @@ def _matrices(lines: Lines, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 def _scales(lines: Lines, rows: Tensor, columns: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Of each matrix: its rows' ``[a, 1]``, its columns' ``[b]``."""
-    own, ones = columns[: lines.columns], columns[lines.columns :]
+    own, ones = columns[: lines.num_columns], columns[lines.num_columns :]
     some = iter(torch.split_with_sizes(own, [s.b for s in lines.shapes if s.columns]))
     of_columns = [next(some) if s.columns else ones[: s.b] for s in lines.shapes]
     return [part[:, None] for part in torch.split_with_sizes(rows, [s.a for s in lines.shapes])], of_columns

@@ -16,7 +16,7 @@ from torch import Tensor
 from comm_compress.kernels.numba_tools import MAGNITUDE, Array, compiled
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.stream_cpu import fence, stream, to_line
-from comm_compress.kernels.threads import WORTH_A_THREAD, over_blocks
+from comm_compress.kernels.threads import PART, over_blocks
 from comm_compress.kernels.vectors import LANES, load, reaching, splat
 from comm_compress.kernels.words_cpu import lowest_bit
 from comm_compress.workspace import Scratch, fresh
@@ -118,7 +118,7 @@ def _histogram_floor(keys: Array, k: int) -> tuple[Array, int]:
 
 
 def _parts(n: int) -> int:
-    return max(1, min(torch.get_num_threads(), n // WORTH_A_THREAD))
+    return max(1, min(torch.get_num_threads(), n // PART))
 
 
 @compiled

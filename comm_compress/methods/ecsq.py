@@ -85,7 +85,7 @@ class Ecsq(Codec):
 
     def _scales(self, row: Tensor, lines: Lines) -> Scales:
         scales = Scales.of_rows(kernels.row_energies(row, lines), lines)
-        if lines.columns:
+        if lines.num_columns:
             scales = scales.with_columns(kernels.column_energies(row, scales.rows(), lines))
         return scales.times(self.config.step)
 

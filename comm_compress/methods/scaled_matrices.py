@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ from comm_compress import kernels
 from comm_compress.encoded import ByteCount
 from comm_compress.entropy import restored, shortened, tensor_of
 from comm_compress.kernels import Lines, Shape
+from comm_compress.kernels.lines import NOTHING
 from comm_compress.segments import Segment
 
 HEAD = struct.Struct("<I")
@@ -48,13 +49,13 @@ class Scales:
 
     @classmethod
     def of_rows(cls, energies: Tensor, lines: Lines) -> Scales:
-        """For rows of these mean squares (float64 ``[rows]``); columns as if they were all zero."""
-        rows, row_peaks = kernels.line_bytes(energies, lines.row_matrix, len(lines.shapes))
-        return cls(lines, rows, row_peaks, rows.new_empty(lines.columns), torch.zeros_like(row_peaks))
+        """For rows of these mean squares (float64 ``[rows]``); all columns zero."""
+        rows, row_peaks = kernels.line_bytes(energies, lines.heights)
+        return cls(lines, rows, row_peaks, rows.new_full((lines.num_columns,), NOTHING), torch.zeros_like(row_peaks))
 
     def with_columns(self, energies: Tensor) -> Scales:
         """And for columns of these (float64 ``[columns]``)."""
-        columns, peaks = kernels.line_bytes(energies, self.lines.column_matrix, len(self.lines.shapes))
+        columns, peaks = kernels.line_bytes(energies, self.lines.widths)
         return dataclasses.replace(self, column_bytes=columns, column_peaks=peaks)
 
     def times(self, factor: float) -> Scales:
@@ -63,11 +64,11 @@ class Scales:
 
     def rows(self) -> Tensor:
         """float32 ``[rows]``."""
-        return kernels.line_scales(self.row_bytes, self.lines.row_matrix, self.row_peaks)
+        return kernels.line_scales(self.row_bytes, self.lines.heights, self.row_peaks)
 
     def columns(self) -> Tensor:
         """float32 ``[columns]``, and ones for matrices whose columns have none."""
-        own = kernels.line_scales(self.column_bytes, self.lines.column_matrix, self.column_peaks)
+        own = kernels.line_scales(self.column_bytes, self.lines.widths, self.column_peaks)
         return torch.cat([own, self.lines.ones])
 
 
@@ -115,15 +116,15 @@ def add_message(message: Tensor, out: Tensor) -> None:
     place = HEAD.size + count * SHAPE.size
     lines = kernels.lines_of(_shapes(message[HEAD.size : place].numpy().tobytes()), device)
     peaks = message[place : place + 8 * count].clone().view(torch.float32).to(device)  # the clone is aligned
-    octets, place = restored(message, place + 8 * count, lines.rows + lines.columns, "rans")
+    octets, place = restored(message, place + 8 * count, lines.num_rows + lines.num_columns, "rans")
     codes = restored(message, place, out.numel(), "rans")[0].to(device).view(torch.int8)
-    rows, columns = torch.split_with_sizes(octets.to(device), [lines.rows, lines.columns])
+    rows, columns = torch.split_with_sizes(octets.to(device), [lines.num_rows, lines.num_columns])
     scales = Scales(lines, rows, peaks[:count], columns, peaks[count:])
     kernels.add_lines(codes, scales.rows(), scales.columns(), out, lines)
 
 
 @functools.lru_cache(maxsize=1024)
-def _described(shapes: Sequence[Shape]) -> Tensor:
+def _described(shapes: tuple[Shape, ...]) -> Tensor:
     return tensor_of(HEAD.pack(len(shapes)) + b"".join(SHAPE.pack(*shape) for shape in shapes))
 
 

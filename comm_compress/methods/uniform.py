@@ -137,16 +137,19 @@ class SharedScaleInt8(Compressor):
         peak = yield AllReduce(_peak(rows), "max")
         message = self.encode(rows, peak, state)
         summed = yield Sum(message, torch.int8)
-        out = state.result((message.n,), rows.device)
-        return Reduced(torch.mul(summed["codes"][0], summed.agreed["scale"], out=out), message)
+        return Reduced(self._decoded(summed, state.result((1, message.n), rows.device))[0], message)
 
     def contribution(self, sent: Encoded) -> Tensor:
-        """Codes times the agreed scale (also for the integer sum of all ranks' codes)."""
-        return sent["codes"] * sent.agreed["scale"]
+        """This rank's part of the sum."""
+        return self._decoded(sent, torch.empty(sent.num_rows, sent.n, device=sent.buffer.device))
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
         """One byte an element, and the all-reduce of the scale."""
         return (world - 1) * (n + 2 * math.ceil(4 / world))
+
+    def _decoded(self, sent: Encoded, out: Tensor) -> Tensor:
+        """Codes, or the integer sum of all ranks' codes, times the agreed scale."""
+        return torch.mul(sent["codes"], sent.agreed["scale"], out=out)
 
     def encode(self, rows: Tensor, peak: Tensor, state: State) -> Encoded:
         """Codes of ``rows`` ``[W, n]`` with W ranks' shares of the 127 levels; ``peak`` bounds |x| on all ranks."""

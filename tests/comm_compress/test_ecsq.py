@@ -90,22 +90,28 @@ def test_kernels_agree(
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_threads() -> None:
-    values, before, messages = random(1500, 900), torch.get_num_threads(), []
+    """Of matrices of unequal widths, one of them too low for scales of its columns."""
+    shapes: list[tuple[str, tuple[int, ...]]] = [("a", (1500, 900)), ("b", (8, 3000)), ("c", (3000, 70))]
+    segments = segments_of(shapes, 1)
+    row, method = random(1, segments[-1].stop), codec("ecsq", ONCE)
+    before, messages, sums = torch.get_num_threads(), [], []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            messages.append(sent(values, ONCE)[1].buffer)
+            messages.append(method.encode(row, begun(*segments)))
+            sums.append(method.decode(messages[-1]))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(messages[0], messages[1])
-    assert torch.equal(messages[0], messages[2])
+    for message, total in zip(messages[1:], sums[1:], strict=True):
+        assert torch.equal(messages[0].buffer, message.buffer)
+        assert torch.equal(sums[0], total)
 
 
 @given(st.lists(st.floats(1e-15, 1e30), min_size=1, max_size=40))
 def test_a_scale_is_within_an_eighth_of_an_octave(energies: list[float]) -> None:
-    one = torch.zeros(len(energies), dtype=torch.int64)
-    found, peaks = line_bytes(torch.tensor(energies, dtype=torch.float64), one, 1)
-    scales = line_scales(found, one, peaks)
+    length = torch.tensor([len(energies)])
+    found, peaks = line_bytes(torch.tensor(energies, dtype=torch.float64), length)
+    scales = line_scales(found, length, peaks)
     for energy, scale in zip(energies, scales.tolist(), strict=True):
         if energy >= max(energies) * 2.0**-127:
             assert abs(math.log2(scale) - math.log2(energy) / 2) <= 0.125 + 1e-6
@@ -117,12 +123,12 @@ def test_a_matrix_has_the_scales_it_has_alone() -> None:
     """Beside one 10^9 times as large, one of zeros and one that is not finite."""
     energies = random(40).double().square()
     all_of_them = torch.cat([energies, 1e9 * energies, 0 * energies, math.nan * energies])
-    matrix = torch.arange(4).repeat_interleave(40)
-    found, peaks = line_bytes(all_of_them, matrix, 4)
-    alone, peak = line_bytes(energies, matrix[:40], 1)
+    lengths = torch.full((4,), 40)
+    found, peaks = line_bytes(all_of_them, lengths)
+    alone, peak = line_bytes(energies, lengths[:1])
     assert torch.equal(found[:80], alone.repeat(2))
     assert peaks[0] == peak[0]
-    scales = line_scales(found, matrix, peaks)
+    scales = line_scales(found, lengths, peaks)
     assert not bool(scales[80:120].any())
     assert bool(scales[120:].isnan().all())
 

@@ -24,6 +24,8 @@ from comm_compress.kernels import (
     bits_cpu,
     bits_reference,
     blocks_reference,
+    casts_cpu,
+    casts_reference,
     formats_cpu,
     formats_reference,
     hadamard_cpu,
@@ -822,3 +824,24 @@ def test_mistakes_are_named(name: str, config: dict[str, Any], words: list[str])
         cc.make(name, config)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (1, 1), (2, 100), (3, 1 << 19)])
+@pytest.mark.parametrize("factor", [0.0, 1.0, 0.3])
+def test_whole_numbers_are_the_references(dtype: torch.dtype, shape: tuple[int, int], factor: float) -> None:
+    """Halves included; into strided codes; with the factor 0 whatever the rows hold. On two threads."""
+    halves = torch.arange(-127, 127.5, 0.5)
+    rows = halves.repeat(math.ceil(shape[0] * shape[1] / len(halves)))[: shape[0] * shape[1]].view(shape).to(dtype)
+    if factor == 0 and rows.numel():
+        rows.view(-1)[:3] = torch.tensor([math.nan, math.inf, -math.inf], dtype=dtype)[: rows.numel()]
+    results, before = [], torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for module in (casts_reference, casts_cpu):
+            codes = torch.full((shape[0], shape[1] + 5), 7, dtype=torch.int8)
+            module.round_to_bytes(rows, torch.tensor(factor), codes[:, 2:-3])
+            results.append(codes)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)
