@@ -133,6 +133,8 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("bottleneck"):
         for rate in options.rates:
             parse_rate(rate)
+        if min(options.ranks) < 1:
+            raise ValueError(f"--ranks: {min(options.ranks)}: ranks count from 1")
         known = _known(options.json, settings)
         for number, place in enumerate(wanted, start=1):
             if place in known:
