@@ -63,6 +63,8 @@ __all__ = [
     "rans_encode",
     "round_to_bytes",
     "row_energies",
+    "scale_bytes",
+    "subtract_bytes",
     "sum_blocks",
     "sum_means",
     "sum_powers",
@@ -174,6 +176,16 @@ def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
 def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
     """``rows`` times ``factor`` as whole numbers, to int8 ``codes``; see `casts_reference.round_to_bytes`."""
     _topic("casts", rows).round_to_bytes(rows, factor, codes)
+
+
+def scale_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """int8 ``codes`` ``[R, n]`` times ``scale``, a float32 scalar, to ``out`` float32 ``[R, n]``."""
+    _topic("casts", codes).scale_bytes(codes, scale, out)
+
+
+def subtract_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """The same taken from ``out``."""
+    _topic("casts", codes).subtract_bytes(codes, scale, out)
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from comm_compress.kernels.numba_tools import ROUND, Array, compiled
-from comm_compress.kernels.packing_cpu import store_codes
+from comm_compress.kernels.packing_cpu import load_codes, store_codes
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import target_arrays
 from comm_compress.kernels.threads import over_blocks
-from comm_compress.kernels.vectors import LANES, bits_of, load, rounded, rows_in_line, splat, store, whole_bytes
+from comm_compress.kernels.vectors import (
+    LANES,
+    bits_of,
+    load,
+    rounded,
+    rows_in_line,
+    splat,
+    store,
+    whole_bytes,
+    whole_floats,
+)
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
@@ -30,6 +42,22 @@ def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
     for row in range(rows.shape[0]):
         arrays = (bits_of(rows[row]), np.float32(factor), codes[row].view(torch.uint8).numpy())
         over_blocks(_round, vectors, LANES, *arrays)
+
+
+def scale_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """As `casts_reference.scale_bytes`, for CPU codes."""
+    _of_bytes(_scale, codes, scale, out)
+
+
+def subtract_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """As `casts_reference.subtract_bytes`, for CPU codes."""
+    _of_bytes(_subtract, codes, scale, out)
+
+
+def _of_bytes(kernel: Callable[..., None], codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    codes, vectors = codes.contiguous(), -(-codes.shape[1] // LANES)
+    for row in range(codes.shape[0]):
+        over_blocks(kernel, vectors, LANES, codes[row].view(torch.uint8).numpy(), np.float32(scale), out[row].numpy())
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:
@@ -58,6 +86,21 @@ def _round(first: int, last: int, rows: Array, factor: np.float32, codes: Array)
     for i in range(first * LANES, last * LANES, LANES):
         x = load(rows, i, rows.size) * scale
         store_codes(codes, i, codes.size, 8, whole_bytes((x + shift) - shift))
+
+
+@compiled
+def _scale(first: int, last: int, codes: Array, scale: np.float32, out: Array) -> None:
+    factor = splat(scale)
+    for i in range(first * LANES, last * LANES, LANES):
+        store(out, i, out.size, whole_floats(load_codes(codes, i, codes.size, 8)) * factor)
+
+
+@compiled
+def _subtract(first: int, last: int, codes: Array, scale: np.float32, out: Array) -> None:
+    factor = splat(scale)
+    for i in range(first * LANES, last * LANES, LANES):
+        x = whole_floats(load_codes(codes, i, codes.size, 8)) * factor
+        store(out, i, out.size, load(out, i, out.size) - x)
 
 
 @compiled

@@ -25,6 +25,22 @@ def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
     launch(_round, (triton.cdiv(n, TILE), num_rows), rows, factor, codes, n, *strides, TILE=TILE)
 
 
+def scale_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """As `casts_reference.scale_bytes`."""
+    _of_bytes(codes, scale, out, False)
+
+
+def subtract_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """As `casts_reference.subtract_bytes`."""
+    _of_bytes(codes, scale, out, True)
+
+
+def _of_bytes(codes: Tensor, scale: Tensor, out: Tensor, subtract: bool) -> None:
+    num_rows, n = codes.shape
+    strides = map(row_stride, (codes, out))
+    launch(_bytes, (triton.cdiv(n, TILE), num_rows), codes, scale, out, n, *strides, SUBTRACT=subtract, TILE=TILE)
+
+
 def sum_rows(rows: Tensor, out: Tensor) -> None:
     """As `casts_reference.sum_rows`."""
     num_rows, n = rows.shape
@@ -50,6 +66,16 @@ def _round(rows, factor, codes, n, row_stride, code_stride, TILE: tl.constexpr):
     x = tl.load(rows + row * row_stride + i, mask=i < n, other=0).to(tl.float32) * scale
     whole = (tl.where(scale == 0, 0.0, x) + ROUND) - ROUND
     tl.store(codes + row * code_stride + i, whole.to(tl.int8), mask=i < n)
+
+
+@triton.jit
+def _bytes(codes, scale, out, n, code_stride, out_stride, SUBTRACT: tl.constexpr, TILE: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    x = tl.load(codes + row * code_stride + i, mask=i < n, other=0).to(tl.float32) * tl.load(scale)
+    if SUBTRACT:
+        x = tl.load(out + row * out_stride + i, mask=i < n, other=0) - x
+    tl.store(out + row * out_stride + i, x, mask=i < n)
 
 
 @triton.jit

@@ -25,6 +25,16 @@ def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
     codes.copy_((rows.float() * factor).nan_to_num_(0).round_())
 
 
+def scale_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """``codes`` int8 ``[R, n]`` times ``scale`` (a float32 scalar) to ``out`` float32 ``[R, n]``."""
+    out.copy_(codes).mul_(scale)
+
+
+def subtract_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
+    """``codes`` int8 ``[R, n]`` times ``scale`` (a float32 scalar) taken from ``out`` float32 ``[R, n]``."""
+    out.sub_(codes * scale)
+
+
 def sum_rows(rows: Tensor, out: Tensor) -> None:
     """The sum of float ``rows`` ``[R, n]`` in float32, accumulated in row order, to ``out`` float32 ``[n]``."""
     out.zero_()

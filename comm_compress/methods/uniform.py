@@ -137,19 +137,24 @@ class SharedScaleInt8(Compressor):
         peak = yield AllReduce(_peak(rows), "max")
         message = self.encode(rows, peak, state)
         summed = yield Sum(message, torch.int8)
-        return Reduced(self._decoded(summed, state.result((1, message.n), rows.device))[0], message)
+        total = state.result((1, message.n), rows.device)
+        kernels.scale_bytes(summed["codes"], summed.agreed["scale"], total)
+        return Reduced(total[0], message)
 
     def contribution(self, sent: Encoded) -> Tensor:
         """This rank's part of the sum."""
-        return self._decoded(sent, torch.empty(sent.num_rows, sent.n, device=sent.buffer.device))
+        out = torch.empty(sent.num_rows, sent.n, device=sent.buffer.device)
+        kernels.scale_bytes(sent["codes"], sent.agreed["scale"], out)
+        return out
+
+    def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
+        """The same taken from ``target``, in one pass."""
+        kernels.subtract_bytes(sent["codes"], sent.agreed["scale"], target)
+        return target
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
         """One byte an element, and the all-reduce of the scale."""
         return (world - 1) * (n + 2 * math.ceil(4 / world))
-
-    def _decoded(self, sent: Encoded, out: Tensor) -> Tensor:
-        """Codes, or the integer sum of all ranks' codes, times the agreed scale."""
-        return torch.mul(sent["codes"], sent.agreed["scale"], out=out)
 
     def encode(self, rows: Tensor, peak: Tensor, state: State) -> Encoded:
         """Codes of ``rows`` ``[W, n]`` with W ranks' shares of the 127 levels; ``peak`` bounds |x| on all ranks."""

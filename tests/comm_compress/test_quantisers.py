@@ -845,3 +845,27 @@ def test_whole_numbers_are_the_references(dtype: torch.dtype, shape: tuple[int, 
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (1, 1), (2, 100), (3, 1 << 19)])
+@pytest.mark.parametrize("scale", [0.0, 0.3, math.nan])
+def test_whole_numbers_times_a_scale_are_the_references(shape: tuple[int, int], scale: float) -> None:
+    """Stored and subtracted, bit for bit, from strided codes on two threads."""
+    num_rows, n = shape
+    source = torch.Generator().manual_seed(0)
+    codes = torch.randint(-128, 128, (num_rows, n + 5), dtype=torch.int8, generator=source)[:, 2:-3]
+    start = torch.randn(shape, generator=source)
+    results, before = [], torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for module in (casts_reference, casts_cpu):
+            stored, taken = torch.empty(shape), start.clone()
+            module.scale_bytes(codes, torch.tensor(scale), stored)
+            module.subtract_bytes(codes, torch.tensor(scale), taken)
+            results.append((stored, taken))
+    finally:
+        torch.set_num_threads(before)
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    for found, expected in zip(results[0], (codes.float() * scale, start - codes.float() * scale), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)

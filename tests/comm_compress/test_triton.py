@@ -164,10 +164,12 @@ def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | No
         assert re.search(rf"cvt\.rn\.{'bf16' if narrow == torch.bfloat16 else 'f16'}(x2)?\.f32", assembly["_cast"])
         casts_cuda.sum_rows(rows.to(narrow), rows[0])
     casts_cuda.round_to_bytes(rows, rows[0, 0], exponents.view(torch.int8))
+    casts_cuda.scale_bytes(exponents.view(torch.int8), rows[0, 0], rows)
+    casts_cuda.subtract_bytes(exponents.view(torch.int8), rows[0, 0], rows)
     powers_cuda.sum_powers(exponents, signs, rows[0])
     powers_cuda.sum_window(lowest, exponents, rows[0])
     names = {f"_{verb}_{what}" for verb in ("encode", "decode") for what in ("powers", "window")}
-    assert assembly.keys() == names | {"_peaks", "_cast", "_round", "_sum"}
+    assert assembly.keys() == names | {"_peaks", "_cast", "_round", "_bytes", "_sum"}
     assert not re.search(r"\bfma\.", assembly["_peaks"])  # which stores nothing: an atomic maximum
     for name in assembly.keys() - {"_peaks"}:
         as_written(assembly[name])

@@ -338,6 +338,20 @@ def test_whole_numbers(dtype: torch.dtype, factor: float) -> None:
     assert torch.equal(results[0], results[2])
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.3, torch.nan])
+def test_whole_numbers_times_a_scale(scale: float) -> None:
+    codes = torch.arange(-128, 128, dtype=torch.int8).repeat(2, 40)[:, 3:-2]
+    start = torch.randn(codes.shape, generator=torch.Generator().manual_seed(0))
+    results = []
+    for kernel, device in ((casts_reference, CPU), (casts_cpu, CPU), (casts_cuda, HERE)):
+        stored, taken = torch.empty(codes.shape, device=device), start.to(device, copy=True)
+        kernel.scale_bytes(codes.to(device), torch.tensor(scale, device=device), stored)
+        kernel.subtract_bytes(codes.to(device), torch.tensor(scale, device=device), taken)
+        results.append(torch.cat([stored, taken]).cpu())
+    assert same_bits(results[0], results[1])
+    assert same_bits(results[0], results[2])
+
+
 @pytest.mark.parametrize(
     "to",
     [
