@@ -14,6 +14,7 @@ from torch import Tensor
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded, Field, Layout
 from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.methods.thin import times
 from comm_compress.registry import register, require
 from comm_compress.rounds import AllReduce, Exchange, Gather, Reduced, ReduceScatterRounds, Request, Sum
 from comm_compress.state import State
@@ -108,7 +109,7 @@ class GradiVeQ(Compressor):
         turn = self._turn(state.tick, bases is not None)
         if turn == "compress":
             assert bases is not None
-            return (yield from self._compressed(rows, bases, state.rank))
+            return (yield from self._compressed(rows, bases, state))
         message = UNCOMPRESSED.encode(rows.clone(), state)  # it outlives the rows, which error feedback writes to
         total = UNCOMPRESSED.decode_sum((yield Exchange(message)))
         if turn != "plain" and self._learns(total.numel()):
@@ -119,9 +120,10 @@ class GradiVeQ(Compressor):
         """U U^T (x_r - mu / W) + mu / W, float32, or the plain rows."""
         if isinstance(sent, Encoded):
             return UNCOMPRESSED.decode(sent)
-        world = sent.codes.shape[0]
-        slices = sent.codes @ sent.bases.basis.mT + (sent.bases.mean / world).unsqueeze(1)
-        return slices.flatten(1)[:, : sent.n]
+        out = torch.empty(sent.codes.shape[0], sent.n, device=sent.codes.device)
+        for codes, basis, mean, row in zip(sent.codes, *sent.bases, out, strict=True):
+            _decode(codes, basis, mean / len(out), row)
+        return out
 
     def cycle_bytes(self, n: int, world: int, dimensions: int, itemsize: int = 4) -> int:
         """Bytes that one rank sends to others in one cycle of ``refresh_every`` reduce-scatters of ``[world, n]``.
@@ -153,18 +155,23 @@ class GradiVeQ(Compressor):
         """d, unless the energy decides."""
         return self.config.dimensions or max(1, round(self.config.ratio * self.config.slice_size))
 
-    def _sliced(self, rows: Tensor) -> Tensor:
-        """``[W, slices, K]`` float32, the last slice filled up with zeros."""
+    def _coded(self, rows: Tensor, bases: _Bases) -> Tensor:
+        """``[W, slices, d]``: the codes of ``rows`` ``[W, n]``, whose last slice counts as filled up with zeros."""
         size, (world, n) = self.config.slice_size, rows.shape
-        return F.pad(rows.float(), (0, -n % size)).view(world, -1, size)
+        rows, whole = rows.float(), n // size * size
+        last = F.pad(rows[:, whole:], (0, -n % size))
+        slices = [part.unfold(1, size, size) for part in (rows[:, :whole], last) if part.numel()]
+        codes = torch.cat([times(part, bases.basis) for part in slices], 1)
+        return codes.sub_((bases.mean / world).unsqueeze(1) @ bases.basis)
 
-    def _compressed(self, rows: Tensor, bases: _Bases, rank: int) -> ReduceScatterRounds:
-        world, n = rows.shape
-        codes = (self._sliced(rows) - (bases.mean / world).unsqueeze(1)) @ bases.basis
+    def _compressed(self, rows: Tensor, bases: _Bases, state: State) -> ReduceScatterRounds:
+        n = rows.shape[1]
+        codes = self._coded(rows, bases)
         layout = Layout(Field("codes", torch.float32, codes[0].numel(), "values"))
         summed = yield Sum(Encoded(codes.flatten(1).view(torch.uint8), layout, n), torch.float32)
-        slices = summed["codes"].view(codes[0].shape) @ bases.basis[rank].T + bases.mean[rank]
-        return Reduced(slices.flatten()[:n], _Codes(n, codes, bases))
+        total = state.result((n,), rows.device)
+        _decode(summed["codes"].view(codes[0].shape), bases.basis[state.rank], bases.mean[state.rank], total)
+        return Reduced(total, _Codes(n, codes, bases))
 
     def _learn(self, total: Tensor, renew: bool, state: State) -> Generator[Request, Any, None]:
         """Take this rank's total as samples; when it was the last of them, agree on new bases."""
@@ -209,6 +216,16 @@ class GradiVeQ(Compressor):
 def _stored(state: State) -> _Bases | None:
     basis, mean = state.get("basis"), state.get("mean")
     return None if basis is None or mean is None else _Bases(basis, mean)
+
+
+def _decode(codes: Tensor, basis: Tensor, mean: Tensor, out: Tensor) -> None:
+    """``codes`` ``[slices, d]`` times ``basis`` ``[K, d]`` plus ``mean`` ``[K]`` to ``out`` ``[n]``, all float32."""
+    size = len(mean)
+    whole = len(out) // size
+    torch.addmm(mean, codes[:whole], basis.T, out=out[: whole * size].view(whole, size))
+    rest = out[whole * size :]
+    if rest.numel():
+        rest.copy_((codes[-1] @ basis.T + mean)[: rest.numel()])
 
 
 def _moments(slices: Tensor) -> Tensor:

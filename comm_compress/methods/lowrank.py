@@ -16,7 +16,7 @@ from comm_compress.compressor import Codec
 from comm_compress.encoded import ByteCount, Encoded
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.nested_values import value_codec
-from comm_compress.methods.orthonormal import orthonormal
+from comm_compress.methods.thin import orthonormal, times
 from comm_compress.registry import register, require
 from comm_compress.segments import Segment, Spans, put_columns, take_columns
 from comm_compress.state import State
@@ -77,10 +77,27 @@ class _Matrix(NamedTuple):
     def num_values(self) -> int:
         return self.long * self.r + self.whole * self.short
 
-    def tall(self, row: Tensor) -> Tensor:
+    @property
+    def is_tall(self) -> bool:
+        return self.a >= self.b
+
+    def within(self, row: Tensor) -> Tensor:
+        """The matrix in a row, ``[a, b]``: a view."""
+        return row[self.start : self.stop].view(self.a, self.b)
+
+    def lines(self, row: Tensor) -> Tensor:
         """The matrix in a row, ``[long, short]``: a view."""
-        matrix = row[self.start : self.stop].view(self.a, self.b)
-        return matrix if self.a >= self.b else matrix.t()
+        return self.within(row) if self.is_tall else self.within(row).t()
+
+    def lengths(self, row: Tensor) -> Tensor:
+        """Of the lines in a row (float32), float32 ``[long]``."""
+        values = row[self.start : self.stop]
+        along = kernels.lines_of((kernels.Shape(self.a, self.b, columns=not self.is_tall),), row.device)
+        if self.is_tall:
+            squares = kernels.row_energies(values, along)
+        else:
+            squares = kernels.column_energies(values, values.new_ones(self.a), along)
+        return (squares * self.short).sqrt().float()
 
 
 class _Factors(NamedTuple):
@@ -129,7 +146,7 @@ class LowRank(Codec):
         sizes = [m.short * m.r for m in matrices]
         factors = [
             [
-                _factor(m, m.tall(row), v.view(m.short, m.r))
+                _factor(m, row, v.view(m.short, m.r))
                 for m, v in zip(matrices, start.split_with_sizes(sizes), strict=True)
             ]
             for row, start in zip(rows.float(), starts, strict=True)
@@ -148,7 +165,7 @@ class LowRank(Codec):
 
     def decode(self, encoded: Encoded) -> Tensor:
         """``[R, n]``, float32."""
-        out = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
+        out = torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for i, row in enumerate(out):
             self._decode_row(encoded.row(i), row)
         return out
@@ -186,36 +203,32 @@ class LowRank(Codec):
         for m, which, exponents, right, left, whole in zip(
             matrices, index, scales, rights, parts[::2], parts[1::2], strict=True
         ):
-            lines = left.view(m.r, m.long).t().contiguous() @ right.t()
-            lines[which] = whole.view(m.whole, m.short)
-            if m.scaled:
-                lines *= torch.exp2(exponents.float())[:, None]
-            m.tall(out).copy_(lines)
+            lengths = torch.exp2(exponents.float()) if m.scaled else left.new_ones(m.long)
+            factor = left.view(m.r, m.long) * lengths
+            torch.mm(*((factor.t(), right.t()) if m.is_tall else (right, factor)), out=m.within(out))
+            m.lines(out)[which] = whole.view(m.whole, m.short) * lengths[which, None]
         others = _others(matrices, out.numel())
         put_columns(_decoded(self.rest, reader.rest(), sum(b - a for a, b in others)), others, out)
 
 
-def _factor(m: _Matrix, lines: Tensor, start: Tensor) -> _Factors:
-    """``lines`` ``[long, short]``, ``start`` ``[short, r]``."""
-    exponents = lines.new_empty(0, dtype=torch.int8)
-    index = lines.new_empty(0, dtype=torch.int64)
-    whole = lines[index]
+def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:
+    """Of the matrix in a float32 ``row``; ``start`` ``[short, r]``. Factors are scaled instead of lines."""
+    lines, weights = m.lines(row), row.new_ones(m.long)
+    exponents, index = row.new_empty(0, dtype=torch.int8), row.new_empty(0, dtype=torch.int64)
     if m.scaled or m.whole:
-        lengths = torch.linalg.vector_norm(lines, dim=1)
-        weights = torch.ones_like(lengths)
+        lengths = m.lengths(row)
         if m.scaled:
             exponents = torch.frexp(lengths).exponent.clamp(-126, 127).to(torch.int8)
             weights = torch.exp2(-exponents.float())
         if m.whole:
             index = lengths.topk(m.whole).indices.sort().values
-            whole = lines[index] * weights[index, None]
-            weights[index] = 0
-        lines = lines * weights[:, None]
-    turned = lines @ start
-    right = orthonormal(((turned / _peak(turned)).t() @ lines).t()).bfloat16()  # faster than lines.t() @ turned
+    whole = lines[index] * weights[index, None]
+    weights[index] = 0
+    turned = times(lines, start) * weights[:, None]
+    right = orthonormal(times(lines.t(), turned / _peak(turned) * weights[:, None])).bfloat16()
     rounded = right.float()
     gram = torch.linalg.inv_ex(rounded.t() @ rounded).inverse
-    return _Factors(exponents, index, whole, ((lines @ rounded) @ gram).t(), right)
+    return _Factors(exponents, index, whole, ((times(lines, rounded) * weights[:, None]) @ gram).t(), right)
 
 
 def _message(

@@ -14,7 +14,7 @@ from comm_compress import kernels, nonfinite
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import Encoded
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.orthonormal import orthonormal
+from comm_compress.methods.thin import orthonormal, times
 from comm_compress.registry import register, require
 from comm_compress.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request
 from comm_compress.segments import Segment, Spans, put_columns, take_columns
@@ -117,7 +117,7 @@ class PowerSGD(Compressor):
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
         plan = self._plan(rows.shape[1], rows.shape[0], state.segments)
-        total = torch.zeros(rows.shape[1], device=rows.device)
+        total = state.result((rows.shape[1],), rows.device).zero_()
         plain = UNCOMPRESSED.encode(take_columns(rows, plan.plain), state)
         if plan.plain:
             put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), plan.plain, total)
@@ -133,7 +133,8 @@ class PowerSGD(Compressor):
         """Write this rank's rows of every P Q^T to ``total``; was the input finite on all ranks?"""
         world, gradient = rows.shape[0], rows.float()
         starts = self._starts(matrices, rows.device, state)
-        lefts = [_times(m.chunks(gradient), orthonormal(q))[: m.a] for m, q in zip(matrices, starts, strict=True)]
+        lefts = [times(m.chunks(gradient), orthonormal(q)) for m, q in zip(matrices, starts, strict=True)]
+        lefts = [left.flatten(0, 1)[: m.a] for m, left in zip(matrices, lefts, strict=True)]
         summed = yield AllReduce(_joined([*lefts, _nan_unless_finite(rows)]), "sum", "values")
         # All ranks see that a step is void, or none does: they must keep the same right factors.
         finite = torch.isfinite(summed).all()
@@ -141,11 +142,11 @@ class PowerSGD(Compressor):
         factors = []
         for m, p in zip(matrices, _split(summed, [(m.a, m.rank) for m in matrices]), strict=True):
             left = m.spread(torch.where(finite, orthonormal(p), 0), world)
-            factors.append(_Factors(m, left, _transpose_times(m.chunks(gradient), left)))
+            factors.append(_Factors(m, left, times(m.chunks(gradient).mT, left).sum(0)))
         agreed = yield AllReduce(_joined([f.right for f in factors]), "sum", "values")
         rights = _split(agreed, [(m.b, m.rank) for m in matrices])
         for (m, left, _), right in zip(factors, rights, strict=True):
-            total[m.start : m.stop] = (left[state.rank] @ right.T).flatten()
+            torch.mm(left[state.rank], right.T, out=total[m.start : m.stop].view(m.chunk, m.b))
         if self.config.warm_start:
             usable = finite & torch.isfinite(agreed).all()
             state.propose("right_factors", torch.where(usable, agreed, _joined(starts)))
@@ -205,16 +206,6 @@ class PowerSGD(Compressor):
         for a, b in sent.spans:
             target[:, a:b] = 0
         return target
-
-
-def _times(chunks: Tensor, right: Tensor) -> Tensor:
-    """M Q, ``[W * chunk, r]``, of a strided view ``[W, chunk, b]`` that is not copied."""
-    return torch.bmm(chunks, right.expand(chunks.shape[0], -1, -1)).flatten(0, 1)
-
-
-def _transpose_times(chunks: Tensor, left: Tensor) -> Tensor:
-    """M^T P, ``[b, r]``."""
-    return torch.bmm(chunks.transpose(1, 2), left).sum(0)
 
 
 def _nan_unless_finite(rows: Tensor) -> Tensor:
