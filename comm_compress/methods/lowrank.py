@@ -110,6 +110,16 @@ class _Factors(NamedTuple):
     right: Tensor  # bfloat16 [short, r], orthonormal to its rounding
 
 
+class _Product(NamedTuple):
+    """What was sent of a matrix: ``first @ second`` ``[a, b]``, but for the lines at ``places``, ``[whole, short]``."""
+
+    matrix: _Matrix
+    first: Tensor
+    second: Tensor
+    places: Tensor
+    whole: Tensor
+
+
 @register("lowrank", LowRankConfig, error_feedback=True)
 class LowRank(Codec):
     """M ~ D (S + U V^T): the largest lines as they are, the others by factors with a step of subspace iteration.
@@ -167,8 +177,23 @@ class LowRank(Codec):
         """``[R, n]``, float32."""
         out = torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for i, row in enumerate(out):
-            self._decode_row(encoded.row(i), row)
+            products, others, rest = self._parts(encoded.row(i), encoded.n)
+            for m, first, second, places, whole in products:
+                torch.mm(first, second, out=m.within(row))
+                m.lines(row)[places] = whole
+            put_columns(rest, others, row)
         return out
+
+    def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
+        """Matrix by matrix: never a second copy of the gradient."""
+        for i, row in enumerate(target):
+            products, others, rest = self._parts(sent.row(i), sent.n)
+            for m, first, second, places, whole in products:
+                left = m.lines(row)[places] - whole
+                m.within(row).addmm_(first, second, alpha=-1)
+                m.lines(row)[places] = left
+            put_columns(take_columns(row, others) - rest, others, row)
+        return target
 
     def _matrices(self, n: int, segments: Sequence[Segment]) -> list[_Matrix]:
         """Which columns go as factors."""
@@ -190,7 +215,8 @@ class LowRank(Codec):
             return kept
         return kernels.uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
-    def _decode_row(self, message: Tensor, out: Tensor) -> None:
+    def _parts(self, message: Tensor, n: int) -> tuple[list[_Product], Spans, Tensor]:
+        """What a row's message says: of its matrices, and of the other columns."""
         reader = _Reader(message)
         count, size = HEAD.unpack(reader.raw(HEAD.size))
         matrices = [_Matrix(*MATRIX_HEAD.unpack(reader.raw(MATRIX_HEAD.size))) for _ in range(count)]
@@ -200,15 +226,16 @@ class LowRank(Codec):
         sizes = [part for m in matrices for part in (m.r * m.long, m.whole * m.short)]
         values = _decoded(self.values, reader.take(torch.uint8, size), sum(sizes))
         parts = torch.split_with_sizes(values, sizes)
+        products = []
         for m, which, exponents, right, left, whole in zip(
             matrices, index, scales, rights, parts[::2], parts[1::2], strict=True
         ):
             lengths = torch.exp2(exponents.float()) if m.scaled else left.new_ones(m.long)
             factor = left.view(m.r, m.long) * lengths
-            torch.mm(*((factor.t(), right.t()) if m.is_tall else (right, factor)), out=m.within(out))
-            m.lines(out)[which] = whole.view(m.whole, m.short) * lengths[which, None]
-        others = _others(matrices, out.numel())
-        put_columns(_decoded(self.rest, reader.rest(), sum(b - a for a, b in others)), others, out)
+            pair = (factor.t(), right.t()) if m.is_tall else (right, factor)
+            products.append(_Product(m, *pair, which, whole.view(m.whole, m.short) * lengths[which, None]))
+        others = _others(matrices, n)
+        return products, others, _decoded(self.rest, reader.rest(), sum(b - a for a, b in others))
 
 
 def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:

@@ -106,6 +106,19 @@ def test_scaled_lines_each_have_the_same_relative_error_whatever_their_size(seed
     assert torch.equal(scaled.view(64, 20), plain.view(64, 20) * powers)
 
 
+@pytest.mark.parametrize("values", ["int8", "onebit", "identity"])  # onebit makes something of the zeros of whole lines
+@pytest.mark.parametrize("line_scales", [False, True])
+@pytest.mark.parametrize("shape", [(60, 40), (40, 60)])
+def test_what_is_left_is_what_was_not_sent(shape: tuple[int, int], line_scales: bool, values: str) -> None:
+    """Without a second copy of the gradient; the odd columns are a vector that goes by ``rest``."""
+    segments = segments_of([("bias", (7,)), ("weight", shape)], 1)
+    method = codec("lowrank", {"rank": 2, "lines": 0.1, "line_scales": line_scales, "values": values})
+    rows = random(1, segments[-1].stop)
+    encoded = method.encode(rows, state_of(segments))
+    left = method.subtract_contribution(rows.clone(), encoded)
+    torch.testing.assert_close(left, rows - method.decode(encoded), rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("lines", [0.0, 0.02])
 @pytest.mark.parametrize("line_scales", [False, True])
 def test_bits_are_those_of_the_formula(lines: float, line_scales: bool) -> None:
