@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from comm_compress import nonfinite
 from comm_compress.compressor import Compressor
 from comm_compress.encoded import ByteCount, Encoded
 from comm_compress.rounds import AllGatherRounds, Gather, ReduceScatterRounds
@@ -27,28 +28,27 @@ class Delta(Compressor):
     of a step costs 8 bytes a peer and brings the same parameters. Rows are ragged: nothing; or a flag byte,
     and the row's own bytes or the change.
 
-    The gathered rows are the replica itself: read them, do not write to them.
+    The gathered rows are the replica itself, which the next gather advances in place (fresh memory would take a CPU
+    longer than the arithmetic): read them before it, and do not write to them.
     """
 
     for_gradients = False
     for_parameters = True
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """Send the change of this rank's row, apply those of all."""
+        """Send the change of this rank's row, advance the replicas of all."""
         source = self._source(row, state)
-        replicas = state.get("replicas")
-        if replicas is not None and (replicas.shape != (state.world, row.numel()) or replicas.dtype != source.dtype):
+        shape, replicas = (state.world, row.numel()), state.get("replicas")
+        if replicas is not None and (replicas.shape != shape or replicas.dtype != source.dtype):
             replicas = None  # on all ranks alike: another world size, or another precision
         message, count = self._message(row, source, replicas, state)
         received = yield Gather(Encoded.ragged([message], row.numel(), [count]))
-        if replicas is not None and not any(received.lengths):
-            return replicas
-        gathered = torch.empty(state.world, row.numel(), dtype=source.dtype, device=row.device)
-        for r in range(received.num_rows):
-            gathered[r] = self._advanced(received.row(r), replicas, r, row.dtype, state)
-        self._learn(replicas, gathered, state)
-        state.put("replicas", gathered)
-        return gathered
+        followed = torch.empty(shape, dtype=source.dtype, device=row.device) if replicas is None else replicas
+        if replicas is None or any(received.lengths):
+            for r, replica in enumerate(followed):
+                self._follow(replica, received.row(r), replicas is not None, row.dtype, r, state)
+        state.put("replicas", followed)
+        return followed
 
     def _message(self, row: Tensor, source: Tensor, replicas: Tensor | None, state: State) -> tuple[Tensor, ByteCount]:
         if replicas is not None:
@@ -61,27 +61,23 @@ class Delta(Compressor):
         data = row.contiguous().view(torch.uint8)
         return _flagged(WHOLE, data), ByteCount(values=data.numel(), metadata=FLAG_BYTES)
 
-    def _advanced(
-        self, message: Tensor, replicas: Tensor | None, rank: int, dtype: torch.dtype, state: State
-    ) -> Tensor:
-        """A rank's row after its message."""
+    def _follow(
+        self, replica: Tensor, message: Tensor, known: bool, dtype: torch.dtype, rank: int, state: State
+    ) -> None:
+        """Bring a rank's replica up to its message; unless it is ``known``, it is no more than memory."""
         if message.numel() and message[0] == WHOLE:
-            return message[FLAG_BYTES:].clone().view(dtype)  # the clone is aligned
-        if replicas is None:
+            replica.copy_(message[FLAG_BYTES:].clone().view(dtype))  # the clone is aligned
+        elif not known:
             raise ValueError(
                 f"{self.name}: another rank sent a change of parameters that this rank has not seen: load the "
                 "compressor's state on all ranks or on none"
             )
-        if not message.numel():
-            return replicas[rank]
-        return self._apply(self._expected(replicas, rank, state), message[FLAG_BYTES:].clone())
+        elif message.numel():
+            self._advance(replica, message[FLAG_BYTES:].clone(), rank, state)
 
     def _expected(self, replicas: Tensor, rank: int, state: State) -> Tensor:
         """What a rank's row is thought to be before its message says how it differs."""
         return replicas[rank]
-
-    def _learn(self, replicas: Tensor | None, gathered: Tensor, state: State) -> None:
-        """All rows have moved on from ``replicas`` (None: they are the first ones)."""
 
     def _source(self, row: Tensor, state: State) -> Tensor:
         """What replicas follow: ``row``, or what it was rounded from."""
@@ -96,8 +92,8 @@ class Delta(Compressor):
         """The bytes that bring ``expected`` to ``row``; None: send the row."""
 
     @abstractmethod
-    def _apply(self, expected: Tensor, data: Tensor) -> Tensor:
-        """A new row from what was expected and the bytes of a change."""
+    def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
+        """Bring a rank's replica, in place, from what was expected to its new row, by the bytes of a change."""
 
     def _sent_whole(self, row: Tensor, state: State) -> None:
         """The row is on its way as it is."""
@@ -131,14 +127,24 @@ class LossyDelta(Delta):
         return last is not None and same_bits(row, last)
 
     def _change(self, row: Tensor, expected: Tensor, state: State) -> tuple[Tensor, ByteCount] | None:
-        difference = row.float() - expected
-        if not bool(torch.isfinite(difference).all()):
+        difference = torch.sub(row.float(), expected.float(), out=self._scratch(row, state))
+        if not bool(nonfinite.all_finite(difference)):
             return None
-        state.put("last", row.clone())
+        self._keep(row, state)
         return self._encoded(difference, row, state)
 
+    def _scratch(self, row: Tensor, state: State) -> Tensor:
+        """Float32 ``[n]``, for one difference at a time."""
+        return state.scratch("difference", tuple(row.shape), torch.float32, row.device)
+
     def _sent_whole(self, row: Tensor, state: State) -> None:
-        state.put("last", row.clone())
+        self._keep(row, state)
+
+    def _keep(self, row: Tensor, state: State) -> None:
+        last = state.get("last")
+        if last is None or last.shape != row.shape or last.dtype != row.dtype:
+            last = torch.empty_like(row)
+        state.put("last", last.copy_(row))
 
 
 def _flagged(flag: int, data: Tensor) -> Tensor:

@@ -46,18 +46,12 @@ class DeltaConfig:
 
 
 class QuantizedDelta(LossyDelta):
-    """replica <- expected + q(row - expected): the weight half of SDP4Bit (arXiv 2410.15526), where expected = replica.
+    """replica <- replica + q(row - replica): the weight half of SDP4Bit (arXiv 2410.15526).
 
     The difference is always taken to what receivers have, so an error is made good in the next step: it is fed
     back by construction, does not accumulate, and stays within q's bound for the changes of one step. With
     absmax blocks of b bits, |replica - row| <= max|change in the block| / (2^b - 2), and the rounding of the
     row's dtype. Bits an element: those of q.
-
-    With ``predict`` p, expected = replica + p (replica - the one before): optimizers with momentum take steps that
-    resemble the last one, so that less is left to send (differential pulse code modulation; not in the paper).
-    Where Adam's gradients are white noise, beta1 = 0.9 and p = 0.8, the error of q about halves at nearly the same
-    bits. It keeps the last change of all rows, a third copy of the unsharded parameters. The bound is then one of
-    row - expected.
     """
 
     def __init__(self, config: DeltaConfig) -> None:
@@ -67,27 +61,60 @@ class QuantizedDelta(LossyDelta):
         wanted = "a method that encodes row by row and may carry parameters or their changes"
         require(carries, "values", config.values, wanted)
         assert isinstance(codec, Codec)
-        # an element that is left out would drift on by itself
-        steady = not config.predict or codec.for_parameters or codec.every_element
-        require(steady, "predict", config.predict, "0 with values that leave elements out")
-        self.codec, self.predict, self.needs_segments = codec, config.predict, codec.needs_segments
-
-    def _expected(self, replicas: Tensor, rank: int, state: State) -> Tensor:
-        moved = state.get("moved") if self.predict else None
-        replica = replicas[rank].float()
-        return replica if moved is None else replica + self.predict * moved[rank].float()
-
-    def _learn(self, replicas: Tensor | None, gathered: Tensor, state: State) -> None:
-        if self.predict:
-            moved = torch.zeros_like(gathered) if replicas is None else gathered - replicas
-            state.put("moved", torch.where(torch.isfinite(moved), moved, 0))
+        self.codec, self.needs_segments = codec, codec.needs_segments
 
     def _encoded(self, difference: Tensor, row: Tensor, state: State) -> tuple[Tensor, ByteCount]:
         encoded = self.codec.encode(difference.unsqueeze(0), state.child("values", state.segments))
         return encoded.row(0), encoded.byte_count(0)
 
-    def _apply(self, expected: Tensor, data: Tensor) -> Tensor:
-        return expected + self.codec.decode(self.codec.received(data, expected.numel()))[0]
+    def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
+        replica += self._difference(replica, data, state)
+
+    def _difference(self, replica: Tensor, data: Tensor, state: State) -> Tensor:
+        received = self.codec.received(data, replica.numel())
+        return self.codec.decode_into(received, self._scratch(replica, state).unsqueeze(0))[0]
+
+
+class PredictedDelta(QuantizedDelta):
+    """replica <- expected + q(row - expected), expected = replica + p (replica - the one before), p = ``predict``.
+
+    Optimizers with momentum take steps that resemble the last one, so that less is left to send (differential pulse
+    code modulation; not in the paper). Where Adam's gradients are white noise, beta1 = 0.9 and p = 0.8, the error of q
+    about halves at nearly the same bits. It keeps the last change of all rows, a third copy of the unsharded
+    parameters. The bound on the error is then one of row - expected.
+    """
+
+    def __init__(self, config: DeltaConfig) -> None:
+        super().__init__(config)
+        # an element that is left out would drift on by itself
+        steady = self.codec.for_parameters or self.codec.every_element
+        require(steady, "predict", config.predict, "0 with values that leave elements out")
+        self.predict = config.predict
+
+    def _expected(self, replicas: Tensor, rank: int, state: State) -> Tensor:
+        return self._ahead(replicas[rank], rank, state)
+
+    def _ahead(self, replica: Tensor, rank: int, state: State) -> Tensor:
+        return replica.float() + self.predict * self._moved(replica, state)[rank].float()
+
+    def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
+        replica.copy_(self._ahead(replica, rank, state) + self._difference(replica, data, state))
+
+    def _follow(
+        self, replica: Tensor, message: Tensor, known: bool, dtype: torch.dtype, rank: int, state: State
+    ) -> None:
+        before = replica.clone()
+        super()._follow(replica, message, known, dtype, rank, state)
+        change = replica - before if known else torch.zeros_like(replica)
+        self._moved(replica, state)[rank] = torch.where(torch.isfinite(change), change, 0)
+
+    def _moved(self, replica: Tensor, state: State) -> Tensor:
+        """``[W, n]``: the last change of all replicas."""
+        moved, shape = state.get("moved"), (state.world, replica.numel())
+        if moved is None or moved.shape != shape or moved.dtype != replica.dtype:
+            moved = replica.new_zeros(shape)
+            state.put("moved", moved)
+        return moved
 
 
 @register("delta", DeltaConfig)
@@ -95,4 +122,6 @@ def delta(config: DeltaConfig) -> Compressor:
     """Changes of parameters: quantised (default), on a grid, or bit for bit."""
     if config.mode == "lossless":
         return LosslessDelta()
-    return GridDelta(config.step) if config.mode == "grid" else QuantizedDelta(config)
+    if config.mode == "grid":
+        return GridDelta(config.step)
+    return PredictedDelta(config) if config.predict else QuantizedDelta(config)

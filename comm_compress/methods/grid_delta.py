@@ -42,9 +42,8 @@ class GridDelta(LossyDelta):
         scales = Scales.of_rows(energies, lines)
         return message_of(scales, quantised(difference, scales, NEAREST))
 
-    def _apply(self, expected: Tensor, data: Tensor) -> Tensor:
-        moved = expected.float()
-        if moved is expected:
-            moved = moved.clone()
+    def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
+        moved = replica.float()  # itself where it is float32
         add_message(data, moved)
-        return moved
+        if moved is not replica:
+            replica.copy_(moved)

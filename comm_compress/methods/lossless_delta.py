@@ -43,11 +43,11 @@ class LosslessDelta(Delta):
         count = ByteCount(values=coded.numel() + raw_bits.numel(), metadata=SYMBOL_HEAD.size)
         return torch.cat([head, coded, raw_bits]), count
 
-    def _apply(self, expected: Tensor, data: Tensor) -> Tensor:
+    def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
         (size,) = SYMBOL_HEAD.unpack(data[: SYMBOL_HEAD.size].cpu().numpy().tobytes())
         end = SYMBOL_HEAD.size + size
-        symbols = kernels.rans_decode(data[SYMBOL_HEAD.size : end], expected.numel(), *_contexts(expected))
-        return kernels.ulp_apply(expected, symbols.to(expected.device), data[end:])
+        symbols = kernels.rans_decode(data[SYMBOL_HEAD.size : end], replica.numel(), *_contexts(replica))
+        replica.copy_(kernels.ulp_apply(replica, symbols.to(replica.device), data[end:]))
 
 
 def _contexts(replica: Tensor) -> tuple[Tensor, int]:
