@@ -67,7 +67,8 @@ class Ecsq(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Ragged rows."""
-        return self._encode(rows.float().clone(memory_format=torch.contiguous_format), state)
+        target = state.scratch("target", tuple(rows.shape), torch.float32, rows.device)
+        return self._encode(target.copy_(rows), state)
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """The same; what the codes lose is left where they were made."""
