@@ -49,6 +49,7 @@ class BaseHandle(ABC):
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """This rank's states by "operation/unit": nested dicts of tensors and plain values. Call it between steps.
 
+        The tensors are the states' own, which the next step changes: save or copy them before it.
         Every rank has its own: torch.save it to a file of the rank's, or put it under a key with the rank in it when
         one checkpoint collects all ranks (DCP keeps one copy of a plain tensor that several ranks save under a name).
         Each entry also says whose it is (``world``, ``rank``) and how its rows are laid out (``layouts``),
