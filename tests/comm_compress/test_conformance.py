@@ -47,7 +47,8 @@ def _real(name: str, config: dict[str, Any], inputs: list[Tensor]) -> list[Any]:
             else compressor.all_gather(inputs[rank][0] * (step + 1), state)
         )
         result = transport.run(rounds, group, collective)
-        totals.append((result.total if compressor.for_gradients else result.float()).numpy())
+        result = result.total if compressor.for_gradients else result.float()
+        totals.append(result.clone().numpy())  # gathered rows may be replicas, which the next gather advances
     return [totals, collective.bytes.total]
 
 
