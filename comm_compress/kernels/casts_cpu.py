@@ -55,7 +55,7 @@ def subtract_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
 
 
 def _of_bytes(kernel: Callable[..., None], codes: Tensor, scale: Tensor, out: Tensor) -> None:
-    codes, vectors = codes.contiguous(), -(-codes.shape[1] // LANES)
+    vectors = -(-codes.shape[1] // LANES)
     for row in range(codes.shape[0]):
         over_blocks(kernel, vectors, LANES, codes[row].view(torch.uint8).numpy(), np.float32(scale), out[row].numpy())
 

@@ -189,9 +189,9 @@ class LowRank(Codec):
         for i, row in enumerate(target):
             products, others, rest = self._parts(sent.row(i), sent.n)
             for m, first, second, places, whole in products:
-                left = m.lines(row)[places] - whole
+                rounding = m.lines(row)[places] - whole
                 m.within(row).addmm_(first, second, alpha=-1)
-                m.lines(row)[places] = left
+                m.lines(row)[places] = rounding
             put_columns(take_columns(row, others) - rest, others, row)
         return target
 

@@ -88,6 +88,19 @@ def gather(method: cc.Compressor, rows: list[Tensor], states: list[State]) -> tu
     return outcome.results, outcome.sent
 
 
+@pytest.mark.parametrize("config", [{}, PREDICTS, LOSSLESS, {"mode": "grid"}], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_replicas_advance_where_they_are(config: dict[str, Any], dtype: torch.dtype) -> None:
+    """No second copy of the unsharded parameters: what was gathered is the replica, and moves with the next gather."""
+    method, states = build("delta", config), simulate.states(2)
+    rows = [torch.randn(500, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(2)]
+    (first, _), _ = gather(method, rows, states)
+    before = first.clone()
+    (second, _), _ = gather(method, [row * 1.1 for row in rows], states)
+    assert second.data_ptr() == first.data_ptr()
+    assert not torch.equal(second, before)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=15, deadline=None)
 @given(
