@@ -78,7 +78,7 @@ class Compressor(ABC):
 
     def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
         """The rounds of one reduce-scatter of the residual's target; what it leaves out goes to ``residual.new``."""
-        target = residual.target(rows)
+        target = kernels.residual_target(rows, residual)
         reduced: Reduced = yield from self.reduce_scatter(target, state)
         self.subtract_contribution(target, reduced.sent)
         return reduced
@@ -146,7 +146,7 @@ class Codec(Compressor):
 
         Three passes over memory; a method with a fused kernel needs one.
         """
-        target = residual.target(rows)
+        target = kernels.residual_target(rows, residual)
         encoded = self.encode(target, state)
         self.subtract_contribution(target, encoded)
         return encoded

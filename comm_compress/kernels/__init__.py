@@ -17,11 +17,13 @@ from torch import Tensor
 
 from comm_compress.kernels.block_code import BlockCode
 from comm_compress.kernels.lines import Lines, Shape, line_bytes, line_scales, lines_of
+from comm_compress.kernels.powers_reference import POWER_BLOCK
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.sketch_reference import WINDOW
 from comm_compress.workspace import Scratch, fresh
 
 __all__ = [
+    "POWER_BLOCK",
     "WINDOW",
     "BlockCode",
     "Lines",
@@ -61,6 +63,7 @@ __all__ = [
     "random_subset",
     "rans_decode",
     "rans_encode",
+    "residual_target",
     "round_to_bytes",
     "row_energies",
     "scale_bytes",
@@ -77,6 +80,12 @@ __all__ = [
     "unpack",
     "unpack_trits",
 ]
+
+
+def residual_target(rows: Tensor, residual: Residual) -> Tensor:
+    """`Residual.target`: ``rows + decay * old``, written to ``residual.new``."""
+    target: Tensor = _topic("residual", rows).residual_target(rows, residual)
+    return target
 
 
 def encode_blocks(
@@ -213,7 +222,7 @@ def sum_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
 def encode_window(
     rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
 ) -> None:
-    """Powers of two in a byte each, under the row's largest; see `powers_reference.encode_window`."""
+    """Powers of two in a byte each, under their block's largest; see `powers_reference.encode_window`."""
     _topic("powers", rows).encode_window(rows, key, lowest, codes, residual)
 
 

@@ -27,7 +27,7 @@ from comm_compress.kernels.random_cpu import load_fractions, noise_piece
 from comm_compress.kernels.random_reference import SHARED
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import NOTHING
-from comm_compress.kernels.stream_cpu import fence, stream
+from comm_compress.kernels.stream_cpu import FAR, NEAR, fence, prefetch, stream
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
@@ -52,7 +52,6 @@ from comm_compress.kernels.vectors import (
 )
 
 PIECE = TILE  # elements whose random bits are drawn together
-FAR = 1 << 20  # elements of a sum that will have left the second-level cache when it is read
 MANTISSA = {"e4m3": 3, "e5m2": 2}  # bits
 ALL, NONE = np.uint32(0xFFFFFFFF), np.uint32(0)
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -141,6 +140,7 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
         scale_stride: int,
     ) -> None:
         spans, counters = (n + span - 1) // span, (n + TILE - 1) // TILE * SHARED
+        ahead = span if span <= NEAR else 0
         noise, share, zeros, ones = np.empty(PIECE, np.uint32), splat(decay), splat(ZERO), splat(ONE)
         highest, lowest, magic, half = splat(levels), splat(-levels), splat(ROUND), splat(HALF)
         for item in range(first, last):
@@ -188,8 +188,10 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                     factor, opposite = splat(scale), splat(-scale)
                     for i in range(start, end, LANES):
                         target = load(rows, base + i, base + end)
+                        prefetch(rows, base + i + ahead)
                         if old.size:
                             target = target + share * load(old, base + i, base + end)
+                            prefetch(old, base + i + ahead)
                         x = target
                         if rotate and i + LANES <= end:
                             x = rotated(target)

@@ -10,6 +10,7 @@ from comm_compress.kernels.blocks_reference import TILE
 from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.residual_cpu import target_arrays
+from comm_compress.kernels.stream_cpu import NEAR, fence, prefetch, stream
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
@@ -19,7 +20,6 @@ from comm_compress.kernels.vectors import (
     load,
     ones,
     splat,
-    store,
     store_mask,
     sum_of_pairs,
     where,
@@ -62,6 +62,7 @@ def _encode(
     bits: Array,
 ) -> None:
     zero, zeros, share = np.float32(0), splat(np.float32(0)), splat(decay)
+    ahead = group_size if group_size <= NEAR else 0
     for group in range(first, last):
         start, end = group * group_size, min((group + 1) * group_size, rows.size)
         upper, lower, count = 0.0, 0.0, -(-(end - start) % LANES)  # zeros beyond the end count as above
@@ -85,6 +86,9 @@ def _encode(
             of_above, of_below = splat(above[group]), splat(below[group])
             for i in range(start, end, LANES):
                 x = load(rows, i, end)
+                prefetch(rows, i + ahead)
                 if old.size:
                     x = x + share * load(old, i, end)
-                store(new, i, end, x - where(at_least(x, zero), of_above, of_below))
+                    prefetch(old, i + ahead)
+                stream(new, i, end, x - where(at_least(x, zero), of_above, of_below))
+    fence()

@@ -1,18 +1,15 @@
-"""Signed powers of two as Triton kernels: the reference's bytes.
-
-Nine bits take one pass over memory; a window of one byte two, because it lies under the row's largest magnitude.
-"""
+"""Signed powers of two as Triton kernels: the reference's bytes."""
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from comm_compress.kernels.random_cuda import hash_counter
+from comm_compress.kernels.powers_reference import POWER_BLOCK
+from comm_compress.kernels.random_cuda import noise_at
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.triton_tiles import decode_tiles, store_packed, tile_here, unpacked
+from comm_compress.kernels.triton_tiles import decode_tiles, scale_at, store_packed, tile_here, unpacked
 from comm_compress.kernels.triton_tools import (
     INFINITE,
     MAGNITUDE,
@@ -34,7 +31,7 @@ def encode_powers(
     rows: Tensor, key: tuple[int, int] | None, exponents: Tensor, signs: Tensor, residual: Residual | None = None
 ) -> None:
     """As `powers_reference.encode_powers`."""
-    _encode(_encode_powers, rows, key, exponents, signs, signs.shape[1], residual)
+    _encode(_encode_powers, TILE, rows, key, exponents, signs, residual)
 
 
 def decode_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
@@ -51,17 +48,12 @@ def encode_window(
     rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
 ) -> None:
     """As `powers_reference.encode_window`."""
-    num_rows, n = rows.shape
-    peaks = torch.zeros(num_rows, dtype=torch.int32, device=rows.device)
-    old, decay, _ = residual or (None, 1.0, None)
-    source = rows, old, peaks, n, decay, row_stride(rows), row_stride(old)
-    launch(_peaks, (triton.cdiv(n, TILE), num_rows), *source, TILE=TILE)
-    _encode(_encode_window, rows, key, lowest, codes, peaks, residual)
+    _encode(_encode_window, POWER_BLOCK, rows, key, lowest, codes, residual)
 
 
 def decode_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
     """As `powers_reference.decode_window`."""
-    decode_tiles(_decode_window, codes, [lowest], out.shape[-1], out)
+    decode_tiles(_decode_window, codes, [lowest], POWER_BLOCK, out)
 
 
 def sum_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
@@ -71,20 +63,20 @@ def sum_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
 
 def _encode(
     kernel: triton.JITFunction,
+    tile: int,
     rows: Tensor,
     key: tuple[int, int] | None,
     first: Tensor,
     second: Tensor,
-    more: Tensor | int,
     residual: Residual | None,
 ) -> None:
-    """Both formats: two fields of the message, and one more argument that only this kernel has."""
+    """Both formats: two fields of the message; ``tile`` elements a program."""
     num_rows, n = rows.shape
     old, decay, new = residual or (None, 1.0, None)
     low, high = (as_int32(word) for word in key or (0, 0))
     tensors = rows, old, new, first, second
-    arguments = *tensors, more, n, decay, *map(row_stride, tensors), low, high
-    launch(kernel, (triton.cdiv(n, TILE), num_rows), *arguments, RANDOM=key is not None, TILE=TILE)
+    arguments = *tensors, second.shape[1], n, decay, *map(row_stride, tensors), low, high
+    launch(kernel, (triton.cdiv(n, tile), num_rows), *arguments, RANDOM=key is not None, TILE=tile)
 
 
 @triton.jit
@@ -92,7 +84,7 @@ def _places(target, first, row, i, n, low, high, RANDOM: tl.constexpr):
     """int32: 0 for zero, p for the power with the field p + first - 1, 255 if not finite."""
     noise = tl.full([], 1 << 22, tl.int32)
     if RANDOM:
-        noise = (hash_counter((row * n + i).to(tl.uint32), low, high) & (ONE - 1)).to(tl.int32)
+        noise = (noise_at(row, i, n, low, high) >> (32 - MANTISSA)).to(tl.int32)
     bits = target.to(tl.int32, bitcast=True) & MAGNITUDE
     to_first = ((tl.full([], LARGEST, tl.int32) - first) << MANTISSA).to(
         tl.float32, bitcast=True
@@ -114,7 +106,7 @@ def _power(exponent, negative):
 
 @triton.jit
 def _in_window(code, lowest):
-    """float32 of codes and of the row's ``lowest``, both int32."""
+    """float32 of codes and of their blocks' ``lowest``, both int32."""
     power = (((code & WINDOW) << MANTISSA) | ((code >> 7) << 31)).to(tl.float32, bitcast=True)
     scale = ((lowest + (LARGEST // 2 - 1)) << MANTISSA).to(tl.float32, bitcast=True)
     return power * tl.where(lowest == 0, float("nan"), scale) + 0.0  # exact; no negative zeros
@@ -158,30 +150,21 @@ def _decode_powers(
     tl.store(out + row * out_stride + i, x.to(out.dtype.element_ty), mask=i < n)
 
 
-@triton.jit
-def _peaks(rows, old, peaks, n, decay, row_stride, old_stride, TILE: tl.constexpr):
-    """The bits of each row's largest magnitude; ``peaks`` int32 ``[R]`` comes with zeros."""
-    row = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    target = target_at(row_at(rows, row, row_stride), row_at(old, row, old_stride), decay, i, i < n)
-    tl.atomic_max(peaks + row, tl.max(target.to(tl.int32, bitcast=True) & MAGNITUDE, axis=0), sem="relaxed")
-
-
 @triton.jit(do_not_specialize=["low", "high"])
 def _encode_window(
-    rows, old, new, lowest, codes, peaks, n, decay,
+    rows, old, new, lowest, codes, num_bytes, n, decay,
     row_stride, old_stride, new_stride, lowest_stride, code_stride, low, high,
     RANDOM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    peak = tl.load(peaks + row)
-    first = tl.maximum(tl.minimum((peak >> MANTISSA) + 1, LARGEST) - (WINDOW - 1), 1)
     target = target_at(row_at(rows, row, row_stride), row_at(old, row, old_stride), decay, i, i < n)
+    peak = tl.max(target.to(tl.int32, bitcast=True) & MAGNITUDE, axis=0)
+    first = tl.maximum(tl.minimum((peak >> MANTISSA) + 1, LARGEST) - (WINDOW - 1), 1)
     place = _places(target, first, row, i, n, low, high, RANDOM)
     code = place | ((target < 0).to(tl.int32) << 7)
     sent = tl.where(peak < INFINITE, first, 0)
-    tl.store(lowest + row * lowest_stride, sent.to(tl.uint8), mask=tl.program_id(0) == 0)
+    tl.store(lowest + row * lowest_stride + tl.program_id(0), sent.to(tl.uint8))
     tl.store(codes + row * code_stride + i, code.to(tl.uint8), mask=i < n)
     if new is not None:
         tl.store(new + row * new_stride + i, target - _in_window(code & 255, sent), mask=i < n)
@@ -198,10 +181,15 @@ def _decode_window(
     if SUM:
         x = tl.zeros([ROWS, COLUMNS], tl.float32)
         for _ in range(num_rows):
-            x += _in_window(tl.load(codes + i, mask=i < n, other=0).to(tl.int32), tl.load(lowest).to(tl.int32))
+            x += _windowed_at(codes, lowest, i, n, BLOCK, ROWS, COLUMNS)
             codes += code_stride
             lowest += lowest_stride
     else:
-        code = tl.load(codes + row * code_stride + i, mask=i < n, other=0).to(tl.int32)
-        x = _in_window(code, tl.load(lowest + row * lowest_stride).to(tl.int32))
+        x = _windowed_at(codes + row * code_stride, lowest + row * lowest_stride, i, n, BLOCK, ROWS, COLUMNS)
     tl.store(out + row * out_stride + i, x.to(out.dtype.element_ty), mask=i < n)
+
+
+@triton.jit
+def _windowed_at(codes, lowest, i, n, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    of_block = scale_at(lowest, i, i < n, 8, BLOCK, ROWS, COLUMNS)
+    return _in_window(tl.load(codes + i, mask=i < n, other=0).to(tl.int32), of_block.to(tl.int32))

@@ -15,9 +15,11 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import Array
+from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.vectors import bits_of
+from comm_compress.kernels.stream_cpu import FAR, fence, stream
+from comm_compress.kernels.threads import over_blocks
+from comm_compress.kernels.vectors import LANES, bits_of, load, splat, store
 
 NOTHING: Array = np.empty(0, np.float32)
 
@@ -31,3 +33,25 @@ def target_arrays(rows: Tensor, residual: Residual | None, row: int) -> tuple[Ar
         return bits_of(rows[row]), NOTHING, np.float32(0), NOTHING
     old = NOTHING if residual.old is None else bits_of(residual.old[row])
     return bits_of(rows[row]), old, np.float32(residual.decay), residual.new[row].numpy()
+
+
+def residual_target(rows: Tensor, residual: Residual) -> Tensor:
+    """As `residual_reference.residual_target`, for CPU rows."""
+    if residual.old is None:
+        return residual.target(rows)
+    rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)
+    for row in range(rows.shape[0]):
+        over_blocks(_add, vectors, LANES, *target_arrays(rows, residual, row), residual.new.numel() >= FAR)
+    return residual.new
+
+
+@compiled
+def _add(first: int, last: int, rows: Array, old: Array, decay: np.float32, new: Array, far: bool) -> None:
+    share, n = splat(decay), rows.size
+    for i in range(first * LANES, min(last * LANES, n), LANES):
+        target = load(rows, i, n) + share * load(old, i, n)
+        if far:
+            stream(new, i, n, target)
+        else:
+            store(new, i, n, target)
+    fence()

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.numba_tools import MAGNITUDE, Array, compiled
+from comm_compress.kernels.numba_tools import MAGNITUDE, Array, compiled, peak_bits
 from comm_compress.kernels.residual import Residual
+from comm_compress.kernels.residual_cpu import residual_target
 from comm_compress.kernels.stream_cpu import fence, stream, to_line
 from comm_compress.kernels.threads import PART, over_blocks
 from comm_compress.kernels.vectors import LANES, load, reaching, splat
@@ -37,7 +38,7 @@ def largest(
     (num_rows, n), k = rows.shape, places.shape[1]
     chosen = places.numpy(), values.view(torch.int32).numpy()
     if n < LONG or k == 0:
-        keys = _addends(rows if residual is None else residual.target(rows), None).keys
+        keys = _addends(rows if residual is None else residual_target(rows, residual), None).keys
         over_blocks(_short_rows, num_rows if k else 0, n, keys, k, *chosen)
         return
     addends, floors = _addends(rows, residual), np.empty(num_rows, np.int32)
@@ -85,7 +86,7 @@ class _Addends(NamedTuple):
 
 def _addends(rows: Tensor, residual: Residual | None) -> _Addends:
     if residual is None or residual.old is None or residual.old.dtype != torch.float32:
-        target = rows.contiguous() if residual is None else residual.target(rows)
+        target = rows.contiguous() if residual is None else residual_target(rows, residual)
         old, decay = target[:, :0], 1.0
     else:
         target, old, decay = residual.new, residual.old.contiguous(), residual.decay
@@ -271,7 +272,8 @@ def _joined(places: Array, found: Array, counts: Array) -> tuple[Array, Array]:
 
 
 @compiled
-def _take_largest(places: Array, keys: Array, k: int, chosen: Array, values: Array) -> None:
+def _take_largest(places: Array, keys: Array, k: int, chosen: Array, values: Array) -> np.int32:
+    """To ``chosen`` and ``values``; the k-th largest magnitude."""
     threshold = _kth(keys, k)
     ties, count = k - _count(keys, np.int32(threshold + 1)), 0
     for i in range(keys.size):  # without a branch: which of them are taken is too irregular to predict
@@ -282,6 +284,7 @@ def _take_largest(places: Array, keys: Array, k: int, chosen: Array, values: Arr
         chosen[count], values[count] = places[i], keys[i]
         count += (key > threshold) | tie
         ties -= tie
+    return threshold
 
 
 @compiled
@@ -307,11 +310,8 @@ def _short_rows(first: int, last: int, keys: Array, k: int, places: Array, value
         count = _part(keys[row], 0, n, floor, collected, kept)
         if count < k:
             count = _part(keys[row], 0, n, np.int32(0), collected, kept)
-        _take_largest(collected[:count], kept[:count], k, places[row], values[row])
-        floor = MAGNITUDE
-        for i in range(k):
-            floor = min(floor, np.int32(values[row, i] & MAGNITUDE))
-        floor = max(floor - NEARBY, np.int32(0))
+        threshold = _take_largest(collected[:count], kept[:count], k, places[row], values[row])
+        floor = np.int32(max(int(threshold) - NEARBY, 0))
 
 
 @compiled
@@ -333,13 +333,35 @@ def _histogram(first: int, last: int, keys: Array, counts: Array, zeros: Array) 
 
 @compiled
 def _kth(keys: Array, k: int) -> np.int32:
-    """The k-th largest magnitude: the largest number that at least k of them reach, bit by bit."""
-    threshold = np.int32(0)
-    for bit in range(30, -1, -1):
+    """The k-th largest magnitude: the largest number that at least k of them reach, bit by bit.
+
+    Beginning with the bits that not all keys share; once a number is found that exactly k reach, it is their least.
+    """
+    low, high = _least(keys, np.int32(0)), peak_bits(keys)
+    bit, threshold = -1, high
+    while threshold > low:  # to the bits that all have in common
+        bit += 1
+        threshold, low = np.int32(threshold >> 1), np.int32(low >> 1)
+    threshold = np.int32(threshold << (bit + 1))
+    while bit >= 0:
         higher = np.int32(threshold | np.int32(1 << bit))
-        if _count(keys, higher) >= k:
+        count = _count(keys, higher)
+        if count == k:
+            return _least(keys, higher)
+        if count > k:
             threshold = higher
+        bit -= 1
     return threshold
+
+
+@compiled
+def _least(keys: Array, floor: np.int32) -> np.int32:
+    """The least magnitude among those that reach the floor."""
+    least = MAGNITUDE
+    for i in range(keys.size):
+        key = np.int32(keys[i] & MAGNITUDE)
+        least = min(least, key if key >= floor else MAGNITUDE)
+    return least
 
 
 @compiled

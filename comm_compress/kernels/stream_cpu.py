@@ -1,8 +1,11 @@
-"""Writing results past the caches.
+"""Memory before and after the caches: what is read early, and results that are written past them.
 
 An ordinary store first reads the line that it will overwrite. What nobody reads again before it has left the caches
 (a residual that waits for the next step) is written without that read. Such stores are ordered with no others, not
 even by the locks that threads hand work over with: a thread that has streamed ends its part with `fence`.
+
+A kernel that reads a block twice reads memory only half of the time, and in bursts that a processor does not foresee:
+while it computes, memory waits. Such a kernel asks for the next block with `prefetch` on its second way through one.
 """
 
 from __future__ import annotations
@@ -12,8 +15,12 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from comm_compress.kernels.llvm_tools import CACHE_LINE, LONG, WORD, element, intrinsic, store_lanes
+from comm_compress.kernels.llvm_tools import BYTE, CACHE_LINE, LONG, WORD, call, element, intrinsic, store_lanes
 from comm_compress.kernels.vectors import FLOATS, LANES, narrowed
+
+NEAR = 4096  # elements of a block that are still in the first-level cache when they are read again
+FAR = 1 << 20  # elements of a result that will have left the second-level cache when it is read
+POINTER = BYTE.as_pointer()
 
 
 @intrinsic
@@ -47,6 +54,22 @@ def fence(context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), build
+
+
+@intrinsic
+def prefetch(context: Any, values: Any, i: Any) -> Any:
+    """The 32 elements from the i-th on will be read soon; they need not exist."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, (array, i) = signature.args[0], arguments
+        lanes = ir.VectorType(context.get_data_type(kind.dtype), LANES)
+        place = builder.bitcast(element(context, builder, kind, array, i, lanes), POINTER)
+        for line in range(0, LANES * kind.dtype.bitwidth // 8, CACHE_LINE):
+            to_read, keep, data = WORD(0), WORD(3), WORD(1)
+            call(builder, "llvm.prefetch.p0i8", ir.VoidType(), [builder.gep(place, [LONG(line)]), to_read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(values, types.intp), build
 
 
 @intrinsic

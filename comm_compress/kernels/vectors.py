@@ -129,33 +129,6 @@ def rounded(context: Any, values: Any, x: Any) -> Any:
 
 
 @intrinsic
-def load_powers(context: Any, fields: Any, i: Any, end: Any) -> Any:
-    """As `load` of float32, whose exponent fields are these bytes (uint8), all other bits 0: 0, or 2^(byte - 127)."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, i, end = arguments
-        narrow = load_lanes(context, builder, signature.args[0], array, i, end, LANES)
-        wide = builder.zext(narrow, _vector(WORD))
-        return builder.bitcast(builder.shl(wide, _all(WORD, 23)), _vector(FLOAT))
-
-    return FLOATS(fields, types.intp, types.intp), build
-
-
-@intrinsic
-def load_signed_powers(context: Any, codes: Any, i: Any, end: Any) -> Any:
-    """As `load_powers` of the low 7 bits; bit 7 is the sign."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, i, end = arguments
-        narrow = load_lanes(context, builder, signature.args[0], array, i, end, LANES)
-        wide = builder.sext(narrow, _vector(WORD))
-        bits = builder.and_(builder.shl(wide, _all(WORD, 23)), _all(WORD, 0xBFFFFFFF))
-        return builder.bitcast(bits, _vector(FLOAT))
-
-    return FLOATS(codes, types.intp, types.intp), build
-
-
-@intrinsic
 def load_mask(context: Any, bits: Any, place: Any, count: Any) -> Any:
     """The bits of ``bits[place : place + 4]`` (uint8); fewer bytes, and then zeros, where ``count`` bits are left."""
 

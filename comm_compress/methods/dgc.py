@@ -110,7 +110,7 @@ class DGC(SparseCodec):
             rows = momentum.copy_(rows)
             norm = torch.linalg.vector_norm(rows)
             rows.mul_((self.config.clip_unit_norm / norm).clamp_(max=1))  # a zero norm: infinity, clamped
-        return momentum.copy_(rows) if old is None else torch.add(rows, old, alpha=self.config.momentum, out=momentum)
+        return kernels.residual_target(rows, Residual(old, self.config.momentum, momentum))
 
     def _previous(self, name: str, rows: Tensor, state: State) -> Tensor | None:
         old = state.get(name)

@@ -72,7 +72,7 @@ class Ecsq(Codec):
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """The same; what the codes lose is left where they were made."""
-        return self._encode(residual.target(rows), state)
+        return self._encode(kernels.residual_target(rows, residual), state)
 
     def _encode(self, target: Tensor, state: State) -> Encoded:
         """``target`` float32 ``[R, n]`` becomes what is lost."""

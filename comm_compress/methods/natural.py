@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +20,7 @@ from comm_compress.state import State
 
 @dataclass(frozen=True)
 class NaturalConfig:
-    """Settings of nc: 9 ``bits`` (all of float32's exponents) or 8 (the 127 below the row's largest element).
+    """Settings of nc: 9 ``bits`` (all of float32's exponents) or 8 (the 127 below the largest of 2048 elements).
 
     ``rounding`` of magnitudes to a power of two: "stochastic" (unbiased) or "nearest" (half the error).
     """
@@ -63,15 +64,16 @@ class NaturalCompression(FusedCodec):
 class WindowedNaturalCompression(NaturalCompression):
     """The same in 8 bits: sign, and one of 127 powers of two or zero.
 
-    The window hangs from each row's largest element, so nothing is ever cut off above. Below it, which is more than
-    2^125 times smaller than that element, x becomes 0 or the smallest power p, p with probability |x| / p: still
-    unbiased. The row's lowest exponent travels with it (one byte); 0 there says that the row was not
-    finite, and it decodes to NaN.
+    The window hangs from the largest of every 2048 elements, so nothing is ever cut off above. Below it, which is more
+    than 2^125 times smaller than that element, x becomes 0 or the smallest power p, p with probability |x| / p: still
+    unbiased. The block's lowest exponent travels with it (one byte); 0 there says that the block was not finite, and
+    it decodes to NaN.
     """
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """The window's place, then one byte an element (none of either in an empty row)."""
-        return Layout(Field("lowest", torch.uint8, min(n, 1), "metadata"), Field("codes", torch.uint8, n, "values"))
+        """Every window's place, then one byte an element."""
+        windows = Field("lowest", torch.uint8, math.ceil(n / kernels.POWER_BLOCK), "metadata")
+        return Layout(windows, Field("codes", torch.uint8, n, "values"))
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
         kernels.encode_window(rows, self._key(state), out["lowest"], out["codes"], residual)

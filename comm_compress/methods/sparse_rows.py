@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from comm_compress import kernels
 from comm_compress.compressor import Codec
 from comm_compress.encoded import ByteCount, Encoded, Field, Layout
 from comm_compress.index_codes import CODES, IndexCode, Packed, smallest
@@ -214,7 +215,7 @@ def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[T
     if rows.dtype == torch.float32:
         return rows, residual
     if residual is not None:
-        return residual.target(rows), None
+        return kernels.residual_target(rows, residual), None
     return state.scratch("float32 rows", tuple(rows.shape), torch.float32, rows.device).copy_(rows), None
 
 

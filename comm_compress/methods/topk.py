@@ -94,8 +94,10 @@ class TopK(SparseCodec):
 
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
         """The largest of each row, or of each of its chunks."""
+        if residual is not None and (self.quantizes_first or self.chunk_size is not None):
+            rows, residual = kernels.residual_target(rows, residual), None
         if self.quantizes_first and rows.shape[1]:
-            rows, residual = self._quantized(rows if residual is None else residual.target(rows), state), None
+            rows = self._quantized(rows, state)
         rows, residual = in_float32(rows, residual, state)
         shape = (rows.shape[0], self.kept(rows.shape[1]))
         places = state.scratch("places", shape, torch.int32, rows.device)
@@ -103,7 +105,7 @@ class TopK(SparseCodec):
         if self.chunk_size is None:
             kernels.largest(rows, places, values, residual, state.scratch)
         else:
-            self._largest_of_chunks(rows if residual is None else residual.target(rows), places, values)
+            self._largest_of_chunks(rows, places, values)
         return Chosen(values, places)
 
     def _largest_of_chunks(self, rows: Tensor, places: Tensor, values: Tensor) -> None:

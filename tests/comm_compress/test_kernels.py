@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from comm_compress import conformance, kernels
 from comm_compress.compressor import Codec
 from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import Residual, bits_reference, random_reference
+from comm_compress.kernels import Residual, bits_reference, random_reference, stream_cpu
 from tests.comm_compress.table import IDS, TABLE, build
 
 KEYS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
@@ -52,6 +52,21 @@ def test_bit_streams_come_back_and_are_the_references(bits: int, n: int, rows: i
     assert torch.equal(mine, theirs)
     assert torch.equal(kernels.unpack(mine, bits, n), codes)
     assert torch.equal(bits_reference.unpack(mine, bits, n), codes)
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 1000, stream_cpu.FAR + 5])
+@pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("waiting", [None, torch.float32, torch.bfloat16])
+def test_what_feedback_encodes_is_the_references(n: int, decay: float, waiting: torch.dtype | None) -> None:
+    """Also in the memory of the rows; the element after the last one stays as it was."""
+    rows = torch.randn(2, n).bfloat16().float()
+    old = None if waiting is None else torch.randn(2, n).to(waiting)
+    new, expected = torch.full((2 * n + 1,), 7.0), torch.empty(2, n)
+    Residual(old, decay, expected).target(rows)
+    for narrower in (rows, rows.bfloat16()):
+        assert torch.equal(kernels.residual_target(narrower, Residual(old, decay, new[:-1].view(2, n))), expected)
+    assert new[-1] == 7
+    assert torch.equal(kernels.residual_target(rows, Residual(old, decay, rows)), expected)
 
 
 def test_bit_streams_are_numpys_packbits() -> None:

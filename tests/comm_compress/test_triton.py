@@ -153,7 +153,7 @@ def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | No
     from comm_compress.kernels import casts_cuda, powers_cuda
 
     rows, exponents = torch.empty(2, 40_000), torch.empty(2, 40_000, dtype=torch.uint8)
-    signs, lowest = torch.empty(2, 5000, dtype=torch.uint8), torch.empty(2, 1, dtype=torch.uint8)
+    signs, lowest = (torch.empty(2, n, dtype=torch.uint8) for n in (5000, 20))
     residual = Residual(rows, 0.9, rows)
     powers_cuda.encode_powers(rows, key, exponents, signs, residual)
     powers_cuda.encode_window(rows, key, lowest, exponents, residual)
@@ -169,7 +169,6 @@ def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | No
     powers_cuda.sum_powers(exponents, signs, rows[0])
     powers_cuda.sum_window(lowest, exponents, rows[0])
     names = {f"_{verb}_{what}" for verb in ("encode", "decode") for what in ("powers", "window")}
-    assert assembly.keys() == names | {"_peaks", "_cast", "_round", "_bytes", "_sum"}
-    assert not re.search(r"\bfma\.", assembly["_peaks"])  # which stores nothing: an atomic maximum
-    for name in assembly.keys() - {"_peaks"}:
-        as_written(assembly[name])
+    assert assembly.keys() == names | {"_cast", "_round", "_bytes", "_sum"}
+    for code in assembly.values():
+        as_written(code)

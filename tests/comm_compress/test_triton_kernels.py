@@ -303,17 +303,18 @@ def test_powers_of_two(
     for kernel, device in ((powers_reference, CPU), (powers_cuda, HERE)):
         x, found = rows.to(device), {}
         for name in ("powers", "window"):
-            width, of_row = (-(-n // 8), n) if name == "powers" else (n, 1)
-            message = torch.full((num_rows, of_row + width + 3), 99, dtype=torch.uint8, device=device)
-            fields = message[:, :of_row], message[:, of_row : of_row + width]
+            first, second = (n, -(-n // 8)) if name == "powers" else (-(-n // powers_reference.POWER_BLOCK), n)
+            message = torch.full((num_rows, first + second + 3), 99, dtype=torch.uint8, device=device)
+            fields = message[:, :first], message[:, first : first + second]
             new = torch.full(shape, 7.0, device=device)
             residual = None if old is None else Residual(old.to(device), 0.9, new)
             getattr(kernel, f"encode_{name}")(x, key, *fields, residual)
             decoded, total = torch.empty(shape, device=device), torch.empty(n, device=device)
             getattr(kernel, f"decode_{name}")(*fields, decoded)
             getattr(kernel, f"sum_{name}")(*fields, total)
-            if name == "window":  # of a row that is not finite, no matter what
-                message[:, 1:] = torch.where(message[:, :1] == 0, 0, message[:, 1:])
+            if name == "window":  # of a block that is not finite, no matter what
+                void = (fields[0] == 0).repeat_interleave(powers_reference.POWER_BLOCK, 1)[:, :n]
+                fields[1].masked_fill_(void, 0)
             found |= {f"{name}: message": message.float(), f"{name}: residual": new}
             found |= {f"{name}: rows": decoded, f"{name}: sum": total}
         results.append(found)
