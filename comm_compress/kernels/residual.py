@@ -15,7 +15,7 @@ class Residual(NamedTuple):
         new    = target - decoded(encoded(target))
 
     ``old``: float32 or bfloat16 ``[R, n]``, or None when nothing waits. ``new``: float32 ``[R, n]``, contiguous,
-    written; another memory than ``old``, so that a void step can be taken back.
+    written; another memory than ``old``, so that a void step can be taken back, and than ``rows``.
     """
 
     old: Tensor | None

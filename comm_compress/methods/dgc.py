@@ -107,7 +107,7 @@ class DGC(SparseCodec):
         """u = m u + g, float32 ``[R, n]``."""
         old, momentum = self._previous("u", rows, state), state.spare("u", rows, torch.float32)
         if self.config.clip_unit_norm is not None:
-            rows = momentum.copy_(rows)
+            rows = state.scratch("clipped", tuple(rows.shape), torch.float32, rows.device).copy_(rows)
             norm = torch.linalg.vector_norm(rows)
             rows.mul_((self.config.clip_unit_norm / norm).clamp_(max=1))  # a zero norm: infinity, clamped
         return kernels.residual_target(rows, Residual(old, self.config.momentum, momentum))
