@@ -26,8 +26,8 @@ from comm_compress.kernels.packing_cpu import load_codes, store_codes
 from comm_compress.kernels.random_cpu import load_fractions, noise_piece
 from comm_compress.kernels.random_reference import SHARED
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.residual_cpu import NOTHING
-from comm_compress.kernels.stream_cpu import FAR, NEAR, fence, prefetch, stream
+from comm_compress.kernels.residual_cpu import NOTHING, load_target, prefetch_target
+from comm_compress.kernels.stream_cpu import FAR, NEAR, fence, stream
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
@@ -38,7 +38,6 @@ from comm_compress.kernels.vectors import (
     floor,
     larger,
     largest_bits,
-    load,
     magnitudes,
     rows_in_line,
     smaller,
@@ -152,9 +151,7 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                 for tile in range(start, end, TILE):
                     lanes, square_lanes = doubles(zeros), doubles(zeros)
                     for i in range(tile, min(tile + TILE, end), LANES):
-                        x = load(rows, base + i, base + end)
-                        if old.size:
-                            x = x + share * load(old, base + i, base + end)
+                        x = load_target(rows, old, share, base + i, base + end)
                         if rotate and i + LANES <= end:
                             x = rotated(x)
                         if size == "max":
@@ -187,11 +184,8 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                     usable, inverse = (ALL, splat(ONE / scale)) if scale > 0 else (NONE, zeros)
                     factor, opposite = splat(scale), splat(-scale)
                     for i in range(start, end, LANES):
-                        target = load(rows, base + i, base + end)
-                        prefetch(rows, base + i + ahead)
-                        if old.size:
-                            target = target + share * load(old, base + i, base + end)
-                            prefetch(old, base + i + ahead)
+                        target = load_target(rows, old, share, base + i, base + end)
+                        prefetch_target(rows, old, base + i + ahead)
                         x = target
                         if rotate and i + LANES <= end:
                             x = rotated(target)

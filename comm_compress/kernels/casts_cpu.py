@@ -11,7 +11,7 @@ from torch import Tensor
 from comm_compress.kernels.numba_tools import ROUND, Array, compiled
 from comm_compress.kernels.packing_cpu import load_codes, store_codes
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.residual_cpu import target_arrays
+from comm_compress.kernels.residual_cpu import load_target, target_arrays
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
@@ -73,9 +73,7 @@ def sum_rows(rows: Tensor, out: Tensor) -> None:
 def _cast(first: int, last: int, rows: Array, old: Array, decay: np.float32, new: Array, out: Array) -> None:
     share = splat(decay)
     for i in range(first * LANES, last * LANES, LANES):
-        x = load(rows, i, rows.size)
-        if old.size:
-            x = x + share * load(old, i, rows.size)
+        x = load_target(rows, old, share, i, rows.size)
         store(out, i, rows.size, x)
         store(new, i, rows.size, x - rounded(out, x))
 

@@ -31,6 +31,11 @@ def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, type_: ir
     return builder.bitcast(builder.gep(data, [i]), type_.as_pointer())
 
 
+def array_size(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    """How many elements it has."""
+    return context.make_array(kind)(context, builder, array).nitems
+
+
 def repeated(number: float, vector: ir.VectorType) -> Any:
     """A constant in every lane of a vector of this type."""
     return ir.Constant(vector, [number] * vector.count)

@@ -9,15 +9,14 @@ from comm_compress.kernels.bitmask_cpu import sum_expanded
 from comm_compress.kernels.blocks_reference import TILE
 from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.residual_cpu import target_arrays
-from comm_compress.kernels.stream_cpu import NEAR, fence, prefetch, stream
+from comm_compress.kernels.residual_cpu import load_target, prefetch_target, target_arrays
+from comm_compress.kernels.stream_cpu import NEAR, fence, stream
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
     at_least,
     at_most,
     doubles,
-    load,
     ones,
     splat,
     store_mask,
@@ -69,9 +68,7 @@ def _encode(
         for tile in range(start, end, TILE):
             upper_sums, lower_sums = doubles(zeros), doubles(zeros)
             for i in range(tile, min(tile + TILE, end), LANES):
-                x = load(rows, i, end)
-                if old.size:
-                    x = x + share * load(old, i, end)
+                x = load_target(rows, old, share, i, end)
                 mask = at_least(x, zero)
                 store_mask(bits, i >> 3, end - i, mask)
                 count += ones(mask)
@@ -85,10 +82,7 @@ def _encode(
         if new.size:
             of_above, of_below = splat(above[group]), splat(below[group])
             for i in range(start, end, LANES):
-                x = load(rows, i, end)
-                prefetch(rows, i + ahead)
-                if old.size:
-                    x = x + share * load(old, i, end)
-                    prefetch(old, i + ahead)
+                x = load_target(rows, old, share, i, end)
+                prefetch_target(rows, old, i + ahead)
                 stream(new, i, end, x - where(at_least(x, zero), of_above, of_below))
     fence()

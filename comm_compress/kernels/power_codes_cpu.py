@@ -21,7 +21,7 @@ NUMBERS, WORDS, OCTETS = (ir.VectorType(element, LANES) for element in (FLOAT, W
 
 
 @intrinsic
-def fields(context: Any, x: Any, noise: Any, i: Any) -> Any:
+def exponent_fields(context: Any, x: Any, noise: Any, i: Any) -> Any:
     """The exponent fields of rounded magnitudes, 255 if not finite; noise from ``noise[i]`` on."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

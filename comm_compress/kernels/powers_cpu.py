@@ -7,13 +7,13 @@ from torch import Tensor
 
 from comm_compress.kernels.numba_tools import INFINITY, Array, compiled
 from comm_compress.kernels.packing_cpu import load_codes, store_codes
-from comm_compress.kernels.power_codes_cpu import TO_NEAREST, fields, powers, signed_powers, window_codes
+from comm_compress.kernels.power_codes_cpu import TO_NEAREST, exponent_fields, powers, signed_powers, window_codes
 from comm_compress.kernels.powers_reference import LARGEST, MANTISSA, NOT_FINITE, POWER_BLOCK, WINDOW
 from comm_compress.kernels.random_cpu import noise_piece
 from comm_compress.kernels.random_reference import SHARED, TILE
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.residual_cpu import target_arrays
-from comm_compress.kernels.stream_cpu import fence, prefetch, stream
+from comm_compress.kernels.residual_cpu import load_target, prefetch_target, target_arrays
+from comm_compress.kernels.stream_cpu import fence, stream
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import (
     LANES,
@@ -22,7 +22,6 @@ from comm_compress.kernels.vectors import (
     fma,
     larger,
     largest_bits,
-    load,
     load_mask,
     rows_in_line,
     splat,
@@ -118,13 +117,9 @@ def _encode_powers(
         if random:
             noise_piece(counter, start, low, high, noise[: end - start])
         for i in range(start, end, LANES):
-            x = load(rows, i, n)
-            if old.size:
-                x = x + share * load(old, i, n)
-            prefetch(rows, i + TILE)
-            if old.size:
-                prefetch(old, i + TILE)
-            negative, field = below(x, zero), fields(x, noise, i - start)
+            x = load_target(rows, old, share, i, n)
+            prefetch_target(rows, old, i + TILE)
+            negative, field = below(x, zero), exponent_fields(x, noise, i - start)
             store_mask(signs, i >> 3, n - i, negative)
             store_codes(exponents, i, n, 8, field)
             if new.size:
@@ -175,9 +170,7 @@ def _encode_window(
         start = block * POWER_BLOCK
         end, peak = min(start + POWER_BLOCK, n), splat(np.float32(0))
         for i in range(start, end, LANES):
-            x = load(rows, i, n)
-            if old.size:
-                x = x + share * load(old, i, n)
+            x = load_target(rows, old, share, i, n)
             peak = larger(peak, x)
         peak_bits = largest_bits(peak)
         field = _lowest_field(peak_bits)
@@ -187,12 +180,8 @@ def _encode_window(
             if random:
                 noise_piece(counter, tile, low, high, noise[: min(TILE, end - tile)])
             for i in range(tile, min(tile + TILE, end), LANES):
-                x = load(rows, i, n)
-                if old.size:
-                    x = x + share * load(old, i, n)
-                prefetch(rows, i + POWER_BLOCK)
-                if old.size:
-                    prefetch(old, i + POWER_BLOCK)
+                x = load_target(rows, old, share, i, n)
+                prefetch_target(rows, old, i + POWER_BLOCK)
                 code = window_codes(x, noise, i - tile, field)
                 store_codes(codes, i, n, 8, code)
                 if new.size:

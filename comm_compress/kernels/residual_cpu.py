@@ -1,25 +1,26 @@
 """Error feedback inside CPU kernels: the target is in registers only, what it loses is written at once.
 
-    x = load(rows, i, end)
-    if old.size:
-        x = x + decay * load(old, i, end)    # rounded twice, as `Residual.target` is
-    ...
-    if new.size:
-        store(new, i, end, x - decoded)
-
-in every kernel: as an inlined function, given arrays, it would count references in the innermost loop.
+x = load_target(rows, old, decay, i, end)
+prefetch_target(rows, old, i + ahead)
+...
+if new.size:
+    stream(new, i, end, x - decoded)
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba.core import types
 from torch import Tensor
 
+from comm_compress.kernels.llvm_tools import array_size, intrinsic, load_lanes
 from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.stream_cpu import FAR, fence, stream
+from comm_compress.kernels.stream_cpu import FAR, fence, prefetch, stream
 from comm_compress.kernels.threads import over_blocks
-from comm_compress.kernels.vectors import LANES, bits_of, load, splat, store
+from comm_compress.kernels.vectors import FLOATS, LANES, bits_of, splat, store, widened
 
 NOTHING: Array = np.empty(0, np.float32)
 
@@ -45,11 +46,54 @@ def residual_target(rows: Tensor, residual: Residual) -> Tensor:
     return residual.new
 
 
+@intrinsic
+def load_target(context: Any, rows: Any, old: Any, decay: Any, i: Any, end: Any) -> Any:
+    """`vectors.load` of ``rows``, and of ``old`` times the floats ``decay`` unless it is empty.
+
+    Rounded twice, as `Residual.target` is.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows, old, decay, i, end = arguments
+        kind, old_kind = signature.args[:2]
+        x = widened(builder, kind.dtype, load_lanes(context, builder, kind, rows, i, end, LANES))
+        alone = builder.block
+        with builder.if_then(_holds(context, builder, old_kind, old)):
+            left = widened(builder, old_kind.dtype, load_lanes(context, builder, old_kind, old, i, end, LANES))
+            both, added = builder.fadd(x, builder.fmul(decay, left)), builder.block
+        target = builder.phi(x.type)
+        target.add_incoming(x, alone)
+        target.add_incoming(both, added)
+        return target
+
+    return FLOATS(rows, old, FLOATS, types.intp, types.intp), build
+
+
+@intrinsic
+def prefetch_target(context: Any, rows: Any, old: Any, i: Any) -> Any:
+    """What `load_target` will read is asked for early."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows, old, i = arguments
+        kind, old_kind = signature.args[:2]
+        prefetch(context, builder, kind, rows, i)
+        with builder.if_then(_holds(context, builder, old_kind, old)):
+            prefetch(context, builder, old_kind, old, i)
+        return context.get_dummy_value()
+
+    return types.void(rows, old, types.intp), build
+
+
+def _holds(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    size = array_size(context, builder, kind, array)
+    return builder.icmp_signed("!=", size, size.type(0))
+
+
 @compiled
 def _add(first: int, last: int, rows: Array, old: Array, decay: np.float32, new: Array, far: bool) -> None:
     share, n = splat(decay), rows.size
     for i in range(first * LANES, min(last * LANES, n), LANES):
-        target = load(rows, i, n) + share * load(old, i, n)
+        target = load_target(rows, old, share, i, n)
         if far:
             stream(new, i, n, target)
         else:

@@ -5,7 +5,8 @@ An ordinary store first reads the line that it will overwrite. What nobody reads
 even by the locks that threads hand work over with: a thread that has streamed ends its part with `fence`.
 
 A kernel that reads a block twice reads memory only half of the time, and in bursts that a processor does not foresee:
-while it computes, memory waits. Such a kernel asks for the next block with `prefetch` on its second way through one.
+while it computes, memory waits. Such a kernel asks for the next block on its second way
+through one (`residual_cpu.prefetch_target`).
 """
 
 from __future__ import annotations
@@ -56,20 +57,13 @@ def fence(context: Any) -> Any:
     return types.void(), build
 
 
-@intrinsic
-def prefetch(context: Any, values: Any, i: Any) -> Any:
-    """The 32 elements from the i-th on will be read soon; they need not exist."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, (array, i) = signature.args[0], arguments
-        lanes = ir.VectorType(context.get_data_type(kind.dtype), LANES)
-        place = builder.bitcast(element(context, builder, kind, array, i, lanes), POINTER)
-        for line in range(0, LANES * kind.dtype.bitwidth // 8, CACHE_LINE):
-            to_read, keep, data = WORD(0), WORD(3), WORD(1)
-            call(builder, "llvm.prefetch.p0i8", ir.VoidType(), [builder.gep(place, [LONG(line)]), to_read, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(values, types.intp), build
+def prefetch(context: Any, builder: Any, kind: Any, array: Any, i: Any) -> None:
+    """Inside an intrinsic: the 32 elements from the i-th on will be read soon; they need not exist."""
+    lanes = ir.VectorType(context.get_data_type(kind.dtype), LANES)
+    place = builder.bitcast(element(context, builder, kind, array, i, lanes), POINTER)
+    for line in range(0, LANES * kind.dtype.bitwidth // 8, CACHE_LINE):
+        to_read, keep, data = WORD(0), WORD(3), WORD(1)
+        call(builder, "llvm.prefetch.p0i8", ir.VoidType(), [builder.gep(place, [LONG(line)]), to_read, keep, data])
 
 
 @intrinsic

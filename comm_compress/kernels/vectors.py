@@ -100,7 +100,7 @@ def load(context: Any, values: Any, i: Any, end: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, (array, i, end) = signature.args[0], arguments
-        return _widened(builder, kind.dtype, load_lanes(context, builder, kind, array, i, end, LANES))
+        return widened(builder, kind.dtype, load_lanes(context, builder, kind, array, i, end, LANES))
 
     return FLOATS(values, types.intp, types.intp), build
 
@@ -123,7 +123,7 @@ def rounded(context: Any, values: Any, x: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         dtype = signature.args[0].dtype
-        return _widened(builder, dtype, narrowed(builder, dtype, arguments[1]))
+        return widened(builder, dtype, narrowed(builder, dtype, arguments[1]))
 
     return FLOATS(values, FLOATS), build
 
@@ -163,7 +163,8 @@ def _as_bytes(builder: Any, array: Any, place: Any, count: Any) -> tuple[Any, An
     return array, place, builder.add(place, num_bytes)
 
 
-def _widened(builder: Any, dtype: Any, x: Any) -> Any:
+def widened(builder: Any, dtype: Any, x: Any) -> Any:
+    """What `load` makes of the bits of an array of this dtype."""
     if dtype == types.int16:
         return builder.fpext(builder.bitcast(x, _vector(HALF)), _vector(FLOAT))
     if dtype == types.uint16:
