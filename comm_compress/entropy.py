@@ -25,18 +25,18 @@ STREAM_HEAD = struct.Struct("<BI")  # how a stream is stored, and its bytes
 
 
 def shortened(data: Tensor, coder: Coder) -> list[Tensor]:
-    """Bytes uint8 ``[k]`` (on the CPU) in two parts: how they are stored and how many they take; the bytes, or less."""
+    """Bytes uint8 ``[k]`` in two parts: how they are stored and how many they take; the bytes, or less."""
     stored, how = data, RAW
     if data.numel() >= WORTH_CODING:
         coded = _coded(data, coder)
         if coded.numel() < data.numel():
             stored, how = coded, CODED
-    return [tensor_of(STREAM_HEAD.pack(how, stored.numel())), stored]
+    return [tensor_of(STREAM_HEAD.pack(how, stored.numel()), data.device), stored]
 
 
 def restored(message: Tensor, place: int, size: int, coder: Coder) -> tuple[Tensor, int]:
     """The ``size`` bytes that `shortened` was given, from their ``place`` in a message, and where they end."""
-    how, length = STREAM_HEAD.unpack(message[place : place + STREAM_HEAD.size].numpy().tobytes())
+    how, length = STREAM_HEAD.unpack(bytes_of(message[place : place + STREAM_HEAD.size]))
     place += STREAM_HEAD.size
     stored = message[place : place + length]
     return _decoded(stored, size, coder) if how == CODED else stored, place + length
@@ -45,18 +45,23 @@ def restored(message: Tensor, place: int, size: int, coder: Coder) -> tuple[Tens
 def _coded(data: Tensor, coder: Coder) -> Tensor:
     if coder == "rans":
         return kernels.rans_encode(data)
-    return tensor_of(zstandard.ZstdCompressor(level=LEVEL).compress(data.numpy().tobytes()))
+    return tensor_of(zstandard.ZstdCompressor(level=LEVEL).compress(bytes_of(data)), data.device)
 
 
 def _decoded(stored: Tensor, size: int, coder: Coder) -> Tensor:
     if coder == "rans":
         return kernels.rans_decode(stored, size)
-    return tensor_of(zstandard.ZstdDecompressor().decompress(stored.numpy().tobytes(), max_output_size=size))
+    return tensor_of(zstandard.ZstdDecompressor().decompress(bytes_of(stored), max_output_size=size), stored.device)
 
 
-def tensor_of(data: bytes) -> Tensor:
+def tensor_of(data: bytes, device: torch.device) -> Tensor:
     """uint8 ``[k]``, of its own memory."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+
+
+def bytes_of(data: Tensor) -> bytes:
+    """The inverse: what a few bytes on whatever device say."""
+    return data.cpu().numpy().tobytes()
 
 
 class _Stream(NamedTuple):
@@ -86,7 +91,7 @@ class EntropyCoded(Codec):
 
     A row is a byte for the input's dtype, and the streams, each after five bytes (how it is stored, its
     length); lengths depend on the data. Whatever the codec gives comes back bit for bit, so its bias, its
-    error and its feedback are its own. Both coders run on the CPU: rows on a GPU are copied there and back.
+    error and its feedback are its own. zstd runs on the CPU: rows on a GPU are copied there and back.
     """
 
     fixed_size = False
@@ -130,13 +135,12 @@ class EntropyCoded(Codec):
         """Ragged rows of the same content; ``dtype`` is that of the rows that were encoded."""
         assert plain.layout is not None
         assert not plain.agreed, "a row must not need more than itself"
-        on_cpu = Encoded(plain.buffer.cpu(), plain.layout, plain.n)
-        coded = [self._compress_row(on_cpu, row, dtype) for row in range(plain.num_rows)]
-        return Encoded.ragged([row.to(plain.buffer.device) for row, _ in coded], plain.n, [count for _, count in coded])
+        coded = [self._compress_row(plain, row, dtype) for row in range(plain.num_rows)]
+        return Encoded.ragged([row for row, _ in coded], plain.n, [count for _, count in coded])
 
     def _compress_row(self, plain: Encoded, row: int, dtype: torch.dtype) -> tuple[Tensor, ByteCount]:
         assert plain.layout is not None
-        parts = [tensor_of(bytes([DTYPES.index(dtype)]))]
+        parts = [tensor_of(bytes([DTYPES.index(dtype)]), plain.buffer.device)]
         by_kind = {"values": 0, "indices": 0, "metadata": 1}
         for stream in _streams(plain.layout):
             head, stored = shortened(stream.of(plain, row).contiguous(), self.coder)
@@ -148,12 +152,11 @@ class EntropyCoded(Codec):
     def expand(self, coded: Encoded) -> Encoded:
         """The codec's own rows again, bit for bit."""
         assert coded.lengths is not None
-        received = [coded.row(row).cpu() for row in range(coded.num_rows)]
-        layout = self.inner.layout(coded.n, DTYPES[int(received[0][0])])
-        plain = Encoded.empty(len(received), coded.n, layout, torch.device("cpu"))
-        for row, data in enumerate(received):
-            self._expand_row(data, plain, row)
-        return plain.replaced(plain.buffer.to(coded.buffer.device))
+        layout = self.inner.layout(coded.n, DTYPES[int(coded.row(0)[0])])
+        plain = Encoded.empty(coded.num_rows, coded.n, layout, coded.buffer.device)
+        for row in range(coded.num_rows):
+            self._expand_row(coded.row(row), plain, row)
+        return plain
 
     def _expand_row(self, data: Tensor, plain: Encoded, row: int) -> None:
         assert plain.layout is not None

@@ -323,21 +323,19 @@ def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: 
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
-    """uint8 ``[m]`` on CPU: the entropy-coded stream of uint8 symbols ``[n]``; see `entropy_reference`.
+    """uint8 ``[m]``: the entropy-coded stream of uint8 symbols ``[n]``; see `entropy_reference`.
 
     ``contexts`` uint8 ``[n]``, below ``num_contexts``: which table of frequencies a symbol is coded with.
-    There is no GPU kernel: symbols on a GPU are copied to the CPU and coded there.
     """
-    from comm_compress.kernels import entropy_cpu
-
-    return entropy_cpu.rans_encode(symbols.cpu(), None if contexts is None else contexts.cpu(), num_contexts)
+    stream: Tensor = _coder(symbols).rans_encode(*_where_coded(symbols, contexts), num_contexts)
+    return stream.to(symbols.device)
 
 
 def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
-    """uint8 ``[n]`` on CPU: the symbols that `rans_encode` was given, from the same contexts."""
-    from comm_compress.kernels import entropy_cpu
-
-    return entropy_cpu.rans_decode(stream.cpu(), n, None if contexts is None else contexts.cpu(), num_contexts)
+    """uint8 ``[n]``: the symbols that `rans_encode` was given, from the same contexts."""
+    stream_there, contexts = _where_coded(stream, contexts)
+    symbols: Tensor = _coder(stream).rans_decode(stream_there, n, contexts, num_contexts)
+    return symbols.to(stream.device)
 
 
 def exponents(values: Tensor) -> Tensor:
@@ -365,6 +363,7 @@ def _on(device: str, topic: str) -> ModuleType:
     return importlib.import_module(f"comm_compress.kernels.{topic}_{kind}")
 
 
+@functools.cache
 def _on_triton(topic: str) -> bool:
     """Triton comes with CUDA builds of torch; without it, and for what it has no kernels for, the reference runs."""
     wanted = ("triton", f"comm_compress.kernels.{topic}_cuda")
@@ -373,3 +372,19 @@ def _on_triton(topic: str) -> bool:
 
 def _topic(topic: str, tensor: Tensor) -> ModuleType:
     return _on(tensor.device.type, topic)
+
+
+def _coder(symbols: Tensor) -> ModuleType:
+    """Never the reference, which goes symbol by symbol in Python; see `_where_coded`."""
+    return importlib.import_module(f"comm_compress.kernels.entropy_{_coding_device(symbols)}")
+
+
+def _where_coded(symbols: Tensor, contexts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """On the CPU where a device has no kernels."""
+    if _coding_device(symbols) == symbols.device.type:
+        return symbols, contexts
+    return symbols.cpu(), None if contexts is None else contexts.cpu()
+
+
+def _coding_device(symbols: Tensor) -> str:
+    return "cuda" if symbols.device.type == "cuda" and _on_triton("entropy") else "cpu"

@@ -1,19 +1,23 @@
 """Static rANS over bytes in plain Python: the definition of the stream, too slow for more than thousands of them.
 
 rANS (Duda, arXiv 1311.2540), range variant: a state x in [2^16, 2^32) absorbs symbol s of frequency f, out of
-2^14, by ``x = (x // f) * 2^14 + x % f + start``, after 16 bits left it if it would have grown beyond 32.
-Symbols are encoded last to first, and decoded first to last; symbol i belongs to state ``i % 8``.
+2^12, by ``x = (x // f) * 2^12 + x % f + start``, after its low 16 bits were put out if it would have grown beyond 32.
+
+Symbol i of a block belongs to state ``i % S``, so that symbols come in groups of one for each state: the lanes of a
+vector, or of a warp. Groups are encoded last to first; states that put out words in the same group do so in
+ascending order. A decoder goes through the groups first to last, and through the words from the last one back.
 
 The frequencies may depend on a context of each symbol that both sides know: one table a context. Stream, little
 endian:
 
-    tables                  one a context that occurs, see `Table.write`
-    uint32 [blocks]         16-bit words of each block of 2^19 symbols
-    uint32 [blocks, 8]      states to start decoding each block from
+    tables                  one a context that occurs, see `frequencies.Table.write`
+    uint32 [blocks]         16-bit words of each block of 2^17 symbols
+    uint32 [blocks, S]      states to start decoding each block from; S is 32, in streams of fewer than 2^15 symbols 4
     uint16 [...]            words, block after block
     uint8 [...]             literals: what the tables' escape symbols stand for, in order
 
-Cost beyond the entropy: 36 bytes a block, about 2 bytes for each symbol in use in each table.
+Cost beyond the entropy: about 100 bytes a block (its size, and of each state three bytes out of four), and 2 bytes for
+each symbol in use in each table.
 """
 
 from __future__ import annotations
@@ -27,112 +31,39 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-PRECISION = 14  # bits of a frequency
-TOTAL = 1 << PRECISION
-PLACES = np.arange(PRECISION)
-STATES = 8
-BLOCK = 1 << 19  # symbols coded independently of others: what a thread takes
-LOWEST = 1 << 16  # smallest state
-LISTED = 32  # symbols in use that are listed by name; more are marked in a bitmap of as many bytes
+from comm_compress.kernels.frequencies import MOST_BYTES, PRECISION, TOTAL, Counts, Table, slots_of, starts_of
 
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint16]
-Longs = npt.NDArray[np.uint32]
-Counts = npt.NDArray[np.int64]
+LANES, FEW = 32, 4  # states of a block
+MANY = 1 << 15  # symbols that are worth so many states
+BLOCK = 1 << 17  # symbols coded independently of others: what a thread takes, or a warp
+LOWEST = 1 << 16  # smallest state
+
 Marks = npt.NDArray[np.bool_]
 
 
-class Table(NamedTuple):
-    """Frequencies int64 ``[256]`` that add up to 2^14, and the symbol that stands for all the rare ones (or None)."""
-
-    frequencies: Counts
-    escape: int | None
-
-    @classmethod
-    def of(cls, counts: Counts) -> Table:
-        """From the counts of each symbol, not all zero.
-
-        A frequency cannot be less than 1. Symbols so rare that this would cost the others more than a literal byte
-        each are merged under one of them, the escape symbol.
-        """
-        total = int(counts.sum())
-        rare = (counts > 0) & (counts * (4 * TOTAL) < total)
-        if rare.sum() < 2:
-            return cls(_normalized(counts), None)
-        escape = int(np.flatnonzero(rare)[0])
-        merged = np.where(rare, 0, counts)
-        merged[escape] = counts[rare].sum()
-        return cls(_normalized(merged), escape)
-
-    def write(self) -> bytes:
-        """Number of symbols in use less 1, is there an escape symbol, (which,) symbols, 14-bit frequencies less 1.
-
-        The last frequency is what the others leave of 2^14.
-        """
-        used = np.flatnonzero(self.frequencies)
-        escape = b"\0" if self.escape is None else bytes([1, self.escape])
-        names = used.astype(np.uint8) if len(used) <= LISTED else np.packbits(self.frequencies > 0)
-        bits = (self.frequencies[used[:-1], None] - 1) >> PLACES & 1
-        return bytes([len(used) - 1]) + escape + names.tobytes() + np.packbits(bits, bitorder="little").tobytes()
-
-    @classmethod
-    def read(cls, stream: Bytes) -> tuple[Table, int]:
-        """The table at the front of ``stream``, and how many bytes it took."""
-        number, place = int(stream[0]) + 1, 2 + int(stream[1])
-        escape = int(stream[2]) if stream[1] else None
-        width = min(number, LISTED)
-        names = stream[place : place + width]
-        used = names if number <= LISTED else np.flatnonzero(np.unpackbits(names))
-        place += width
-        size = math.ceil((number - 1) * PRECISION / 8)
-        bits = np.unpackbits(stream[place : place + size], count=(number - 1) * PRECISION, bitorder="little")
-        frequencies = np.zeros(256, np.int64)
-        frequencies[used[:-1]] = (bits.reshape(-1, PRECISION).astype(np.int64) << PLACES).sum(1) + 1
-        frequencies[used[-1]] = TOTAL - frequencies.sum()
-        return cls(frequencies, escape), place + size
-
-
-def _normalized(counts: Counts) -> Counts:
-    """Frequencies proportional to ``counts``, 1 at least where a symbol occurs, 2^14 in all."""
-    scaled = counts * TOTAL
-    total = int(counts.sum())
-    frequencies = np.maximum(scaled // total, counts > 0)
-    if missing := max(TOTAL - int(frequencies.sum()), 0):
-        frequencies[np.argsort(-(scaled % total), kind="stable")[:missing]] += 1
-    while excess := int(frequencies.sum()) - TOTAL:
-        order = np.argsort(-frequencies, kind="stable")
-        frequencies[order[: min(excess, int((frequencies > 1).sum()))]] -= 1
-    return frequencies
-
-
-def starts_of(frequencies: Counts) -> Counts:
-    """Where the slots of each symbol begin, along the last axis."""
-    starts: Counts = np.cumsum(frequencies, -1) - frequencies
-    return starts
-
-
-def slots_of(frequencies: Counts) -> Bytes:
-    """Which symbol each of 2^14 slots belongs to, table after table."""
-    symbols = np.tile(np.arange(256, dtype=np.uint8), len(frequencies))
-    slots: Bytes = np.repeat(symbols, frequencies.ravel())
-    return slots
-
-
 class Loops(NamedTuple):
-    """What an implementation provides: the loops over all symbols."""
+    """What an implementation provides: the loops over all symbols, wherever they are.
 
-    histogram: Callable[[Bytes, Bytes | None, int], Counts]
-    """How often each symbol occurs in each of so many contexts, ``[contexts, 256]``."""
-    find: Callable[[Bytes, Bytes | None, Marks, int], Counts]
-    """Ascending positions of the symbols that are marked for their context; so many of them."""
-    encode: Callable[[Bytes, Bytes | None, Counts, Counts], tuple[Longs, Longs, Words]]
-    """Sizes, states and words of all blocks from frequencies and starts ``[contexts, 256]``."""
-    decode: Callable[[int, Bytes | None, Counts, Longs, Longs, Words], Bytes]
-    """The symbols from their number, contexts and frequencies, and the sizes, states and words."""
+    Symbols and contexts are uint8 ``[n]``; frequencies, starts and marks are small arrays ``[contexts, 256]``.
+    """
+
+    histogram: Callable[[Tensor, Tensor | None, int], Counts]
+    """How often each symbol occurs in each of so many contexts."""
+    find: Callable[[Tensor, Tensor | None, Marks, int], Tensor]
+    """int64, ascending: positions of the symbols that are marked for their context; so many of them."""
+    encode: Callable[[Tensor, Tensor | None, Counts, Counts], list[Tensor]]
+    """From frequencies and starts, as bytes: the sizes of all blocks, their states, and their words in any parts."""
+    decode: Callable[[int, Tensor | None, Counts, Tensor, Tensor, Tensor], Tensor]
+    """The symbols from their number, contexts and frequencies, and the sizes, states (both int32) and words (int16)."""
+
+
+def lanes_of(n: int) -> int:
+    """How many states each block of a stream of ``n`` symbols has."""
+    return LANES if n >= MANY else FEW
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
-    """The stream of ``symbols`` uint8 ``[n]`` on CPU, as uint8 ``[m]``.
+    """The stream of ``symbols`` uint8 ``[n]``, as uint8 ``[m]``.
 
     ``contexts`` uint8 ``[n]``, each below ``num_contexts``: which table a symbol is coded with.
     """
@@ -147,44 +78,54 @@ def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_cont
 def encode_stream(symbols: Tensor, contexts: Tensor | None, num_contexts: int, loops: Loops) -> Tensor:
     """What all implementations share: tables, escapes, and the order of the parts."""
     if symbols.numel() == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    source, given = symbols.contiguous().numpy(), None if contexts is None else contexts.contiguous().numpy()
-    counts = loops.histogram(source, given, num_contexts)
+        return symbols.new_empty(0)
+    symbols, contexts = symbols.contiguous(), None if contexts is None else contexts.contiguous()
+    counts = loops.histogram(symbols, contexts, num_contexts)
     tables = {c: Table.of(counts[c]) for c in np.flatnonzero(counts.any(1)).tolist()}
     frequencies = _stacked(tables, num_contexts)
     starts = starts_of(frequencies)
     rare = _marked(tables, num_contexts)
     for c, table in tables.items():
         if table.escape is not None:
-            rare[c] |= (counts[c] > 0) & (table.frequencies == 0)
+            rare[c] |= table.frequencies == 0
             frequencies[c, rare[c]], starts[c, rare[c]] = frequencies[c, table.escape], starts[c, table.escape]
-    literals = source[loops.find(source, given, rare, int(counts[rare].sum()))] if rare.any() else source[:0]
-    sizes, states, words = loops.encode(source, given, frequencies, starts)
-    heads = np.frombuffer(b"".join(t.write() for t in tables.values()), np.uint8)
-    parts = [heads, sizes.view(np.uint8), states.view(np.uint8), words.view(np.uint8), literals]
-    return torch.from_numpy(np.concatenate(parts))
+    literals = symbols[:0]
+    if rare.any():
+        literals = symbols[loops.find(symbols, contexts, rare, int(counts[rare].sum()))]
+    coded = loops.encode(symbols, contexts, frequencies, starts)
+    heads = torch.frombuffer(bytearray(b"".join(table.write() for table in tables.values())), dtype=torch.uint8)
+    return torch.cat([heads.to(symbols.device), *coded, literals])
 
 
 def decode_stream(stream: Tensor, n: int, contexts: Tensor | None, num_contexts: int, loops: Loops) -> Tensor:
     """The inverse of `encode_stream`."""
     if n == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    data, given = stream.contiguous().numpy(), None if contexts is None else contexts.contiguous().numpy()
+        return stream.new_empty(0)
+    contexts = None if contexts is None else contexts.contiguous()
     occurring = [0] if contexts is None else torch.bincount(contexts).nonzero().flatten().tolist()
-    tables, place = {}, 0
+    heads, tables, place = stream[: MOST_BYTES * len(occurring)].cpu().numpy(), {}, 0
     for c in occurring:
-        tables[c], size = Table.read(data[place:])
+        tables[c], size = Table.read(heads[place:])
         place += size
     blocks = math.ceil(n / BLOCK)
-    heads = np.frombuffer(data[place : place + 4 * blocks * (1 + STATES)].tobytes(), "<u4")
-    place += heads.nbytes
-    sizes, states = heads[:blocks], heads[blocks:]
-    words = np.frombuffer(data[place : place + 2 * int(sizes.sum())].tobytes(), "<u2")
-    place += words.nbytes
-    symbols = loops.decode(n, given, _stacked(tables, num_contexts), sizes, states, words)
-    if place < data.size:
-        symbols[loops.find(symbols, given, _marked(tables, num_contexts), data.size - place)] = data[place:]
-    return torch.from_numpy(symbols)
+    sizes, place = _part(stream, place, blocks, torch.int32)
+    states, place = _part(stream, place, blocks * lanes_of(n), torch.int32)
+    words, place = _part(stream, place, int(sizes.sum()), torch.int16)
+    symbols = loops.decode(n, contexts, _stacked(tables, num_contexts), sizes, states, words)
+    if literals := stream.numel() - place:
+        symbols[loops.find(symbols, contexts, _marked(tables, num_contexts), literals)] = stream[place:]
+    return symbols
+
+
+def _part(stream: Tensor, place: int, number: int, dtype: torch.dtype) -> tuple[Tensor, int]:
+    """So many items from there on, in aligned memory of their own, and where they end."""
+    end = place + number * dtype.itemsize
+    return stream[place:end].clone().view(dtype), end
+
+
+def as_bytes(numbers: npt.NDArray[np.unsignedinteger]) -> Tensor:
+    """The same memory as uint8."""
+    return torch.from_numpy(numbers.view(np.uint8))
 
 
 def _stacked(tables: dict[int, Table], num: int) -> Counts:
@@ -203,50 +144,67 @@ def _marked(tables: dict[int, Table], num: int) -> Marks:
     return marked
 
 
-def _histogram(symbols: Bytes, contexts: Bytes | None, num: int) -> Counts:
-    combined = symbols.astype(np.int64) + (0 if contexts is None else contexts.astype(np.int64) * 256)
-    return np.bincount(combined, minlength=256 * num).reshape(num, 256)
+def combined(symbols: Tensor, contexts: Tensor | None) -> Tensor:
+    """int32 ``[n]``: each symbol's place in tables ``[contexts, 256]``."""
+    return symbols.int() if contexts is None else contexts.int() * 256 + symbols
 
 
-def _find(symbols: Bytes, contexts: Bytes | None, marked: Marks, number: int) -> Counts:
-    return np.flatnonzero(marked[0 if contexts is None else contexts, symbols])
+def histogram(symbols: Tensor, contexts: Tensor | None, num: int) -> Counts:
+    """`Loops.histogram` in torch operations."""
+    counts: Counts = torch.bincount(combined(symbols, contexts), minlength=256 * num).view(num, 256).cpu().numpy()
+    return counts
 
 
-def _encode(symbols: Bytes, contexts: Bytes | None, frequencies: Counts, starts: Counts) -> tuple[Longs, Longs, Words]:
-    sizes, heads, words = [], [], []
-    for begin in range(0, symbols.size, BLOCK):
-        states, emitted = [LOWEST] * STATES, []
-        for i in reversed(range(begin, min(begin + BLOCK, symbols.size))):
-            place = (0 if contexts is None else contexts[i], symbols[i])
-            f, start, x = int(frequencies[place]), int(starts[place]), states[(i - begin) % STATES]
-            if x >= f << (32 - PRECISION):
-                emitted.append(x & 0xFFFF)
-                x >>= 16
-            states[(i - begin) % STATES] = (x // f << PRECISION) + x % f + start
-        sizes.append(len(emitted))
+def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
+    """`Loops.find` in torch operations."""
+    marks = torch.from_numpy(marked.ravel()).to(symbols.device)
+    positions = marks[combined(symbols, contexts)].nonzero().flatten()
+    assert positions.numel() == number
+    return positions
+
+
+def _encode(symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts) -> list[Tensor]:
+    places, lanes = combined(symbols, contexts).tolist(), lanes_of(symbols.numel())
+    f, start = frequencies.ravel().tolist(), starts.ravel().tolist()
+    sizes, heads, words = list[int](), list[int](), list[int]()
+    for begin in range(0, len(places), BLOCK):
+        block, states, before = places[begin : begin + BLOCK], [LOWEST] * lanes, len(words)
+        for first in reversed(range(0, len(block), lanes)):
+            for state, s in enumerate(block[first : first + lanes]):
+                x = states[state]
+                if x >= f[s] << 32 - PRECISION:
+                    words.append(x & 0xFFFF)
+                    x >>= 16
+                states[state] = (x // f[s] << PRECISION) + x % f[s] + start[s]
+        sizes.append(len(words) - before)
         heads += states
-        words += emitted[::-1]
-    return np.array(sizes, "<u4"), np.array(heads, "<u4"), np.array(words, "<u2")
+    return [as_bytes(np.array(sizes, "<u4")), as_bytes(np.array(heads, "<u4")), as_bytes(np.array(words, "<u2"))]
 
 
-def _decode(n: int, contexts: Bytes | None, frequencies: Counts, sizes: Longs, heads: Longs, words: Words) -> Bytes:
-    starts, slots = starts_of(frequencies), {}
-    symbols = np.empty(n, np.uint8)
-    place = 0
-    for c, table in enumerate(frequencies):
-        slots[c] = slots_of(table[None])
-    for block in range(len(sizes)):
-        states = [int(x) for x in heads[block * STATES : (block + 1) * STATES]]
-        for i in range(block * BLOCK, min((block + 1) * BLOCK, n)):
-            x, c = states[i % STATES], 0 if contexts is None else int(contexts[i])
-            slot = x % TOTAL
-            s = symbols[i] = slots[c][slot]
-            x = int(frequencies[c, s]) * (x >> PRECISION) + slot - int(starts[c, s])
-            if x < LOWEST:
-                x = x << 16 | int(words[place])
-                place += 1
-            states[i % STATES] = x
-    return symbols
+def _decode(
+    n: int, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
+) -> Tensor:
+    slots, lanes = slots_of(frequencies).tolist(), lanes_of(n)
+    tables = [0] * n if contexts is None else contexts.tolist()
+    coming = words.numpy().view(np.uint16).tolist()
+    symbols, end = list[int](), 0
+    for block, size in enumerate(sizes.tolist()):
+        states = heads[block * lanes : (block + 1) * lanes].numpy().view(np.uint32).tolist()
+        end += size
+        mine = coming[end - size : end]
+        last = min((block + 1) * BLOCK, n)
+        for first in range(block * BLOCK, last, lanes):
+            short = []
+            for state, table in enumerate(tables[first : min(first + lanes, last)]):
+                x = states[state]
+                slot = slots[table][x % TOTAL]
+                symbols.append(slot & 255)
+                states[state] = ((slot >> 20) + 1) * (x >> PRECISION) + (slot >> 8) % TOTAL
+                if states[state] < LOWEST:
+                    short.append(state)
+            for state in reversed(short):
+                states[state] = states[state] << 16 | mine.pop()
+    return torch.tensor(symbols, dtype=torch.uint8)
 
 
-LOOPS = Loops(_histogram, _find, _encode, _decode)
+LOOPS = Loops(histogram, find, _encode, _decode)

@@ -36,6 +36,12 @@ def array_size(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     return context.make_array(kind)(context, builder, array).nitems
 
 
+def has_features(context: Any, *names: str) -> bool:
+    """Does the processor that code is made for have these, as LLVM calls them?"""
+    _, _, features = context.codegen().magic_tuple()
+    return all(f"+{name}" in features.split(",") for name in names)
+
+
 def repeated(number: float, vector: ir.VectorType) -> Any:
     """A constant in every lane of a vector of this type."""
     return ir.Constant(vector, [number] * vector.count)

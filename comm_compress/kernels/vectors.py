@@ -79,8 +79,9 @@ class Vector(types.Type):
     """The type of 32 numbers."""
 
 
-FLOATS, DOUBLES, BYTES = Vector("floats"), Vector("doubles"), Vector("bytes")  # float32, float64, int8
-ELEMENTS = {FLOATS: FLOAT, DOUBLES: DOUBLE, BYTES: BYTE}
+# float32, float64, int8, uint32
+FLOATS, DOUBLES, BYTES, WORDS = (Vector(name) for name in ("floats", "doubles", "bytes", "words"))
+ELEMENTS = {FLOATS: FLOAT, DOUBLES: DOUBLE, BYTES: BYTE, WORDS: WORD}
 
 
 class _VectorModel(models.PrimitiveModel):

@@ -56,7 +56,7 @@ class Ecsq(Codec):
     parameters are unknown, 256 elements are a row. A matrix that is not finite arrives as NaN.
 
     Bits an element: the codes' entropy (of a Gaussian 1.6 with step 1.4, 2.1 with 1, 2.6 with 0.7, 3.0 with 0.5) and
-    at most 8 / b + 8 / a for the scales. rANS runs on the CPU, also for rows on a GPU.
+    at most 8 / b + 8 / a for the scales.
     """
 
     fixed_size = False

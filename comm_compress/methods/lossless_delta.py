@@ -9,6 +9,7 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.encoded import ByteCount
+from comm_compress.entropy import bytes_of, tensor_of
 from comm_compress.methods.changes import Delta, same_bits
 from comm_compress.state import State
 
@@ -26,7 +27,7 @@ class LosslessDelta(Delta):
     N(0, 0.02) bf16 weights and updates of rms 0.3 lr, 3.7 at lr 6e-4, 1.7 at 1e-4, 0.4 at 1e-5. float32
     rows work too, but their masters move by thousands of ulps: 15 bits and more.
 
-    A change that takes more bytes than the row is sent as the row. rANS runs on the CPU, also for rows on a GPU.
+    A change that takes more bytes than the row is sent as the row.
     """
 
     lossless = unbiased = True
@@ -36,18 +37,18 @@ class LosslessDelta(Delta):
 
     def _change(self, row: Tensor, expected: Tensor, state: State) -> tuple[Tensor, ByteCount] | None:
         symbols, raw_bits = kernels.ulp_difference(expected, row)
-        coded = kernels.rans_encode(symbols, *_contexts(expected)).to(row.device)
+        coded = kernels.rans_encode(symbols, *_contexts(expected))
         if SYMBOL_HEAD.size + coded.numel() + raw_bits.numel() >= row.nbytes:
             return None
-        head = torch.frombuffer(bytearray(SYMBOL_HEAD.pack(coded.numel())), dtype=torch.uint8).to(row.device)
+        head = tensor_of(SYMBOL_HEAD.pack(coded.numel()), row.device)
         count = ByteCount(values=coded.numel() + raw_bits.numel(), metadata=SYMBOL_HEAD.size)
         return torch.cat([head, coded, raw_bits]), count
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
-        (size,) = SYMBOL_HEAD.unpack(data[: SYMBOL_HEAD.size].cpu().numpy().tobytes())
+        (size,) = SYMBOL_HEAD.unpack(bytes_of(data[: SYMBOL_HEAD.size]))
         end = SYMBOL_HEAD.size + size
         symbols = kernels.rans_decode(data[SYMBOL_HEAD.size : end], replica.numel(), *_contexts(replica))
-        replica.copy_(kernels.ulp_apply(replica, symbols.to(replica.device), data[end:]))
+        replica.copy_(kernels.ulp_apply(replica, symbols, data[end:]))
 
 
 def _contexts(replica: Tensor) -> tuple[Tensor, int]:

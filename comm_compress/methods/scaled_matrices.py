@@ -21,7 +21,7 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.encoded import ByteCount
-from comm_compress.entropy import restored, shortened, tensor_of
+from comm_compress.entropy import bytes_of, restored, shortened, tensor_of
 from comm_compress.kernels import Lines, Shape
 from comm_compress.kernels.lines import NOTHING
 from comm_compress.segments import Segment
@@ -101,31 +101,30 @@ def quantised(x: Tensor, scales: Scales, dead_zone: float) -> Tensor:
 
 def message_of(scales: Scales, codes: Tensor) -> tuple[Tensor, ByteCount]:
     """The bytes of one row with these ``codes`` int8 ``[n]``."""
-    peaks = torch.cat([scales.row_peaks, scales.column_peaks]).cpu().view(torch.uint8)
-    octets = torch.cat([scales.row_bytes, scales.column_bytes]).cpu()
-    metadata = [_described(scales.lines.shapes), peaks, *shortened(octets, "rans")]
-    head, values = shortened(codes.view(torch.uint8).cpu(), "rans")
-    message = torch.cat([*metadata, head, values]).to(codes.device)
+    peaks = torch.cat([scales.row_peaks, scales.column_peaks]).view(torch.uint8)
+    octets = torch.cat([scales.row_bytes, scales.column_bytes])
+    metadata = [_described(scales.lines.shapes, codes.device), peaks, *shortened(octets, "rans")]
+    head, values = shortened(codes.view(torch.uint8), "rans")
+    message = torch.cat([*metadata, head, values])
     return message, ByteCount(values=values.numel(), metadata=message.numel() - values.numel())
 
 
 def add_message(message: Tensor, out: Tensor) -> None:
     """Add what a message stands for to ``out`` float32 ``[n]``."""
-    device, message = message.device, message.cpu()
-    (count,) = HEAD.unpack(message[: HEAD.size].numpy().tobytes())
+    (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
     place = HEAD.size + count * SHAPE.size
-    lines = kernels.lines_of(_shapes(message[HEAD.size : place].numpy().tobytes()), device)
-    peaks = message[place : place + 8 * count].clone().view(torch.float32).to(device)  # the clone is aligned
+    lines = kernels.lines_of(_shapes(bytes_of(message[HEAD.size : place])), message.device)
+    peaks = message[place : place + 8 * count].clone().view(torch.float32)  # the clone is aligned
     octets, place = restored(message, place + 8 * count, lines.num_rows + lines.num_columns, "rans")
-    codes = restored(message, place, out.numel(), "rans")[0].to(device).view(torch.int8)
-    rows, columns = torch.split_with_sizes(octets.to(device), [lines.num_rows, lines.num_columns])
+    codes = restored(message, place, out.numel(), "rans")[0].view(torch.int8)
+    rows, columns = torch.split_with_sizes(octets, [lines.num_rows, lines.num_columns])
     scales = Scales(lines, rows, peaks[:count], columns, peaks[count:])
     kernels.add_lines(codes, scales.rows(), scales.columns(), out, lines)
 
 
 @functools.lru_cache(maxsize=1024)
-def _described(shapes: tuple[Shape, ...]) -> Tensor:
-    return tensor_of(HEAD.pack(len(shapes)) + b"".join(SHAPE.pack(*shape) for shape in shapes))
+def _described(shapes: tuple[Shape, ...], device: torch.device) -> Tensor:
+    return tensor_of(HEAD.pack(len(shapes)) + b"".join(SHAPE.pack(*shape) for shape in shapes), device)
 
 
 @functools.lru_cache(maxsize=1024)

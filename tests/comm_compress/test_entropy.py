@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +20,13 @@ from comm_compress import kernels, simulate
 from comm_compress.encoded import Encoded
 from comm_compress.entropy import DTYPES, EntropyCoded
 from comm_compress.kernels import entropy_cpu, entropy_reference
+from comm_compress.kernels.frequencies import MOST_BYTES, TOTAL
 from comm_compress.registry import COMMON
 from comm_compress.state import State
 from tests.comm_compress.table import TABLE, build
 
-TABLE_BYTES = 3 + 32 + 255 * 14 / 8  # at most, of one table of frequencies
-BLOCK_BYTES = 4 + 4 * entropy_reference.STATES
+BLOCK_BYTES = 4 + 4 * entropy_reference.LANES
+MANY = entropy_reference.MANY  # symbols that 32 states share
 
 
 def skewed(n: int, zeros: float, spread: float, seed: int = 0) -> Tensor:
@@ -42,7 +47,7 @@ def entropy_bytes(symbols: Tensor) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    n=st.sampled_from([0, 1, 7, 8, 9, 300, 1500]),
+    n=st.sampled_from([0, 1, 3, 4, 5, 300, 1500, MANY - 1, MANY, MANY + 33]),
     zeros=st.sampled_from([0, 0.5, 0.98, 1]),
     spread=st.sampled_from([1.0, 3.0, 30.0, 1000.0]),
     num_contexts=st.sampled_from([0, 1, 5]),
@@ -79,7 +84,43 @@ def test_a_second_block_is_the_references() -> None:
     n = entropy_reference.BLOCK + 11
     symbols = torch.zeros(n, dtype=torch.uint8)
     symbols[-2000:] = skewed(2000, 0.1, 20.0)
-    assert torch.equal(entropy_cpu.rans_encode(symbols), entropy_reference.rans_encode(symbols))
+    stream = entropy_cpu.rans_encode(symbols)
+    assert torch.equal(stream, entropy_reference.rans_encode(symbols))
+    assert torch.equal(entropy_reference.rans_decode(stream, n), symbols)
+
+
+def test_literals_are_found_wherever_rare_symbols_lie() -> None:
+    """Neighbours, as the tails of signed numbers are, or not: other loops."""
+    n = 1 << 17
+    for rare in (torch.arange(100, 156), torch.tensor([1, 2, 77, 200, 255])):
+        symbols = skewed(n, 1, 1.0)
+        symbols[torch.arange(len(rare)) * 1013 + 5] = rare.to(torch.uint8)
+        symbols[-1] = int(rare[0])  # beyond the last vector
+        for contexts in (None, (torch.arange(n - 1) % 2).to(torch.uint8)):
+            mine = symbols[: n if contexts is None else n - 1]
+            stream = entropy_cpu.rans_encode(mine, contexts, 2)
+            assert torch.equal(stream, entropy_reference.rans_encode(mine, contexts, 2))
+            assert torch.equal(entropy_cpu.rans_decode(stream, len(mine), contexts, 2), mine)
+
+
+def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: Path) -> None:
+    """Kernels name AVX-512's instructions where there are any; compiled for a generic processor they do without."""
+    script = """if True:
+        import sys, torch
+        from comm_compress import kernels
+        symbols, contexts = torch.load(sys.argv[1])
+        stream = kernels.rans_encode(symbols, contexts, 2)
+        assert torch.equal(kernels.rans_decode(stream, len(symbols), contexts, 2), symbols)
+        torch.save(stream, sys.argv[1])
+    """
+    symbols = skewed(MANY + 77, 0.3, 9.0)
+    contexts = (torch.arange(len(symbols)) % 3 == 0).to(torch.uint8)
+    torch.save((symbols, contexts), tmp_path / "tensors.pt")
+    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", script, str(tmp_path / "tensors.pt")]
+    done = subprocess.run(command, env={**os.environ, **generic}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(torch.load(tmp_path / "tensors.pt"), kernels.rans_encode(symbols, contexts, 2))
 
 
 @pytest.mark.parametrize("zeros", [0, 0.5, 0.9, 0.98, 0.999])
@@ -89,20 +130,21 @@ def test_rans_takes_the_entropy(zeros: float, spread: float) -> None:
     n = 1 << 20
     symbols = skewed(n, zeros, spread)
     ideal, seen = entropy_bytes(symbols), kernels.rans_encode(symbols).numel()
-    overhead = TABLE_BYTES + n / entropy_reference.BLOCK * BLOCK_BYTES
+    overhead = MOST_BYTES + n / entropy_reference.BLOCK * BLOCK_BYTES
     assert ideal <= seen <= 1.01 * ideal + overhead
-    if ideal > 20 * overhead:
+    if ideal > 30 * overhead:
         assert seen <= 1.05 * ideal
 
 
 def test_what_is_too_rare_for_a_frequency_goes_as_a_literal() -> None:
-    """Every byte value once among a million zeros: without escapes each would cost the zeros 1 / 2^14."""
+    """Every byte value once among a million zeros: without escapes each would cost the zeros 1 / 2^12."""
     symbols = torch.zeros(1 << 20, dtype=torch.uint8)
     symbols[:: 1 << 12] = torch.arange(256, dtype=torch.uint8)
     stream = kernels.rans_encode(symbols)
     assert torch.equal(kernels.rans_decode(stream, symbols.numel()), symbols)
-    least_frequencies = (1 << 20) * 255 / 2**14 * 1.44 / 8
-    assert stream.numel() < 1.5 * entropy_bytes(symbols) + 2 * BLOCK_BYTES < least_frequencies
+    least_frequencies = (1 << 20) * 255 / TOTAL * 1.44 / 8
+    blocks = (1 << 20) / entropy_reference.BLOCK
+    assert stream.numel() < 1.5 * entropy_bytes(symbols) + blocks * BLOCK_BYTES < least_frequencies
 
 
 @pytest.mark.parametrize("bits", [4, 2])
@@ -166,7 +208,7 @@ def test_the_bytes_are_those_of_the_codes_entropy(coder: str) -> None:
     assert isinstance(coded, EntropyCoded)
     codes = coded.inner.encode(rows, State())["codes"][0].view(torch.uint8)
     count = coded.encode(rows, State()).byte_count(0)
-    assert entropy_bytes(codes) <= count.values <= 1.01 * entropy_bytes(codes) + TABLE_BYTES
+    assert entropy_bytes(codes) <= count.values <= 1.01 * entropy_bytes(codes) + MOST_BYTES
     assert count.indices == 0
     assert 0.5 * n / 256 * 4 < count.metadata < n / 256 * 4, "scales shrink by their exponents only"
 

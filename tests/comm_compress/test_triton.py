@@ -13,10 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from comm_compress.kernels import BlockCode, Residual
+from comm_compress.kernels.frequencies import TOTAL
 
 triton = pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,3 +174,17 @@ def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | No
     assert assembly.keys() == names | {"_cast", "_round", "_bytes", "_sum"}
     for code in assembly.values():
         as_written(code)
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+def test_entropy_coding_compiles(tables: int, assembly: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from comm_compress.kernels import entropy_cuda
+
+    n, frequencies = 300_000, np.eye(tables, 256, dtype=np.int64) * TOTAL
+    contexts = None if tables == 1 else torch.zeros(n, dtype=torch.uint8)
+    symbols, sizes = torch.zeros(n, dtype=torch.uint8), torch.ones(3, dtype=torch.int32)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty", torch.ones)  # nothing runs, and the sizes of blocks are looked at
+        entropy_cuda.LOOPS.encode(symbols, contexts, frequencies, frequencies * 0)
+    entropy_cuda.LOOPS.decode(n, contexts, frequencies, sizes, sizes.repeat(32), torch.zeros(3, dtype=torch.int16))
+    assert assembly.keys() == {"_encode", "_move", "_decode"}

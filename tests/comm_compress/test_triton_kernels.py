@@ -15,6 +15,7 @@ from comm_compress.kernels import (
     blocks_reference,
     casts_cpu,
     casts_reference,
+    entropy_reference,
     means_reference,
     powers_reference,
     random_reference,
@@ -28,6 +29,7 @@ from comm_compress.kernels import (
     bits_cuda,
     blocks_cuda,
     casts_cuda,
+    entropy_cuda,
     means_cuda,
     powers_cuda,
     random_cuda,
@@ -379,3 +381,28 @@ def test_casts_and_sums(to: torch.dtype, feedback: torch.dtype | None, special: 
             results.append([x.float().cpu() for x in (out, new, total, wide)])
         for theirs, mine in zip(*results, strict=True):
             assert same_bits(theirs, mine)
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+@pytest.mark.parametrize(
+    "n",
+    [
+        0,
+        1,
+        6,
+        900,
+        pytest.param(200_001, marks=pytest.mark.skipif(INTERPRETED, reason="two blocks: for a GPU")),
+    ],
+)
+def test_entropy_coding(n: int, tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream and the symbols again, with 4 states and with 32, with literals and without."""
+    generator = torch.Generator().manual_seed(n)
+    contexts = None if tables == 1 else torch.randint(tables, (n,), generator=generator).to(torch.uint8)
+    for many, spread in ((1, 3.0), (1, 0.2), (1 << 20, 30.0)):
+        monkeypatch.setattr(entropy_reference, "MANY", many)
+        codes = (torch.randn(n, generator=generator) * spread).round().clamp(-127, 127).to(torch.int8)
+        symbols = codes.view(torch.uint8)
+        stream = entropy_reference.rans_encode(symbols, contexts, tables)
+        there = None if contexts is None else contexts.to(HERE)
+        assert torch.equal(entropy_cuda.rans_encode(symbols.to(HERE), there, tables).cpu(), stream)
+        assert torch.equal(entropy_cuda.rans_decode(stream.to(HERE), n, there, tables).cpu(), symbols)
