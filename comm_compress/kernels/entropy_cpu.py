@@ -23,7 +23,7 @@ from comm_compress.kernels.entropy_reference import (
 )
 from comm_compress.kernels.frequencies import PRECISION, TOTAL, Bytes, Counts, Words, entries_of, slots_of
 from comm_compress.kernels.numba_tools import compiled, inlined
-from comm_compress.kernels.rans_lanes import (
+from comm_compress.kernels.rans_lanes_cpu import (
     absorbed,
     load_states,
     looked_up,
@@ -119,7 +119,7 @@ def _place(symbols: Any, contexts: Any, i: Any) -> Any:
 
 
 @compiled
-def _histogram(first: int, last: int, symbols: Bytes, contexts: Bytes | None, counts: Counts) -> None:
+def _histogram(first: int, last: int, symbols: Bytes, contexts: Bytes | None, counts: Words) -> None:
     for block in range(first, last):
         for i in range(block * BLOCK, min((block + 1) * BLOCK, symbols.size)):
             counts[block, i % COUNTERS, _place(symbols, contexts, i)] += 1
@@ -160,7 +160,7 @@ def _encode(
     entries: Words,
     lanes: int,
     words: Shorts,
-    sizes: Counts,
+    sizes: Words,
     heads: Words,
 ) -> None:
     for block in range(first, last):
