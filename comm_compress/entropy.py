@@ -60,7 +60,7 @@ def tensor_of(data: bytes, device: torch.device) -> Tensor:
 
 
 def bytes_of(data: Tensor) -> bytes:
-    """The inverse: what a few bytes on whatever device say."""
+    """The inverse, from whatever device."""
     return data.cpu().numpy().tobytes()
 
 

@@ -327,14 +327,17 @@ def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: i
 
     ``contexts`` uint8 ``[n]``, below ``num_contexts``: which table of frequencies a symbol is coded with.
     """
-    stream: Tensor = _coder(symbols).rans_encode(*_where_coded(symbols, contexts), num_contexts)
+    there = _coding_device(symbols)
+    on_it = symbols.to(there), None if contexts is None else contexts.to(there)
+    stream: Tensor = _coder(there).rans_encode(*on_it, num_contexts)
     return stream.to(symbols.device)
 
 
 def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
     """uint8 ``[n]``: the symbols that `rans_encode` was given, from the same contexts."""
-    stream_there, contexts = _where_coded(stream, contexts)
-    symbols: Tensor = _coder(stream).rans_decode(stream_there, n, contexts, num_contexts)
+    there = _coding_device(stream)
+    on_it = stream.to(there), n, None if contexts is None else contexts.to(there)
+    symbols: Tensor = _coder(there).rans_decode(*on_it, num_contexts)
     return symbols.to(stream.device)
 
 
@@ -374,17 +377,11 @@ def _topic(topic: str, tensor: Tensor) -> ModuleType:
     return _on(tensor.device.type, topic)
 
 
-def _coder(symbols: Tensor) -> ModuleType:
-    """Never the reference, which goes symbol by symbol in Python; see `_where_coded`."""
-    return importlib.import_module(f"comm_compress.kernels.entropy_{_coding_device(symbols)}")
+def _coding_device(symbols: Tensor) -> torch.device:
+    """Where symbols are entropy coded: the reference goes one by one in Python, so without kernels on the CPU."""
+    here = symbols.device
+    return here if here.type == "cuda" and _on_triton("entropy") else torch.device("cpu")
 
 
-def _where_coded(symbols: Tensor, contexts: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """On the CPU where a device has no kernels."""
-    if _coding_device(symbols) == symbols.device.type:
-        return symbols, contexts
-    return symbols.cpu(), None if contexts is None else contexts.cpu()
-
-
-def _coding_device(symbols: Tensor) -> str:
-    return "cuda" if symbols.device.type == "cuda" and _on_triton("entropy") else "cpu"
+def _coder(device: torch.device) -> ModuleType:
+    return importlib.import_module(f"comm_compress.kernels.entropy_{device.type}")

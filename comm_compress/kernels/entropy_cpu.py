@@ -21,7 +21,18 @@ from comm_compress.kernels.entropy_reference import (
     encode_stream,
     lanes_of,
 )
-from comm_compress.kernels.frequencies import PRECISION, TOTAL, Bytes, Counts, Words, entries_of, slots_of
+from comm_compress.kernels.frequencies import (
+    FREQUENCY,
+    PRECISION,
+    START_BITS,
+    TOTAL,
+    WITHIN,
+    Bytes,
+    Counts,
+    Words,
+    entries_of,
+    slots_of,
+)
 from comm_compress.kernels.numba_tools import compiled, inlined
 from comm_compress.kernels.rans_lanes_cpu import (
     absorbed,
@@ -45,8 +56,10 @@ from comm_compress.kernels.words_cpu import lowest_bit
 Shorts = npt.NDArray[np.uint16]
 REGION = BLOCK + LANES  # of a block's words: those of a group are written together, needed or not
 COUNTERS = 4  # of each symbol in a block: a run of one symbol does not wait for itself
-OVERFLOW, PLACE = np.uint32(32 - PRECISION), np.uint32(PRECISION)
-SLOT, HALF, LOW = np.uint32(TOTAL - 1), np.uint32(16), np.uint32(0xFFFF)
+OVERFLOW, SCALE = np.uint32(32 - PRECISION), np.uint32(PRECISION)
+LOW_BITS, HALF, LOW_HALF = np.uint32(TOTAL - 1), np.uint32(16), np.uint32(0xFFFF)
+TO_FREQUENCY, START = np.uint32(START_BITS), np.uint32((1 << START_BITS) - 1)  # of an entry
+TO_WITHIN, TO_FEWER = np.uint32(WITHIN), np.uint32(FREQUENCY)  # of a slot
 
 
 def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
@@ -98,9 +111,8 @@ def _decode_blocks(
     n: int, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
 ) -> Tensor:
     symbols, slots = torch.empty(n, dtype=torch.uint8), slots_of(frequencies).ravel()
-    coming = torch.cat([words, words.new_zeros(LANES)]).numpy().view(np.uint16)  # see `refilled`
     ends, states = sizes.cumsum(0).numpy(), heads.numpy().view(np.uint32)
-    arrays = *_arrays(symbols, contexts), slots, lanes_of(n), coming, ends, states
+    arrays = *_arrays(symbols, contexts), slots, lanes_of(n), words.numpy().view(np.uint16), ends, states
     over_blocks(_decode, len(ends), BLOCK, *arrays)
     return symbols
 
@@ -202,13 +214,13 @@ def _encode_one_by_one(
     for group in range(begin + (end - begin - 1) // lanes * lanes, begin - 1, -lanes):
         for i in range(group, min(group + lanes, end)):
             x, entry = states[i - group], entries[_place(symbols, contexts, i)]
-            frequency = entry >> HALF
+            frequency = entry >> TO_FREQUENCY
             if x >> OVERFLOW >= frequency:
-                words[place] = np.uint16(x & LOW)
+                words[place] = np.uint16(x & LOW_HALF)
                 place += 1
                 x >>= HALF
             # (x // f) 2^12 + x % f + start
-            states[i - group] = x + (entry & LOW) + x // frequency * (np.uint32(TOTAL) - frequency)
+            states[i - group] = x + (entry & START) + x // frequency * (np.uint32(TOTAL) - frequency)
     return place
 
 
@@ -259,9 +271,10 @@ def _decode_one_by_one(
         for i in range(group, min(group + lanes, end)):
             x = states[i - group]
             table = 0 if contexts is None else np.int64(contexts[i]) * TOTAL
-            slot = slots[table + np.int64(x & SLOT)]
+            slot = slots[table + np.int64(x & LOW_BITS)]
             symbols[i] = np.uint8(slot & np.uint32(255))
-            states[i - group] = ((slot >> np.uint32(20)) + np.uint32(1)) * (x >> PLACE) + (slot >> np.uint32(8) & SLOT)
+            frequency = (slot >> TO_FEWER) + np.uint32(1)
+            states[i - group] = frequency * (x >> SCALE) + (slot >> TO_WITHIN & LOW_BITS)
         for i in range(min(group + lanes, end) - 1, group - 1, -1):
             if states[i - group] < np.uint32(LOWEST):
                 place -= 1

@@ -21,10 +21,23 @@ from comm_compress.kernels.entropy_reference import (
     histogram,
     lanes_of,
 )
-from comm_compress.kernels.frequencies import PRECISION, TOTAL, Counts, Words, entries_of, slots_of
+from comm_compress.kernels.frequencies import (
+    FREQUENCY,
+    PRECISION,
+    START_BITS,
+    TOTAL,
+    WITHIN,
+    Counts,
+    Words,
+    entries_of,
+    slots_of,
+)
 from comm_compress.kernels.triton_tools import launch
 
-OVERFLOW, PLACE = tl.constexpr(32 - PRECISION), tl.constexpr(PRECISION)
+OVERFLOW, SCALE = tl.constexpr(32 - PRECISION), tl.constexpr(PRECISION)
+TO_FREQUENCY, START = tl.constexpr(START_BITS), tl.constexpr((1 << START_BITS) - 1)  # of an entry
+ONE = tl.constexpr(1 << START_BITS)  # the entry of a frequency of 1: nothing is divided by zero beyond the end
+TO_WITHIN, TO_FEWER = tl.constexpr(WITHIN), tl.constexpr(FREQUENCY)  # of a slot
 ALL, SMALLEST, SPAN = tl.constexpr(TOTAL), tl.constexpr(LOWEST), tl.constexpr(BLOCK)
 COPIED = 4096  # words of a block that one program moves
 
@@ -46,10 +59,9 @@ def _encode_blocks(symbols: Tensor, contexts: Tensor | None, frequencies: Counts
     scratch = torch.empty(n, dtype=torch.int16, device=device)
     sizes, states = (torch.empty(k, dtype=torch.int32, device=device) for k in (blocks, blocks * lanes))
     launch(_encode, (blocks,), symbols, contexts, entries, scratch, sizes, states, n, LANES=lanes, num_warps=1)
-    ends = sizes.cumsum(0, dtype=torch.int64)
-    words = torch.empty(int(ends[-1]), dtype=torch.int16, device=device)
-    tiles = triton.cdiv(int(sizes.max()), COPIED)
-    launch(_move, (blocks, tiles), scratch, sizes, ends, words, TILE=COPIED)
+    ends, counts = sizes.cumsum(0, dtype=torch.int64), sizes.tolist()
+    words = torch.empty(sum(counts), dtype=torch.int16, device=device)
+    launch(_move, (blocks, triton.cdiv(max(counts), COPIED)), scratch, sizes, ends, words, TILE=COPIED)
     return [part.view(torch.uint8) for part in (sizes, states, words)]
 
 
@@ -93,15 +105,15 @@ def _encode(symbols, contexts, entries, words, sizes, heads, n, LANES: tl.conste
         i = begin + (groups - 1 - group) * LANES + lane
         mask = i < n
         symbol = tl.load(symbols + i, mask=mask, other=0).to(tl.int32)
-        entry = tl.load(entries + _row_of(contexts, i, mask, 256) + symbol, mask=mask, other=1 << 16)
-        frequency = (entry >> 16).to(tl.uint32)
+        entry = tl.load(entries + _row_of(contexts, i, mask, 256) + symbol, mask=mask, other=ONE)
+        frequency = (entry >> TO_FREQUENCY).to(tl.uint32)
         full = mask & ((x >> OVERFLOW) >= frequency)
         before = tl.cumsum(full.to(tl.int32), 0) - full.to(tl.int32)
         tl.store(words + place + before, (x & 0xFFFF).to(tl.int16), mask=full)
         place += tl.sum(full.to(tl.int32), axis=0)
         x = tl.where(full, x >> 16, x)
         # (x // f) 2^12 + x % f + start
-        absorbed = x + (entry & 0xFFFF).to(tl.uint32) + x // frequency * (ALL - frequency)
+        absorbed = x + (entry & START).to(tl.uint32) + x // frequency * (ALL - frequency)
         x = tl.where(mask, absorbed, x)
     tl.store(heads + block * LANES + lane, x.to(tl.int32, bitcast=True))
     tl.store(sizes + block, place)
@@ -132,8 +144,8 @@ def _decode(symbols, contexts, slots, words, ends, heads, n, LANES: tl.constexpr
         slot = tl.load(slots + _row_of(contexts, i, mask, ALL) + (x & (ALL - 1)).to(tl.int32), mask=mask, other=0)
         tl.store(symbols + i, slot.to(tl.uint8), mask=mask)
         slot = slot.to(tl.uint32, bitcast=True)
-        high = x >> PLACE
-        x = tl.where(mask, (slot >> 20) * high + high + ((slot >> 8) & (ALL - 1)), x)
+        high = x >> SCALE
+        x = tl.where(mask, (slot >> TO_FEWER) * high + high + ((slot >> TO_WITHIN) & (ALL - 1)), x)
         short = mask & (x < SMALLEST)
         before = tl.cumsum(short.to(tl.int32), 0) - short.to(tl.int32)
         place -= tl.sum(short.to(tl.int32), axis=0)

@@ -31,7 +31,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.frequencies import MOST_BYTES, PRECISION, TOTAL, Counts, Table, slots_of, starts_of
+from comm_compress.kernels.frequencies import (
+    FREQUENCY,
+    MOST_BYTES,
+    PRECISION,
+    TOTAL,
+    WITHIN,
+    Counts,
+    Table,
+    slots_of,
+    starts_of,
+)
 
 LANES, FEW = 32, 4  # states of a block
 MANY = 1 << 15  # symbols that are worth so many states
@@ -54,7 +64,10 @@ class Loops(NamedTuple):
     encode: Callable[[Tensor, Tensor | None, Counts, Counts], list[Tensor]]
     """From frequencies and starts, as bytes: the sizes of all blocks, their states, and their words in any parts."""
     decode: Callable[[int, Tensor | None, Counts, Tensor, Tensor, Tensor], Tensor]
-    """The symbols from their number, contexts and frequencies, and the sizes, states (both int32) and words (int16)."""
+    """The symbols from their number, contexts and frequencies, and the sizes, states (both int32) and words (int16).
+
+    After the words lies room for a vector of them, which may be read.
+    """
 
 
 def lanes_of(n: int) -> int:
@@ -110,17 +123,19 @@ def decode_stream(stream: Tensor, n: int, contexts: Tensor | None, num_contexts:
     blocks = math.ceil(n / BLOCK)
     sizes, place = _part(stream, place, blocks, torch.int32)
     states, place = _part(stream, place, blocks * lanes_of(n), torch.int32)
-    words, place = _part(stream, place, int(sizes.sum()), torch.int16)
+    words, place = _part(stream, place, int(sizes.sum()), torch.int16, spare=LANES)
     symbols = loops.decode(n, contexts, _stacked(tables, num_contexts), sizes, states, words)
     if literals := stream.numel() - place:
         symbols[loops.find(symbols, contexts, _marked(tables, num_contexts), literals)] = stream[place:]
     return symbols
 
 
-def _part(stream: Tensor, place: int, number: int, dtype: torch.dtype) -> tuple[Tensor, int]:
-    """So many items from there on, in aligned memory of their own, and where they end."""
+def _part(stream: Tensor, place: int, number: int, dtype: torch.dtype, spare: int = 0) -> tuple[Tensor, int]:
+    """So many items from there on, in aligned memory with room for ``spare`` more, and where they end."""
     end = place + number * dtype.itemsize
-    return stream[place:end].clone().view(dtype), end
+    part = stream.new_empty((number + spare) * dtype.itemsize)
+    part[: end - place] = stream[place:end]
+    return part.view(dtype), end
 
 
 def as_bytes(numbers: npt.NDArray[np.unsignedinteger]) -> Tensor:
@@ -199,7 +214,7 @@ def _decode(
                 x = states[state]
                 slot = slots[table][x % TOTAL]
                 symbols.append(slot & 255)
-                states[state] = ((slot >> 20) + 1) * (x >> PRECISION) + (slot >> 8) % TOTAL
+                states[state] = ((slot >> FREQUENCY) + 1) * (x >> PRECISION) + (slot >> WITHIN) % TOTAL
                 if states[state] < LOWEST:
                     short.append(state)
             for state in reversed(short):

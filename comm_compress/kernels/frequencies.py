@@ -11,6 +11,8 @@ import numpy.typing as npt
 PRECISION = 12  # bits of a frequency: what a decoder looks up for a slot fits into one word of 32 bits
 TOTAL = 1 << PRECISION
 PLACES = np.arange(PRECISION)
+START_BITS = 16  # of an encoder's entry; the frequency is above
+WITHIN, FREQUENCY = 8, 8 + PRECISION  # where a decoder's slot has its two numbers; the symbol is below
 LISTED = 32  # symbols in use that are listed by name; more are marked in a bitmap of as many bytes
 RARE = (0, 0.25, 1, 4)  # times what a frequency of 1 stands for: symbols that occur less often may become literals
 MOST_BYTES = 3 + 256 // 8 + math.ceil(255 * PRECISION / 8)  # of a table
@@ -51,12 +53,13 @@ class Table(NamedTuple):
 
     def bits(self, counts: Counts) -> float:
         """What symbols that occur so often take, literals and this table included."""
-        own = self.frequencies > 0
-        escaped = 0 if self.escape is None else counts[~own].sum() + counts[self.escape]
-        spent = float(counts[own] @ (PRECISION - np.log2(self.frequencies[own])))
+        own, literals, coded = self.frequencies > 0, 0, counts
         if self.escape is not None:
-            spent += float(counts[~own].sum() * (PRECISION - np.log2(self.frequencies[self.escape])))
-        return spent + 8 * (float(escaped) + len(self.write()))
+            coded = counts.copy()
+            coded[self.escape] += counts[~own].sum()
+            literals = int(coded[self.escape])
+        spent = float(coded[own] @ (PRECISION - np.log2(self.frequencies[own])))
+        return spent + 8 * (literals + len(self.write()))
 
     def write(self) -> bytes:
         """Number of symbols in use less 1, is there an escape symbol, (which,) symbols, 12-bit frequencies less 1.
@@ -106,16 +109,19 @@ def starts_of(frequencies: Counts) -> Counts:
 
 
 def entries_of(frequencies: Counts, starts: Counts) -> Words:
-    """What an encoder looks up, uint32 as ``frequencies``: frequency << 16 | start."""
-    return (frequencies << 16 | starts).astype(np.uint32)
+    """What an encoder looks up, uint32 as ``frequencies``: frequency << START_BITS | start."""
+    return (frequencies << START_BITS | starts).astype(np.uint32)
 
 
 def slots_of(frequencies: Counts) -> Words:
-    """What a decoder looks up, uint32 ``[tables, 2^12]``: (frequency - 1) << 20 | (slot - start) << 8 | symbol."""
+    """What a decoder looks up, uint32 ``[tables, 2^12]``: frequency - 1 | slot - start | symbol.
+
+    In bits from `FREQUENCY`, from `WITHIN` and from 0 on.
+    """
     symbols = np.tile(np.arange(256), (len(frequencies), 1))
     slots = np.zeros((len(frequencies), TOTAL), np.uint32)
     for table, (f, start) in enumerate(zip(frequencies, starts_of(frequencies), strict=True)):
         if f.any():
             within = np.arange(TOTAL) - np.repeat(start, f)
-            slots[table] = np.repeat(f - 1 << 20 | symbols[table], f) | within << 8
+            slots[table] = np.repeat(f - 1 << FREQUENCY | symbols[table], f) | within << WITHIN
     return slots

@@ -15,7 +15,7 @@ from numba.core import types
 
 from comm_compress.kernels.entropy_reference import LANES as STATES
 from comm_compress.kernels.entropy_reference import LOWEST
-from comm_compress.kernels.frequencies import PRECISION, TOTAL
+from comm_compress.kernels.frequencies import FREQUENCY, PRECISION, START_BITS, TOTAL, WITHIN
 from comm_compress.kernels.llvm_tools import (
     BOOL,
     BYTE,
@@ -104,11 +104,11 @@ def looked_up(context: Any, table: Any, places: Any) -> Any:
 
 @intrinsic
 def overflowing(context: Any, x: Any, entries: Any) -> Any:
-    """The mask of states that cannot absorb symbols of these entries (frequency << 16 | start) before they put out."""
+    """The mask of states that cannot absorb symbols of these `entries_of` before they put out."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, entries = arguments
-        frequencies = builder.lshr(entries, repeated(HALF, VECTOR))
+        frequencies = builder.lshr(entries, repeated(START_BITS, VECTOR))
         high = builder.lshr(x, repeated(OVERFLOW, VECTOR))
         return builder.bitcast(builder.icmp_unsigned(">=", high, frequencies), WORD)
 
@@ -143,8 +143,8 @@ def absorbed(context: Any, x: Any, mask: Any, entries: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, mask, entries = arguments
         x = builder.select(builder.bitcast(mask, MASK), builder.lshr(x, repeated(HALF, VECTOR)), x)
-        f = builder.lshr(entries, repeated(HALF, VECTOR))
-        start = builder.and_(entries, repeated((1 << HALF) - 1, VECTOR))
+        f = builder.lshr(entries, repeated(START_BITS, VECTOR))
+        start = builder.and_(entries, repeated((1 << START_BITS) - 1, VECTOR))
         quotient = _quotient(builder, x, f)
         # (x // f) 2^12 + x % f + start
         gained = builder.mul(quotient, builder.sub(repeated(TOTAL, VECTOR), f))
@@ -168,13 +168,13 @@ def store_symbols(context: Any, symbols: Any, i: Any, slots: Any) -> Any:
 
 @intrinsic
 def released(context: Any, x: Any, slots: Any) -> Any:
-    """The states before the symbols of their slots ((frequency - 1) << 20 | within << 8 | symbol) were absorbed."""
+    """The states before the symbols of these `slots_of` were absorbed."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, slots = arguments
         high = builder.lshr(x, repeated(PRECISION, VECTOR))
-        fewer = builder.lshr(slots, repeated(8 + PRECISION, VECTOR))
-        within = builder.and_(builder.lshr(slots, repeated(8, VECTOR)), repeated(TOTAL - 1, VECTOR))
+        fewer = builder.lshr(slots, repeated(FREQUENCY, VECTOR))
+        within = builder.and_(builder.lshr(slots, repeated(WITHIN, VECTOR)), repeated(TOTAL - 1, VECTOR))
         return builder.add(builder.add(builder.mul(fewer, high), high), within)
 
     return WORDS(WORDS, WORDS), build

@@ -20,7 +20,7 @@ from comm_compress import kernels, simulate
 from comm_compress.encoded import Encoded
 from comm_compress.entropy import DTYPES, EntropyCoded
 from comm_compress.kernels import entropy_cpu, entropy_reference
-from comm_compress.kernels.frequencies import MOST_BYTES, TOTAL
+from comm_compress.kernels.frequencies import MOST_BYTES, TOTAL, Table
 from comm_compress.registry import COMMON
 from comm_compress.state import State
 from tests.comm_compress.table import TABLE, build
@@ -89,18 +89,25 @@ def test_a_second_block_is_the_references() -> None:
     assert torch.equal(entropy_reference.rans_decode(stream, n), symbols)
 
 
-def test_literals_are_found_wherever_rare_symbols_lie() -> None:
-    """Neighbours, as the tails of signed numbers are, or not: other loops."""
-    n = 1 << 17
-    for rare in (torch.arange(100, 156), torch.tensor([1, 2, 77, 200, 255])):
-        symbols = skewed(n, 1, 1.0)
-        symbols[torch.arange(len(rare)) * 1013 + 5] = rare.to(torch.uint8)
-        symbols[-1] = int(rare[0])  # beyond the last vector
-        for contexts in (None, (torch.arange(n - 1) % 2).to(torch.uint8)):
-            mine = symbols[: n if contexts is None else n - 1]
-            stream = entropy_cpu.rans_encode(mine, contexts, 2)
-            assert torch.equal(stream, entropy_reference.rans_encode(mine, contexts, 2))
-            assert torch.equal(entropy_cpu.rans_decode(stream, len(mine), contexts, 2), mine)
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("num_contexts", [1, 2])
+def test_literals_are_found_wherever_rare_symbols_lie(together: bool, num_contexts: int) -> None:
+    """Neighbours, as the tails of signed numbers are, or on both sides of a frequent one: other loops."""
+    n = (1 << 17) + 7
+    symbols, rare = torch.zeros(n, dtype=torch.uint8), torch.arange(50, 150)
+    if not together:
+        symbols[::2], rare = 100, rare[rare != 100]
+    symbols[torch.arange(len(rare)) * 1013 + 5] = rare.to(torch.uint8)
+    symbols[-1] = int(rare[0])  # beyond the last vector
+    contexts = None if num_contexts == 1 else (torch.arange(n) % 2).to(torch.uint8)
+    stream = entropy_cpu.rans_encode(symbols, contexts, num_contexts)
+    assert torch.equal(stream, entropy_reference.rans_encode(symbols, contexts, num_contexts))
+    assert torch.equal(entropy_cpu.rans_decode(stream, n, contexts, num_contexts), symbols)
+    table = Table.of(np.bincount(symbols.numpy(), minlength=256))
+    assert table.escape is not None
+    marked = table.frequencies == 0
+    marked[table.escape] = True
+    assert (entropy_cpu._interval(marked) is not None) == together
 
 
 def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: Path) -> None:
