@@ -22,8 +22,9 @@ from analysis.acceptance import Line, is_lost, lines
 from analysis.arms import Comparison
 from analysis.figures.labels import Named, place
 from analysis.figures.palette import look
-from analysis.figures.pareto import BAND, UNCOMPRESSED
+from analysis.figures.pareto import BAND
 from analysis.figures.style import GREY, Style
+from analysis.pareto import UNCOMPRESSED
 
 TAU = "acceptance length, tokens a pass"
 BITS = "bits a parameter and step"

@@ -1,11 +1,11 @@
 """Quality against compression: what each way to communicate costs in perplexity, and what it saves.
 
     y  change of perplexity against the baseline, percent, seed by seed; bars are 95 % intervals of its mean
-    x  uncompressed bytes over those sent, all traffic or gradients alone
+    x  uncompressed bytes over those sent: all traffic, gradients alone, or parameters alone
 
-The line is the Pareto front of the means: no other arm has both a higher ratio and a lower perplexity. The shaded field
-is the user's bar. An arm of which a run failed, diverged or is missing stands in the band at the top, with how many of
-how many.
+The stepped line is the Pareto front of the means: no other arm has both a higher ratio and a lower perplexity. Thin
+lines join one method's strengths, of which one bears the method's name. The shaded field is the user's bar. An arm of
+which a run failed, diverged or is missing stands in the band at the top, with how many of how many.
 """
 
 from __future__ import annotations
@@ -13,101 +13,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import measures
-from analysis.arms import ArmRuns, Comparison
 from analysis.figures.labels import Named, Place, panels, place
 from analysis.figures.palette import look
 from analysis.figures.style import GREY, Style
-from analysis.statistics import Verdict, paired, within
+from analysis.pareto import BAR_CHANGE, Point, Traffic, front
 
-Traffic = Literal["all", "gradients"]
 BAR_RATIO: Final = 2.0
-BAR_CHANGE: Final = 0.01
-UNCOMPRESSED = ("none", "identity")
 _LINEAR = 2.0  # percent: the scale is linear up to it on both sides, logarithmic beyond
 _TICKS = (0.0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _X: dict[Traffic, str] = {
     "all": "compression of all traffic (against {dtype})",
     "gradients": "compression of gradients (against {dtype})",
+    "parameters": "compression of parameters (against {dtype})",
 }
 BAND = "#F1F1F1"
 FIELD = "#DCEFE6"
-
-
-@dataclass(frozen=True)
-class Point:
-    """One arm. ``ratio``: None when no run of it told its bytes. ``change``: 0.01 is 1 % worse; infinite: some run
-    failed, diverged or is missing, which ``lost`` of ``pairs`` did; ``low`` to ``high`` its interval, None with one
-    pair."""
-
-    label: str
-    family: str
-    ratio: float | None
-    change: float
-    low: float | None
-    high: float | None
-    verdict: Verdict
-    pairs: int
-    lost: int
-    is_baseline: bool = False
-
-
-def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp32") -> list[Point]:
-    """The comparison's arms. ``gradients``: the ratio of the reduce-scatter, and only arms whose parameters go as
-    they are, since the others' perplexity is not the gradients' doing. ``against``: fp32 or bf16.
-
-    ValueError when there is no baseline, or nothing to be compared with it."""
-    baseline = comparison.baseline
-    if baseline is None:
-        there = ", ".join(runs.arm.label for runs in comparison.arms)
-        raise ValueError(f"quality against compression needs a baseline; {comparison.setting.label} has {there}")
-    found = [
-        _point(runs, baseline, traffic, against)
-        for runs in comparison.arms
-        if traffic == "all" or runs.arm.parameters in UNCOMPRESSED
-    ]
-    kept = [point for point in found if point is not None]
-    if not any(not point.is_baseline for point in kept):
-        raise ValueError(f"quality against compression: {comparison.setting.label} has no arm beside its baseline")
-    return kept
-
-
-def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str) -> Point | None:
-    """None when the baseline has no finished run: nothing is known of any arm then."""
-    direction = "reduce_scatter" if traffic == "gradients" else None
-    change = paired(runs, baseline)
-    if change.mean is None:
-        return None
-    ratio = measures.over_seeds(runs, lambda row: measures.ratio(row, against, direction))
-    return Point(
-        runs.arm.label,
-        runs.arm.family,
-        None if ratio is None else ratio.mean,
-        change.mean,
-        change.low,
-        change.high,
-        within(change, BAR_CHANGE),
-        change.n,
-        len(change.lost),
-        runs is baseline,
-    )
-
-
-def front(found: Sequence[Point]) -> list[Point]:
-    """Those that no other one beats in both, by rising ratio."""
-    best: list[Point] = []
-    known = [p for p in found if p.ratio is not None and math.isfinite(p.change)]
-    for point in sorted(known, key=lambda p: (-(p.ratio or 0), p.change)):
-        if not best or point.change < best[-1].change:
-            best.append(point)
-    return best[::-1]
 
 
 def draw(
@@ -139,6 +65,11 @@ def _draw(
     axes.plot(
         *zip(*corners, strict=True), drawstyle="steps-pre", color=GREY, lw=0.8 * style.stroke, zorder=1.5, gid="front"
     )
+    for some in _series(placed):
+        at = [_place(point, farthest, edge) for point in some]
+        axes.plot(
+            *zip(*at, strict=True), color=look(some[0].family).colour, lw=0.5 * style.stroke, alpha=0.6, gid="series"
+        )
     lines = [_mark(axes, style, point, size, _place(point, farthest, edge)) for point, size in _sized(placed)]
     lines += [((x0, y), (x1, y)) for (x0, _), (x1, y) in itertools.pairwise(corners)]
     lines += [((x, y0), (x, y1)) for (x, y0), (_, y1) in itertools.pairwise(corners)]
@@ -150,13 +81,12 @@ def _draw(
     notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * BAR_CHANGE)]
     notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
     style.foot(figure, "\n".join([*notes, foot] if foot else notes))
-    named = [
-        Named(*_place(p, farthest, edge), numbers.get(p.label, _name(p, farthest)), look(p.family).colour)
+    named = {
+        Named(*_place(p, farthest, edge), numbers.get(p.label, _beside(p, farthest)), look(p.family).colour): p.label
         for p in sorted(placed, key=lambda p: p.label not in numbers)
-    ]
-    without_room = place(axes, style, named, [(point.x, point.y) for point in named], lines)
-    labels = {_name(p, farthest): p.label for p in placed}
-    return figure, [labels[point.text] for point in without_room if point.text in labels]
+    }
+    without_room = place(axes, style, list(named), [(point.x, point.y) for point in named], lines)
+    return figure, [named[point] for point in without_room]
 
 
 def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Style) -> tuple[Figure, Axes]:
@@ -248,9 +178,24 @@ def _place(point: Point, farthest: float, edge: float) -> Place:
     return min(point.ratio or 0, farthest), edge if math.isinf(point.change) else 100 * point.change
 
 
-def _name(point: Point, farthest: float) -> str:
+def _series(placed: Sequence[Point]) -> list[list[Point]]:
+    """Those of several points, by rising ratio; what diverged has no place on a line."""
+    found: dict[str, list[Point]] = {}
+    for point in sorted(placed, key=lambda p: p.ratio or 0):
+        if point.series is not None and math.isfinite(point.change):
+            found.setdefault(point.series, []).append(point)
+    return [some for some in found.values() if len(some) > 1]
+
+
+def _beside(point: Point, farthest: float) -> str:
+    """What is written at its mark: of a series, the method at one and the strength at the others."""
+    return _name(point, farthest, point.short or point.label)
+
+
+def _name(point: Point, farthest: float, label: str | None = None) -> str:
     """With its ratio where the plot does not reach as far, and how many runs were lost of how many, if any."""
-    text = point.label if (point.ratio or 0) <= farthest else f"{point.label} ({point.ratio:,.0f}x)"
+    text = point.label if label is None else label
+    text = text if (point.ratio or 0) <= farthest else f"{text} ({point.ratio:,.0f}x)"
     return f"{text} ({point.lost}/{point.pairs})" if point.lost else text
 
 

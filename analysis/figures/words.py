@@ -11,6 +11,7 @@ CHINESE: Final[dict[str, str]] = {
     # quality
     "compression of all traffic (against {dtype})": "总通信压缩比（相对 {dtype}）",
     "compression of gradients (against {dtype})": "梯度压缩比（相对 {dtype}）",
+    "compression of parameters (against {dtype})": "参数压缩比（相对 {dtype}）",
     "change of validation PPL, %": "验证集困惑度变化（%）",
     "hollow: not decided at {bar:g} %": "空心：在 {bar:g} % 处尚无定论",
     "failed before any byte was counted: {arms}": "尚未计入任何字节即失败：{arms}",

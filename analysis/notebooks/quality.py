@@ -29,6 +29,7 @@ from analysis.fairness import findings_of, verdict
 from analysis.figures import pareto
 from analysis.figures.style import Style
 from analysis.names import named
+from analysis.pareto import points
 from analysis.rows import read
 from analysis.tables import answer_table, comparison_table
 
@@ -55,4 +56,4 @@ print(answer_table(comparison).text())
 # the bytes or fewer at no more than 1 % worse perplexity.
 
 # %%
-pareto.draw(pareto.points(comparison), Style(), foot=verdict(found, comparison, ("quality", "bytes")))
+pareto.draw(points(comparison), Style(), foot=verdict(found, comparison, ("quality", "bytes")))

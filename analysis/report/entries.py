@@ -32,6 +32,7 @@ from analysis.figures import (
 from analysis.figures.data import Datum
 from analysis.figures.style import Style
 from analysis.finding import Concerns
+from analysis.pareto import Traffic, points
 from analysis.predict import Predictor
 from analysis.rows import Row
 from analysis.time_to_quality import measured_rates, times
@@ -87,15 +88,15 @@ def _plain(module: Any) -> Callable[[Any], Drawing]:
     return prepare
 
 
-def _pareto(kind: pareto.Traffic) -> Callable[[Comparison], Drawing]:
+def _pareto(kind: Traffic) -> Callable[[Comparison], Drawing]:
     def prepare(comparison: Comparison) -> Drawing:
-        points = pareto.points(comparison, kind)
+        found = points(comparison, kind)
         percent = "change of validation PPL, %"
         data = [
             Datum(p.label, p.family, percent, 100 * p.change, _percent(p.low), _percent(p.high), p.pairs, p.ratio)
-            for p in points
+            for p in found
         ]
-        return Drawing(data, lambda style, foot: pareto.draw(points, style, traffic=kind, foot=foot))
+        return Drawing(data, lambda style, foot: pareto.draw(found, style, traffic=kind, foot=foot))
 
     return prepare
 
@@ -199,7 +200,9 @@ OF_COMPARISON: tuple[Entry[Comparison], ...] = (
         "quality_against_compression",
         "Quality against compression, all traffic",
         "Change of validation perplexity against the baseline, seed by seed, over the ratio of float32 bytes to those "
-        "sent. Bars: 95 % intervals; line: Pareto front of the means; shaded: ratio of 2 or more within 1 %.",
+        "sent. Bars: 95 % intervals; stepped line: Pareto front of the means; thin lines: one method's strengths; "
+        "shaded: ratio of 2 or more within 1 %. Where some arms compress both directions, those that compress one are "
+        "in its own figure.",
         ("quality", "bytes"),
         _pareto("all"),
     ),
@@ -209,6 +212,13 @@ OF_COMPARISON: tuple[Entry[Comparison], ...] = (
         "The same with the ratio of the reduce-scatter, for arms whose parameters go as they are.",
         ("quality", "bytes"),
         _pareto("gradients"),
+    ),
+    Entry(
+        "quality_against_parameter_compression",
+        "Quality against compression, parameters alone",
+        "The same with the ratio of the all-gather, for arms whose gradients go as they are.",
+        ("quality", "bytes"),
+        _pareto("parameters"),
     ),
     Entry(
         "step_time",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from matplotlib.axes import Axes
@@ -17,8 +17,8 @@ from analysis.arms import Comparison, comparisons
 from analysis.curves import courses
 from analysis.figures import fidelity, fonts, loss_curves, pareto, system
 from analysis.figures import time_to_quality as times_figure
-from analysis.figures.pareto import Point
 from analysis.figures.style import Style
+from analysis.pareto import Point, Traffic, front, points
 from tests.analysis import planted_curves, planted_rows
 from tests.analysis.planted_rows import arm, diverged, row
 
@@ -52,7 +52,7 @@ def planted(worse: dict[str, float], noise: float = 0.001) -> Comparison:
 
 
 def test_marks_and_intervals_are_the_statistics() -> None:
-    found = pareto.points(planted({"int8": 0.004, "int4": 0.05}))
+    found = points(planted({"int8": 0.004, "int4": 0.05}))
     figure = pareto.draw(found, Style())
     assert spot(figure, "none")[0] == pytest.approx(1.0)
     x, y = spot(figure, "int8 + int8")
@@ -68,7 +68,7 @@ def test_marks_and_intervals_are_the_statistics() -> None:
 
 
 def test_hollow_marks_are_undecided_ones() -> None:
-    found = pareto.points(planted({"int8": 0.004, "int4": 0.0099}))
+    found = points(planted({"int8": 0.004, "int4": 0.0099}))
     assert [point.verdict for point in found[1:]] == ["within", "undecided"]
     figure = pareto.draw(found, Style())
     assert [lines(figure, label)[0].get_markerfacecolor() for label in ("int8 + int8", "int4 + int4")] == [
@@ -89,7 +89,7 @@ def test_the_front_holds_what_nothing_beats_in_both() -> None:
             ("lost", 20.0, math.inf),
         )
     ]
-    assert [point.label for point in pareto.front(found)] == ["base", "good", "strong"]
+    assert [point.label for point in front(found)] == ["base", "good", "strong"]
     figure = pareto.draw(found, Style())
     (line,) = [line for line in figure.axes[0].lines if line.get_gid() == "front"]
     assert list(line.get_xdata()) == [1.0, 3.0, 9.0]  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def test_an_arm_that_sends_next_to_nothing_stands_at_the_edge_with_its_ratio() -
 
 def test_one_diverged_seed_puts_the_arm_into_the_band_with_its_name() -> None:
     rows = [*arm("none"), *arm("bf16", 0.001), *arm("int4", 0.01, seeds=(1, 2)), diverged("int4", 3)]
-    found = pareto.points(comparisons(rows)[0])
+    found = points(comparisons(rows)[0])
     figure = pareto.draw(found, Style())
     axes = figure.axes[0]
     heights = {tick.get_text(): height for tick, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)}
@@ -117,19 +117,48 @@ def test_one_diverged_seed_puts_the_arm_into_the_band_with_its_name() -> None:
 
 def test_an_arm_that_never_counted_a_byte_is_named_below() -> None:
     rows = [*arm("none"), *arm("bf16", 0.001), *(planted_rows.died("int4", seed) for seed in (1, 2, 3))]
-    figure = pareto.draw(pareto.points(comparisons(rows)[0]), Style())
+    figure = pareto.draw(points(comparisons(rows)[0]), Style())
     assert "failed before any byte was counted: int4 + int4 (3/3)" in figure.get_supxlabel()
 
 
 def test_gradients_alone_leave_out_arms_with_compressed_parameters() -> None:
     rows = [*arm("none"), *arm("int8", parameters="none"), *arm("int8"), *arm("identity")]
-    found = pareto.points(comparisons(rows)[0], "gradients")
+    found = points(comparisons(rows)[0], "gradients")
     assert {point.label: point.ratio for point in found} == {"none": 1.0, "int8": 4.0, "identity + identity": 1.0}
+
+
+def test_each_direction_has_the_arms_that_compress_it_alone_and_all_traffic_those_that_compress_both() -> None:
+    rows = [*arm("none"), *arm("int8", parameters="none"), *arm("identity", parameters="int4"), *arm("bf16")]
+    there = comparisons(rows)[0]
+    labels = {traffic: [point.label for point in points(there, traffic)] for traffic in get_args(Traffic)}
+    assert labels == {
+        "all": ["none", "bf16 + bf16"],
+        "gradients": ["none", "int8"],
+        "parameters": ["none", "identity + int4"],
+    }
+    (_, four_bits) = points(there, "parameters")
+    assert four_bits.ratio == 8.0
+    one_sided = comparisons(rows[:-3])[0]
+    assert [point.label for point in points(one_sided)] == ["none", "int8", "identity + int4"]
+    with pytest.raises(ValueError, match=r"no arm of .* compresses parameters alone"):
+        points(comparisons([*arm("none"), *arm("int8")])[0], "parameters")
+
+
+def test_a_line_joins_the_strengths_of_one_method_and_one_of_them_bears_its_name() -> None:
+    strong, usual, weak, other = {"ratio": 0.001}, {}, {"ratio": 0.2}, {"values": "int8"}
+    rows = arm("none")
+    for settings, worse, sent in ((strong, 0.9, 1e5), (usual, 0.3, 1e6), (weak, 0.1, 2e7), (other, 0.31, 5e5)):
+        rows += arm("topk", worse, comm_config_json=settings, bytes_compressed_total=sent)
+    figure = pareto.draw(points(comparisons(rows)[0]), Style())
+    (line,) = [line for line in figure.axes[0].lines if line.get_gid() == "series"]
+    assert list(line.get_ydata()) == pytest.approx([100 * math.expm1(nats) for nats in (0.1, 0.3, 0.9)])  # type: ignore[arg-type]
+    names = [text.get_text() for text in figure.axes[0].texts]
+    assert {"topk + topk", "ratio=0.2", "ratio=0.001", "topk values=int8 + topk"} <= set(names)
 
 
 def test_no_baseline_is_an_error_that_names_the_arms() -> None:
     with pytest.raises(ValueError, match=r"needs a baseline; .* has int8 \+ int8"):
-        pareto.points(comparisons(arm("int8"))[0])
+        points(comparisons(arm("int8"))[0])
 
 
 def crowd() -> list[Point]:
@@ -241,7 +270,7 @@ def test_every_figure_has_its_labels_in_chinese(trained: Comparison, monkeypatch
         drawn = [
             system.draw(style),
             system.draw(Style("print", "single", "zh")),
-            pareto.draw(pareto.points(trained), style, foot="3"),
+            pareto.draw(points(trained), style, foot="3"),
             loss_curves.draw(evaluated, style, quantity="val_loss", along="tokens"),
             fidelity.draw({"grad_cos_sim": courses(trained, "grad_cos_sim").courses}, style, smooth=3),
             times_figure.draw(times.times(trained, runs, [None]), style),

@@ -1,0 +1,104 @@
+"""Quality against compression, arm by arm, and the front of those that nothing beats in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from analysis import measures
+from analysis.arms import Arm, ArmRuns, Comparison
+from analysis.statistics import Verdict, paired, within
+from analysis.strengths import Strengths, strengths
+
+Traffic = Literal["all", "gradients", "parameters"]
+BAR_CHANGE: Final = 0.01
+UNCOMPRESSED = ("none", "identity")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm. ``ratio``: None when no run of it told its bytes. ``change``: 0.01 is 1 % worse; infinite: some run
+    failed, diverged or is missing, which ``lost`` of ``pairs`` did; ``low`` to ``high`` its interval, None with one
+    pair. ``series``: the label of the arm of which this is another strength (`analysis.strengths`; its own for that
+    one), and ``short`` what to call it beside that one."""
+
+    label: str
+    family: str
+    ratio: float | None
+    change: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    pairs: int
+    lost: int
+    is_baseline: bool = False
+    series: str | None = None
+    short: str | None = None
+
+
+def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp32") -> list[Point]:
+    """The comparison's arms. ``against``: fp32 or bf16.
+
+    ``gradients`` and ``parameters``: the ratio of the reduce-scatter or the all-gather, and only arms that leave the
+    other one as it is, since the others' perplexity is not this direction's doing. ``all``: where some arms compress
+    both, those that compress one alone are left out. ValueError when there is no baseline, or nothing to compare."""
+    baseline = comparison.baseline
+    if baseline is None:
+        there = ", ".join(runs.arm.label for runs in comparison.arms)
+        raise ValueError(f"quality against compression needs a baseline; {comparison.setting.label} has {there}")
+    chosen = [runs for runs in comparison.arms if runs is baseline or _belongs(runs.arm, traffic, comparison)]
+    if not any(_compressed(runs.arm) for runs in chosen if runs is not baseline):
+        what = {"all": "anything", "gradients": "gradients alone", "parameters": "parameters alone"}[traffic]
+        raise ValueError(f"quality against compression: no arm of {comparison.setting.label} compresses {what}")
+    series = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
+    found = [_point(runs, baseline, traffic, against, series.get(runs.arm)) for runs in chosen]
+    return [point for point in found if point is not None]
+
+
+def _belongs(arm: Arm, traffic: Traffic, comparison: Comparison) -> bool:
+    if traffic == "gradients":
+        return arm.parameters in UNCOMPRESSED
+    if traffic == "parameters":
+        return arm.gradients in UNCOMPRESSED
+    some_do_both = any(_compressed(runs.arm) == 2 for runs in comparison.arms)
+    return _compressed(arm) != 1 or not some_do_both
+
+
+def _compressed(arm: Arm) -> int:
+    """How many of the two directions."""
+    return (arm.gradients not in UNCOMPRESSED) + (arm.parameters not in UNCOMPRESSED)
+
+
+def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, series: Strengths | None) -> Point | None:
+    """None when the baseline has no finished run: nothing is known of any arm then."""
+    direction = {"gradients": "reduce_scatter", "parameters": "all_gather"}.get(traffic)
+    change = paired(runs, baseline)
+    if change.mean is None:
+        return None
+    ratio = measures.over_seeds(runs, lambda row: measures.ratio(row, against, direction))
+    return Point(
+        runs.arm.label,
+        runs.arm.family,
+        None if ratio is None else ratio.mean,
+        change.mean,
+        change.low,
+        change.high,
+        within(change, BAR_CHANGE),
+        change.n,
+        len(change.lost),
+        runs is baseline,
+        series.head.label if series else None,
+        series.short(runs.arm) if series else None,
+    )
+
+
+def front(found: Sequence[Point]) -> list[Point]:
+    """Those that no other one beats in both, by rising ratio."""
+    best: list[Point] = []
+    known = [p for p in found if p.ratio is not None and math.isfinite(p.change)]
+    for point in sorted(known, key=lambda p: (-(p.ratio or 0), p.change)):
+        if not best or point.change < best[-1].change:
+            best.append(point)
+    return best[::-1]
