@@ -162,7 +162,9 @@ def _mark(axes: Axes, style: Style, point: Point, size: float, at: Place) -> tup
     if point.low is None or point.high is None or math.isinf(point.change):
         return (x, y), (x, y)
     low, high = 100 * point.low, 100 * point.high
-    axes.plot([x, x], [low, high], color=look(point.family).colour, lw=0.6 * style.stroke, zorder=4, gid="interval")
+    axes.plot(
+        [x, x], [low, high], color=look(point.family).colour, lw=0.6 * style.stroke, zorder=4, alpha=0.6, gid="interval"
+    )
     return (x, low), (x, high)
 
 
