@@ -33,6 +33,7 @@ SIDE_SETTINGS = {
     *("resume_resharded", "resume_changed", "trust_pickle", "features_dir", "features_gb"),
 }
 TUNED = ("learning_rate",)
+PLAIN = ("none", "identity")  # what goes over the wire as it is
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,17 @@ class Arm:
     @property
     def family(self) -> str:
         """The method whose name decides the colour: that of the gradients or, if those go as they are, the other."""
-        plain = ("none", "identity")
-        return self.parameters if self.gradients in plain and self.parameters not in plain else self.gradients
+        return self.parameters if self.compresses_parameters and not self.compresses_gradients else self.gradients
+
+    @property
+    def compresses_gradients(self) -> bool:
+        """Do they not go as they are?"""
+        return self.gradients not in PLAIN
+
+    @property
+    def compresses_parameters(self) -> bool:
+        """Do they not go as they are?"""
+        return self.parameters not in PLAIN
 
     @property
     def is_stock(self) -> bool:

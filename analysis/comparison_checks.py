@@ -20,7 +20,6 @@ from analysis.statistics import better_than_baseline
 Check = Callable[[Comparison], Iterator[Finding]]
 ENOUGH_SEEDS = 3
 HALF_DTYPES = ("bf16", "fp16")
-PLAIN = ("none", "identity")  # what goes over the wire as it is
 TOKEN_COLUMNS = ("dataset", "dataset_tokens", "max_length", "val_tokens", "tau_prompts", "eval_weights")
 _MEETING_S = 2.0  # overlap that rounding to whole seconds and a program's end may cause
 _NAMED = 4  # of a long list
@@ -61,7 +60,7 @@ def no_identity_on_gloo(comparison: Comparison) -> Iterator[Finding]:
     """gloo's own reduce-scatter sends everything twice: against `none` alone every method looks twice as good."""
     on_gloo = any(row.get("backend") == "gloo" for row in _rows(comparison))
     there = [runs.arm for runs in comparison.arms if runs.ended_well]
-    if on_gloo and not any(arm.gradients == "identity" and arm.parameters in PLAIN for arm in there):
+    if on_gloo and not any(arm.gradients == "identity" and not arm.compresses_parameters for arm in there):
         what = "on gloo stock FSDP2 sends its gradients twice, and no identity run shows what sending them once costs"
         advice = "run identity + identity, and compare times and bytes with the better of the two"
         yield _finding("error", no_identity_on_gloo, comparison, what, advice, "times")
@@ -329,15 +328,15 @@ def _span(row: Row) -> tuple[datetime, datetime] | None:
 
 def _is_plain(arm: Arm) -> bool:
     """Is nothing compressed, whoever carries it?"""
-    return arm.gradients in PLAIN and arm.parameters in PLAIN
+    return not (arm.compresses_gradients or arm.compresses_parameters)
 
 
 def _is_16_bit(runs: ArmRuns) -> bool:
     """Do both directions travel in 16 bits, whoever makes them so?"""
     arm = runs.arm
     gathered_in_16 = all(row.get("param_dtype") in HALF_DTYPES for row in runs.ended_well)
-    gradients = arm.gradients in HALF_DTYPES or (arm.gradients in PLAIN and arm.comm_dtype in HALF_DTYPES)
-    return gradients and (arm.parameters in HALF_DTYPES or (arm.parameters in PLAIN and gathered_in_16))
+    gradients = arm.gradients in HALF_DTYPES or (not arm.compresses_gradients and arm.comm_dtype in HALF_DTYPES)
+    return gradients and (arm.parameters in HALF_DTYPES or (not arm.compresses_parameters and gathered_in_16))
 
 
 def baselines_of(comparison: Comparison) -> list[str]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from analysis import measures
-from analysis.arms import Arm, ArmRuns, Comparison
+from analysis.answers import MARGIN
+from analysis.arms import ArmRuns, Comparison
 from analysis.statistics import Verdict, paired, within
 from analysis.strengths import Strengths, strengths
 
 Traffic = Literal["all", "gradients", "parameters"]
-BAR_CHANGE: Final = 0.01
-UNCOMPRESSED = ("none", "identity")
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
     if baseline is None:
         there = ", ".join(runs.arm.label for runs in comparison.arms)
         raise ValueError(f"quality against compression needs a baseline; {comparison.setting.label} has {there}")
-    chosen = [runs for runs in comparison.arms if runs is baseline or _belongs(runs.arm, traffic, comparison)]
-    if not any(_compressed(runs.arm) for runs in chosen if runs is not baseline):
+    chosen = [baseline, *(runs for runs in _chosen(comparison, traffic) if runs is not baseline)]
+    if not any(arm.compresses_gradients or arm.compresses_parameters for arm in (runs.arm for runs in chosen[1:])):
         what = {"all": "anything", "gradients": "gradients alone", "parameters": "parameters alone"}[traffic]
         raise ValueError(f"quality against compression: no arm of {comparison.setting.label} compresses {what}")
     series = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
@@ -57,18 +56,13 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
     return [point for point in found if point is not None]
 
 
-def _belongs(arm: Arm, traffic: Traffic, comparison: Comparison) -> bool:
+def _chosen(comparison: Comparison, traffic: Traffic) -> list[ArmRuns]:
     if traffic == "gradients":
-        return arm.parameters in UNCOMPRESSED
+        return [runs for runs in comparison.arms if not runs.arm.compresses_parameters]
     if traffic == "parameters":
-        return arm.gradients in UNCOMPRESSED
-    some_do_both = any(_compressed(runs.arm) == 2 for runs in comparison.arms)
-    return _compressed(arm) != 1 or not some_do_both
-
-
-def _compressed(arm: Arm) -> int:
-    """How many of the two directions."""
-    return (arm.gradients not in UNCOMPRESSED) + (arm.parameters not in UNCOMPRESSED)
+        return [runs for runs in comparison.arms if not runs.arm.compresses_gradients]
+    alike = [runs for runs in comparison.arms if runs.arm.compresses_gradients == runs.arm.compresses_parameters]
+    return alike if any(runs.arm.compresses_gradients for runs in alike) else comparison.arms
 
 
 def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, series: Strengths | None) -> Point | None:
@@ -85,7 +79,7 @@ def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, ser
         change.mean,
         change.low,
         change.high,
-        within(change, BAR_CHANGE),
+        within(change, MARGIN),
         change.n,
         len(change.lost),
         runs is baseline,

@@ -24,7 +24,6 @@ from analysis.figures.labels import Named, place
 from analysis.figures.palette import look
 from analysis.figures.pareto import BAND
 from analysis.figures.style import GREY, Style
-from analysis.pareto import UNCOMPRESSED
 
 TAU = "acceptance length, tokens a pass"
 BITS = "bits a parameter and step"
@@ -79,7 +78,7 @@ def _point(line: Line, bits: float) -> Point:
         runs=len(line.runs.runs) if change is None else len(change.seeds),
         lost=len(line.runs.failures) if change is None else len(change.lost),
         is_baseline=change is None,
-        is_hollow=arm.parameters not in UNCOMPRESSED and arm.gradients not in UNCOMPRESSED,
+        is_hollow=arm.compresses_gradients and arm.compresses_parameters,
     )
 
 

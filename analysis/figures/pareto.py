@@ -13,18 +13,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis.answers import MARGIN, RATIO
 from analysis.figures.labels import Named, Place, panels, place
 from analysis.figures.palette import look
 from analysis.figures.style import GREY, Style
-from analysis.pareto import BAR_CHANGE, Point, Traffic, front
+from analysis.pareto import Point, Traffic, front
 
-BAR_RATIO: Final = 2.0
 _LINEAR = 2.0  # percent: the scale is linear up to it on both sides, logarithmic beyond
 _TICKS = (0.0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _X: dict[Traffic, str] = {
@@ -78,15 +78,17 @@ def _draw(
     axes.set_xlabel(style.say(_X[traffic], dtype=against))
     axes.set_ylabel(style.say("change of validation PPL, %"))
     unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in found if p.ratio is None]
-    notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * BAR_CHANGE)]
+    notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * MARGIN)]
     notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
     style.foot(figure, "\n".join([*notes, foot] if foot else notes))
-    named = {
-        Named(*_place(p, farthest, edge), numbers.get(p.label, _beside(p, farthest)), look(p.family).colour): p.label
-        for p in sorted(placed, key=lambda p: p.label not in numbers)
-    }
-    without_room = place(axes, style, list(named), [(point.x, point.y) for point in named], lines)
-    return figure, [named[point] for point in without_room]
+    placed = sorted(placed, key=lambda p: p.label not in numbers)
+    named = [
+        Named(*_place(p, farthest, edge), numbers.get(p.label, _name(p, farthest, p.short)), look(p.family).colour)
+        for p in placed
+    ]
+    without_room = place(axes, style, named, [(point.x, point.y) for point in named], lines)
+    labels = dict(zip(named, (p.label for p in placed), strict=True))
+    return figure, [labels[point] for point in without_room]
 
 
 def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Style) -> tuple[Figure, Axes]:
@@ -141,9 +143,9 @@ def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) 
 def _bar(axes: Axes, style: Style) -> None:
     """The field in which the user wants a method to be."""
     low, right = axes.get_ylim()[0], axes.get_xlim()[1]
-    axes.fill_between([BAR_RATIO, right], [low, low], [100 * BAR_CHANGE] * 2, color=FIELD, lw=0, zorder=0.6)
+    axes.fill_between([RATIO, right], [low, low], [100 * MARGIN] * 2, color=FIELD, lw=0, zorder=0.6)
     axes.annotate(
-        style.say("{ratio:g}x or more, {change:g} % worse at most", ratio=BAR_RATIO, change=100 * BAR_CHANGE),
+        style.say("{ratio:g}x or more, {change:g} % worse at most", ratio=RATIO, change=100 * MARGIN),
         (1, 0),
         (-3, 3),
         xycoords="axes fraction",
@@ -189,14 +191,9 @@ def _series(placed: Sequence[Point]) -> list[list[Point]]:
     return [some for some in found.values() if len(some) > 1]
 
 
-def _beside(point: Point, farthest: float) -> str:
-    """What is written at its mark: of a series, the method at one and the strength at the others."""
-    return _name(point, farthest, point.short or point.label)
-
-
-def _name(point: Point, farthest: float, label: str | None = None) -> str:
+def _name(point: Point, farthest: float, short: str | None = None) -> str:
     """With its ratio where the plot does not reach as far, and how many runs were lost of how many, if any."""
-    text = point.label if label is None else label
+    text = short or point.label
     text = text if (point.ratio or 0) <= farthest else f"{text} ({point.ratio:,.0f}x)"
     return f"{text} ({point.lost}/{point.pairs})" if point.lost else text
 

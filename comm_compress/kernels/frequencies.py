@@ -13,6 +13,7 @@ TOTAL = 1 << PRECISION
 PLACES = np.arange(PRECISION)
 START_BITS = 16  # of an encoder's entry; the frequency is above
 WITHIN, FREQUENCY = 8, 8 + PRECISION  # where a decoder's slot has its two numbers; the symbol is below
+BITS = PRECISION - np.log2(np.arange(TOTAL + 1).clip(1))  # that a symbol of a frequency takes
 LISTED = 32  # symbols in use that are listed by name; more are marked in a bitmap of as many bytes
 RARE = (0, 0.25, 1, 4)  # times what a frequency of 1 stands for: symbols that occur less often may become literals
 MOST_BYTES = 3 + 256 // 8 + math.ceil(255 * PRECISION / 8)  # of a table
@@ -58,8 +59,14 @@ class Table(NamedTuple):
             coded = counts.copy()
             coded[self.escape] += counts[~own].sum()
             literals = int(coded[self.escape])
-        spent = float(coded[own] @ (PRECISION - np.log2(self.frequencies[own])))
-        return spent + 8 * (literals + len(self.write()))
+        spent = float(coded[own] @ BITS[self.frequencies[own]])
+        return spent + 8 * (literals + self.size)
+
+    @property
+    def size(self) -> int:
+        """Bytes of `write`."""
+        used = int(np.count_nonzero(self.frequencies))
+        return 2 + (self.escape is not None) + min(used, LISTED) + math.ceil((used - 1) * PRECISION / 8)
 
     def write(self) -> bytes:
         """Number of symbols in use less 1, is there an escape symbol, (which,) symbols, 12-bit frequencies less 1.

@@ -154,6 +154,21 @@ def test_what_is_too_rare_for_a_frequency_goes_as_a_literal() -> None:
     assert stream.numel() < 1.5 * entropy_bytes(symbols) + blocks * BLOCK_BYTES < least_frequencies
 
 
+@pytest.mark.parametrize("used", [1, 2, 31, 32, 33, 128, 255, 256])
+@pytest.mark.parametrize("rare", [0, 5])
+def test_a_table_is_as_long_as_it_says_and_is_read_again(used: int, rare: int) -> None:
+    """Around the number of symbols from which on they are marked in a bitmap."""
+    counts = np.zeros(256, np.int64)
+    counts[256 - used :] = 1 << 20
+    counts[256 - used : 256 - used + min(rare, used - 1)] = 1
+    table = Table.of(counts)
+    assert (table.escape is not None) == (rare > 0 and used > 2)
+    assert len(table.write()) == table.size <= MOST_BYTES
+    read, size = Table.read(np.frombuffer(table.write() + b"more", np.uint8))
+    assert (read.escape, size) == (table.escape, table.size)
+    assert (read.frequencies == table.frequencies).all()
+
+
 @pytest.mark.parametrize("bits", [4, 2])
 def test_packed_codes_of_a_gaussian_carry_their_entropy(bits: int) -> None:
     """int4 with groups of 128: 3.38 bits an element. zstd's Huffman codes come within 3 % of that."""
