@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.block_code import BlockCode
-from comm_compress.kernels.lines import Lines, Shape, line_bytes, line_scales, lines_of
+from comm_compress.kernels.lines import Lines, Shape, lines_of
 from comm_compress.kernels.powers_reference import POWER_BLOCK
 from comm_compress.kernels.residual import Residual
 from comm_compress.kernels.sketch_reference import WINDOW
@@ -298,6 +298,18 @@ def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> 
 def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
     """The sketched vector's coordinates, as far as it shows them, to ``out`` float32 ``[n]``."""
     _topic("sketch", sketch).count_sketch_estimate(sketch, keys, out)
+
+
+def line_bytes(energies: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Bytes for the scales of lines with these mean squares, and their matrices' peaks; see `lines_reference`."""
+    codes, peaks = _topic("lines", energies).line_bytes(energies, lengths)
+    return codes, peaks
+
+
+def line_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
+    """float32 ``[k]``: the scales that bytes stand for; see `lines_reference.line_scales`."""
+    scales: Tensor = _topic("lines", codes).line_scales(codes, lengths, peaks)
+    return scales
 
 
 def row_energies(x: Tensor, lines: Lines) -> Tensor:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from comm_compress.kernels.numba_tools import compiled
+
 PRECISION = 12  # bits of a frequency: what a decoder looks up for a slot fits into one word of 32 bits
 TOTAL = 1 << PRECISION
 PLACES = np.arange(PRECISION)
@@ -15,7 +17,8 @@ START_BITS = 16  # of an encoder's entry; the frequency is above
 WITHIN, FREQUENCY = 8, 8 + PRECISION  # where a decoder's slot has its two numbers; the symbol is below
 BITS = PRECISION - np.log2(np.arange(TOTAL + 1).clip(1))  # that a symbol of a frequency takes
 LISTED = 32  # symbols in use that are listed by name; more are marked in a bitmap of as many bytes
-RARE = (0, 0.25, 1, 4)  # times what a frequency of 1 stands for: symbols that occur less often may become literals
+# Times what a frequency of 1 stands for: symbols that occur no more often may become literals.
+RARE = (0.0, 0.25, 1.0, 4.0)
 MOST_BYTES = 3 + 256 // 8 + math.ceil(255 * PRECISION / 8)  # of a table
 
 Bytes = npt.NDArray[np.uint8]
@@ -36,37 +39,13 @@ class Table(NamedTuple):
         A frequency cannot be less than 1, and a symbol has to be named. Rare symbols that would cost more by that
         than a literal byte each are merged under one of them, the escape symbol; `RARE` says what is tried.
         """
-        least = int(counts.sum()) / TOTAL  # what a frequency of 1 stands for
-        choices = {int(np.count_nonzero((counts > 0) & (counts <= times * least))): times * least for times in RARE}
-        tables = [cls._with_rare(counts, most) for most in choices.values()]
-        return tables[0] if len(tables) == 1 else min(tables, key=lambda table: table.bits(counts))
-
-    @classmethod
-    def _with_rare(cls, counts: Counts, most: float) -> Table:
-        """Symbols that occur at most so often are rare."""
-        rare = (counts > 0) & (counts <= most)
-        if rare.sum() < 2:
-            return cls(_normalized(counts), None)
-        escape = int(np.flatnonzero(rare)[0])
-        merged = np.where(rare, 0, counts)
-        merged[escape] = counts[rare].sum()
-        return cls(_normalized(merged), escape)
-
-    def bits(self, counts: Counts) -> float:
-        """What symbols that occur so often take, literals and this table included."""
-        own, literals, coded = self.frequencies > 0, 0, counts
-        if self.escape is not None:
-            coded = counts.copy()
-            coded[self.escape] += counts[~own].sum()
-            literals = int(coded[self.escape])
-        spent = float(coded[own] @ BITS[self.frequencies[own]])
-        return spent + 8 * (literals + self.size)
+        frequencies, escape = _cheapest(counts)
+        return cls(frequencies, escape if escape >= 0 else None)
 
     @property
     def size(self) -> int:
         """Bytes of `write`."""
-        used = int(np.count_nonzero(self.frequencies))
-        return 2 + (self.escape is not None) + min(used, LISTED) + math.ceil((used - 1) * PRECISION / 8)
+        return _size(self.frequencies, self.escape is not None)
 
     def write(self) -> bytes:
         """Number of symbols in use less 1, is there an escape symbol, (which,) symbols, 12-bit frequencies less 1.
@@ -96,17 +75,67 @@ class Table(NamedTuple):
         return cls(frequencies, escape), place + size
 
 
+@compiled
+def _cheapest(counts: Counts) -> tuple[Counts, int]:
+    """The table of the fewest bits in all, and its escape symbol (-1: none)."""
+    least = counts.sum() / TOTAL  # what a frequency of 1 stands for
+    best, best_escape, fewest, last = counts, -1, np.inf, -1
+    for times in RARE:
+        own, number = counts.copy(), 0
+        for symbol in range(256):
+            if 0 < counts[symbol] <= times * least:
+                own[symbol] = 0
+                number += 1
+        if number < 2:
+            own, number = counts, 0
+        if number == last:
+            continue
+        literals, escape, last = 0, -1, number
+        if number:
+            literals, escape = counts.sum() - own.sum(), np.flatnonzero(counts != own)[0]
+            own[escape] = literals
+        frequencies = _normalized(own)
+        spent = 8.0 * (literals + _size(frequencies, number > 0))
+        for symbol in range(256):
+            spent += own[symbol] * BITS[frequencies[symbol]]
+        if spent < fewest:
+            best, best_escape, fewest = frequencies, escape, spent
+    return best, best_escape
+
+
+@compiled
 def _normalized(counts: Counts) -> Counts:
-    """Frequencies proportional to ``counts``, 1 at least where a symbol occurs, 2^12 in all."""
-    scaled = counts * TOTAL
-    total = int(counts.sum())
-    frequencies = np.maximum(scaled // total, counts > 0)
-    if missing := max(TOTAL - int(frequencies.sum()), 0):
-        frequencies[np.argsort(-(scaled % total), kind="stable")[:missing]] += 1
-    while excess := int(frequencies.sum()) - TOTAL:
-        order = np.argsort(-frequencies, kind="stable")
-        frequencies[order[: min(excess, int((frequencies > 1).sum()))]] -= 1
+    """Frequencies proportional to ``counts``, 1 at least where a symbol occurs, 2^12 in all.
+
+    What is missing after rounding down goes to the largest remainders; what is too much, the largest frequencies give.
+    """
+    total = counts.sum()
+    frequencies: Counts = counts * TOTAL // total
+    for symbol in range(256):
+        if counts[symbol] and not frequencies[symbol]:
+            frequencies[symbol] = 1
+    missing = TOTAL - frequencies.sum()
+    if missing > 0:
+        frequencies[_in_order(-(counts * TOTAL % total))[:missing]] += 1
+    while missing < 0:
+        giving = min(-missing, (frequencies > 1).sum())
+        frequencies[_in_order(-frequencies)[:giving]] -= 1
+        missing += giving
     return frequencies
+
+
+@compiled
+def _in_order(keys: Counts) -> Counts:
+    """Places of the smallest, the next, ...; of equals, the first."""
+    places: Counts = np.argsort(keys, kind="mergesort")  # the stable one
+    return places
+
+
+@compiled
+def _size(frequencies: Counts, escape: bool) -> int:
+    """Bytes of `Table.write`."""
+    used = int(np.count_nonzero(frequencies))
+    return 2 + int(escape) + min(used, LISTED) + ((used - 1) * PRECISION + 7) // 8
 
 
 def starts_of(frequencies: Counts) -> Counts:
@@ -125,10 +154,18 @@ def slots_of(frequencies: Counts) -> Words:
 
     In bits from `FREQUENCY`, from `WITHIN` and from 0 on.
     """
-    symbols = np.tile(np.arange(256), (len(frequencies), 1))
-    slots = np.zeros((len(frequencies), TOTAL), np.uint32)
-    for table, (f, start) in enumerate(zip(frequencies, starts_of(frequencies), strict=True)):
-        if f.any():
-            within = np.arange(TOTAL) - np.repeat(start, f)
-            slots[table] = np.repeat(f - 1 << FREQUENCY | symbols[table], f) | within << WITHIN
+    slots = np.empty((len(frequencies), TOTAL), np.uint32)
+    _fill_slots(frequencies, slots)
     return slots
+
+
+@compiled
+def _fill_slots(frequencies: Counts, slots: Words) -> None:
+    for table in range(frequencies.shape[0]):
+        slot = 0
+        for symbol in range(256):
+            f = frequencies[table, symbol]
+            for within in range(f):
+                slots[table, slot] = (f - 1) << FREQUENCY | within << WITHIN | symbol
+                slot += 1
+        slots[table, slot:] = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -83,31 +82,6 @@ class Lines:
 def lines_of(shapes: tuple[Shape, ...], device: torch.device) -> Lines:
     """Those of these matrices, made once: on a CPU 24 bytes a row and more, small beside rows of a hundred elements."""
     return Lines(shapes, device)
-
-
-def line_bytes(energies: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """uint8 ``[k]`` for the mean squares of k lines (float64), and the root of each matrix's largest, float32.
-
-    ``lengths`` int64: the lines of each matrix. A root is 0 where it would be less than the smallest normal
-    number, and NaN unless all of the matrix is finite; then its bytes mean nothing.
-    """
-    matrix = torch.arange(lengths.numel(), device=lengths.device).repeat_interleave(
-        lengths, output_size=energies.numel()
-    )
-    largest = energies.new_zeros(lengths.numel()).scatter_reduce_(0, matrix, energies, "amax")
-    peaks = largest.sqrt().float()
-    peaks = torch.where(torch.isfinite(peaks), torch.where(peaks >= TINY, peaks, 0), math.nan)
-    # the square of 0 or NaN compares as nothing
-    shares = energies / torch.where(peaks > 0, largest, math.inf)[matrix]
-    above = torch.searchsorted(EDGES.to(shares.device), shares, right=True)
-    return (NOTHING - above).to(torch.uint8), peaks
-
-
-def line_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
-    """float32 ``[k]``: the scales that bytes stand for. 0: the line is zero; NaN or infinite: nobody knows."""
-    of_lines = peaks.repeat_interleave(lengths, output_size=codes.numel())
-    scales = FACTORS.to(codes.device)[codes.int()] * of_lines
-    return torch.where(scales < TINY, 0, scales)
 
 
 def inverse(scales: Tensor) -> Tensor:

@@ -8,14 +8,40 @@ ones, for matrices whose columns have none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.lines import Lines, inverse
+from comm_compress.kernels.lines import EDGES, FACTORS, NOTHING, TINY, Lines, inverse
 
 LARGEST = 127  # magnitude of a code
+
+
+def line_bytes(energies: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """uint8 ``[k]`` for the mean squares of k lines (float64), and the root of each matrix's largest, float32.
+
+    ``lengths`` int64: the lines of each matrix. A root is 0 where it would be less than the smallest normal
+    number, and NaN unless all of the matrix is finite; then its bytes mean nothing.
+    """
+    matrix = torch.arange(lengths.numel(), device=lengths.device).repeat_interleave(
+        lengths, output_size=energies.numel()
+    )
+    largest = energies.new_zeros(lengths.numel()).scatter_reduce_(0, matrix, energies, "amax")
+    peaks = largest.sqrt().float()
+    peaks = torch.where(torch.isfinite(peaks), torch.where(peaks >= TINY, peaks, 0), math.nan)
+    # the square of 0 or NaN compares as nothing
+    shares = energies / torch.where(peaks > 0, largest, math.inf)[matrix]
+    above = torch.searchsorted(EDGES.to(shares.device), shares, right=True)
+    return (NOTHING - above).to(torch.uint8), peaks
+
+
+def line_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
+    """float32 ``[k]``: the scales that bytes stand for. 0: the line is zero; NaN or infinite: nobody knows."""
+    of_lines = peaks.repeat_interleave(lengths, output_size=codes.numel())
+    scales = FACTORS.to(codes.device)[codes.int()] * of_lines
+    return torch.where(scales < TINY, 0, scales)
 
 
 def row_energies(x: Tensor, lines: Lines) -> Tensor:

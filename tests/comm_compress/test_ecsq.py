@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import simulate
+from comm_compress import kernels, simulate
 from comm_compress.encoded import Encoded
-from comm_compress.kernels import Lines, Shape, line_bytes, line_scales, lines_cpu, lines_reference
+from comm_compress.kernels import Lines, Shape, lines_cpu, lines_reference
 from comm_compress.methods.scaled_matrices import Scales
 from comm_compress.segments import Segment, segments_of
 from comm_compress.state import State
@@ -75,17 +75,17 @@ def test_kernels_agree(
     if bad is not None:
         x[bad[0] * a * b] = bad[1]
     found = []
-    for kernels in (lines_cpu, lines_reference):
+    for topic in (lines_cpu, lines_reference):
         scales = Scales.of_rows(lines_reference.row_energies(x, lines), lines)
         wanted = lines_reference.column_energies(x, scales.rows(), lines)
         rows, columns = scales.rows(), scales.with_columns(wanted).columns()
         lost, codes, back = x.clone(), torch.empty_like(x, dtype=torch.int8), torch.zeros_like(x)
-        kernels.quantise_lines(lost, rows, columns, dead_zone, codes, lines)
-        kernels.add_lines(codes, rows, columns, back, lines)
+        topic.quantise_lines(lost, rows, columns, dead_zone, codes, lines)
+        topic.add_lines(codes, rows, columns, back, lines)
         found.append((codes, lost.view(torch.int32), back.view(torch.int32)))
         energies = lines_reference.row_energies(x, lines)
-        torch.testing.assert_close(kernels.row_energies(x, lines), energies, rtol=1e-12, atol=0, equal_nan=True)
-        torch.testing.assert_close(kernels.column_energies(x, rows, lines), wanted, rtol=1e-12, atol=0, equal_nan=True)
+        torch.testing.assert_close(topic.row_energies(x, lines), energies, rtol=1e-12, atol=0, equal_nan=True)
+        torch.testing.assert_close(topic.column_energies(x, rows, lines), wanted, rtol=1e-12, atol=0, equal_nan=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
@@ -107,11 +107,32 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads() -> None:
         assert torch.equal(sums[0], total)
 
 
+ENERGY = (
+    st.floats(0, math.inf)
+    | st.integers(-260, 4).map(lambda quarters: 2.0 ** (quarters / 4))
+    | st.sampled_from([0.0, 1e-320, 1e-76, math.inf, math.nan])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(ENERGY, max_size=12), max_size=5))
+def test_lines_have_the_references_bytes_and_scales(matrices: list[list[float]]) -> None:
+    """Bit for bit: at the edges between two bytes, of zeros, of what float32 does not hold, and of no lines."""
+    energies = torch.tensor([energy for matrix in matrices for energy in matrix], dtype=torch.float64)
+    lengths = torch.tensor([len(matrix) for matrix in matrices], dtype=torch.int64)
+    found = []
+    for topic in (lines_cpu, lines_reference):
+        octets, peaks = topic.line_bytes(energies, lengths)
+        scales = topic.line_scales(octets, lengths, peaks)
+        found.append((octets, peaks.nan_to_num(nan=-1.0), scales.nan_to_num(nan=-1.0)))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+
+
 @given(st.lists(st.floats(1e-15, 1e30), min_size=1, max_size=40))
 def test_a_scale_is_within_an_eighth_of_an_octave(energies: list[float]) -> None:
     length = torch.tensor([len(energies)])
-    found, peaks = line_bytes(torch.tensor(energies, dtype=torch.float64), length)
-    scales = line_scales(found, length, peaks)
+    found, peaks = kernels.line_bytes(torch.tensor(energies, dtype=torch.float64), length)
+    scales = kernels.line_scales(found, length, peaks)
     for energy, scale in zip(energies, scales.tolist(), strict=True):
         if energy >= max(energies) * 2.0**-127:
             assert abs(math.log2(scale) - math.log2(energy) / 2) <= 0.125 + 1e-6
@@ -124,11 +145,11 @@ def test_a_matrix_has_the_scales_it_has_alone() -> None:
     energies = random(40).double().square()
     all_of_them = torch.cat([energies, 1e9 * energies, 0 * energies, math.nan * energies])
     lengths = torch.full((4,), 40)
-    found, peaks = line_bytes(all_of_them, lengths)
-    alone, peak = line_bytes(energies, lengths[:1])
+    found, peaks = kernels.line_bytes(all_of_them, lengths)
+    alone, peak = kernels.line_bytes(energies, lengths[:1])
     assert torch.equal(found[:80], alone.repeat(2))
     assert peaks[0] == peak[0]
-    scales = line_scales(found, lengths, peaks)
+    scales = kernels.line_scales(found, lengths, peaks)
     assert not bool(scales[80:120].any())
     assert bool(scales[120:].isnan().all())
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,7 +22,7 @@ from comm_compress import kernels, simulate
 from comm_compress.encoded import Encoded
 from comm_compress.entropy import DTYPES, EntropyCoded
 from comm_compress.kernels import entropy_cpu, entropy_reference
-from comm_compress.kernels.frequencies import MOST_BYTES, TOTAL, Table
+from comm_compress.kernels.frequencies import MOST_BYTES, RARE, TOTAL, Table
 from comm_compress.registry import COMMON
 from comm_compress.state import State
 from tests.comm_compress.table import TABLE, build
@@ -167,6 +169,51 @@ def test_a_table_is_as_long_as_it_says_and_is_read_again(used: int, rare: int) -
     read, size = Table.read(np.frombuffer(table.write() + b"more", np.uint8))
     assert (read.escape, size) == (table.escape, table.size)
     assert (read.frequencies == table.frequencies).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    used=st.integers(1, 256),
+    spread=st.sampled_from([0.0, 1.0, 4.0, 12.0]),
+    mean=st.sampled_from([1, 20, 1 << 12, 1 << 30]),
+    seed=st.integers(0, 1000),
+)
+def test_a_table_is_the_shortest_of_those_with_the_nearest_frequencies(
+    used: int, spread: float, mean: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    counts = np.zeros(256, np.int64)
+    sizes = np.minimum(mean * np.exp(spread * random.standard_normal(used)), 2.0**40)
+    counts[random.permutation(256)[:used]] = 1 + sizes
+    best = min((with_rare(counts, times * counts.sum() / TOTAL) for times in RARE), key=lambda found: found[0])
+    table = Table.of(counts)
+    assert (table.frequencies == best[1].frequencies).all()
+    assert table.escape == best[1].escape
+
+
+def with_rare(counts: npt.NDArray[np.int64], most: float) -> tuple[float, Table]:
+    """Bits in all, and the table that merges what occurs at most so often, if that is more than one symbol."""
+    rare, escape, coded = np.flatnonzero((counts > 0) & (counts <= most)), None, counts.copy()
+    if len(rare) > 1:
+        escape, coded[rare] = int(rare[0]), 0
+        coded[escape] = counts[rare].sum()
+    table = Table(nearest_frequencies(coded), escape)
+    literals = 0 if escape is None else coded[escape]
+    ideal = -(coded[coded > 0] * np.log2(table.frequencies[coded > 0] / TOTAL)).sum()
+    return float(ideal + 8 * (literals + len(table.write()))), table
+
+
+def nearest_frequencies(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """By largest remainders, in exact arithmetic; what is more than 2^12 then, the largest give, in turns."""
+    shares = [Fraction(int(count) * TOTAL, int(counts.sum())) for count in counts]
+    found = [max(int(share), int(share > 0)) for share in shares]
+    by_remainder = sorted(range(256), key=lambda s: (int(shares[s]) - shares[s], s))
+    for symbol in by_remainder[: max(TOTAL - sum(found), 0)]:
+        found[symbol] += 1
+    while excess := sum(found) - TOTAL:
+        for symbol in sorted((s for s in range(256) if found[s] > 1), key=lambda s: (-found[s], s))[:excess]:
+            found[symbol] -= 1
+    return np.array(found)
 
 
 @pytest.mark.parametrize("bits", [4, 2])
