@@ -159,7 +159,7 @@ class Codec(Compressor):
         """One encoded row of ``n`` float32 elements, from its bytes alone (uint8, aligned as if newly allocated)."""
         if self.fixed_size:
             return Encoded(row.unsqueeze(0), self.layout(n, torch.float32), n)
-        return Encoded.ragged([row], n)
+        return Encoded(row.unsqueeze(0), None, n, lengths=(row.numel(),))
 
     def wire_bytes(self, n: int, dtype: torch.dtype = torch.float32) -> int | None:
         """Bytes of one encoded row of ``n`` elements; None when the data decide."""

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from comm_compress.workspace import Scratch, fresh
+
 Kind = Literal["values", "indices", "metadata"]
 
 
@@ -41,6 +43,16 @@ class ByteCount(NamedTuple):
     def times(self, factor: int) -> ByteCount:
         """The same bytes, ``factor`` times."""
         return ByteCount(self.values * factor, self.indices * factor, self.metadata * factor)
+
+
+class RaggedRow(NamedTuple):
+    """A row that needs nothing else to be decoded, of any length: uint8 vectors that make it up, and what they are.
+
+    Only who sends it knows its ``byte_count``.
+    """
+
+    parts: Sequence[Tensor]
+    byte_count: ByteCount | None = None
 
 
 class Layout:
@@ -84,6 +96,7 @@ class Encoded:
     ``n``: how many elements each row decodes to.
     ``agreed``: small tensors that all ranks already share (a scale from an all-reduce); they are needed
     to decode but do not travel with the rows.
+    ``scratch``: where decoding may take its memory from.
     """
 
     buffer: Tensor
@@ -92,6 +105,7 @@ class Encoded:
     agreed: Mapping[str, Tensor] = field(default_factory=dict)
     lengths: tuple[int, ...] | None = None
     counts: tuple[ByteCount, ...] | None = None
+    scratch: Scratch = field(default=fresh, repr=False)
 
     def __post_init__(self) -> None:
         assert self.buffer.dtype == torch.uint8
@@ -114,14 +128,16 @@ class Encoded:
         return cls(buffer, layout, n)
 
     @classmethod
-    def ragged(cls, rows: Sequence[Tensor], n: int, counts: Sequence[ByteCount] | None = None) -> Encoded:
-        """Rows of different lengths, each a uint8 vector that needs nothing else to be decoded."""
-        assert counts is None or [c.total for c in counts] == [row.numel() for row in rows]
-        lengths = tuple(row.numel() for row in rows)
-        buffer = rows[0].new_zeros(len(rows), max(lengths))
-        for target, row in zip(buffer, rows, strict=True):
-            target[: row.numel()] = row
-        return cls(buffer, None, n, lengths=lengths, counts=None if counts is None else tuple(counts))
+    def ragged(cls, rows: Sequence[RaggedRow], n: int, scratch: Scratch = fresh) -> Encoded:
+        """Rows of different lengths, each joined from its parts, in memory of ``scratch``. Beyond a row all is zero."""
+        lengths = tuple(sum(part.numel() for part in row.parts) for row in rows)
+        counts = tuple(row.byte_count for row in rows if row.byte_count is not None)
+        assert not counts or tuple(count.total for count in counts) == lengths
+        buffer = scratch("ragged", (len(rows), max(lengths)), torch.uint8, rows[0].parts[0].device)
+        for out, row, length in zip(buffer, rows, lengths, strict=True):
+            torch.cat(list(row.parts), out=out[:length])
+            out[length:] = 0
+        return cls(buffer, None, n, lengths=lengths, counts=counts or None, scratch=scratch)
 
     def __getitem__(self, name: str) -> Tensor:
         """A ``[R, count]`` view of one field in its own dtype; writing to it writes the wire's bytes."""

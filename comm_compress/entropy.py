@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.compressor import Codec, Compressor, claim_as
-from comm_compress.encoded import ByteCount, Encoded, Field, Layout
+from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
 from comm_compress.kernels.residual import Residual
 from comm_compress.state import State
+from comm_compress.workspace import Scratch, apart, fresh
 
 Coder = Literal["zstd", "rans"]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -24,34 +25,51 @@ RAW, CODED = 0, 1
 STREAM_HEAD = struct.Struct("<BI")  # how a stream is stored, and its bytes
 
 
-def shortened(data: Tensor, coder: Coder) -> list[Tensor]:
-    """Bytes uint8 ``[k]`` in two parts: how they are stored and how many they take; the bytes, or less."""
-    stored, how = data, RAW
+def shortened(data: Tensor, coder: Coder, scratch: Scratch = fresh) -> list[Tensor]:
+    """Bytes uint8 ``[k]`` in parts: first how they are stored and how many they take; then the bytes, or less.
+
+    Parts may lie in memory of ``scratch``.
+    """
+    stored, how = [data], RAW
     if data.numel() >= WORTH_CODING:
-        coded = _coded(data, coder)
-        if coded.numel() < data.numel():
+        coded = _coded(data, coder, scratch)
+        if size_of(coded) < data.numel():
             stored, how = coded, CODED
-    return [tensor_of(STREAM_HEAD.pack(how, stored.numel()), data.device), stored]
+    return [tensor_of(STREAM_HEAD.pack(how, size_of(stored)), data.device), *stored]
 
 
-def restored(message: Tensor, place: int, size: int, coder: Coder) -> tuple[Tensor, int]:
-    """The ``size`` bytes that `shortened` was given, from their ``place`` in a message, and where they end."""
-    how, length = STREAM_HEAD.unpack(bytes_of(message[place : place + STREAM_HEAD.size]))
-    place += STREAM_HEAD.size
-    stored = message[place : place + length]
-    return _decoded(stored, size, coder) if how == CODED else stored, place + length
+def size_of(parts: Iterable[Tensor]) -> int:
+    """Bytes in all."""
+    return sum(part.numel() for part in parts)
 
 
-def _coded(data: Tensor, coder: Coder) -> Tensor:
+def restored(message: Tensor, place: int, out: Tensor, coder: Coder, scratch: Scratch = fresh) -> int:
+    """Write what `shortened` was given to ``out``, from its ``place`` in a message; returns where that ends."""
+    begin = place + STREAM_HEAD.size
+    how, length = STREAM_HEAD.unpack(bytes_of(message[place:begin]))
+    end: int = begin + length
+    if how == RAW:
+        out.copy_(message[begin:end])
+    else:
+        _decode(message[begin:end], out, coder, scratch)
+    return end
+
+
+def _coded(data: Tensor, coder: Coder, scratch: Scratch) -> list[Tensor]:
     if coder == "rans":
-        return kernels.rans_encode(data)
-    return tensor_of(zstandard.ZstdCompressor(level=LEVEL).compress(bytes_of(data)), data.device)
+        return kernels.rans_encode(data, scratch=scratch)
+    return [tensor_of(zstandard.ZstdCompressor(level=LEVEL).compress(bytes_of(data)), data.device)]
 
 
-def _decoded(stored: Tensor, size: int, coder: Coder) -> Tensor:
-    if coder == "rans":
-        return kernels.rans_decode(stored, size)
-    return tensor_of(zstandard.ZstdDecompressor().decompress(bytes_of(stored), max_output_size=size), stored.device)
+def _decode(stored: Tensor, out: Tensor, coder: Coder, scratch: Scratch) -> None:
+    if coder == "zstd":
+        octets = zstandard.ZstdDecompressor().decompress(bytes_of(stored), max_output_size=out.numel())
+        out.copy_(tensor_of(octets, out.device))
+    elif out.is_contiguous():
+        kernels.rans_decode(stored, out, scratch=scratch)
+    else:
+        symbols = scratch("symbols", tuple(out.shape), torch.uint8, out.device)
+        out.copy_(kernels.rans_decode(stored, symbols, scratch=scratch))
 
 
 def tensor_of(data: bytes, device: torch.device) -> Tensor:
@@ -113,7 +131,7 @@ class EntropyCoded(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """The codec's rows, coded: ragged."""
-        return self.compress(self.inner.encode(rows, state), rows.dtype)
+        return self._compress(self.inner.encode(rows, state), rows.dtype, state)
 
     def decode(self, encoded: Encoded) -> Tensor:
         """The codec's."""
@@ -129,41 +147,42 @@ class EntropyCoded(Codec):
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """The codec's rows, coded."""
-        return self.compress(self.inner.encode_with_feedback(rows, residual, state), torch.float32)
+        return self._compress(self.inner.encode_with_feedback(rows, residual, state), torch.float32, state)
 
-    def compress(self, plain: Encoded, dtype: torch.dtype) -> Encoded:
+    def _compress(self, plain: Encoded, dtype: torch.dtype, state: State) -> Encoded:
         """Ragged rows of the same content; ``dtype`` is that of the rows that were encoded."""
         assert plain.layout is not None
         assert not plain.agreed, "a row must not need more than itself"
-        coded = [self._compress_row(plain, row, dtype) for row in range(plain.num_rows)]
-        return Encoded.ragged([row for row, _ in coded], plain.n, [count for _, count in coded])
+        coded = [self._compress_row(plain, row, dtype, state) for row in range(plain.num_rows)]
+        return Encoded.ragged(coded, plain.n, state.scratch)
 
-    def _compress_row(self, plain: Encoded, row: int, dtype: torch.dtype) -> tuple[Tensor, ByteCount]:
+    def _compress_row(self, plain: Encoded, row: int, dtype: torch.dtype, state: State) -> RaggedRow:
         assert plain.layout is not None
         parts = [tensor_of(bytes([DTYPES.index(dtype)]), plain.buffer.device)]
         by_kind = {"values": 0, "indices": 0, "metadata": 1}
         for stream in _streams(plain.layout):
-            head, stored = shortened(stream.of(plain, row).contiguous(), self.coder)
-            parts += [head, stored]
-            by_kind[stream.field.kind] += stored.numel()
+            scratch = apart(state.scratch, f"{stream.field.name} {stream.place} {row}")
+            head, *stored = shortened(stream.of(plain, row).contiguous(), self.coder, scratch)
+            parts += [head, *stored]
+            by_kind[stream.field.kind] += size_of(stored)
             by_kind["metadata"] += head.numel()
-        return torch.cat(parts), ByteCount(**by_kind)
+        return RaggedRow(parts, ByteCount(**by_kind))
 
     def expand(self, coded: Encoded) -> Encoded:
         """The codec's own rows again, bit for bit."""
         assert coded.lengths is not None
         layout = self.inner.layout(coded.n, DTYPES[int(coded.row(0)[0])])
-        plain = Encoded.empty(coded.num_rows, coded.n, layout, coded.buffer.device)
+        memory = coded.scratch("expanded", (coded.num_rows, layout.row_bytes), torch.uint8, coded.buffer.device)
+        plain = Encoded.within(memory, layout, coded.n)
         for row in range(coded.num_rows):
-            self._expand_row(coded.row(row), plain, row)
+            self._expand_row(coded.row(row), plain, row, coded.scratch)
         return plain
 
-    def _expand_row(self, data: Tensor, plain: Encoded, row: int) -> None:
+    def _expand_row(self, data: Tensor, plain: Encoded, row: int, scratch: Scratch) -> None:
         assert plain.layout is not None
         place = 1
         for stream in _streams(plain.layout):
-            octets, place = restored(data, place, stream.field.size, self.coder)
-            stream.of(plain, row).copy_(octets)
+            place = restored(data, place, stream.of(plain, row), self.coder, scratch)
 
 
 def _streams(layout: Layout) -> Iterator[_Stream]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.compressor import Compressor
-from comm_compress.encoded import ByteCount, Encoded
+from comm_compress.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.rounds import AllReduce, Gather, Reduced, Request, Sum, sent_by
 from comm_compress.segments import Segment
 from comm_compress.state import State
@@ -88,4 +89,6 @@ def _summed(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _received(mine: Encoded, rows: list[Tensor]) -> Encoded:
-    return Encoded.ragged(rows, mine.n) if mine.lengths is not None else mine.replaced(torch.stack(rows))
+    if mine.lengths is not None:
+        return dataclasses.replace(Encoded.ragged([RaggedRow([row]) for row in rows], mine.n), scratch=mine.scratch)
+    return mine.replaced(torch.stack(rows))

@@ -140,7 +140,7 @@ class Running(Generic[Result]):
 
         def answer() -> Encoded:
             _wait(pending)
-            return Encoded(rows, None, message.n, lengths=tuple(lengths))
+            return Encoded(rows, None, message.n, lengths=tuple(lengths), scratch=message.scratch)
 
         return answer
 

@@ -17,6 +17,11 @@ def fresh(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.d
     return torch.empty(shape, dtype=dtype, device=device)
 
 
+def apart(scratch: Scratch, whose: str) -> Scratch:
+    """The same, under names that are not anyone else's."""
+    return lambda name, *what: scratch(f"{whose} {name}", *what)
+
+
 class Workspace:
     """Named buffers that grow to what was asked of them and stay.
 

@@ -17,7 +17,8 @@ ALLOWED = {
 ENDINGS = "fsdp_lab.user_errors"  # how every command ends; analysis may have this, and it needs nothing itself
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
 LAYERS = [
-    {"encoded", "segments", "spans", "workspace"},
+    {"workspace"},
+    {"encoded", "segments", "spans"},
     {"kernels", "rounds", "state", "_compat", "nonfinite"},
     {"compressor", "ledger", "prefetch"},
     {"entropy", "feedback", "handle", "index_codes", "layers", "policy"},

@@ -334,23 +334,32 @@ def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: 
     _topic("lines", codes).add_lines(codes, rows, columns, out, lines)
 
 
-def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
-    """uint8 ``[m]``: the entropy-coded stream of uint8 symbols ``[n]``; see `entropy_reference`.
+def rans_encode(
+    symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> list[Tensor]:
+    """The entropy-coded stream of uint8 symbols ``[n]``: its parts in order, uint8; see `entropy_reference`.
 
-    ``contexts`` uint8 ``[n]``, below ``num_contexts``: which table of frequencies a symbol is coded with.
+    ``contexts`` uint8 ``[n]``, below ``num_contexts``: which table of frequencies a symbol is coded with. Parts may
+    lie in memory of ``scratch``.
     """
     there = _coding_device(symbols)
     on_it = symbols.to(there), None if contexts is None else contexts.to(there)
-    stream: Tensor = _coder(there).rans_encode(*on_it, num_contexts)
-    return stream.to(symbols.device)
+    parts: list[Tensor] = _coder(there).rans_encode(*on_it, num_contexts, scratch)
+    return parts if there == symbols.device else [torch.cat(parts).to(symbols.device)]
 
 
-def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
-    """uint8 ``[n]``: the symbols that `rans_encode` was given, from the same contexts."""
+def rans_decode(
+    stream: Tensor, out: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> Tensor:
+    """Write to ``out`` uint8 ``[n]``, contiguous, the symbols that `rans_encode` was given, from the same contexts.
+
+    What is needed meanwhile takes memory of ``scratch``.
+    """
     there = _coding_device(stream)
-    on_it = stream.to(there), n, None if contexts is None else contexts.to(there)
-    symbols: Tensor = _coder(there).rans_decode(*on_it, num_contexts)
-    return symbols.to(stream.device)
+    symbols = out if there == out.device else torch.empty_like(out, device=there)
+    on_it = stream.to(there), symbols, None if contexts is None else contexts.to(there)
+    _coder(there).rans_decode(*on_it, num_contexts, scratch)
+    return out if symbols is out else out.copy_(symbols)
 
 
 def exponents(values: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ from comm_compress.kernels.rans_lanes_cpu import (
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import ones
 from comm_compress.kernels.words_cpu import lowest_bit
+from comm_compress.workspace import Scratch, fresh
 
 Shorts = npt.NDArray[np.uint16]
 REGION = BLOCK + LANES  # of a block's words: those of a group are written together, needed or not
@@ -62,14 +63,18 @@ TO_FREQUENCY, START = np.uint32(START_BITS), np.uint32((1 << START_BITS) - 1)  #
 TO_WITHIN, TO_FEWER = np.uint32(WITHIN), np.uint32(FREQUENCY)  # of a slot
 
 
-def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+def rans_encode(
+    symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> list[Tensor]:
     """As `entropy_reference.rans_encode`, on the CPU."""
-    return encode_stream(symbols, contexts, num_contexts, LOOPS)
+    return encode_stream(symbols, contexts, num_contexts, scratch, LOOPS)
 
 
-def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+def rans_decode(
+    stream: Tensor, out: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> Tensor:
     """As `entropy_reference.rans_decode`, on the CPU."""
-    return decode_stream(stream, n, contexts, num_contexts, LOOPS)
+    return decode_stream(stream, out, contexts, num_contexts, scratch, LOOPS)
 
 
 def _count(symbols: Tensor, contexts: Tensor | None, num: int) -> Counts:
@@ -96,25 +101,27 @@ def _interval(marked: Marks) -> tuple[np.uint8, np.uint8] | None:
     return (np.uint8(first[0]), np.uint8(marked.sum() - 1)) if len(first) == 1 else None
 
 
-def _encode_blocks(symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts) -> list[Tensor]:
+def _encode_blocks(
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
+) -> list[Tensor]:
     n, lanes = symbols.numel(), lanes_of(symbols.numel())
     blocks = math.ceil(n / BLOCK)
-    scratch = np.empty(n + LANES * blocks, np.uint16)
+    room = scratch("words", (n + LANES * blocks,), torch.int16, symbols.device)
     sizes, states = np.empty(blocks, np.uint32), np.full(blocks * lanes, LOWEST, np.uint32)
     entries = entries_of(frequencies, starts).ravel()
-    over_blocks(_encode, blocks, BLOCK, *_arrays(symbols, contexts), entries, lanes, scratch, sizes, states)
-    words = [as_bytes(scratch[b * REGION : b * REGION + int(size)]) for b, size in enumerate(sizes)]
+    arrays = *_arrays(symbols, contexts), entries, lanes, room.numpy().view(np.uint16), sizes, states
+    over_blocks(_encode, blocks, BLOCK, *arrays)
+    words = [room[b * REGION : b * REGION + size].view(torch.uint8) for b, size in enumerate(sizes.tolist())]
     return [as_bytes(sizes), as_bytes(states), *words]
 
 
 def _decode_blocks(
-    n: int, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
-) -> Tensor:
-    symbols, slots = torch.empty(n, dtype=torch.uint8), slots_of(frequencies).ravel()
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
+) -> None:
+    lanes, slots = lanes_of(symbols.numel()), slots_of(frequencies).ravel()
     ends, states = sizes.cumsum(0).numpy(), heads.numpy().view(np.uint32)
-    arrays = *_arrays(symbols, contexts), slots, lanes_of(n), words.numpy().view(np.uint16), ends, states
+    arrays = *_arrays(symbols, contexts), slots, lanes, words.numpy().view(np.uint16), ends, states
     over_blocks(_decode, len(ends), BLOCK, *arrays)
-    return symbols
 
 
 LOOPS = Loops(_count, _find, _encode_blocks, _decode_blocks)

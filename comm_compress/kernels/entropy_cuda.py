@@ -33,6 +33,7 @@ from comm_compress.kernels.frequencies import (
     slots_of,
 )
 from comm_compress.kernels.triton_tools import launch
+from comm_compress.workspace import Scratch, fresh
 
 OVERFLOW, SCALE = tl.constexpr(32 - PRECISION), tl.constexpr(PRECISION)
 TO_FREQUENCY, START = tl.constexpr(START_BITS), tl.constexpr((1 << START_BITS) - 1)  # of an entry
@@ -42,37 +43,42 @@ ALL, SMALLEST, SPAN = tl.constexpr(TOTAL), tl.constexpr(LOWEST), tl.constexpr(BL
 COPIED = 4096  # words of a block that one program moves
 
 
-def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+def rans_encode(
+    symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> list[Tensor]:
     """As `entropy_reference.rans_encode`, on the symbols' GPU."""
-    return encode_stream(symbols, contexts, num_contexts, LOOPS)
+    return encode_stream(symbols, contexts, num_contexts, scratch, LOOPS)
 
 
-def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
+def rans_decode(
+    stream: Tensor, out: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> Tensor:
     """As `entropy_reference.rans_decode`, on the stream's GPU."""
-    return decode_stream(stream, n, contexts, num_contexts, LOOPS)
+    return decode_stream(stream, out, contexts, num_contexts, scratch, LOOPS)
 
 
-def _encode_blocks(symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts) -> list[Tensor]:
+def _encode_blocks(
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
+) -> list[Tensor]:
     n, device = symbols.numel(), symbols.device
     lanes, blocks = lanes_of(n), triton.cdiv(n, BLOCK)
     entries = _table(entries_of(frequencies, starts), device)
-    scratch = torch.empty(n, dtype=torch.int16, device=device)
+    room = scratch("words", (n,), torch.int16, device)
     sizes, states = (torch.empty(k, dtype=torch.int32, device=device) for k in (blocks, blocks * lanes))
-    launch(_encode, (blocks,), symbols, contexts, entries, scratch, sizes, states, n, LANES=lanes, num_warps=1)
+    launch(_encode, (blocks,), symbols, contexts, entries, room, sizes, states, n, LANES=lanes, num_warps=1)
     ends, counts = sizes.cumsum(0, dtype=torch.int64), sizes.tolist()
     words = torch.empty(sum(counts), dtype=torch.int16, device=device)
-    launch(_move, (blocks, triton.cdiv(max(counts), COPIED)), scratch, sizes, ends, words, TILE=COPIED)
+    launch(_move, (blocks, triton.cdiv(max(counts), COPIED)), room, sizes, ends, words, TILE=COPIED)
     return [part.view(torch.uint8) for part in (sizes, states, words)]
 
 
 def _decode_blocks(
-    n: int, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
-) -> Tensor:
-    symbols = torch.empty(n, dtype=torch.uint8, device=words.device)
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
+) -> None:
+    n = symbols.numel()
     slots, ends = _table(slots_of(frequencies), words.device), sizes.cumsum(0, dtype=torch.int64)
     arguments = symbols, contexts, slots, words, ends, heads, n
     launch(_decode, (len(ends),), *arguments, LANES=lanes_of(n), num_warps=1)
-    return symbols
 
 
 LOOPS = Loops(histogram, find, _encode_blocks, _decode_blocks)

@@ -42,6 +42,7 @@ from comm_compress.kernels.frequencies import (
     slots_of,
     starts_of,
 )
+from comm_compress.workspace import Scratch, fresh
 
 LANES, FEW = 32, 4  # states of a block
 MANY = 1 << 15  # symbols that are worth so many states
@@ -61,10 +62,10 @@ class Loops(NamedTuple):
     """How often each symbol occurs in each of so many contexts."""
     find: Callable[[Tensor, Tensor | None, Marks, int], Tensor]
     """int64, ascending: positions of the symbols that are marked for their context; so many of them."""
-    encode: Callable[[Tensor, Tensor | None, Counts, Counts], list[Tensor]]
+    encode: Callable[[Tensor, Tensor | None, Counts, Counts, Scratch], list[Tensor]]
     """From frequencies and starts, as bytes: the sizes of all blocks, their states, and their words in any parts."""
-    decode: Callable[[int, Tensor | None, Counts, Tensor, Tensor, Tensor], Tensor]
-    """The symbols from their number, contexts and frequencies, and the sizes, states (both int32) and words (int16).
+    decode: Callable[[Tensor, Tensor | None, Counts, Tensor, Tensor, Tensor], None]
+    """Write symbols, from their contexts and frequencies, and the sizes, states (both int32) and words (int16).
 
     After the words lies room for a vector of them, which may be read.
     """
@@ -75,23 +76,30 @@ def lanes_of(n: int) -> int:
     return LANES if n >= MANY else FEW
 
 
-def rans_encode(symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
-    """The stream of ``symbols`` uint8 ``[n]``, as uint8 ``[m]``.
+def rans_encode(
+    symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> list[Tensor]:
+    """The stream of ``symbols`` uint8 ``[n]``: its parts in order, uint8.
 
-    ``contexts`` uint8 ``[n]``, each below ``num_contexts``: which table a symbol is coded with.
+    ``contexts`` uint8 ``[n]``, each below ``num_contexts``: which table a symbol is coded with. Parts may lie in
+    memory of ``scratch``.
     """
-    return encode_stream(symbols, contexts, num_contexts, LOOPS)
+    return encode_stream(symbols, contexts, num_contexts, scratch, LOOPS)
 
 
-def rans_decode(stream: Tensor, n: int, contexts: Tensor | None = None, num_contexts: int = 1) -> Tensor:
-    """The ``n`` symbols again, from the same contexts."""
-    return decode_stream(stream, n, contexts, num_contexts, LOOPS)
+def rans_decode(
+    stream: Tensor, out: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
+) -> Tensor:
+    """``out`` uint8 ``[n]``, contiguous: the symbols again, from the same contexts."""
+    return decode_stream(stream, out, contexts, num_contexts, scratch, LOOPS)
 
 
-def encode_stream(symbols: Tensor, contexts: Tensor | None, num_contexts: int, loops: Loops) -> Tensor:
+def encode_stream(
+    symbols: Tensor, contexts: Tensor | None, num_contexts: int, scratch: Scratch, loops: Loops
+) -> list[Tensor]:
     """What all implementations share: tables, escapes, and the order of the parts."""
     if symbols.numel() == 0:
-        return symbols.new_empty(0)
+        return [symbols.new_empty(0)]
     symbols, contexts = symbols.contiguous(), None if contexts is None else contexts.contiguous()
     counts = loops.histogram(symbols, contexts, num_contexts)
     tables = {c: Table.of(counts[c]) for c in np.flatnonzero(counts.any(1)).tolist()}
@@ -105,15 +113,18 @@ def encode_stream(symbols: Tensor, contexts: Tensor | None, num_contexts: int, l
     literals = symbols[:0]
     if rare.any():
         literals = symbols[loops.find(symbols, contexts, rare, int(counts[rare].sum()))]
-    coded = loops.encode(symbols, contexts, frequencies, starts)
+    coded = loops.encode(symbols, contexts, frequencies, starts, scratch)
     heads = torch.frombuffer(bytearray(b"".join(table.write() for table in tables.values())), dtype=torch.uint8)
-    return torch.cat([heads.to(symbols.device), *coded, literals])
+    return [heads.to(symbols.device), *coded, literals]
 
 
-def decode_stream(stream: Tensor, n: int, contexts: Tensor | None, num_contexts: int, loops: Loops) -> Tensor:
+def decode_stream(
+    stream: Tensor, out: Tensor, contexts: Tensor | None, num_contexts: int, scratch: Scratch, loops: Loops
+) -> Tensor:
     """The inverse of `encode_stream`."""
+    n = out.numel()
     if n == 0:
-        return stream.new_empty(0)
+        return out
     contexts = None if contexts is None else contexts.contiguous()
     occurring = [0] if contexts is None else torch.bincount(contexts).nonzero().flatten().tolist()
     heads, tables, place = stream[: MOST_BYTES * len(occurring)].cpu().numpy(), {}, 0
@@ -123,19 +134,21 @@ def decode_stream(stream: Tensor, n: int, contexts: Tensor | None, num_contexts:
     blocks = math.ceil(n / BLOCK)
     sizes, place = _part(stream, place, blocks, torch.int32)
     states, place = _part(stream, place, blocks * lanes_of(n), torch.int32)
-    words, place = _part(stream, place, int(sizes.sum()), torch.int16, spare=LANES)
-    symbols = loops.decode(n, contexts, _stacked(tables, num_contexts), sizes, states, words)
+    words, place = _part(stream, place, int(sizes.sum()), torch.int16, scratch, spare=LANES)
+    loops.decode(out, contexts, _stacked(tables, num_contexts), sizes, states, words)
     if literals := stream.numel() - place:
-        symbols[loops.find(symbols, contexts, _marked(tables, num_contexts), literals)] = stream[place:]
-    return symbols
+        out[loops.find(out, contexts, _marked(tables, num_contexts), literals)] = stream[place:]
+    return out
 
 
-def _part(stream: Tensor, place: int, number: int, dtype: torch.dtype, spare: int = 0) -> tuple[Tensor, int]:
+def _part(
+    stream: Tensor, place: int, number: int, dtype: torch.dtype, scratch: Scratch = fresh, spare: int = 0
+) -> tuple[Tensor, int]:
     """So many items from there on, in aligned memory with room for ``spare`` more, and where they end."""
     end = place + number * dtype.itemsize
-    part = stream.new_empty((number + spare) * dtype.itemsize)
-    part[: end - place] = stream[place:end]
-    return part.view(dtype), end
+    part = scratch("words", (number + spare,), dtype, stream.device)
+    part[:number].view(torch.uint8).copy_(stream[place:end])
+    return part, end
 
 
 def as_bytes(numbers: npt.NDArray[np.unsignedinteger]) -> Tensor:
@@ -178,7 +191,9 @@ def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -
     return positions
 
 
-def _encode(symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts) -> list[Tensor]:
+def _encode(
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
+) -> list[Tensor]:
     places, lanes = combined(symbols, contexts).tolist(), lanes_of(symbols.numel())
     f, start = frequencies.ravel().tolist(), starts.ravel().tolist()
     sizes, heads, words = list[int](), list[int](), list[int]()
@@ -197,8 +212,9 @@ def _encode(symbols: Tensor, contexts: Tensor | None, frequencies: Counts, start
 
 
 def _decode(
-    n: int, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
-) -> Tensor:
+    out: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
+) -> None:
+    n = out.numel()
     slots, lanes = slots_of(frequencies).tolist(), lanes_of(n)
     tables = [0] * n if contexts is None else contexts.tolist()
     coming = words.numpy().view(np.uint16).tolist()
@@ -219,7 +235,7 @@ def _decode(
                     short.append(state)
             for state in reversed(short):
                 states[state] = states[state] << 16 | mine.pop()
-    return torch.tensor(symbols, dtype=torch.uint8)
+    out.copy_(torch.tensor(symbols, dtype=torch.uint8))
 
 
 LOOPS = Loops(histogram, find, _encode, _decode)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from comm_compress import nonfinite
 from comm_compress.compressor import Compressor
-from comm_compress.encoded import ByteCount, Encoded
+from comm_compress.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.rounds import AllGatherRounds, Gather, ReduceScatterRounds
 from comm_compress.state import State
 
@@ -41,8 +41,8 @@ class Delta(Compressor):
         shape, replicas = (state.world, row.numel()), state.get("replicas")
         if replicas is not None and (replicas.shape != shape or replicas.dtype != source.dtype):
             replicas = None  # on all ranks alike: another world size, or another precision
-        message, count = self._message(row, source, replicas, state)
-        received = yield Gather(Encoded.ragged([message], row.numel(), [count]))
+        message = self._message(row, source, replicas, state)
+        received = yield Gather(Encoded.ragged([message], row.numel(), state.scratch))
         followed = torch.empty(shape, dtype=source.dtype, device=row.device) if replicas is None else replicas
         if replicas is None or any(received.lengths):
             for r, replica in enumerate(followed):
@@ -50,16 +50,15 @@ class Delta(Compressor):
         state.put("replicas", followed)
         return followed
 
-    def _message(self, row: Tensor, source: Tensor, replicas: Tensor | None, state: State) -> tuple[Tensor, ByteCount]:
+    def _message(self, row: Tensor, source: Tensor, replicas: Tensor | None, state: State) -> RaggedRow:
         if replicas is not None:
             if self._unchanged(source, replicas[state.rank], state):
-                return row.new_empty(0, dtype=torch.uint8), ByteCount()
+                return RaggedRow([row.new_empty(0, dtype=torch.uint8)], ByteCount())
             if (change := self._change(source, self._expected(replicas, state.rank, state), state)) is not None:
-                data, count = change
-                return _flagged(CHANGE, data), count + ByteCount(metadata=FLAG_BYTES)
+                return _flagged(CHANGE, change)
         self._sent_whole(source, state)
         data = row.contiguous().view(torch.uint8)
-        return _flagged(WHOLE, data), ByteCount(values=data.numel(), metadata=FLAG_BYTES)
+        return _flagged(WHOLE, RaggedRow([data], ByteCount(values=data.numel())))
 
     def _follow(
         self, replica: Tensor, message: Tensor, known: bool, dtype: torch.dtype, rank: int, state: State
@@ -73,7 +72,7 @@ class Delta(Compressor):
                 "compressor's state on all ranks or on none"
             )
         elif message.numel():
-            self._advance(replica, message[FLAG_BYTES:].clone(), rank, state)
+            self._advance(replica, message[FLAG_BYTES:], rank, state)
 
     def _expected(self, replicas: Tensor, rank: int, state: State) -> Tensor:
         """What a rank's row is thought to be before its message says how it differs."""
@@ -88,12 +87,15 @@ class Delta(Compressor):
         """Is ``row`` bit for bit what this rank last sent?"""
 
     @abstractmethod
-    def _change(self, row: Tensor, expected: Tensor, state: State) -> tuple[Tensor, ByteCount] | None:
+    def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
         """The bytes that bring ``expected`` to ``row``; None: send the row."""
 
     @abstractmethod
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
-        """Bring a rank's replica, in place, from what was expected to its new row, by the bytes of a change."""
+        """Bring a rank's replica, in place, from what was expected to its new row, by the bytes of a change.
+
+        These begin at any address.
+        """
 
     def _sent_whole(self, row: Tensor, state: State) -> None:
         """The row is on its way as it is."""
@@ -116,7 +118,7 @@ class LossyDelta(Delta):
     no_feedback = "the difference to the replica feeds the error back already"
 
     @abstractmethod
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> tuple[Tensor, ByteCount]:
+    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
         """The bytes for ``difference`` (float32 ``[n]``, finite): from what is expected to ``row``."""
 
     def _source(self, row: Tensor, state: State) -> Tensor:
@@ -126,7 +128,7 @@ class LossyDelta(Delta):
         last = state.get("last")
         return last is not None and same_bits(row, last)
 
-    def _change(self, row: Tensor, expected: Tensor, state: State) -> tuple[Tensor, ByteCount] | None:
+    def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
         difference = torch.sub(row.float(), expected.float(), out=self._scratch(row, state))
         if not bool(nonfinite.all_finite(difference)):
             return None
@@ -147,8 +149,10 @@ class LossyDelta(Delta):
         state.put("last", last.copy_(row))
 
 
-def _flagged(flag: int, data: Tensor) -> Tensor:
-    return torch.cat([data.new_full((FLAG_BYTES,), flag), data])
+def _flagged(flag: int, row: RaggedRow) -> RaggedRow:
+    assert row.byte_count is not None
+    parts = [row.parts[0].new_full((FLAG_BYTES,), flag), *row.parts]
+    return RaggedRow(parts, row.byte_count + ByteCount(metadata=FLAG_BYTES))
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.compressor import Codec, Compressor
-from comm_compress.encoded import ByteCount
+from comm_compress.encoded import RaggedRow
 from comm_compress.methods.changes import LossyDelta
 from comm_compress.methods.grid_delta import STEP, GridDelta
 from comm_compress.methods.lossless_delta import LosslessDelta
@@ -63,15 +63,15 @@ class QuantizedDelta(LossyDelta):
         assert isinstance(codec, Codec)
         self.codec, self.needs_segments = codec, codec.needs_segments
 
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> tuple[Tensor, ByteCount]:
+    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
         encoded = self.codec.encode(difference.unsqueeze(0), state.child("values", state.segments))
-        return encoded.row(0), encoded.byte_count(0)
+        return RaggedRow([encoded.row(0)], encoded.byte_count(0))
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
         replica += self._difference(replica, data, state)
 
     def _difference(self, replica: Tensor, data: Tensor, state: State) -> Tensor:
-        received = self.codec.received(data, replica.numel())
+        received = self.codec.received(data.clone(), replica.numel())  # the clone is aligned
         return self.codec.decode_into(received, self._scratch(replica, state).unsqueeze(0))[0]
 
 

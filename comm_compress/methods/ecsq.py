@@ -14,6 +14,7 @@ from comm_compress.kernels import Lines, Residual
 from comm_compress.methods.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
 from comm_compress.registry import register, require
 from comm_compress.state import State
+from comm_compress.workspace import apart
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,10 @@ class Ecsq(Codec):
         n = target.shape[1]
         lines = lines_of_row(n, state.segments, self.config.columns, target.device)
         made = []
-        for row in target:
-            scales = self._scales(row, lines)
-            made.append(message_of(scales, quantised(row, scales, self.config.dead_zone)))
-        return Encoded.ragged([message for message, _ in made], n, [count for _, count in made])
+        for i, row in enumerate(target):
+            scales, scratch = self._scales(row, lines), apart(state.scratch, f"row {i}")
+            made.append(message_of(scales, quantised(row, scales, self.config.dead_zone, scratch), scratch))
+        return Encoded.ragged(made, n, state.scratch)
 
     def _scales(self, row: Tensor, lines: Lines) -> Scales:
         scales = Scales.of_rows(kernels.row_energies(row, lines), lines)
@@ -94,12 +95,12 @@ class Ecsq(Codec):
         """``[R, n]``, float32."""
         out = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for i, row in enumerate(out):
-            add_message(encoded.row(i), row)
+            add_message(encoded.row(i), row, encoded.scratch)
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """One row after the other is added; decoded rows are never held."""
         out.zero_()
         for i in range(encoded.num_rows):
-            add_message(encoded.row(i), out)
+            add_message(encoded.row(i), out, encoded.scratch)
         return out

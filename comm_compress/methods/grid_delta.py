@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import ByteCount
+from comm_compress.encoded import RaggedRow
 from comm_compress.methods.changes import LossyDelta
 from comm_compress.methods.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
 from comm_compress.state import State
@@ -35,15 +35,15 @@ class GridDelta(LossyDelta):
     def __init__(self, step: float) -> None:
         self.step = step
 
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> tuple[Tensor, ByteCount]:
+    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
         lines = lines_of_row(difference.numel(), state.segments, False, row.device)
         wanted = self.step**2 * kernels.row_energies(row.float().contiguous(), lines)
         energies = torch.maximum(wanted, FINEST**2 * kernels.row_energies(difference, lines))
         scales = Scales.of_rows(energies, lines)
-        return message_of(scales, quantised(difference, scales, NEAREST))
+        return message_of(scales, quantised(difference, scales, NEAREST, state.scratch), state.scratch)
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
         moved = replica.float()  # itself where it is float32
-        add_message(data, moved)
+        add_message(data, moved, state.scratch)
         if moved is not replica:
             replica.copy_(moved)

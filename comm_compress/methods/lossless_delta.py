@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import ByteCount
-from comm_compress.entropy import bytes_of, tensor_of
+from comm_compress.encoded import ByteCount, RaggedRow
+from comm_compress.entropy import bytes_of, size_of, tensor_of
 from comm_compress.methods.changes import Delta, same_bits
 from comm_compress.state import State
 
@@ -35,19 +35,20 @@ class LosslessDelta(Delta):
     def _unchanged(self, row: Tensor, replica: Tensor, state: State) -> bool:
         return same_bits(row, replica)
 
-    def _change(self, row: Tensor, expected: Tensor, state: State) -> tuple[Tensor, ByteCount] | None:
+    def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
         symbols, raw_bits = kernels.ulp_difference(expected, row)
-        coded = kernels.rans_encode(symbols, *_contexts(expected))
-        if SYMBOL_HEAD.size + coded.numel() + raw_bits.numel() >= row.nbytes:
+        coded = kernels.rans_encode(symbols, *_contexts(expected), state.scratch)
+        values = [*coded, raw_bits]
+        if SYMBOL_HEAD.size + size_of(values) >= row.nbytes:
             return None
-        head = tensor_of(SYMBOL_HEAD.pack(coded.numel()), row.device)
-        count = ByteCount(values=coded.numel() + raw_bits.numel(), metadata=SYMBOL_HEAD.size)
-        return torch.cat([head, coded, raw_bits]), count
+        head = tensor_of(SYMBOL_HEAD.pack(size_of(coded)), row.device)
+        return RaggedRow([head, *values], ByteCount(values=size_of(values), metadata=SYMBOL_HEAD.size))
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
         (size,) = SYMBOL_HEAD.unpack(bytes_of(data[: SYMBOL_HEAD.size]))
         end = SYMBOL_HEAD.size + size
-        symbols = kernels.rans_decode(data[SYMBOL_HEAD.size : end], replica.numel(), *_contexts(replica))
+        symbols = state.scratch("symbols", tuple(replica.shape), torch.uint8, replica.device)
+        kernels.rans_decode(data[SYMBOL_HEAD.size : end], symbols, *_contexts(replica), state.scratch)
         replica.copy_(kernels.ulp_apply(replica, symbols, data[end:]))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.compressor import Codec
-from comm_compress.encoded import ByteCount, Encoded
+from comm_compress.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.nested_values import value_codec
 from comm_compress.methods.thin import orthonormal, times
@@ -171,7 +171,7 @@ class LowRank(Codec):
             rights = [torch.cat([f.right.float().flatten() for f in of_row]) for of_row in factors]
             state.propose("right_factors", torch.stack(rights))
         made = [_message(matrices, factors[i], values, rest, i) for i in range(num_rows)]
-        return Encoded.ragged([message for message, _ in made], n, [count for _, count in made])
+        return Encoded.ragged(made, n, state.scratch)
 
     def decode(self, encoded: Encoded) -> Tensor:
         """``[R, n]``, float32."""
@@ -260,7 +260,7 @@ def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:
 
 def _message(
     matrices: Sequence[_Matrix], factors: Sequence[_Factors], values: Encoded, rest: Encoded, i: int
-) -> tuple[Tensor, ByteCount]:
+) -> RaggedRow:
     """Row ``i``: heads, positions, scales and right factors of all matrices, then what the codecs made of the rest."""
     coded = values.row(i)
     heads = HEAD.pack(len(matrices), coded.numel()) + b"".join(MATRIX_HEAD.pack(*m) for m in matrices)
@@ -269,8 +269,8 @@ def _message(
     scales = [_bytes(f.exponents) for f in factors]
     rights = [_bytes(f.right) for f in factors]
     own = ByteCount(*(sum(part.numel() for part in parts) for parts in (rights, index, [head, *scales])))
-    message = torch.cat([head, *index, *scales, *rights, coded, rest.row(i)])
-    return message, own + values.byte_count(i) + rest.byte_count(i)
+    parts = [head, *index, *scales, *rights, coded, rest.row(i)]
+    return RaggedRow(parts, own + values.byte_count(i) + rest.byte_count(i))
 
 
 def _peak(values: Tensor) -> Tensor:

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import ByteCount
-from comm_compress.entropy import bytes_of, restored, shortened, tensor_of
+from comm_compress.encoded import ByteCount, RaggedRow
+from comm_compress.entropy import bytes_of, restored, shortened, size_of, tensor_of
 from comm_compress.kernels import Lines, Shape
 from comm_compress.kernels.lines import NOTHING
 from comm_compress.segments import Segment
+from comm_compress.workspace import Scratch
 
 HEAD = struct.Struct("<I")
 SHAPE = struct.Struct("<2I?")
@@ -89,34 +90,36 @@ def lines_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: t
     return kernels.lines_of(tuple(found), device)
 
 
-def quantised(x: Tensor, scales: Scales, dead_zone: float) -> Tensor:
-    """int8 ``[n]``: codes of ``x`` float32 ``[n]``, in which what they lose is left.
+def quantised(x: Tensor, scales: Scales, dead_zone: float, scratch: Scratch) -> Tensor:
+    """int8 ``[n]``: codes of ``x`` float32 ``[n]``, in which what they lose is left; in memory of ``scratch``.
 
     Of a matrix whose scales are not finite, all is lost: NaN.
     """
-    codes = torch.empty_like(x, dtype=torch.int8)
+    codes = scratch("codes", tuple(x.shape), torch.int8, x.device)
     kernels.quantise_lines(x, scales.rows(), scales.columns(), dead_zone, codes, scales.lines)
     return codes
 
 
-def message_of(scales: Scales, codes: Tensor) -> tuple[Tensor, ByteCount]:
-    """The bytes of one row with these ``codes`` int8 ``[n]``."""
+def message_of(scales: Scales, codes: Tensor, scratch: Scratch) -> RaggedRow:
+    """The bytes of one row with these ``codes`` int8 ``[n]``, in parts, some of them in memory of ``scratch``."""
     peaks = torch.cat([scales.row_peaks, scales.column_peaks]).view(torch.uint8)
     octets = torch.cat([scales.row_bytes, scales.column_bytes])
     metadata = [_described(scales.lines.shapes, codes.device), peaks, *shortened(octets, "rans")]
-    head, values = shortened(codes.view(torch.uint8), "rans")
-    message = torch.cat([*metadata, head, values])
-    return message, ByteCount(values=values.numel(), metadata=message.numel() - values.numel())
+    head, *values = shortened(codes.view(torch.uint8), "rans", scratch)
+    metadata.append(head)
+    return RaggedRow([*metadata, *values], ByteCount(values=size_of(values), metadata=size_of(metadata)))
 
 
-def add_message(message: Tensor, out: Tensor) -> None:
-    """Add what a message stands for to ``out`` float32 ``[n]``."""
+def add_message(message: Tensor, out: Tensor, scratch: Scratch) -> None:
+    """Add what a message stands for to ``out`` float32 ``[n]``; what is needed meanwhile lies in ``scratch``."""
     (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
     place = HEAD.size + count * SHAPE.size
     lines = kernels.lines_of(_shapes(bytes_of(message[HEAD.size : place])), message.device)
     peaks = message[place : place + 8 * count].clone().view(torch.float32)  # the clone is aligned
-    octets, place = restored(message, place + 8 * count, lines.num_rows + lines.num_columns, "rans")
-    codes = restored(message, place, out.numel(), "rans")[0].view(torch.int8)
+    octets = message.new_empty(lines.num_rows + lines.num_columns)
+    codes = scratch("codes", tuple(out.shape), torch.int8, out.device)
+    place = restored(message, place + 8 * count, octets, "rans")
+    restored(message, place, codes.view(torch.uint8), "rans", scratch)
     rows, columns = torch.split_with_sizes(octets, [lines.num_rows, lines.num_columns])
     scales = Scales(lines, rows, peaks[:count], columns, peaks[count:])
     kernels.add_lines(codes, scales.rows(), scales.columns(), out, lines)

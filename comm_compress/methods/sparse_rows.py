@@ -12,7 +12,7 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.compressor import Codec
-from comm_compress.encoded import ByteCount, Encoded, Field, Layout
+from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
 from comm_compress.index_codes import CODES, IndexCode, Packed, smallest
 from comm_compress.kernels import Residual
 from comm_compress.methods.nested_values import value_codec
@@ -110,21 +110,18 @@ class SparseRows:
 
     def encode_ragged(self, values: Sequence[Tensor], indices: Sequence[Tensor], n: int, state: State) -> Encoded:
         """Row r keeps ``values[r]`` float32 ``[k_r]`` at ``indices[r]`` int32 ``[k_r]``."""
-        rows, counts = [], []
-        for number, (kept, places) in enumerate(zip(values, indices, strict=True)):
-            row, count = self._encode_row(kept, places, n, state, number)
-            rows.append(row)
-            counts.append(count)
-        return Encoded.ragged(rows, n, counts)
+        made = [
+            self._encode_row(kept, places, n, state, number)
+            for number, (kept, places) in enumerate(zip(values, indices, strict=True))
+        ]
+        return Encoded.ragged(made, n, state.scratch)
 
-    def _encode_row(
-        self, values: Tensor, indices: Tensor, n: int, state: State, number: int
-    ) -> tuple[Tensor, ByteCount]:
+    def _encode_row(self, values: Tensor, indices: Tensor, n: int, state: State, number: int) -> RaggedRow:
         k = values.numel()
         # rows are encoded one by one: each needs random numbers of its own
         inner = None if self.codec is None else state.child(f"values{number}")
         if k == 0:
-            return torch.empty(0, dtype=torch.uint8, device=values.device), ByteCount()
+            return RaggedRow([torch.empty(0, dtype=torch.uint8, device=values.device)], ByteCount())
         places = self.code(n, k, False).encode(indices.unsqueeze(0), n)[0]
         if self.codec is None or inner is None:
             row, count = values.float().view(torch.uint8), ByteCount(values=4 * k)
@@ -132,7 +129,7 @@ class SparseRows:
             coded = self.codec.encode(values.unsqueeze(0), inner)
             row, count = coded.row(0), coded.byte_count(0)
         header = torch.tensor([k, row.numel()], dtype=torch.int32, device=values.device).view(torch.uint8)
-        return torch.cat([header, row, places]), count + ByteCount(0, places.numel(), HEADER_BYTES)
+        return RaggedRow([header, row, places], count + ByteCount(0, places.numel(), HEADER_BYTES))
 
     def rows(self, encoded: Encoded) -> Iterator[tuple[Tensor, Tensor]]:
         """Each row's decoded values, float32 ``[k]``, and positions, int32 ``[k]``."""
