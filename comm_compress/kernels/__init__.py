@@ -31,6 +31,7 @@ __all__ = [
     "Shape",
     "add_lines",
     "at_least",
+    "by_exponent",
     "cast_with_feedback",
     "column_energies",
     "count_sketch",
@@ -47,7 +48,7 @@ __all__ = [
     "encode_powers",
     "encode_votes",
     "encode_window",
-    "exponents",
+    "exponent_counts",
     "gap_steps",
     "largest",
     "line_bytes",
@@ -362,21 +363,27 @@ def rans_decode(
     return out if symbols is out else out.copy_(symbols)
 
 
-def exponents(values: Tensor) -> Tensor:
-    """uint8 ``[n]``: the biased exponents of floats."""
-    found: Tensor = _topic("ulp", values).exponents(values)
+def exponent_counts(values: Tensor) -> Tensor:
+    """int64 ``[256]``: how many floats have each biased exponent."""
+    counts: Tensor = _topic("ulp", values).exponent_counts(values)
+    return counts
+
+
+def by_exponent(values: Tensor, table: Tensor, out: Tensor) -> Tensor:
+    """Write to ``out`` uint8 ``[n]`` what ``table`` uint8 ``[256]`` has for each float's exponent."""
+    found: Tensor = _topic("ulp", values).by_exponent(values, table, out)
     return found
 
 
-def ulp_difference(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+def ulp_difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
     """Symbols and raw bits of the way between floats; see `ulp_reference.ulp_difference`."""
-    symbols, raw_bits = _topic("ulp", old).ulp_difference(old, new)
+    symbols, raw_bits = _topic("ulp", old).ulp_difference(old, new, scratch)
     return symbols, raw_bits
 
 
-def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
-    """The new floats from the old; see `ulp_reference.ulp_apply`."""
-    new: Tensor = _topic("ulp", old).ulp_apply(old, symbols, raw_bits)
+def ulp_apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
+    """Go that way in place; see `ulp_reference.ulp_apply`."""
+    new: Tensor = _topic("ulp", values).ulp_apply(values, symbols, raw_bits)
     return new
 
 

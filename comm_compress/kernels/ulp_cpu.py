@@ -5,6 +5,8 @@ One thread: where an element's raw bits go depends on all elements before it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,44 +15,62 @@ from comm_compress.kernels.bits_cpu import fetch_bytes, flush_bytes
 from comm_compress.kernels.numba_tools import Array, compiled
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.ulp_reference import DIRECT, EXPONENT, WIDTHS
+from comm_compress.workspace import Scratch, fresh
 
 RAW_BYTES = 4  # at most 28 bits an element
+COUNTED, COUNTERS = 1 << 17, 4  # elements counted together; a run of one exponent does not wait for itself
 
 
-def exponents(values: Tensor) -> Tensor:
-    """As `ulp_reference.exponents`, on CPU."""
-    place = EXPONENT[values.dtype]
-    found = torch.empty(values.numel(), dtype=torch.uint8)
-    mask = (1 << (8 * values.itemsize - 1 - place)) - 1
-    over_blocks(_exponents, values.numel(), 1, _bits(values), place, mask, found.numpy())
-    return found
+def exponent_counts(values: Tensor) -> Tensor:
+    """As `ulp_reference.exponent_counts`, on CPU."""
+    counts = np.zeros((math.ceil(values.numel() / COUNTED), COUNTERS, 256), np.uint32)
+    over_blocks(_count, len(counts), COUNTED, _bits(values), *_place(values), counts)
+    return torch.from_numpy(counts.sum((0, 1), dtype=np.int64))
 
 
-def ulp_difference(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+def by_exponent(values: Tensor, table: Tensor, out: Tensor) -> Tensor:
+    """As `ulp_reference.by_exponent`, on CPU."""
+    over_blocks(_look_up, values.numel(), 1, _bits(values), *_place(values), table.numpy(), out.numpy())
+    return out
+
+
+def ulp_difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
     """As `ulp_reference.ulp_difference`, on CPU."""
-    symbols = torch.empty(old.numel(), dtype=torch.uint8)
-    room = torch.empty(old.numel() * RAW_BYTES + 8, dtype=torch.uint8)
+    symbols = scratch("symbols", (old.numel(),), torch.uint8, old.device)
+    room = scratch("raw bits", (old.numel() * RAW_BYTES + 8,), torch.uint8, old.device)
     written = _difference(_bits(old), _bits(new), 8 * old.itemsize, symbols.numpy(), room.numpy())
-    return symbols, room[:written].clone()
+    return symbols, room[:written]
 
 
-def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
+def ulp_apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
     """As `ulp_reference.ulp_apply`, on CPU."""
-    new = torch.empty_like(old)
-    arrays = (symbols.contiguous().numpy(), raw_bits.contiguous().numpy())
-    _apply(_bits(old), *arrays, 8 * old.itemsize, new.view(WIDTHS[old.itemsize]).numpy())
-    return new
+    _apply(_bits(values), symbols.numpy(), raw_bits.numpy(), 8 * values.itemsize)
+    return values
+
+
+def _place(values: Tensor) -> tuple[int, int]:
+    """Where the exponent's bits begin, and as many ones as it has."""
+    place = EXPONENT[values.dtype]
+    return place, (1 << (8 * values.itemsize - 1 - place)) - 1
 
 
 def _bits(values: Tensor) -> Array:
-    bits: Array = values.contiguous().view(WIDTHS[values.itemsize]).numpy()
+    """The memory of contiguous floats as integers."""
+    bits: Array = values.view(WIDTHS[values.itemsize]).numpy()
     return bits
 
 
 @compiled
-def _exponents(first: int, last: int, bits: Array, place: int, mask: int, found: Array) -> None:
+def _count(first: int, last: int, bits: Array, place: int, mask: int, counts: Array) -> None:
+    for block in range(first, last):
+        for i in range(block * COUNTED, min((block + 1) * COUNTED, bits.size)):
+            counts[block, i % COUNTERS, (np.int64(bits[i]) >> place) & mask] += 1
+
+
+@compiled
+def _look_up(first: int, last: int, bits: Array, place: int, mask: int, table: Array, out: Array) -> None:
     for i in range(first, last):
-        found[i] = np.uint8((np.int32(bits[i]) >> place) & mask)
+        out[i] = table[(np.int64(bits[i]) >> place) & mask]
 
 
 @compiled
@@ -81,10 +101,10 @@ def _difference(old: Array, new: Array, width: int, symbols: Array, packed: Arra
 
 
 @compiled
-def _apply(old: Array, symbols: Array, packed: Array, width: int, new: Array) -> None:
+def _apply(values: Array, symbols: Array, packed: Array, width: int) -> None:
     magnitude, places = (np.int64(1) << (width - 1)) - 1, 64 - width
     waiting, count, place = np.uint64(0), np.int64(0), 0
-    for i in range(old.size):
+    for i in range(values.size):
         z = np.int64(symbols[i])
         if z >= DIRECT:
             raw = (z - DIRECT) // 8 + 1
@@ -93,5 +113,5 @@ def _apply(old: Array, symbols: Array, packed: Array, width: int, new: Array) ->
             z = ((8 | ((z - DIRECT) & 7)) << raw) | low
             waiting >>= np.uint64(raw)
             count -= raw
-        ordered = _fold(np.int64(old[i]), magnitude) + ((z >> 1) ^ -(z & 1))
-        new[i] = _fold((ordered << places) >> places, magnitude)
+        ordered = _fold(np.int64(values[i]), magnitude) + ((z >> 1) ^ -(z & 1))
+        values[i] = _fold((ordered << places) >> places, magnitude)

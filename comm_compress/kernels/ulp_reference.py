@@ -16,22 +16,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from comm_compress.workspace import Scratch, fresh
+
 DIRECT = 16  # smaller z are symbols themselves
 EXPONENT = {torch.float32: 23, torch.bfloat16: 7, torch.float16: 10}  # where the exponent's bits begin
 WIDTHS = {4: torch.int32, 2: torch.int16}
 
 
-def exponents(values: Tensor) -> Tensor:
-    """uint8 ``[n]``: the biased exponents of float32, bfloat16 or float16 ``values`` ``[n]``."""
+def exponent_counts(values: Tensor) -> Tensor:
+    """int64 ``[256]``: how many of float32, bfloat16 or float16 ``values`` ``[n]`` have each biased exponent."""
+    return torch.bincount(_exponents(values), minlength=256)
+
+
+def by_exponent(values: Tensor, table: Tensor, out: Tensor) -> Tensor:
+    """``out`` uint8 ``[n]``: what ``table`` uint8 ``[256]`` has for each value's exponent."""
+    return out.copy_(table[_exponents(values).long()])
+
+
+def _exponents(values: Tensor) -> Tensor:
     bits = values.view(WIDTHS[values.itemsize]).int()
     width = 8 * values.itemsize - 1 - EXPONENT[values.dtype]
     return ((bits >> EXPONENT[values.dtype]) & ((1 << width) - 1)).to(torch.uint8)
 
 
-def ulp_difference(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+def ulp_difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
     """The way from ``old`` to ``new``: symbols uint8 ``[n]``, and a little-endian stream of raw bits, uint8 ``[m]``.
 
-    Both ``[n]`` of the same dtype (float32, bfloat16, float16); any bit pattern counts, NaN and -0 included.
+    Both ``[n]``, contiguous, of the same dtype (float32, bfloat16, float16); any bit pattern counts, NaN and -0
+    included. The result may lie in memory of ``scratch``.
     """
     places = 32 - 8 * old.itemsize
     difference = ((_ordered(new) - _ordered(old)) << places) >> places  # wraps as int32 does
@@ -42,16 +54,16 @@ def ulp_difference(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     return symbols.to(torch.uint8), _pack(z & ((1 << raw) - 1), raw)
 
 
-def ulp_apply(old: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
-    """``new`` again, bit for bit, from the ``old`` it was compared with."""
+def ulp_apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
+    """Make ``values``, the old ones, those again that they were compared with, bit for bit."""
     s = symbols.long()
     bits = (s - DIRECT) // 8 + 5
     raw = torch.where(s < DIRECT, 0, bits - 4)
     z = torch.where(s < DIRECT, s, ((8 | ((s - DIRECT) & 7)) << raw) | _unpack(raw_bits, raw))
-    ordered = _ordered(old).long() + ((z >> 1) ^ -(z & 1))
-    places = 64 - 8 * old.itemsize
-    wrapped = ((ordered << places) >> places).to(WIDTHS[old.itemsize])
-    return _fold(wrapped).view(old.dtype)
+    ordered = _ordered(values).long() + ((z >> 1) ^ -(z & 1))
+    places = 64 - 8 * values.itemsize
+    wrapped = ((ordered << places) >> places).to(WIDTHS[values.itemsize])
+    return values.copy_(_fold(wrapped).view(values.dtype))
 
 
 def _ordered(values: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ class LosslessDelta(Delta):
         return same_bits(row, replica)
 
     def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
-        symbols, raw_bits = kernels.ulp_difference(expected, row)
-        coded = kernels.rans_encode(symbols, *_contexts(expected), state.scratch)
+        symbols, raw_bits = kernels.ulp_difference(expected, row.contiguous(), state.scratch)
+        coded = kernels.rans_encode(symbols, *_contexts(expected, state), state.scratch)
         values = [*coded, raw_bits]
         if SYMBOL_HEAD.size + size_of(values) >= row.nbytes:
             return None
@@ -48,21 +48,22 @@ class LosslessDelta(Delta):
         (size,) = SYMBOL_HEAD.unpack(bytes_of(data[: SYMBOL_HEAD.size]))
         end = SYMBOL_HEAD.size + size
         symbols = state.scratch("symbols", tuple(replica.shape), torch.uint8, replica.device)
-        kernels.rans_decode(data[SYMBOL_HEAD.size : end], symbols, *_contexts(replica), state.scratch)
-        replica.copy_(kernels.ulp_apply(replica, symbols, data[end:]))
+        kernels.rans_decode(data[SYMBOL_HEAD.size : end], symbols, *_contexts(replica, state), state.scratch)
+        kernels.ulp_apply(replica, symbols, data[end:])
 
 
-def _contexts(replica: Tensor) -> tuple[Tensor, int]:
+def _contexts(replica: Tensor, state: State) -> tuple[Tensor, int]:
     """Which table each element goes by (uint8 ``[n]``), and how many tables there are.
 
     Exponents in descending order; neighbours share a table until it has `LEAST` elements.
     """
-    exponents = kernels.exponents(replica)
     table, held = 0, 0
     tables = [0] * 256
-    for exponent, count in reversed(list(enumerate(torch.bincount(exponents, minlength=256).tolist()))):
+    for exponent, count in reversed(list(enumerate(kernels.exponent_counts(replica).tolist()))):
         if held >= LEAST and count:
             table, held = table + 1, 0
         tables[exponent] = table
         held += count
-    return torch.tensor(tables, dtype=torch.uint8, device=replica.device).index_select(0, exponents.int()), table + 1
+    contexts = state.scratch("contexts", tuple(replica.shape), torch.uint8, replica.device)
+    of_exponents = torch.tensor(tables, dtype=torch.uint8, device=replica.device)
+    return kernels.by_exponent(replica, of_exponents, contexts), table + 1

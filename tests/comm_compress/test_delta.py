@@ -51,9 +51,12 @@ def test_ulp_kernels_agree_and_lose_no_bit(dtype: torch.dtype, n: int, seed: int
     new = torch.where(close, bits(old) + steps, bits(new)).view(dtype)
     ours, theirs = ulp_cpu.ulp_difference(old, new), ulp_reference.ulp_difference(old, new)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    assert torch.equal(ulp_cpu.exponents(old), ulp_reference.exponents(old))
+    table = torch.randint(256, (256,), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    assert torch.equal(ulp_cpu.exponent_counts(old), ulp_reference.exponent_counts(old))
+    found = [each.by_exponent(old, table, torch.empty(n, dtype=torch.uint8)) for each in (ulp_cpu, ulp_reference)]
+    assert torch.equal(*found)
     for implementation in (ulp_cpu, ulp_reference):
-        assert torch.equal(bits(implementation.ulp_apply(old, *ours)), bits(new))
+        assert torch.equal(bits(implementation.ulp_apply(old.clone(), *ours)), bits(new))
 
 
 @given(start=st.floats(width=32, allow_nan=False, allow_infinity=False), steps=st.integers(-7, 7))
@@ -73,7 +76,12 @@ def test_exponents_are_frexps() -> None:
     values = torch.randn(1000, generator=torch.Generator().manual_seed(0)).clamp(1e-3)
     for dtype, bias in ((torch.float32, 127), (torch.bfloat16, 127), (torch.float16, 15)):
         narrow = values.to(dtype)
-        assert torch.equal(kernels.exponents(narrow).int(), torch.frexp(narrow.float()).exponent - 1 + bias)
+        exponents = torch.frexp(narrow.float()).exponent - 1 + bias
+        assert torch.equal(kernels.exponent_counts(narrow), torch.bincount(exponents, minlength=256))
+        themselves = torch.arange(256).to(torch.uint8)
+        assert torch.equal(
+            kernels.by_exponent(narrow, themselves, torch.empty(1000, dtype=torch.uint8)).int(), exponents
+        )
 
 
 # ---- both modes, virtual ranks ---------------------------------------------------------------------------------
