@@ -126,7 +126,7 @@ def decode_stream(
     if n == 0:
         return out
     contexts = None if contexts is None else contexts.contiguous()
-    occurring = [0] if contexts is None else torch.bincount(contexts).nonzero().flatten().tolist()
+    occurring = [0] if contexts is None else np.flatnonzero(loops.histogram(contexts, None, 1)).tolist()
     heads, tables, place = stream[: MOST_BYTES * len(occurring)].cpu().numpy(), {}, 0
     for c in occurring:
         tables[c], size = Table.read(heads[place:])
