@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -43,6 +43,11 @@ class ByteCount(NamedTuple):
     def times(self, factor: int) -> ByteCount:
         """The same bytes, ``factor`` times."""
         return ByteCount(self.values * factor, self.indices * factor, self.metadata * factor)
+
+
+def size_of(parts: Iterable[Tensor]) -> int:
+    """Bytes of uint8 vectors in all."""
+    return sum(part.numel() for part in parts)
 
 
 class RaggedRow(NamedTuple):
@@ -130,7 +135,7 @@ class Encoded:
     @classmethod
     def ragged(cls, rows: Sequence[RaggedRow], n: int, scratch: Scratch = fresh) -> Encoded:
         """Rows of different lengths, each joined from its parts, in memory of ``scratch``. Beyond a row all is zero."""
-        lengths = tuple(sum(part.numel() for part in row.parts) for row in rows)
+        lengths = tuple(size_of(row.parts) for row in rows)
         counts = tuple(row.byte_count for row in rows if row.byte_count is not None)
         assert not counts or tuple(count.total for count in counts) == lengths
         buffer = scratch("ragged", (len(rows), max(lengths)), torch.uint8, rows[0].parts[0].device)
@@ -166,4 +171,4 @@ class Encoded:
     def replaced(self, buffer: Tensor) -> Encoded:
         """The same layout around another buffer: the rows that came back from a collective."""
         assert self.layout is not None
-        return Encoded(buffer, self.layout, self.n, self.agreed)
+        return replace(self, buffer=buffer)

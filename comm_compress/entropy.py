@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.compressor import Codec, Compressor, claim_as
-from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
+from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow, size_of
 from comm_compress.kernels.residual import Residual
 from comm_compress.state import State
 from comm_compress.workspace import Scratch, apart, fresh
@@ -36,11 +36,6 @@ def shortened(data: Tensor, coder: Coder, scratch: Scratch = fresh) -> list[Tens
         if size_of(coded) < data.numel():
             stored, how = coded, CODED
     return [tensor_of(STREAM_HEAD.pack(how, size_of(stored)), data.device), *stored]
-
-
-def size_of(parts: Iterable[Tensor]) -> int:
-    """Bytes in all."""
-    return sum(part.numel() for part in parts)
 
 
 def restored(message: Tensor, place: int, out: Tensor, coder: Coder, scratch: Scratch = fresh) -> int:
@@ -103,7 +98,7 @@ class EntropyCoded(Codec):
     item: exponents repeat, mantissas do not), coded on its own and stored as it is where that is not shorter.
     Codes narrower than a byte are taken as they are packed: their bytes are joint symbols of neighbours.
 
-    - "rans": static order-0 rANS (arXiv 1311.2540; `kernels.entropy_reference`), within 1 % of the
+    - "rans": static order-0 rANS (arXiv 1311.2540; `kernels.rans_stream`), within 1 % of the
       bytes' order-0 entropy plus its tables of up to 0.5 KB a stream;
     - "zstd": zstandard at level 1, Huffman coding after a search for repetitions.
 

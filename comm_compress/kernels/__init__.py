@@ -338,14 +338,15 @@ def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: 
 def rans_encode(
     symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
 ) -> list[Tensor]:
-    """The entropy-coded stream of uint8 symbols ``[n]``: its parts in order, uint8; see `entropy_reference`.
+    """The entropy-coded stream of uint8 symbols ``[n]``: its parts in order, uint8; see `rans_stream`.
 
     ``contexts`` uint8 ``[n]``, below ``num_contexts``: which table of frequencies a symbol is coded with. Parts may
     lie in memory of ``scratch``.
     """
     there = _coding_device(symbols)
     on_it = symbols.to(there), None if contexts is None else contexts.to(there)
-    parts: list[Tensor] = _coder(there).rans_encode(*on_it, num_contexts, scratch)
+    coder, loops = _rans(there.type)
+    parts: list[Tensor] = coder.rans_encode(loops, *on_it, num_contexts, scratch)
     return parts if there == symbols.device else [torch.cat(parts).to(symbols.device)]
 
 
@@ -359,7 +360,8 @@ def rans_decode(
     there = _coding_device(stream)
     symbols = out if there == out.device else torch.empty_like(out, device=there)
     on_it = stream.to(there), symbols, None if contexts is None else contexts.to(there)
-    _coder(there).rans_decode(*on_it, num_contexts, scratch)
+    coder, loops = _rans(there.type)
+    coder.rans_decode(loops, *on_it, num_contexts, scratch)
     return out if symbols is out else out.copy_(symbols)
 
 
@@ -411,5 +413,9 @@ def _coding_device(symbols: Tensor) -> torch.device:
     return here if here.type == "cuda" and _on_triton("entropy") else torch.device("cpu")
 
 
-def _coder(device: torch.device) -> ModuleType:
-    return importlib.import_module(f"comm_compress.kernels.entropy_{device.type}")
+@functools.cache
+def _rans(device: str) -> tuple[ModuleType, object]:
+    """What codes streams, and the loops that it needs on one kind of device."""
+    names = ("rans_stream", f"entropy_{device}")
+    coder, implementation = (importlib.import_module(f"comm_compress.kernels.{name}") for name in names)
+    return coder, implementation.LOOPS

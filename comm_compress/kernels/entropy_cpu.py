@@ -1,4 +1,4 @@
-"""The rANS of `entropy_reference` as numba kernels: the same stream, block by block, 32 states at a time."""
+"""The loops of `rans_stream` as numba kernels: block by block, 32 states at a time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.entropy_reference import (
-    BLOCK,
-    LANES,
-    LOWEST,
-    Loops,
-    Marks,
-    as_bytes,
-    decode_stream,
-    encode_stream,
-    lanes_of,
-)
 from comm_compress.kernels.frequencies import (
     FREQUENCY,
     PRECISION,
@@ -49,10 +38,11 @@ from comm_compress.kernels.rans_lanes_cpu import (
     too_small,
     within,
 )
+from comm_compress.kernels.rans_stream import BLOCK, LANES, LOWEST, Loops, Marks, as_bytes, lanes_of
 from comm_compress.kernels.threads import over_blocks
 from comm_compress.kernels.vectors import ones
 from comm_compress.kernels.words_cpu import lowest_bit
-from comm_compress.workspace import Scratch, fresh
+from comm_compress.workspace import Scratch
 
 Shorts = npt.NDArray[np.uint16]
 REGION = BLOCK + LANES  # of a block's words: those of a group are written together, needed or not
@@ -61,20 +51,6 @@ OVERFLOW, SCALE = np.uint32(32 - PRECISION), np.uint32(PRECISION)
 LOW_BITS, HALF, LOW_HALF = np.uint32(TOTAL - 1), np.uint32(16), np.uint32(0xFFFF)
 TO_FREQUENCY, START = np.uint32(START_BITS), np.uint32((1 << START_BITS) - 1)  # of an entry
 TO_WITHIN, TO_FEWER = np.uint32(WITHIN), np.uint32(FREQUENCY)  # of a slot
-
-
-def rans_encode(
-    symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
-) -> list[Tensor]:
-    """As `entropy_reference.rans_encode`, on the CPU."""
-    return encode_stream(symbols, contexts, num_contexts, scratch, LOOPS)
-
-
-def rans_decode(
-    stream: Tensor, out: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
-) -> Tensor:
-    """As `entropy_reference.rans_decode`, on the CPU."""
-    return decode_stream(stream, out, contexts, num_contexts, scratch, LOOPS)
 
 
 def _count(symbols: Tensor, contexts: Tensor | None, num: int) -> Counts:

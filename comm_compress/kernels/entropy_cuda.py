@@ -1,4 +1,4 @@
-"""The rANS of `entropy_reference` as Triton kernels: the same stream, a warp a block.
+"""The loops of `rans_stream` as Triton kernels: a warp a block.
 
 The CPU sees the histogram, to make tables of it, and the tables and sizes of a stream. Symbols and words stay here.
 """
@@ -11,16 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comm_compress.kernels.entropy_reference import (
-    BLOCK,
-    LOWEST,
-    Loops,
-    decode_stream,
-    encode_stream,
-    find,
-    histogram,
-    lanes_of,
-)
+from comm_compress.kernels.entropy_reference import find, histogram
 from comm_compress.kernels.frequencies import (
     FREQUENCY,
     PRECISION,
@@ -32,8 +23,9 @@ from comm_compress.kernels.frequencies import (
     entries_of,
     slots_of,
 )
+from comm_compress.kernels.rans_stream import BLOCK, LOWEST, Loops, lanes_of
 from comm_compress.kernels.triton_tools import launch
-from comm_compress.workspace import Scratch, fresh
+from comm_compress.workspace import Scratch
 
 OVERFLOW, SCALE = tl.constexpr(32 - PRECISION), tl.constexpr(PRECISION)
 TO_FREQUENCY, START = tl.constexpr(START_BITS), tl.constexpr((1 << START_BITS) - 1)  # of an entry
@@ -41,20 +33,6 @@ ONE = tl.constexpr(1 << START_BITS)  # the entry of a frequency of 1: nothing is
 TO_WITHIN, TO_FEWER = tl.constexpr(WITHIN), tl.constexpr(FREQUENCY)  # of a slot
 ALL, SMALLEST, SPAN = tl.constexpr(TOTAL), tl.constexpr(LOWEST), tl.constexpr(BLOCK)
 COPIED = 4096  # words of a block that one program moves
-
-
-def rans_encode(
-    symbols: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
-) -> list[Tensor]:
-    """As `entropy_reference.rans_encode`, on the symbols' GPU."""
-    return encode_stream(symbols, contexts, num_contexts, scratch, LOOPS)
-
-
-def rans_decode(
-    stream: Tensor, out: Tensor, contexts: Tensor | None = None, num_contexts: int = 1, scratch: Scratch = fresh
-) -> Tensor:
-    """As `entropy_reference.rans_decode`, on the stream's GPU."""
-    return decode_stream(stream, out, contexts, num_contexts, scratch, LOOPS)
 
 
 def _encode_blocks(

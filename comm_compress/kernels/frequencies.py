@@ -42,11 +42,6 @@ class Table(NamedTuple):
         frequencies, escape = _cheapest(counts)
         return cls(frequencies, escape if escape >= 0 else None)
 
-    @property
-    def size(self) -> int:
-        """Bytes of `write`."""
-        return _size(self.frequencies, self.escape is not None)
-
     def write(self) -> bytes:
         """Number of symbols in use less 1, is there an escape symbol, (which,) symbols, 12-bit frequencies less 1.
 
@@ -95,7 +90,7 @@ def _cheapest(counts: Counts) -> tuple[Counts, int]:
             literals, escape = counts.sum() - own.sum(), np.flatnonzero(counts != own)[0]
             own[escape] = literals
         frequencies = _normalized(own)
-        spent = 8.0 * (literals + _size(frequencies, number > 0))
+        spent = 8.0 * (literals + table_bytes(frequencies, number > 0))
         for symbol in range(256):
             spent += own[symbol] * BITS[frequencies[symbol]]
         if spent < fewest:
@@ -132,7 +127,7 @@ def _in_order(keys: Counts) -> Counts:
 
 
 @compiled
-def _size(frequencies: Counts, escape: bool) -> int:
+def table_bytes(frequencies: Counts, escape: bool) -> int:
     """Bytes of `Table.write`."""
     used = int(np.count_nonzero(frequencies))
     return 2 + int(escape) + min(used, LISTED) + ((used - 1) * PRECISION + 7) // 8

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 TINY = torch.finfo(torch.float32).tiny
 NOTHING = 255  # a line that is zero, or 2^64 times smaller than the largest
@@ -82,8 +81,3 @@ class Lines:
 def lines_of(shapes: tuple[Shape, ...], device: torch.device) -> Lines:
     """Those of these matrices, made once: on a CPU 24 bytes a row and more, small beside rows of a hundred elements."""
     return Lines(shapes, device)
-
-
-def inverse(scales: Tensor) -> Tensor:
-    """1 / scale, and 0 for 0."""
-    return torch.where(scales > 0, 1 / scales, 0)

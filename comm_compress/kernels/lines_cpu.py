@@ -48,7 +48,7 @@ def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
     found = torch.empty(lines.num_columns, dtype=torch.float64)
     sums = np.zeros(int((tables.sums[:, 1] * tables.sums[:, 2]).sum()))
     each = x.numel() // max(len(tables.parts), 1)
-    arrays = (x.numpy(), _inverses(rows.numpy()), tables.rows, tables.parts, sums)
+    arrays = (x.numpy(), rows.numpy(), tables.rows, tables.parts, sums)
     over_blocks(_column_sums, len(tables.parts), each, *arrays)
     _column_means(sums, tables.sums, found.numpy())
     return found
@@ -149,12 +149,12 @@ def _row_energies(first: int, last: int, x: Array, rows: Array, found: Array) ->
 
 
 @compiled
-def _column_sums(first: int, last: int, x: Array, inverses: Array, rows: Array, parts: Array, sums: Array) -> None:
+def _column_sums(first: int, last: int, x: Array, scales: Array, rows: Array, parts: Array, sums: Array) -> None:
     for part in range(first, last):
         top, bottom, place = parts[part]
         for i in range(top, bottom):
             start, width, _ = rows[i]
-            row, factor, out = x[start : start + width], np.float64(inverses[i]), sums[place : place + width]
+            row, factor, out = x[start : start + width], np.float64(_inverse(scales[i])), sums[place : place + width]
             for j in range(width):
                 value = np.float64(row[j]) * factor
                 out[j] += value * value

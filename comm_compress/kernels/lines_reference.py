@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.lines import EDGES, FACTORS, NOTHING, TINY, Lines, inverse
+from comm_compress.kernels.lines import EDGES, FACTORS, NOTHING, TINY, Lines
 
 LARGEST = 127  # magnitude of a code
 
@@ -55,7 +55,7 @@ def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
     scales, found = torch.split_with_sizes(rows, [s.a for s in lines.shapes]), [x.new_empty(0, dtype=torch.float64)]
     for (m,), shape, scale in zip(_matrices(lines, x), lines.shapes, scales, strict=True):
         if shape.columns:
-            found.append((m.double() * inverse(scale).double()[:, None]).square().mean(0))
+            found.append((m.double() * _inverse(scale).double()[:, None]).square().mean(0))
     return torch.cat(found)
 
 
@@ -66,7 +66,7 @@ def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, c
     not finite, all is lost: codes 0, and NaN in ``x``.
     """
     for (m, c), row, column in zip(_matrices(lines, x, codes), *_scales(lines, rows, columns), strict=True):
-        t = m * inverse(row) * inverse(column)
+        t = m * _inverse(row) * _inverse(column)
         known = torch.isfinite(row)
         c.copy_(torch.where(known, (t.abs() + (1 - dead_zone)).floor_().clamp_(max=LARGEST).copysign_(t), 0))
         m.copy_(torch.where(known, m - c * column * row, torch.nan))
@@ -91,3 +91,8 @@ def _scales(lines: Lines, rows: Tensor, columns: Tensor) -> tuple[list[Tensor], 
     some = iter(torch.split_with_sizes(own, [s.b for s in lines.shapes if s.columns]))
     of_columns = [next(some) if s.columns else ones[: s.b] for s in lines.shapes]
     return [part[:, None] for part in torch.split_with_sizes(rows, [s.a for s in lines.shapes])], of_columns
+
+
+def _inverse(scales: Tensor) -> Tensor:
+    """1 / scale, and 0 for 0."""
+    return torch.where(scales > 0, 1 / scales, 0)

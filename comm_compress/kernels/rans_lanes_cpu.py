@@ -13,8 +13,6 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from comm_compress.kernels.entropy_reference import LANES as STATES
-from comm_compress.kernels.entropy_reference import LOWEST
 from comm_compress.kernels.frequencies import FREQUENCY, PRECISION, START_BITS, TOTAL, WITHIN
 from comm_compress.kernels.llvm_tools import (
     BOOL,
@@ -30,6 +28,8 @@ from comm_compress.kernels.llvm_tools import (
     repeated,
     spread,
 )
+from comm_compress.kernels.rans_stream import LANES as STATES
+from comm_compress.kernels.rans_stream import LOWEST
 from comm_compress.kernels.vectors import LANES, WORDS
 
 assert STATES == LANES

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import ByteCount, RaggedRow
-from comm_compress.entropy import bytes_of, size_of, tensor_of
+from comm_compress.encoded import ByteCount, RaggedRow, size_of
+from comm_compress.entropy import bytes_of, tensor_of
 from comm_compress.methods.changes import Delta, same_bits
 from comm_compress.state import State
 

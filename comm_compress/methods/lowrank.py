@@ -13,7 +13,7 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.compressor import Codec
-from comm_compress.encoded import ByteCount, Encoded, RaggedRow
+from comm_compress.encoded import ByteCount, Encoded, RaggedRow, size_of
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.nested_values import value_codec
 from comm_compress.methods.thin import orthonormal, times
@@ -268,7 +268,7 @@ def _message(
     index = [_bytes(f.places.int()) for f in factors]
     scales = [_bytes(f.exponents) for f in factors]
     rights = [_bytes(f.right) for f in factors]
-    own = ByteCount(*(sum(part.numel() for part in parts) for parts in (rights, index, [head, *scales])))
+    own = ByteCount(*map(size_of, (rights, index, [head, *scales])))
     parts = [head, *index, *scales, *rights, coded, rest.row(i)]
     return RaggedRow(parts, own + values.byte_count(i) + rest.byte_count(i))
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import ByteCount, RaggedRow
-from comm_compress.entropy import bytes_of, restored, shortened, size_of, tensor_of
+from comm_compress.encoded import ByteCount, RaggedRow, size_of
+from comm_compress.entropy import bytes_of, restored, shortened, tensor_of
 from comm_compress.kernels import Lines, Shape
 from comm_compress.kernels.lines import NOTHING
 from comm_compress.segments import Segment

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,14 @@ import comm_compress as cc
 from comm_compress import kernels, simulate
 from comm_compress.encoded import Encoded, RaggedRow
 from comm_compress.entropy import DTYPES, EntropyCoded
-from comm_compress.kernels import entropy_cpu, entropy_reference
-from comm_compress.kernels.frequencies import MOST_BYTES, RARE, TOTAL, Table
+from comm_compress.kernels import entropy_cpu, entropy_reference, rans_stream
+from comm_compress.kernels.frequencies import MOST_BYTES, RARE, TOTAL, Table, table_bytes
 from comm_compress.registry import COMMON
 from comm_compress.state import State
 from tests.comm_compress.table import TABLE, build
 
-BLOCK_BYTES = 4 + 4 * entropy_reference.LANES
-MANY = entropy_reference.MANY  # symbols that 32 states share
+BLOCK_BYTES = 4 + 4 * rans_stream.LANES
+MANY = rans_stream.MANY  # symbols that 32 states share
 
 
 def skewed(n: int, zeros: float, spread: float, seed: int = 0) -> Tensor:
@@ -42,6 +43,14 @@ def entropy_bytes(symbols: Tensor) -> float:
     """n H / 8 of the empirical order-0 distribution."""
     _, counts = np.unique(symbols.numpy(), return_counts=True)
     return float(-(counts * np.log2(counts / counts.sum())).sum() / 8)
+
+
+def stream_of(implementation: ModuleType, symbols: Tensor, *options: Any) -> Tensor:
+    return torch.cat(rans_stream.rans_encode(implementation.LOOPS, symbols, *options))
+
+
+def symbols_of(implementation: ModuleType, stream: Tensor, n: int, *options: Any) -> Tensor:
+    return rans_stream.rans_decode(implementation.LOOPS, stream, torch.empty(n, dtype=torch.uint8), *options)
 
 
 # ---- rANS ------------------------------------------------------------------------------------------------------
@@ -62,15 +71,15 @@ def test_rans_gives_the_references_bytes_and_the_symbols_again(
     if num_contexts:
         contexts = torch.randint(num_contexts, (n,), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
     options = (contexts, max(num_contexts, 1))
-    stream = torch.cat(entropy_cpu.rans_encode(symbols, *options))
-    assert torch.equal(stream, torch.cat(entropy_reference.rans_encode(symbols, *options)))
+    stream = stream_of(entropy_cpu, symbols, *options)
+    assert torch.equal(stream, stream_of(entropy_reference, symbols, *options))
     for implementation in (entropy_cpu, entropy_reference):
-        assert torch.equal(implementation.rans_decode(stream, torch.empty_like(symbols), *options), symbols)
+        assert torch.equal(symbols_of(implementation, stream, len(symbols), *options), symbols)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_blocks_do_not_depend_on_threads(threads: int) -> None:
-    n = 2 * entropy_reference.BLOCK + 5
+    n = 2 * rans_stream.BLOCK + 5
     symbols = skewed(n, 0.3, 9.0)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -83,12 +92,12 @@ def test_blocks_do_not_depend_on_threads(threads: int) -> None:
 
 
 def test_a_second_block_is_the_references() -> None:
-    n = entropy_reference.BLOCK + 11
+    n = rans_stream.BLOCK + 11
     symbols = torch.zeros(n, dtype=torch.uint8)
     symbols[-2000:] = skewed(2000, 0.1, 20.0)
-    stream = torch.cat(entropy_cpu.rans_encode(symbols))
-    assert torch.equal(stream, torch.cat(entropy_reference.rans_encode(symbols)))
-    assert torch.equal(entropy_reference.rans_decode(stream, torch.empty_like(symbols)), symbols)
+    stream = stream_of(entropy_cpu, symbols)
+    assert torch.equal(stream, stream_of(entropy_reference, symbols))
+    assert torch.equal(symbols_of(entropy_reference, stream, len(symbols)), symbols)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -102,9 +111,9 @@ def test_literals_are_found_wherever_rare_symbols_lie(together: bool, num_contex
     symbols[torch.arange(len(rare)) * 1013 + 5] = rare.to(torch.uint8)
     symbols[-1] = int(rare[0])  # beyond the last vector
     contexts = None if num_contexts == 1 else (torch.arange(n) % 2).to(torch.uint8)
-    stream = torch.cat(entropy_cpu.rans_encode(symbols, contexts, num_contexts))
-    assert torch.equal(stream, torch.cat(entropy_reference.rans_encode(symbols, contexts, num_contexts)))
-    assert torch.equal(entropy_cpu.rans_decode(stream, torch.empty_like(symbols), contexts, num_contexts), symbols)
+    stream = stream_of(entropy_cpu, symbols, contexts, num_contexts)
+    assert torch.equal(stream, stream_of(entropy_reference, symbols, contexts, num_contexts))
+    assert torch.equal(symbols_of(entropy_cpu, stream, len(symbols), contexts, num_contexts), symbols)
     table = Table.of(np.bincount(symbols.numpy(), minlength=256))
     assert table.escape is not None
     marked = table.frequencies == 0
@@ -139,7 +148,7 @@ def test_rans_takes_the_entropy(zeros: float, spread: float) -> None:
     n = 1 << 20
     symbols = skewed(n, zeros, spread)
     ideal, seen = entropy_bytes(symbols), torch.cat(kernels.rans_encode(symbols)).numel()
-    overhead = MOST_BYTES + n / entropy_reference.BLOCK * BLOCK_BYTES
+    overhead = MOST_BYTES + n / rans_stream.BLOCK * BLOCK_BYTES
     assert ideal <= seen <= 1.01 * ideal + overhead
     if ideal > 30 * overhead:
         assert seen <= 1.05 * ideal
@@ -152,7 +161,7 @@ def test_what_is_too_rare_for_a_frequency_goes_as_a_literal() -> None:
     stream = torch.cat(kernels.rans_encode(symbols))
     assert torch.equal(kernels.rans_decode(stream, torch.empty_like(symbols)), symbols)
     least_frequencies = (1 << 20) * 255 / TOTAL * 1.44 / 8
-    blocks = (1 << 20) / entropy_reference.BLOCK
+    blocks = (1 << 20) / rans_stream.BLOCK
     assert stream.numel() < 1.5 * entropy_bytes(symbols) + blocks * BLOCK_BYTES < least_frequencies
 
 
@@ -165,9 +174,10 @@ def test_a_table_is_as_long_as_it_says_and_is_read_again(used: int, rare: int) -
     counts[256 - used : 256 - used + min(rare, used - 1)] = 1
     table = Table.of(counts)
     assert (table.escape is not None) == (rare > 0 and used > 2)
-    assert len(table.write()) == table.size <= MOST_BYTES
-    read, size = Table.read(np.frombuffer(table.write() + b"more", np.uint8))
-    assert (read.escape, size) == (table.escape, table.size)
+    written = table.write()
+    assert len(written) == table_bytes(table.frequencies, table.escape is not None) <= MOST_BYTES
+    read, size = Table.read(np.frombuffer(written + b"more", np.uint8))
+    assert (read.escape, size) == (table.escape, len(written))
     assert (read.frequencies == table.frequencies).all()
 
 
