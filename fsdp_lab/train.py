@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fsdp_lab import faults
+from fsdp_lab.bf16_products import fast_products
 from fsdp_lab.checkpoint import Saving
 from fsdp_lab.comm import Communication
 from fsdp_lab.config import TrainConfig
@@ -29,10 +30,11 @@ from fsdp_lab.summary import summary
 def train(config: TrainConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     config = resolve(config, has_gpu=torch.cuda.is_available())
-    with Run.start(config) as run:  # ranks agree, folders, signals, the results row
+    on_cpu = config.model.mixed_precision == "bf16" and not torch.cuda.is_available()
+    with Run.start(config) as run, fast_products(on_cpu) as products:  # ranks agree, folders, signals, the results row
         data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
-        run.note(**data.row(), **model.row())
+        run.note(**data.row(), **model.row(), bf16_products=products)
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)

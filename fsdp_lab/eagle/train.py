@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fsdp_lab import faults
+from fsdp_lab.bf16_products import fast_products
 from fsdp_lab.checkpoint import Saving
 from fsdp_lab.comm import Communication
 from fsdp_lab.eagle.chats import Chats, open_chats
@@ -33,12 +34,13 @@ from fsdp_lab.summary import summary
 def train(config: EagleConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     check(config)
-    with Run.start(config) as run:  # ranks agree, folders, signals, the results row
+    on_cpu = config.eagle.dtype == "bf16" and not torch.cuda.is_available()
+    with Run.start(config) as run, fast_products(on_cpu) as products:  # ranks agree, folders, signals, the results row
         target = load_target(config)
         data = open_chats(config, target, run)
         features = open_features(config, target, run)
         model = build_draft(config, target, data.vocabulary, run.ranks)
-        run.note(**data.row(), **model.row())
+        run.note(**data.row(), **model.row(), bf16_products=products)
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         optimizer, schedule = build_optimizer(model.updated, warmed_up(config.optim, total_steps), total_steps)

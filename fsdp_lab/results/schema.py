@@ -88,6 +88,14 @@ FIELDS = (
     Field("param_compress_config", "object", "", "its settings"),
     Field("comm_dtype", "str", "", "dtype that FSDP2 reduces gradients in"),
     Field("param_dtype", "str", "", "dtype of the gathered parameters"),
+    Field(
+        "bf16_products",
+        "native|float32",
+        "",
+        "how a CPU took products of bf16 matrices: as PyTorch does, or in float32, rounded once, where it has no "
+        "instructions for them (docs/measuring.md); null in other dtypes and on GPUs",
+        "no",
+    ),
     Field("seed", "int", "", "seed of the run", "always"),
     Field("config", "object", "", "every setting, resolved", "always"),
     Field("config_hash", "str", "sha256", "digest of the settings that affect the training", "always"),
