@@ -31,7 +31,7 @@ from comm_compress.kernels.triton_tiles import (
     unpacked,
     whole_blocks,
 )
-from comm_compress.kernels.triton_tools import MAGNITUDE, ROUND, TILE, as_int32, launch, row_at, row_stride, target_at
+from comm_compress.kernels.triton_tools import MAGNITUDE, ROUND, TILE, as_int32, launch, row_stride, target_at
 
 TILES = 4  # of 1024 elements, that one program sums
 
@@ -211,7 +211,9 @@ def _encode(
 ):  # fmt: skip
     """BLOCKS blocks of BLOCK elements: scales, and where FUSED everything else."""
     row = tl.program_id(1).to(tl.int64)
-    rows, old = row_at(rows, row, row_stride), row_at(old, row, old_stride)
+    rows += row * row_stride
+    if old is not None:
+        old += row * old_stride
     block, start, stop, i, mask = blocks_here(n, BLOCK, PADDED, BLOCKS)
     target = target_at(rows, old, decay, i, mask)
     x = target
@@ -243,7 +245,9 @@ def _tile_sizes(
 ):  # fmt: skip
     """Peaks or sums, and sums of squares, of the tiles of long blocks; each float64 ``[R, blocks * tiles]``."""
     row = tl.program_id(1).to(tl.int64)
-    rows, old = row_at(rows, row, row_stride), row_at(old, row, old_stride)
+    rows += row * row_stride
+    if old is not None:
+        old += row * old_stride
     number = tl.program_id(0) * TILES + tl.arange(0, TILES)
     mask = number < blocks * tiles
     block = number // tiles
@@ -304,7 +308,9 @@ def _round(
 ):  # fmt: skip
     """Codes of a tile by scales that are there already. BLOCK 0: one for the row; BITS 0: trits, 5 of 8 columns."""
     row = tl.program_id(1).to(tl.int64)
-    rows, old = row_at(rows, row, row_stride), row_at(old, row, old_stride)
+    rows += row * row_stride
+    if old is not None:
+        old += row * old_stride
     line, i = tile_here(ROWS, COLUMNS)
     mask = i < n
     column = tl.arange(0, COLUMNS)[None, :]

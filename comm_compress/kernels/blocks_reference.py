@@ -156,7 +156,11 @@ def _rounded(x: Tensor, inverse: Tensor, n: int, code: BlockCode, key: tuple[int
     """int8 ``[R, n]`` codes (fp8: their bits; 1 bit: 0 or 1) of blocks ``x``, zero where a block has no scale."""
     levels = code.levels
     if code.rounding in FLOATS:
-        rounded = (x * inverse).to(FLOATS[code.rounding]).view(torch.int8)
+        scaled = x * inverse
+        if code.rounding == "e4m3":  # it has no infinity: what is too large torch 2.11 makes NaN, 2.13 the largest
+            largest = torch.finfo(FLOATS["e4m3"]).max
+            scaled.clamp_(-largest, largest)
+        rounded = scaled.to(FLOATS[code.rounding]).view(torch.int8)
     elif code.rounding == "nearest":
         rounded = (x * inverse).round_().clamp_(-levels, levels)
     elif code.rounding == "sign":

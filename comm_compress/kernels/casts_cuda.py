@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.triton_tools import ROUND, TILE, launch, row_at, row_stride, target_at
+from comm_compress.kernels.triton_tools import ROUND, TILE, launch, row_stride, target_at
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
@@ -52,7 +52,9 @@ def sum_rows(rows: Tensor, out: Tensor) -> None:
 def _cast(rows, old, new, out, n, decay, row_stride, old_stride, new_stride, out_stride, TILE: tl.constexpr):
     row = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    target = target_at(row_at(rows, row, row_stride), row_at(old, row, old_stride), decay, i, i < n)
+    if old is not None:
+        old += row * old_stride
+    target = target_at(rows + row * row_stride, old, decay, i, i < n)
     narrow = target.to(out.dtype.element_ty)
     tl.store(out + row * out_stride + i, narrow, mask=i < n)
     tl.store(new + row * new_stride + i, target - narrow.to(tl.float32), mask=i < n)

@@ -21,7 +21,7 @@ from comm_compress.kernels.triton_tiles import (
     unpacked,
     whole_blocks,
 )
-from comm_compress.kernels.triton_tools import launch, row_at, row_stride, target_at
+from comm_compress.kernels.triton_tools import launch, row_stride, target_at
 
 
 def encode_means(
@@ -60,7 +60,9 @@ def _encode_means(
     BLOCK: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
-    rows, old = row_at(rows, row, row_stride), row_at(old, row, old_stride)
+    rows += row * row_stride
+    if old is not None:
+        old += row * old_stride
     group, start, stop, i, mask = blocks_here(n, BLOCK, PADDED, BLOCKS)
     target = target_at(rows, old, decay, i, mask)
     bit = (mask & (target >= 0)).to(tl.int32)

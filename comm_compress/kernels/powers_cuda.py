@@ -16,7 +16,6 @@ from comm_compress.kernels.triton_tools import (
     TILE,
     as_int32,
     launch,
-    row_at,
     row_stride,
     target_at,
 )
@@ -120,7 +119,9 @@ def _encode_powers(
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
     line, i = tile_here(1, TILE)
-    target = target_at(row_at(rows, row, row_stride), row_at(old, row, old_stride), decay, i, i < n)
+    if old is not None:
+        old += row * old_stride
+    target = target_at(rows + row * row_stride, old, decay, i, i < n)
     exponent = _places(target, tl.full([], 1, tl.int32), row, i, n, low, high, RANDOM)
     negative = target < 0
     tl.store(exponents + row * exponent_stride + i, exponent.to(tl.uint8), mask=i < n)
@@ -158,7 +159,9 @@ def _encode_window(
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    target = target_at(row_at(rows, row, row_stride), row_at(old, row, old_stride), decay, i, i < n)
+    if old is not None:
+        old += row * old_stride
+    target = target_at(rows + row * row_stride, old, decay, i, i < n)
     peak = tl.max(target.to(tl.int32, bitcast=True) & MAGNITUDE, axis=0)
     first = tl.maximum(tl.minimum((peak >> MANTISSA) + 1, LARGEST) - (WINDOW - 1), 1)
     place = _places(target, first, row, i, n, low, high, RANDOM)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.triton_tools import MAGNITUDE, launch, power_of_two, row_at, row_stride, target_at, warps
+from comm_compress.kernels.triton_tools import MAGNITUDE, launch, power_of_two, row_stride, target_at, warps
 from comm_compress.workspace import Scratch, fresh
 
 SHORT = 4096  # keys of a row that one program holds
@@ -112,7 +112,11 @@ def _histogram(
     TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
-    rows, old, new = row_at(rows, row, stride), row_at(old, row, old_stride), row_at(new, row, n)
+    rows += row * stride
+    if old is not None:
+        old += row * old_stride
+    if new is not None:
+        new += row * n
     known = tl.load(thresholds + row) >> SHIFT + WIDTH
     total = tl.zeros([1 << WIDTH], tl.int32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -181,7 +185,11 @@ def _largest_of_row(rows, old, new, stride, old_stride, decay, places, values, n
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, PADDED)
     mask = i < n
-    rows, old, new = row_at(rows, row, stride), row_at(old, row, old_stride), row_at(new, row, n)
+    rows += row * stride
+    if old is not None:
+        old += row * old_stride
+    if new is not None:
+        new += row * n
     bits = _bits_at(rows, old, new, decay, i, mask)
     key = bits & MAGNITUDE
     digit, left = _digit(tl.histogram(key >> 20, 2048, mask=mask), k, 11)

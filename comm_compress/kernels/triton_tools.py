@@ -56,14 +56,6 @@ def warps(elements: int) -> int:
 
 
 @triton.jit
-def row_at(tensor, row, stride):
-    """The address of a row (int64); None, a tensor that is not there, stays None."""
-    if tensor is not None:
-        tensor += row * stride
-    return tensor
-
-
-@triton.jit
 def target_at(rows, old, decay, i, mask):
     """float32: the elements ``i`` of a row, and of what earlier steps left out (``old`` None: nothing); 0 where masked.
 

@@ -26,6 +26,7 @@ from fsdp_lab.distributed import Ranks
 
 T = TypeVar("T")
 _WEIGHTS = "weights"
+_STAGES_ONCE = torch.__version__ < "2.13"  # its stager then forgets how to copy what is no tensor
 _ATTEMPTS, _PAUSE_S = 3, 1.0
 _TRANSIENT = {errno.EIO, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ESTALE, errno.EBUSY}
 _GROUP_TIMEOUT = timedelta(minutes=30)  # a slow disk is no dead rank; the training's own collectives find those
@@ -124,9 +125,9 @@ class Checkpoints:
             self._group = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
 
     def _prepare(self) -> None:
-        """What only runs that save need, at the first save."""
+        """What only runs that save need."""
         self.connect()
-        if self._stager is None:
+        if self._stager is None or _STAGES_ONCE:
             on_cuda = self._ranks.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_cuda, False, False, on_cuda))
 
@@ -280,10 +281,11 @@ class Checkpoints:
 
     def load_tensors(self, checkpoint: Checkpoint, tensors: dict[str, Tensor]) -> None:
         """Fill ``tensors`` in place. CheckpointError names what is refused or missing."""
+        reader = TensorReader(checkpoint.path / _WEIGHTS)
         try:
-            dcp.load(tensors, storage_reader=TensorReader(checkpoint.path / _WEIGHTS), planner=TensorPlanner())
+            dcp.load(tensors, storage_reader=reader, planner=TensorPlanner())
         except dcp.CheckpointException as error:
-            reasons = {str(failure) for failure, _ in error.failures.values()}
+            reasons = {reader.refusal or str(failure) for failure, _ in error.failures.values()}
             raise CheckpointError(f"resume: {checkpoint.path.name}: {'; '.join(sorted(reasons))}") from None
 
     def load_own(self, checkpoint: Checkpoint) -> list[dict[str, Any]]:

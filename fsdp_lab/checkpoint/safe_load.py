@@ -67,11 +67,17 @@ def read_index(path: Path) -> dcp_metadata.Metadata:
 
 
 class TensorReader(dcp.FileSystemReader):  # type: ignore[misc]
-    """torch's reader, with an index that runs no code."""
+    """torch's reader, with an index that runs no code. ``refusal``: why there was none; torch 2.11 drops the error."""
+
+    refusal: str | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp_metadata.Metadata:
         """The index (of all ranks; saves with one index a rank are not ours)."""
-        index = read_index(Path(self.path) / ".metadata")
+        try:
+            index = read_index(Path(self.path) / ".metadata")
+        except CheckpointError as error:
+            self.refusal = str(error)
+            raise
         index.storage_meta = dcp_metadata.StorageMeta(load_id=self.load_id)
         return index
 

@@ -19,12 +19,17 @@ import torch
 
 from comm_compress.kernels import BlockCode, Residual
 from comm_compress.kernels.frequencies import TOTAL
+from comm_compress.workspace import fresh
 
 triton = pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 
 
+@pytest.mark.skipif(
+    triton.__version__ < "3.7" and np.lib.NumpyVersion(np.__version__) >= "2.4.0",
+    reason="Triton's interpreter before 3.7 makes numbers of arrays, which numpy 2.4 refuses; numpy 2.3 runs it",
+)
 @pytest.mark.timeout(900)
 def test_interpreted_kernels_give_the_references_bytes() -> None:
     """In a process of its own: the interpreter has to be chosen before the first import."""
@@ -185,6 +190,7 @@ def test_entropy_coding_compiles(tables: int, assembly: dict[str, str], monkeypa
     symbols, sizes = torch.zeros(n, dtype=torch.uint8), torch.ones(3, dtype=torch.int32)
     with monkeypatch.context() as patched:
         patched.setattr(torch, "empty", torch.ones)  # nothing runs, and the sizes of blocks are looked at
-        entropy_cuda.LOOPS.encode(symbols, contexts, frequencies, frequencies * 0)
-    entropy_cuda.LOOPS.decode(n, contexts, frequencies, sizes, sizes.repeat(32), torch.zeros(3, dtype=torch.int16))
+        entropy_cuda.LOOPS.encode(symbols, contexts, frequencies, frequencies * 0, fresh)
+    words = torch.zeros(3, dtype=torch.int16)
+    entropy_cuda.LOOPS.decode(symbols, contexts, frequencies, sizes, sizes.repeat(32), words)
     assert assembly.keys() == {"_encode", "_move", "_decode"}
