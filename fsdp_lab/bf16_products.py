@@ -53,13 +53,14 @@ def in_float32() -> Iterator[None]:
 
 
 def _widened(kernel: Any) -> Callable[..., Any]:
-    """The kernel of one operator, that is given float32 where ``operands`` are bfloat16."""
+    """The kernel of one operator, which is given float32 in place of bfloat16."""
 
     def run(keys: Any, *operands: Any, out: Tensor | None = None, **options: Any) -> Any:
         into = {} if out is None else {"out": out}
         if operands[0].dtype != torch.bfloat16:
             return kernel.call_boxed(keys, *operands, **into, **options)
-        wide = [x.float() if isinstance(x, Tensor) else x for x in operands]
+        wide = [_wide(x) for x in operands]
+        options = {name: _wide(x) for name, x in options.items()}
         if out is not None:
             room = torch.empty(0)
             return out.resize_as_(kernel.call_boxed(keys, *wide, out=room, **options)).copy_(room)
@@ -67,3 +68,7 @@ def _widened(kernel: Any) -> Callable[..., Any]:
         return result.bfloat16() if isinstance(result, Tensor) else tuple(part.bfloat16() for part in result)
 
     return run
+
+
+def _wide(x: Any) -> Any:
+    return x.float() if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x

@@ -61,14 +61,18 @@ def test_other_dtypes_are_taken_as_before(
     assert all(torch.equal(got, wanted) for got, wanted in zip(meanwhile, before, strict=True))
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_attention_has_smaller_errors_than_before(causal: bool) -> None:
-    generator = torch.Generator().manual_seed(int(causal))
+@pytest.mark.parametrize("which", ["none", "causal", "additive", "boolean"])
+def test_attention_has_smaller_errors_than_before(which: str) -> None:
+    generator = torch.Generator().manual_seed(len(which))
     given, outer = torch.randn(3, 2, 4, 77, 32, generator=generator), torch.randn(2, 4, 77, 32, generator=generator)
 
     def gradients(dtype: torch.dtype) -> Tensor:
         x = given.bfloat16().to(dtype).requires_grad_()
-        out = torch.nn.functional.scaled_dot_product_attention(x[0], x[1], x[2], is_causal=causal)
+        lower = torch.ones(77, 77, dtype=torch.bool).tril()
+        masks = {"additive": torch.zeros(77, 77, dtype=dtype).masked_fill(~lower, -torch.inf), "boolean": lower}
+        out = torch.nn.functional.scaled_dot_product_attention(
+            x[0], x[1], x[2], attn_mask=masks.get(which), is_causal=which == "causal"
+        )
         out.backward(outer.bfloat16().to(dtype))
         assert x.grad is not None
         return x.grad.double()
