@@ -1,7 +1,7 @@
 """Matrix products of bfloat16 on processors that have no instructions for them: in float32, many times as fast.
 
 The product of two bfloat16 numbers is exact in float32. Their sums are taken in float32 and rounded to bfloat16 once:
-what GPUs do, and what PyTorch's own kernels do there one element at a time.
+what GPUs do, and what PyTorch's own kernels do there, slowly.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ OPERATORS = ("mm", "mm.out", "addmm", "bmm", "_scaled_dot_product_flash_attentio
 
 
 @contextmanager
-def fast_products(on_cpu: bool) -> Iterator[str | None]:
-    """Meanwhile products of bfloat16 matrices are fast ``on_cpu``; gives how they are taken, for a results row.
+def fast_products(bf16_on_cpu: bool) -> Iterator[str | None]:
+    """Meanwhile products of bfloat16 matrices are fast, if there are any; gives how they are taken, for a results row.
 
-    "native": by PyTorch; "float32": as above, in this process, forward and backward; None: not on the CPU.
+    "native": by PyTorch; "float32": as above, in this process, forward and backward; None: there are none on the CPU.
     """
-    if not on_cpu:
+    if not bf16_on_cpu:
         yield None
     elif not are_slow():
         yield "native"
@@ -34,7 +34,7 @@ def fast_products(on_cpu: bool) -> Iterator[str | None]:
 
 
 def are_slow() -> bool:
-    """Does PyTorch take these products one element at a time on this processor (x86 without AVX-512)?"""
+    """Is PyTorch without fast kernels for these products on this processor (x86 without AVX-512)?"""
     return torch._C._has_mkldnn and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

@@ -30,8 +30,9 @@ from fsdp_lab.summary import summary
 def train(config: TrainConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     config = resolve(config, has_gpu=torch.cuda.is_available())
-    on_cpu = config.model.mixed_precision == "bf16" and not torch.cuda.is_available()
-    with Run.start(config) as run, fast_products(on_cpu) as products:  # ranks agree, folders, signals, the results row
+    bf16_on_cpu = config.model.mixed_precision == "bf16" and not torch.cuda.is_available()
+    # ranks agree, folders, signals, the results row
+    with Run.start(config) as run, fast_products(bf16_on_cpu) as products:
         data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
         run.note(**data.row(), **model.row(), bf16_products=products)

@@ -34,8 +34,9 @@ from fsdp_lab.summary import summary
 def train(config: EagleConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     check(config)
-    on_cpu = config.eagle.dtype == "bf16" and not torch.cuda.is_available()
-    with Run.start(config) as run, fast_products(on_cpu) as products:  # ranks agree, folders, signals, the results row
+    bf16_on_cpu = config.eagle.dtype == "bf16" and not torch.cuda.is_available()
+    # ranks agree, folders, signals, the results row
+    with Run.start(config) as run, fast_products(bf16_on_cpu) as products:
         target = load_target(config)
         data = open_chats(config, target, run)
         features = open_features(config, target, run)
