@@ -23,7 +23,18 @@ def worlds(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
 def links(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     """Groups that differ in the link's rate, slowest first; lone ones, and those without a limit, left out."""
     limited = [c for c in comparisons if c.setting.link_rate]
-    return _grouped(limited, lambda s: replace(s, link_rate=None), lambda c: c.setting.link_rate)
+    return _grouped(limited, without_link, lambda c: c.setting.link_rate)
+
+
+def is_first_of_its_links(comparison: Comparison, comparisons: Sequence[Comparison]) -> bool:
+    """Does none before it in ``comparisons`` differ from it in the link's rate alone?"""
+    alike = without_link(comparison.setting)
+    return next(c for c in comparisons if without_link(c.setting) == alike) is comparison
+
+
+def without_link(setting: Setting) -> Setting:
+    """What is common to those that differ in the link's rate alone."""
+    return replace(setting, link_rate=None)
 
 
 def is_virtual(comparison: Comparison) -> bool:

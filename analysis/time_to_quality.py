@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from analysis.answers import MARGIN
 from analysis.arms import Arm, ArmRuns, Comparison, failed
 from analysis.curves import read_curve
 from analysis.rows import Row, is_number
@@ -60,9 +61,11 @@ class Time:
 
 @dataclass(frozen=True)
 class Times:
-    """``target_loss`` in nats a token. ``left_out``: arms and links of which nothing is known, a line each."""
+    """``target_loss`` in nats a token; ``margin``: by how much its PPL is above the baseline's, None when it was given.
+    ``left_out``: arms and links of which nothing is known, a line each."""
 
     target_loss: float
+    margin: float | None
     reached: list[Reached]
     times: list[Time]
     left_out: list[str]
@@ -82,10 +85,11 @@ def times(
 ) -> Times:
     """Every arm of ``comparison`` behind every one of ``rates``; ``rows``: all, among them those behind links.
 
-    ``target_ppl``: by default the highest final one among the baseline's runs, so that each of these reaches it.
+    ``target_ppl``: by default `MARGIN` above the highest final one among the baseline's runs, the most that an arm may
+    lose by the bar of `analysis.answers`. (A target at the baseline's own would call an arm a miss for 0.1 %.)
     ValueError when there is no target, or no curve with evaluations."""
     target = _target(comparison) if target_ppl is None else math.log(target_ppl)
-    found = Times(target, [], [], [])
+    found = Times(target, MARGIN if target_ppl is None else None, [], [], [])
     for runs in comparison.arms:
         reached = _reached(runs, target, found.left_out)
         if reached is not None:
@@ -134,7 +138,7 @@ def _target(comparison: Comparison) -> float:
     finished = [float(row["val_loss"]) for row in comparison.baseline.ended_well]
     if not finished:
         raise ValueError("time to quality: no run of the baseline finished; give target_ppl")
-    return max(finished)
+    return max(finished) + math.log1p(MARGIN)
 
 
 def _reached(runs: ArmRuns, target: float, left_out: list[str]) -> Reached | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from analysis.arms import Arm
 from analysis.figures.labels import Named, end_labels, panels
@@ -45,6 +46,8 @@ def draw(found: Times, style: Style, *, foot: str = "") -> Figure:
         axes.set_xlabel(style.say("what a rank may send"))
         axes.set_ylabel(style.say("time to PPL {ppl:.4g}, s", ppl=found.target_ppl))
         notes = [style.say("median over seeds, bars from best to worst; filled: step measured, hollow: predicted")]
+        if found.margin is not None:
+            notes.append(style.say("target: {change:g} % above the baseline's PPL", change=100 * found.margin))
         style.foot(figure, "\n".join([*notes, *([foot] if foot else [])]))
         if not narrow:
             end_labels(axes, style, ends)
@@ -88,16 +91,19 @@ def _scale(axes: Any, style: Style, found: Times) -> float:
     axes.set_yscale("log")
     missed = any(math.isinf(time.seconds) for time in found.times)
     axes.set_ylim(floor, roof if missed else ceiling)
-    ticks = [m * 10.0**e for e in range(-3, 8) for m in (1, 2, 5)]
-    shown = [tick for tick in ticks if floor <= tick <= ceiling]
-    if len(shown) < 2:
-        shown = sorted({low, high})
+    shown = _ticks(floor, ceiling)
     labels = [f"{tick:,.4g}" for tick in shown]
     axes.set_yticks([*shown, *([edge] if missed else [])], [*labels, *([style.say("never")] if missed else [])])
     axes.set_yticks([], minor=True)
     if missed:
         axes.axhspan(ceiling, roof, color=BAND, lw=0, zorder=2.2)  # over the grid's line through it
     return edge
+
+
+def _ticks(floor: float, ceiling: float) -> list[float]:
+    decades = [m * 10.0**e for e in range(-3, 8) for m in (1, 2, 5)]
+    ticks = decades if ceiling > 10 * floor else MaxNLocator(6).tick_values(floor, ceiling)
+    return [float(tick) for tick in ticks if floor <= tick <= ceiling]
 
 
 def _dashes(arm: Arm, arms: list[Arm]) -> int:

@@ -32,6 +32,7 @@ CHINESE: Final[dict[str, str]] = {
     "residual, relative to the gradient": "残差（相对梯度）",
     "what a rank may send": "每个进程的发送带宽",
     "time to PPL {ppl:.4g}, s": "达到困惑度 {ppl:.4g} 的时间（秒）",
+    "target: {change:g} % above the baseline's PPL": "目标：困惑度比基线高 {change:g} %",
     "median over seeds, bars from best to worst; filled: step measured, hollow: predicted": (
         "种子间中位数，竖线从最好到最差；实心：步时为实测，空心：步时为预测"
     ),

@@ -153,8 +153,10 @@ def _comparison(comparison: Comparison, name: str, title: str, subject: Subject,
     short = [[runs.arm.label, names.full(runs.arm)] for runs in comparison.arms if runs.arm.name is not None]
     tables += [Table("Short names", ["arm", "settings"], short, left=(0, 1))] if short else []
     pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, found, comparison)
-    behind = Behind(comparison, subject.rows, subject.predictor(comparison))
-    pictures += drawn.pictures(entries.OF_LINKED, behind, name, comparison.setting.label, found, comparison)
+    if series.is_first_of_its_links(comparison, subject.comparisons):  # the figure has all links
+        about = series.without_link(comparison.setting).label
+        behind = Behind(comparison, subject.rows, subject.predictor(comparison))
+        pictures += drawn.pictures(entries.OF_LINKED, behind, name, about, found, comparison)
     return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables, *pictures])
 
 

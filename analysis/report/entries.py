@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
+from analysis.answers import MARGIN
 from analysis.arms import Comparison
 from analysis.curves import Along, Courses, courses
 from analysis.figures import (
@@ -291,8 +292,9 @@ OF_LINKED: tuple[Entry[Behind], ...] = (
     Entry(
         "time_to_quality",
         "Time to quality behind each link",
-        "Steps to the highest final perplexity among the baseline's runs, times the time of a step behind the link: "
-        "measured where rows of the same work ran there, else predicted from the calibration. At the top: never.",
+        f"Steps to a perplexity {100 * MARGIN:g} % above the highest final one of the baseline's runs, times the time "
+        "of a step behind the link: measured where rows of the same work ran there, else predicted from the "
+        "calibration. At the top: never.",
         ("quality", "times"),
         _time_to_quality,
     ),

@@ -18,7 +18,7 @@ from analysis.report import document, html, markdown
 from analysis.report.__main__ import main
 from analysis.rows import Row
 from analysis.table_formats import Table
-from tests.analysis import planted
+from tests.analysis import planted, planted_curves
 from tests.analysis.planted_rows import SEEDS, died, write
 from tests.analysis.planted_times import PARTS, timed
 
@@ -114,6 +114,18 @@ def test_every_figure_is_there_or_named_with_a_reason(report: Path) -> None:
     assert {"along-links-1-links", "all-system", "predicted-blocks-2-ranks-predicted_break_even"} <= drawn
     missing = text[text.index("What is missing in the figures") :]
     assert re.search(r"-loss_curves: no curve with train_loss", missing)
+
+
+def test_time_to_quality_is_drawn_once_for_all_links(tmp_path: Path) -> None:
+    links = [(method, rate) for method in ("none", "int8") for rate in (2e8, 1e9)]
+    rows = [row for method, rate in links for row in planted_curves.arm(tmp_path, method, link_rate_asked=rate)]
+    file = write(tmp_path / "results.jsonl", rows)
+    assert main([str(file), "--out", str(tmp_path / "report"), "--formats", "svg"]) == 0
+    (drawn,) = (tmp_path / "report").glob("*-time_to_quality.svg")
+    text = drawn.read_text()
+    assert re.findall(r">(200 Mbit/s|1 Gbit/s)<", text) == ["200 Mbit/s", "1 Gbit/s"]
+    assert "1 % above the baseline" in text
+    assert not re.search(r"steps, .*bit/s", text)  # the foot names no link
 
 
 def test_numbers_are_those_of_the_statistics(report: Path) -> None:
