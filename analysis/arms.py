@@ -114,7 +114,7 @@ class Setting:
         target = config.get("target_dir")
         parts = [
             f"draft of {target}" if target else str(config.get("model_dir") or config.get("model") or "?"),
-            f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} ranks",
+            f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} rank{'s' * (self.world_size > 1)}",
         ]
         parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
         parts += [_rate(self.link_rate)] if self.link_rate else []

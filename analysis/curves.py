@@ -55,7 +55,7 @@ def courses(comparison: Comparison, quantity: str, along: Along = "step", smooth
     """``quantity``, a key of curve files, of every arm that has it.
 
     ``smooth``: each seed's values are replaced by the mean of so many neighbours, itself in the middle (odd; fewer at
-    both ends). ValueError when it is not odd, or when no curve has the quantity."""
+    both ends). ValueError when it is not odd, or when no curve has the quantity (and ``along``)."""
     if smooth < 1 or smooth % 2 == 0:
         raise ValueError(f"smooth: got {smooth}, wants an odd number of points")
     found = Courses()
@@ -73,7 +73,8 @@ def courses(comparison: Comparison, quantity: str, along: Along = "step", smooth
             found.courses.append(course)
     if not found.courses:
         advice = "; ".join(found.left_out[:3]) or "the runs did not record it"
-        raise ValueError(f"no curve with {quantity} in the comparison ({comparison.setting.label}): {advice}")
+        what = quantity if along == "step" else f"{quantity} and {along}"
+        raise ValueError(f"no curve with {what} in the comparison ({comparison.setting.label}): {advice}")
     return found
 
 
@@ -123,13 +124,14 @@ Lines = Sequence[Mapping[str, Any]]
 def _course(
     runs: ArmRuns, by_seed: Mapping[int, Lines], quantity: str, along: Along, smooth: int, ended: int
 ) -> Course | None:
-    """None when the seeds have no step in common."""
+    """None when the seeds have no step in common of which it is known where it lies: virtual ranks have no seconds."""
     values = {seed: _finite(lines, quantity) for seed, lines in by_seed.items()}
-    steps = sorted(set.intersection(*(set(found) for found in values.values())))
-    if not steps:
+    shared = sorted(set.intersection(*(set(found) for found in values.values())))
+    x = {step: place for step in shared if (place := _place(by_seed, step, along)) is not None}
+    if not x:
         return None
-    smoothed = {seed: _smooth([found[step] for step in steps], smooth) for seed, found in values.items()}
-    return _over_seeds(runs.arm, steps, [_place(by_seed, step, along) for step in steps], smoothed, ended)
+    smoothed = {seed: _smooth([found[step] for step in x], smooth) for seed, found in values.items()}
+    return _over_seeds(runs.arm, list(x), list(x.values()), smoothed, ended)
 
 
 def above(course: Course, base: Course) -> Course | None:
@@ -150,11 +152,13 @@ def _over_seeds(arm: Arm, steps: list[int], x: list[float], by_seed: dict[int, l
     return Course(arm, steps, x, mean, low, high, by_seed, ended)
 
 
-def _place(by_seed: Mapping[int, Lines], step: int, along: Along) -> float:
+def _place(by_seed: Mapping[int, Lines], step: int, along: Along) -> float | None:
+    """The mean over the seeds that know it."""
     if along == "step":
         return float(step)
-    found = [line[along] for lines in by_seed.values() for line in lines if line["step"] == step and along in line]
-    return statistics.fmean(found) if found else float("nan")
+    at_step = (line.get(along) for lines in by_seed.values() for line in lines if line["step"] == step)
+    found = [float(place) for place in at_step if is_number(place)]
+    return statistics.fmean(found) if found else None
 
 
 def _smooth(values: list[float], points: int) -> list[float]:

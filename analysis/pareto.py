@@ -42,7 +42,8 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
 
     ``gradients`` and ``parameters``: the ratio of the reduce-scatter or the all-gather, and only arms that leave the
     other one as it is, since the others' perplexity is not this direction's doing. ``all``: where some arms compress
-    both, those that compress one alone are left out. ValueError when there is no baseline, or nothing to compare."""
+    both, those that compress one alone are left out. ValueError when there is no baseline, nothing to compare, or
+    no arm that tells both quality and bytes: one rank sends none, and a run that failed at once counted none."""
     baseline = comparison.baseline
     if baseline is None:
         there = ", ".join(runs.arm.label for runs in comparison.arms)
@@ -52,8 +53,11 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
         what = {"all": "anything", "gradients": "gradients alone", "parameters": "parameters alone"}[traffic]
         raise ValueError(f"quality against compression: no arm of {comparison.setting.label} compresses {what}")
     series = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
-    found = [_point(runs, baseline, traffic, against, series.get(runs.arm)) for runs in chosen]
-    return [point for point in found if point is not None]
+    known = [_point(runs, baseline, traffic, against, series.get(runs.arm)) for runs in chosen]
+    found = [point for point in known if point is not None]
+    if not any(point.ratio is not None for point in found):
+        raise ValueError(f"quality against compression: no arm of {comparison.setting.label} has both")
+    return found
 
 
 def _chosen(comparison: Comparison, traffic: Traffic) -> list[ArmRuns]:

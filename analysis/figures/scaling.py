@@ -110,6 +110,7 @@ def _scales(axes: Axes, name: str, found: Sequence[Datum]) -> None:
     seen = [abs(one.value) for one in _of(found, name) if math.isfinite(one.value)]
     if name == CHANGE and max(seen, default=0.0) > 5 * _LINEAR:
         axes.set_yscale("symlog", linthresh=_LINEAR)
+        axes.autoscale_view(scalex=False)  # margins in this scale, not in the one before
     axes.yaxis.set_major_formatter("{x:,.0f}" if name in (SPEED, PPL) else "{x:,.4g}")
 
 

@@ -22,7 +22,8 @@ from analysis.time_to_quality import Rate, Time, Times
 def draw(found: Times, style: Style, *, foot: str = "") -> Figure:
     """The links from slow to fast at equal distances, "no limit" last. ValueError when there is nothing to draw."""
     if not found.times:
-        raise ValueError(f"time to quality: no time of a step is known; {'; '.join(found.left_out[:3])}")
+        why = "; ".join(found.left_out[:3]) or "nothing was timed"
+        raise ValueError(f"time to quality: no time of a step is known ({why})")
     rates = sorted({time.rate for time in found.times}, key=lambda rate: math.inf if rate is None else rate)
     arms = list(dict.fromkeys(time.arm for time in found.times))
     narrow = style.columns == "single"

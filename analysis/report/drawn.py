@@ -46,14 +46,14 @@ class Drawn:
         blocks: list[Block] = []
         for entry in drawn:
             name = f"{section}-{entry.name}"
+            verdict = "" if found is None else fairness.verdict(found, comparison, entry.concerns)
             try:
                 drawing = entry.prepare(subject)
-            except ValueError as error:
+                figure = drawing.draw(self.style, ". ".join(part for part in (about, verdict) if part))
+            except ValueError as error:  # nothing to draw, which some figures know only by then
                 self.left_out.append((name, str(error)))
                 continue
-            verdict = "" if found is None else fairness.verdict(found, comparison, entry.concerns)
             self.left_out += [(name, complaint) for complaint in _cut(drawing.complaints)]
-            figure = drawing.draw(self.style, ". ".join(part for part in (about, verdict) if part))
             self.files += [path.name for path in styles.save(figure, self.folder, name, self.formats)]
             self.data += [(section, entry.name, one) for one in drawing.data]
             blocks.append(Picture(name, entry.title, entry.about))

@@ -48,6 +48,7 @@ def row(method: str = "none", seed: int = 1, worse: float = 0.0, parameters: str
         "fsdp_reshard": True,
         "seed": seed,
         "target_ppl": None,
+        "virtual_ranks": 0,
         "results_path": f"{method}.jsonl",
     }
     values: dict[str, Any] = {

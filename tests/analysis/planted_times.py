@@ -15,7 +15,6 @@ JITTER = {1: 0.9, 2: 1.0, 3: 1.1}  # of all times, by seed
 def timed(method: str, seed: int = 1, worse: float = 0.0, **changes: Any) -> Row:
     """A run whose step has the parts of ``PARTS`` times ``JITTER[seed]``; further ``changes`` as `planted_rows.row`."""
     parameters = changes.pop("parameters", None)
-    config = {name: changes.pop(name) for name in ("virtual_ranks",) if name in changes}
     made = row(method, seed, worse, parameters, **{k: v for k, v in changes.items() if k in _COLUMNS})
     rest, encode, wire, decode = (JITTER[seed] * ms for ms in PARTS.get(method, PARTS["int8"]))
     step = rest + encode + wire + decode
@@ -36,9 +35,7 @@ def timed(method: str, seed: int = 1, worse: float = 0.0, **changes: Any) -> Row
         "metadata_bytes": 400 if hooked else None,
     }
     overridden = {name: value for name, value in changes.items() if name in values or name not in _COLUMNS}
-    whole = dict(made) | values | overridden
-    whole["config"] = whole["config"] | config
-    return Row(whole)
+    return Row(dict(made) | values | overridden)
 
 
 def virtual(method: str, seed: int, worlds: int, worse: float = 0.0) -> Row:

@@ -31,6 +31,18 @@ def test_along_steps_tokens_or_seconds(tmp_path: Path, along: str, last: float) 
     assert courses(comparison, "val_loss", along).courses[0].x[-1] == pytest.approx(last)  # type: ignore[arg-type]
 
 
+def test_virtual_ranks_have_steps_and_no_seconds(tmp_path: Path) -> None:
+    rows = planted_curves.arm(tmp_path, "int8")
+    for row in rows:
+        file = tmp_path / row["loss_curve"]
+        lines = [json.loads(text) | {"train_seconds": None} for text in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (comparison,) = comparisons(rows)
+    assert courses(comparison, "val_loss").courses[0].x[-1] == 100
+    with pytest.raises(ValueError, match="no curve with val_loss and train_seconds"):
+        courses(comparison, "val_loss", "train_seconds")
+
+
 def test_differences_are_paired_by_seed_and_step(tmp_path: Path) -> None:
     rows = planted_curves.arm(tmp_path, "none") + planted_curves.arm(tmp_path, "int8", worse=0.2)
     found = courses(comparisons(rows)[0], "train_loss").courses

@@ -156,6 +156,21 @@ def test_a_line_joins_the_strengths_of_one_method_and_one_of_them_bears_its_name
     assert {"topk + topk", "ratio=0.2", "ratio=0.001", "topk values=int8 + topk"} <= set(names)
 
 
+@pytest.mark.parametrize("traffic", ["all", "gradients"])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_where_no_bytes_are_known_there_is_no_compression_to_draw(traffic: Traffic, world_size: int) -> None:
+    nothing = {"world_size": world_size, "elements_by_op": None}
+    rows = [*arm("none", **nothing), *arm("int8", parameters="none", **nothing)]
+    with pytest.raises(ValueError, match=r"quality against compression: no arm of gpt2-nano, . ranks?, .* has both"):
+        points(comparisons(rows)[0], traffic)
+
+
+def test_where_the_baseline_failed_no_change_is_known() -> None:
+    rows = [*(planted_rows.died("none", seed) for seed in (1, 2, 3)), *arm("int8")]
+    with pytest.raises(ValueError, match=r"no arm of .* has both"):
+        points(comparisons(rows)[0])
+
+
 def test_no_baseline_is_an_error_that_names_the_arms() -> None:
     with pytest.raises(ValueError, match=r"needs a baseline; .* has int8 \+ int8"):
         points(comparisons(arm("int8"))[0])

@@ -128,6 +128,22 @@ def test_time_to_quality_is_drawn_once_for_all_links(tmp_path: Path) -> None:
     assert not re.search(r"steps, .*bit/s", text)  # the foot names no link
 
 
+def test_one_rank_and_virtual_ranks_lose_figures_and_no_report(tmp_path: Path) -> None:
+    """One rank sends nothing; virtual ranks have no times, so some figures know only when drawn that they are empty."""
+    untimed = {"virtual_ranks": 8, "step_time_ms_mean": None, "step_time_ms_p50": None, "tokens_per_s": None}
+    rows = planted_curves.arm(tmp_path, "none") + planted_curves.arm(tmp_path, "int8", worse=0.001)
+    for method in ("none", "int8"):
+        rows += planted_curves.arm(tmp_path, method, world_size=1, elements_by_op=None)
+        rows += planted_curves.arm(tmp_path, method, world_size=8, **untimed)
+    file = write(tmp_path / "results.jsonl", rows)
+    assert main([str(file), "--out", str(tmp_path / "report"), "--formats", "svg"]) == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    missing = text[text.index("What is missing in the figures") :]
+    assert re.search(r"-1-rank-.*has both", missing)
+    assert re.search(r"-8-virtual-ranks-.*-time_to_quality: time to quality: no time of a step is known", missing)
+    assert (tmp_path / "report" / "along-world-sizes-1-world_sizes.svg").exists()
+
+
 def test_numbers_are_those_of_the_statistics(report: Path) -> None:
     with (report / "data.csv").open() as stream:
         lines = list(csv.DictReader(stream))

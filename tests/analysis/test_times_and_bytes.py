@@ -179,6 +179,21 @@ def test_scaling_keeps_virtual_ranks_and_lost_runs_apart() -> None:
     assert any(t.get_text() == "diverged" for t in scaling.draw(scaling.data(lost), STYLE).axes[2].texts)
 
 
+def test_scaling_has_room_for_the_largest_change() -> None:
+    more = [row for world in (2, 4) for seed in (1, 2, 3) for row in _pair(world, seed)]
+    (group,) = series.worlds(comparisons(more))
+    axes = scaling.draw(scaling.data(group), STYLE).axes[-1]
+    assert axes.get_yscale() == "symlog"
+    to_scale = axes.yaxis.get_transform().transform
+    low, high = to_scale(axes.get_ylim())
+    largest = to_scale([100 * math.expm1(1.5)])[0]
+    assert high - largest > 0.03 * (high - low)  # a mark's size
+
+
+def _pair(world: int, seed: int) -> list[Row]:
+    return [timed("none", seed, world_size=world), timed("int8", seed, 1.5, world_size=world)]
+
+
 def replace_arm(comparison: Comparison, row: Row) -> Comparison:
     """The comparison with ``row`` in place of the arm's run of that seed."""
     label = f"{row['compress_method']} + {row['compress_method']}"
