@@ -1,19 +1,39 @@
 """Compressed collectives for PyTorch FSDP2: real bytes on the wire, for reduce-scatter and all-gather.
 
 import comm_compress as cc
-handle = cc.attach(model, reduce_scatter=cc.make("topk", {"ratio": 0.01}), all_gather=cc.make("int8"))
+handle = cc.attach(model, reduce_scatter="topk ratio=0.01", all_gather="int8")
 ...train as before...
 print(handle.ledger.totals())
 """
 
-from comm_compress import methods  # noqa: F401  (registers every method)
-from comm_compress.comparison import Comparison, Comparisons
-from comm_compress.compressor import Compressor
-from comm_compress.fsdp import Handle, attach
-from comm_compress.ledger import Ledger, Totals
-from comm_compress.registry import available, make, register
-from comm_compress.reshard import reshard
-from comm_compress.virtual import VirtualRanks
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from comm_compress import labels
+    from comm_compress.comparison import Comparison, Comparisons
+    from comm_compress.compressor import Compressor
+    from comm_compress.fsdp import Handle, attach
+    from comm_compress.ledger import Ledger, Totals
+    from comm_compress.registry import available, make, register
+    from comm_compress.resharding import reshard
+    from comm_compress.virtual import VirtualRanks
+
+# Imported when they are asked for: figures and command lines need `labels`, which is there at once, and not torch.
+_HOME = {
+    "Comparison": "comparison",
+    "Comparisons": "comparison",
+    "Compressor": "compressor",
+    "Handle": "fsdp",
+    "Ledger": "ledger",
+    "Totals": "ledger",
+    "VirtualRanks": "virtual",
+    "attach": "fsdp",
+    "available": "registry",
+    "make": "registry",
+    "register": "registry",
+    "reshard": "resharding",
+}
 
 __all__ = [
     "Comparison",
@@ -25,7 +45,21 @@ __all__ = [
     "VirtualRanks",
     "attach",
     "available",
+    "labels",
     "make",
     "register",
     "reshard",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "labels":
+        return import_module("comm_compress.labels")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"comm_compress.{_HOME[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,6 +1,6 @@
 """The laws that every method obeys, as functions: run over all our methods by the tests, and over yours by you.
 
-    python -m comm_compress.conformance my_method '{"bits": 4}'
+    python -m comm_compress.conformance "my_method bits=4"        # or my_method '{"bits": 4}'
 
 Virtual ranks only (`comm_compress.simulate`): no network, seconds. Each law raises AssertionError with what was
 expected and what was seen.
@@ -284,13 +284,17 @@ def laws_for(compressor: Compressor) -> list[Law]:
 
 def main() -> int:
     """Check one method; 1 when a law is broken, 2 when the method cannot be built."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("method")
-    parser.add_argument("config", nargs="?", default="{}", help="its settings as JSON")
+    parser = argparse.ArgumentParser(
+        prog="python -m comm_compress.conformance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("method", help="its name, or a label with its settings")
+    parser.add_argument("config", nargs="?", default="{}", help="its settings as a JSON object")
     options = parser.parse_args()
 
     def factory() -> Compressor:
-        made = make(options.method, json.loads(options.config))
+        made = make(options.method, _settings(options.config))
         if made is None:
             raise ValueError("none is no method: it registers no hook")
         return made
@@ -309,6 +313,16 @@ def main() -> int:
             broken += 1
             print(f"BROKEN  {law.__name__}: {e}")
     return 1 if broken else 0
+
+
+def _settings(text: str) -> dict[str, object]:
+    try:
+        loaded = json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"{text!r} is no JSON ({e})") from None
+    if not isinstance(loaded, dict):
+        raise ValueError(f'{text!r}: must be a JSON object of settings, such as {{"bits": 4}}')
+    return loaded
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from comm_compress.allreduce import GradientAllReduce
 from comm_compress.compressor import Compressor
 from comm_compress.handle import BaseHandle, check
 from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.registry import AnyMethod, chosen
 from comm_compress.segments import segments_of
 from comm_compress.state import State
 
@@ -110,24 +111,28 @@ class Handle(BaseHandle):
 
 
 def attach(
-    model: DistributedDataParallel, compressor: Compressor, all_gather: Compressor | None = None, seed: int = 0
+    model: DistributedDataParallel, compressor: AnyMethod, all_gather: AnyMethod | None = None, seed: int = 0
 ) -> Handle:
     """Compress the gradient all-reduce of ``model``.
 
     Each bucket is reduce-scattered by ``compressor``, averaged in float32 on each part's owner, and brought back
     to all ranks by ``all_gather`` (exactly by default; any method for parameters without error feedback), so
-    that gradients stay equal on all ranks. Buckets are laid out like FSDP2 units (`GradientAllReduce`).
+    that gradients stay equal on all ranks. Both may be given as names, labels, mappings or what `make` built. Buckets
+    are laid out like FSDP2 units (`GradientAllReduce`).
     Raises ValueError for gradients that have no such layout (sparse, or not fp32, bf16 or fp16), for methods that
     cannot do it, and when ``model`` already has a hook.
     """
-    allreduce.check("compressor", compressor, all_gather, model.process_group.size())
+    built, all_gather = chosen("compressor", compressor), chosen("all_gather", all_gather)
+    if built is None:
+        raise ValueError("compressor: none leaves DDP's own all-reduce as it is: do not attach")
+    allreduce.check("compressor", built, all_gather, model.process_group.size())
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise ValueError(f"{name}: sparse gradients have no rows that a method could compress; set sparse=False")
     for name, p in model.module.named_parameters():
         if p.requires_grad and p.dtype not in FLOATS:
             raise ValueError(f"{name}: gradients of {p.dtype} cannot be compressed, only fp32, bf16 and fp16")
-    handle = Handle(model, compressor, all_gather, seed)
+    handle = Handle(model, built, all_gather, seed)
     try:
         model.register_comm_hook(handle, _hook)
     except RuntimeError as e:

@@ -25,6 +25,7 @@ from comm_compress.fsdp_hooks import (
 )
 from comm_compress.handle import BaseHandle
 from comm_compress.prefetch import Prefetch
+from comm_compress.registry import AnyMethod, chosen
 from comm_compress.state import State
 
 CARRIED = (torch.float32, torch.bfloat16, torch.float16)
@@ -81,7 +82,7 @@ class Handle(BaseHandle):
         if self._inexact_hop is not None:
             raise ValueError(
                 f"compare: between replicas gradients also go by {self._inexact_hop} (all_reduce), whose error cannot "
-                'be compared; all_reduce=make("identity") without all_reduce_gather leaves that of the reduce-scatter'
+                'be compared; all_reduce="identity" without all_reduce_gather leaves that of the reduce-scatter'
             )
         self._set_comparisons(found := Comparisons(lambda: self._set_comparisons(None)))
         return found
@@ -119,15 +120,16 @@ class Handle(BaseHandle):
 def attach(
     model: nn.Module,
     *,
-    reduce_scatter: Compressor | None = None,
-    all_gather: Compressor | None = None,
-    all_reduce: Compressor | None = None,
-    all_reduce_gather: Compressor | None = None,
+    reduce_scatter: AnyMethod | None = None,
+    all_gather: AnyMethod | None = None,
+    all_reduce: AnyMethod | None = None,
+    all_reduce_gather: AnyMethod | None = None,
     prefetch: int = 1,
     seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).
 
+    A method is given as ``"int8"``, ``"topk ratio=0.01"``, ``{"method": "topk", "ratio": 0.01}`` or what `make` built.
     ``reduce_scatter`` carries gradients, ``all_gather`` parameters; None leaves that direction to FSDP2
     untouched. On a 2-D mesh (HSDP) these run within a shard group, and ``all_reduce`` carries the reduced
     gradients between replicas: its first half (to the owner of each part) by this method, its second half
@@ -139,6 +141,8 @@ def attach(
     Raises ValueError when nothing is sharded, when a method cannot do what is asked of it, or when a
     unit is of a kind whose traffic would not all be compressed or counted.
     """
+    reduce_scatter, all_gather = chosen("reduce_scatter", reduce_scatter), chosen("all_gather", all_gather)
+    all_reduce, all_reduce_gather = chosen("all_reduce", all_reduce), chosen("all_reduce_gather", all_reduce_gather)
     if prefetch < 0:
         raise ValueError(f"prefetch = {prefetch!r}: must be 0 (none) or positive")
     units = _units(model)
@@ -239,7 +243,7 @@ def _check(
     elif reduce_scatter is not None:
         raise ValueError(
             f"unit {unit.name!r} is sharded over a 2-D mesh (HSDP): without all_reduce, its traffic between replicas, "
-            'usually the slower links, would go uncompressed and uncounted; pass all_reduce=make("identity") '
+            'usually the slower links, would go uncompressed and uncounted; pass all_reduce="identity" '
             "to have it exact and counted"
         )
     if all_reduce_gather is not None and all_reduce is None:

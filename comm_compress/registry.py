@@ -1,4 +1,4 @@
-"""Methods by name, built from checked settings."""
+"""Methods by name, built from checked settings: the one place where what a user wrote becomes a method."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections.abc
 import dataclasses
 import difflib
 import functools
+import importlib
 import importlib.metadata
 import types
 import warnings
@@ -16,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.entropy import EntropyCoded
 from comm_compress.feedback import ErrorFeedback, FeedbackConfig
+from comm_compress.labels import parse_label, spelled_out
 from comm_compress.layers import ByLayer
 from comm_compress.policy import Sparing
 
@@ -24,6 +26,10 @@ Builder = TypeVar("Builder", bound=Callable[[Any], Compressor])
 
 PLUGINS = "comm_compress.methods"
 """The entry-point group under which other packages offer methods (docs/plugins.md)."""
+
+AnyMethod = str | Mapping[str, Any] | Compressor
+"""A method as it may be given: its name, a label such as ``"topk ratio=0.01"`` (`comm_compress.labels`), a mapping such
+as ``{"method": "topk", "ratio": 0.01}``, or what `make` built."""
 
 
 class Entry(NamedTuple):
@@ -81,16 +87,21 @@ def register(name: str, config: type, *, error_feedback: bool = False) -> Callab
 
 def available() -> list[str]:
     """The names `make` accepts, "none" first."""
-    _load_plugins()
+    _load()
     return ["none", *sorted(_METHODS)]
 
 
-def make(name: str, config: Mapping[str, Any] | None = None) -> Compressor | None:
-    """Build a compressor from its name and settings; "none" gives None, which registers no hook at all.
+def make(method: AnyMethod, config: Mapping[str, Any] | None = None) -> Compressor | None:
+    """Build a compressor from any way to say it; "none" gives None, which registers no hook at all.
 
-    Every method also takes the settings of `CommonConfig`. Raises ValueError that names the offending key.
+    ``config``: settings beside those that ``method`` says itself. Every method also takes the settings of
+    `CommonConfig`. Raises ValueError that names the offending key.
     """
-    settings = dict(config or {})
+    if isinstance(method, Compressor):
+        if config:
+            raise ValueError(f"{method.name or method!r} is built already and takes no settings, got {sorted(config)}")
+        return method
+    name, settings = spelled(method, config)
     if name == "none":
         if settings:
             raise ValueError(f"none takes no settings, got {sorted(settings)}")
@@ -102,19 +113,58 @@ def make(name: str, config: Mapping[str, Any] | None = None) -> Compressor | Non
         raise ValueError(f"{name}: {e}") from None
 
 
-def nested(key: str, config: str | Mapping[str, Any]) -> Compressor:
-    """A compressor named inside another one's settings: a name, or ``{"method": name, ...settings}``.
+def chosen(key: str, method: AnyMethod | None) -> Compressor | None:
+    """What ``method`` builds, for the argument ``key`` of a function that takes any of its forms.
+
+    None and "none" are no compressor. Raises ValueError that begins with ``key``.
+    """
+    try:
+        return None if method is None else make(method)
+    except ValueError as e:
+        raise ValueError(f"{key}: {e}") from None
+
+
+def spelled(method: AnyMethod, config: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    """The registered name and the settings of ``method``, those of ``config`` among them.
+
+    Nothing is built. Raises ValueError when no method is named, and when a setting is said twice with two values.
+    """
+    method = _plain(method)
+    if not isinstance(method, str | Mapping):
+        raise ValueError(
+            f"{method!r}: must be a method's name, a label such as 'topk ratio=0.01', an object with a method and its "
+            "settings, or what make built"
+        )
+    own = {} if isinstance(method, str) else {key: value for key, value in method.items() if key != "method"}
+    text = method if isinstance(method, str) else method.get("method")
+    if not isinstance(text, str):
+        raise ValueError(f"{method!r}: needs a 'method', and its name")
+    name, settings = parse_label(text)
+    for further in (own, config or {}):
+        for key, value in further.items():
+            if key in settings and settings[key] != value:
+                raise ValueError(f"{name}: {key} is said twice, as {settings[key]!r} and as {value!r}")
+            settings[key] = value
+    return name, {key: spelled_out(_plain(value)) for key, value in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with the mapping that names it for every compressor in it."""
+    if isinstance(value, Compressor):
+        if not value.name:
+            raise ValueError(f"{type(value).__name__}: not built by make, so it has no name that settings could say")
+        return {"method": value.name, **value.settings}
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def nested(key: str, config: AnyMethod, **further: Any) -> Compressor:
+    """A compressor named inside another one's settings, with ``further`` settings where it does not say them itself.
 
     "none" is `identity` there. Raises ValueError that begins with ``key``.
     """
-    if not isinstance(config, str | Mapping):
-        raise ValueError(f"{key} = {config!r}: must be a method's name or an object with a method and its settings")
-    settings = {"method": config} if isinstance(config, str) else dict(config)
-    name = settings.pop("method", None)
-    if not isinstance(name, str):
-        raise ValueError(f"{key} = {config!r}: needs a 'method'")
     try:
-        made = make("identity" if name == "none" else name, settings)
+        name, settings = spelled(config)
+        made = make("identity" if name == "none" else name, {**further, **settings})
     except ValueError as e:
         raise ValueError(f"{key}: {e}") from None
     assert made is not None
@@ -133,8 +183,9 @@ def _entry(name: str) -> Entry:
 
 
 @functools.cache
-def _load_plugins() -> None:
-    """Import what other installed packages registered; a broken one must not take the others down."""
+def _load() -> None:
+    """Import our methods, and what other installed packages registered; a broken one must not take the others down."""
+    importlib.import_module("comm_compress.methods")  # they register as a plugin's do, by being imported
     for point in importlib.metadata.entry_points(group=PLUGINS):
         try:
             point.load()

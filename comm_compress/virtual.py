@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from comm_compress import allreduce, nonfinite, simulate
 from comm_compress.comparison import Comparisons
-from comm_compress.compressor import Compressor
 from comm_compress.handle import load, save
 from comm_compress.ledger import Collective, Ledger, Op
+from comm_compress.registry import AnyMethod, chosen
 from comm_compress.segments import Segment, flatten, segments_of, unflatten
 from comm_compress.state import State
 
@@ -35,7 +35,7 @@ class _Unit(NamedTuple):
 class VirtualRanks:
     """A plain module that trains as if ``world`` ranks held it under FSDP2 with `comm_compress.attach`.
 
-        ranks = VirtualRanks(model, 16, ["blocks.0", "blocks.1"], reduce_scatter=cc.make("topk"))
+        ranks = VirtualRanks(model, 16, ["blocks.0", "blocks.1"], reduce_scatter="topk")
         for step in range(steps):
             with ranks.gathered():                        # the parameters as an all-gather brings them
                 for r in range(16):
@@ -59,11 +59,12 @@ class VirtualRanks:
         world: int,
         units: Sequence[str],
         *,
-        reduce_scatter: Compressor | None = None,
-        all_gather: Compressor | None = None,
+        reduce_scatter: AnyMethod | None = None,
+        all_gather: AnyMethod | None = None,
         reshard_after_forward: bool = True,
         seed: int = 0,
     ) -> None:
+        reduce_scatter, all_gather = chosen("reduce_scatter", reduce_scatter), chosen("all_gather", all_gather)
         if world < 1:
             raise ValueError(f"world = {world}: must be 1 or more")
         for name, compressor in (("reduce_scatter", reduce_scatter), ("all_gather", all_gather)):

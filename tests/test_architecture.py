@@ -17,7 +17,7 @@ ALLOWED = {
 ENDINGS = "fsdp_lab.user_errors"  # how every command ends; analysis may have this, and it needs nothing itself
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
 LAYERS = [
-    {"workspace"},
+    {"workspace", "labels"},
     {"encoded", "segments", "spans"},
     {"kernels", "rounds", "state", "_compat", "nonfinite"},
     {"compressor", "ledger", "prefetch"},
@@ -27,7 +27,7 @@ LAYERS = [
     {"transport", "simulate"},
     {"allreduce", "comparison"},
     {"fsdp_hooks"},
-    {"conformance", "ddp", "fsdp", "reshard", "virtual"},
+    {"conformance", "ddp", "fsdp", "resharding", "virtual"},
     {"__init__"},
 ]
 

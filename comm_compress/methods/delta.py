@@ -55,8 +55,7 @@ class QuantizedDelta(LossyDelta):
     """
 
     def __init__(self, config: DeltaConfig) -> None:
-        settings = {"method": config.values} if isinstance(config.values, str) else config.values
-        codec = nested("values", {"error_feedback": False, **settings})
+        codec = nested("values", config.values, error_feedback=False)
         carries = isinstance(codec, Codec) and (codec.for_parameters or codec.for_changes)
         wanted = "a method that encodes row by row and may carry parameters or their changes"
         require(carries, "values", config.values, wanted)

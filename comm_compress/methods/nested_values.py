@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from comm_compress.compressor import Codec
-from comm_compress.registry import nested
+from comm_compress.registry import AnyMethod, nested
 from comm_compress.state import State
 
 
-def value_codec(config: str | Mapping[str, Any] | None, key: str = "values") -> Codec | None:
+def value_codec(config: AnyMethod | None, key: str = "values") -> Codec | None:
     """The codec for rows of kept values that ``config`` names; None where they go as float32.
 
     Its error feedback is off: feedback goes around the sparsifier, where it also sees what the codec loses.
@@ -23,8 +20,7 @@ def value_codec(config: str | Mapping[str, Any] | None, key: str = "values") -> 
     """
     if config is None:
         return None
-    settings = {"method": config} if isinstance(config, str) else config
-    made = nested(key, {"error_feedback": False, **settings})
+    made = nested(key, config, error_feedback=False)
     if not isinstance(made, Codec) or made.needs_segments or not made.for_gradients:
         raise ValueError(f"{key} = {config!r}: must be a method for gradients that encodes single rows of numbers")
     state = _begun()

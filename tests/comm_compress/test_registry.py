@@ -30,7 +30,7 @@ from comm_compress.registry import register
         ("int8", {"warmup_steps": -1}, ["warmup_steps = -1", "0 or more"]),
         ("int8", {"warmup_steps": 2.5, "blocksize": 1}, ["warmup_steps = 2.5", "'blocksize'"]),
         ("int8", {"layers": "wte"}, ["layers = 'wte'", "an object"]),
-        ("int8", {"layers": {"wte": 4}}, ["layers['wte'] = 4", "name"]),
+        ("int8", {"layers": {"wte": 4}}, ["layers['wte']: 4", "name"]),
         ("int8", {"layers": {"wte": {"ratio": 1}}}, ["layers['wte']", "needs a 'method'"]),
         ("int8", {"layers": {"wte": {"method": "topk", "ratio": 7}}}, ["layers['wte']", "ratio = 7"]),
         ("none", {"ratio": 1}, ["none takes no settings", "ratio"]),

@@ -1,0 +1,293 @@
+"""How methods are written in one line, and read again: ``topk ratio=0.01``, ``int4 hadamard + delta``.
+
+    arm     = method ["+" method] {"," further}        gradients, then parameters
+    method  = name {setting}
+    setting = name  |  "no" name                       true, false
+            | name "=" value
+            | name "(" [method's name] {setting} ")"   settings inside a setting
+    value   = number | true | false | null | word | a JSON string, list or object
+    further = "reduced in" dtype | "prefetch" number | "no reshard"
+
+``feedback`` stands for ``error_feedback``. A name or word that could be read as something else is a JSON string,
+in double quotes. What `label` and `arm_label` write, `parse_label` and `parse_arm` read back as it was. Nothing here
+knows which methods there are (`comm_compress.registry` does), and nothing imports torch: figures and command lines
+are to be quick.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+_SHORT = {"error_feedback": "feedback"}
+_LONG = {short: long for long, short in _SHORT.items()}
+_CONSTANTS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
+_NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_WORD = r"[^\s()=,+\"]+"
+_TOKEN = re.compile(
+    rf'(?P<json>"(?:[^"\\]|\\.)*")|(?P<number>{_NUMBER})(?![^\s()=,+"])|(?P<mark>[()=,+])|(?P<word>{_WORD})'
+)
+_IS_NUMBER, _IS_WORD = re.compile(_NUMBER), re.compile(_WORD)
+EXAMPLE = "a method is written like topk, topk ratio=0.01 or int4 hadamard"
+
+
+class Method(NamedTuple):
+    """A method's registered name and its settings, JSON values by name."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How communication is done, in both directions. None: the text does not say.
+
+    ``reduced_in``: the dtype of FSDP2's sum; ``prefetch``: units gathered ahead; ``reshard``: after forward.
+    """
+
+    gradients: Method
+    parameters: Method | None = None
+    reduced_in: str | None = None
+    prefetch: int | None = None
+    reshard: bool | None = None
+
+
+def label(name: str, settings: Mapping[str, Any] | None = None) -> str:
+    """``topk ratio=0.01 no feedback``: the method and its settings, in their order."""
+    return " ".join([_name(name), *(_setting(key, value) for key, value in (settings or {}).items())])
+
+
+def arm_label(
+    gradients: str, parameters: str = "none", *, reduced_in: str = "fp32", prefetch: int = 1, reshard: bool = True
+) -> str:
+    """``int4 hadamard + delta, reduced in bf16``, from the labels of the two methods.
+
+    What is as by default is not said: parameters that are not compressed, float32, one unit gathered ahead.
+    """
+    parts = [gradients if parameters == "none" else f"{gradients} + {parameters}"]
+    parts += [f"reduced in {_name(reduced_in)}"] if reduced_in != "fp32" else []
+    parts += [f"prefetch {prefetch}"] if prefetch != 1 else []
+    return ", ".join(parts + ["no reshard"] * (not reshard))
+
+
+def parse_label(text: str) -> Method:
+    """The method that ``text`` names, and its settings. ValueError says what cannot be read, or that there are two."""
+    arm = parse_arm(text)
+    if arm.parameters is not None:
+        raise ValueError(f"{text!r}: two methods (gradients + parameters), where one is wanted")
+    if arm != Arm(arm.gradients):
+        raise ValueError(f"{text!r}: what follows the comma is no method's setting; {EXAMPLE}")
+    return arm.gradients
+
+
+def parse_arm(text: str) -> Arm:
+    """What ``text`` says of both directions. ValueError says what cannot be read, and where."""
+    return _Reader(text).arm()
+
+
+def spelled_out(value: Any) -> Any:
+    """A method's setting with a mapping in place of every label in it: ``"qsgd bits=4"`` is a method with settings.
+
+    No setting's own values are texts of several words. Raises ValueError for such a text that is no label.
+    """
+    if isinstance(value, Mapping):
+        return {key: spelled_out(item) for key, item in value.items()}
+    if not isinstance(value, str) or len(value.split()) < 2:
+        return value
+    name, settings = parse_label(value)
+    return {"method": name, **settings}
+
+
+def _setting(key: str, value: Any, first: bool = False) -> str:
+    """One setting; ``first``: a lone name at this place would be read as a method's."""
+    name = _SHORT.get(key) or _name(key)
+    if value is True and not first:
+        return name
+    if value is False:
+        return f"no {name}"
+    if isinstance(value, Mapping):
+        return f"{name}({_inside(value)})"
+    return f"{name}={_value(value)}"
+
+
+def _inside(settings: Mapping[str, Any]) -> str:
+    method = settings.get("method")
+    names = [_name(method)] if isinstance(method, str) else []
+    others = [(key, value) for key, value in settings.items() if not (names and key == "method")]
+    first = not names
+    return " ".join(names + [_setting(key, value, first and i == 0) for i, (key, value) in enumerate(others)])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        bare = _IS_WORD.fullmatch(value) and not _IS_NUMBER.fullmatch(value) and value not in _CONSTANTS
+        return value if bare and value[0] not in "[{" else json.dumps(value)
+    return json.dumps(value)
+
+
+def _name(name: str) -> str:
+    """As it is, or quoted where it would be read as a number, as "no", or as several words."""
+    bare = _IS_WORD.fullmatch(name) and not _IS_NUMBER.fullmatch(name) and name != "no" and name not in _LONG
+    return name if bare else json.dumps(name)
+
+
+class _Token(NamedTuple):
+    """``kind``: word, number, json (a string, list or object) or mark; "" at the end. ``value``: what is meant."""
+
+    kind: str
+    text: str = ""
+    value: Any = None
+
+
+_END = _Token("")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse)
+
+
+class _Reader:
+    """One text, token after token."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.place = text, 0
+        self.tokens = [*self._tokens(), _END, _END]
+
+    @property
+    def now(self) -> _Token:
+        """The token at hand."""
+        return self.tokens[self.place]
+
+    def arm(self) -> Arm:
+        """The whole text."""
+        methods = [self._method()]
+        while self._takes("+"):
+            methods.append(self._method())
+        if len(methods) > 2:
+            raise self._wrong(f"{len(methods)} methods for two directions (gradients + parameters)")
+        further: dict[str, Any] = {}
+        while self._takes(","):
+            self._put(further, *self._further())
+        if self.now != _END:
+            raise self._wrong(f"{self.now.text!r} is out of place")
+        return Arm(methods[0], methods[1] if len(methods) > 1 else None, **further)
+
+    def _method(self) -> Method:
+        return Method(self._word("a method's name"), self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while self.now != _END and not (self.now.kind == "mark" and self.now.text in "+,)"):
+            self._put(found, *self._setting())
+        return found
+
+    def _setting(self) -> tuple[str, Any]:
+        if self.now.kind == "number":
+            raise self._wrong(f"{self.now.text} needs the name of a setting before it, as in ratio=0.01")
+        if self.now == _Token("word", "no", "no"):
+            self._step()
+            return self._key(), False
+        key = self._key()
+        if self._takes("="):
+            return key, self._value()
+        return key, self._inside() if self._takes("(") else True
+
+    def _key(self) -> str:
+        is_bare = self.now.kind == "word"
+        name = self._word("a setting's name")
+        return _LONG.get(name, name) if is_bare else name
+
+    def _value(self) -> Any:
+        token = self._step()
+        if token.kind in ("", "mark"):
+            raise self._wrong("a value is missing" + (f" before {token.text!r}" if token.text else ""))
+        return _CONSTANTS.get(token.text, token.value) if token.kind == "word" else token.value
+
+    def _inside(self) -> dict[str, Any]:
+        """What stands between parentheses: a method's name comes first and alone, settings follow."""
+        found: dict[str, Any] = {}
+        after = self.tokens[self.place + 1]
+        is_alone = after.kind != "mark" or after.text not in "=("
+        if self.now.kind in ("word", "json") and self.now.text != "no" and is_alone:
+            found["method"] = self._word("a method's name")
+        for key, value in self._settings().items():
+            self._put(found, key, value)
+        if not self._takes(")"):
+            raise self._wrong("a parenthesis is not closed")
+        return found
+
+    def _further(self) -> tuple[str, Any]:
+        words = [self._step(), self._step()]
+        match [words[0].text, words[1].text]:
+            case ["reduced", "in"]:
+                return "reduced_in", self._word("a dtype")
+            case ["prefetch", number] if number.isdecimal():
+                return "prefetch", int(number)
+            case ["no", "reshard"]:
+                return "reshard", False
+        said = " ".join(word.text for word in words).strip()
+        known = "reduced in DTYPE, prefetch NUMBER and no reshard"
+        raise self._wrong(f"{said!r} stands after a comma, where only {known} can")
+
+    def _word(self, wanted: str) -> str:
+        if self.now.kind not in ("word", "json") or not isinstance(self.now.value, str):
+            raise self._wrong(f"{wanted} is missing" + (f" before {self.now.text!r}" if self.now.text else ""))
+        return str(self._step().value)
+
+    def _takes(self, mark: str) -> bool:
+        """Is the mark next? Then go past it."""
+        is_next = self.now == _Token("mark", mark, mark)
+        if is_next:
+            self._step()
+        return is_next
+
+    def _step(self) -> _Token:
+        """The token at hand; goes past it."""
+        token = self.now
+        self.place = min(self.place + 1, len(self.tokens) - 1)
+        return token
+
+    def _put(self, found: dict[str, Any], key: str, value: Any) -> None:
+        if key in found:
+            raise self._wrong(f"{_SHORT.get(key, key).replace('_', ' ')} is said twice")
+        found[key] = value
+
+    def _tokens(self) -> Iterator[_Token]:
+        place, before = 0, ""
+        while (place := len(self.text) - len(self.text[place:].lstrip())) < len(self.text):
+            if before == "=" and self.text[place] in "[{":
+                value, end = self._json(place)
+                yield _Token("json", self.text[place:end], value)
+            else:
+                found = _TOKEN.match(self.text, place)
+                if found is None:
+                    raise self._wrong(f"the string {self.text[place:]} has no end")
+                end = found.end()
+                yield self._token(str(found.lastgroup), found.group(), place)
+            before, place = self.text[place], end
+
+    def _token(self, kind: str, text: str, place: int) -> _Token:
+        if kind == "json":
+            return _Token(kind, text, self._json(place)[0])
+        if kind != "number":
+            return _Token(kind, text, text)
+        value = int(text) if re.fullmatch("-?[0-9]+", text) else float(text)
+        if math.isinf(value):
+            raise self._wrong(f"{text} is too large for a number")
+        return _Token(kind, text, value)
+
+    def _json(self, place: int) -> tuple[Any, int]:
+        try:
+            return _JSON.raw_decode(self.text, place)
+        except (ValueError, RecursionError):
+            raise self._wrong(f"{self.text[place:]} does not begin with valid JSON") from None
+
+    def _wrong(self, what: str) -> ValueError:
+        return ValueError(f"{self.text!r}: {what}; {EXAMPLE}")
