@@ -177,6 +177,11 @@ class Comparison:
     baseline: ArmRuns | None
 
     @property
+    def rows(self) -> list[Row]:
+        """The runs that are compared, arm by arm."""
+        return [row for runs in self.arms for row in runs.runs.values()]
+
+    @property
     def rivals(self) -> list[ArmRuns]:
         """All arms but the baseline."""
         return [runs for runs in self.arms if runs is not self.baseline]

@@ -4,6 +4,9 @@
 
 prints what speaks for it and against it; exit code 0 when all does: the bits of every run, quality (the one-sided 95 %
 upper bound of the paired change of PPL below the margin), an interval narrower than the claim, and a fair comparison.
+
+Fair is what the report calls fair: its verdict on the figure of quality against compression, as far as it is about this
+arm, the baseline and the arm in 16 bits that both are quoted against. Only times and other arms are left out.
 """
 
 from __future__ import annotations
@@ -15,21 +18,20 @@ from dataclasses import dataclass
 
 from analysis.arms import Comparison
 from analysis.changes import change_text
-from analysis.fairness import findings_of
-from analysis.finding import Finding
+from analysis.fairness import Judge, held_against, verdict
+from analysis.finding import QUALITY_AND_BYTES, Finding
 from analysis.measures import bits_per_parameter
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
+from analysis.sixteen_bits import sixteen_bit_arm
 from analysis.statistics import Paired, Verdict, paired, within
 from fsdp_lab.user_errors import unix_pipes, user_errors
-
-# about ratios and speed-ups, of which the claim says nothing
-_BESIDE_THE_POINT = ("no_16_bit_baseline", "no_identity_on_gloo")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """``bits``: of the run that sent most; ``margin`` is a share (0.005). ``unfair``: errors in the comparison."""
+    """``bits``: of the run that sent most; ``margin`` is a share (0.005). ``held_against``: errors and warnings that
+    bear on it, ``verdict`` a line of them."""
 
     label: str
     baseline: str
@@ -39,7 +41,8 @@ class Claim:
     quality: Verdict
     margin: float
     asked_bits: float
-    unfair: list[Finding]
+    held_against: list[Finding]
+    verdict: str
 
     @property
     def is_narrow(self) -> bool:
@@ -47,10 +50,15 @@ class Claim:
         return self.change.width is not None and self.change.width < self.margin
 
     @property
+    def is_fair(self) -> bool:
+        """Is there no error in the comparison?"""
+        return not any(finding.severity == "error" for finding in self.held_against)
+
+    @property
     def holds(self) -> bool:
         """Does everything speak for it?"""
         few = self.bits is not None and self.bits <= self.asked_bits
-        return few and self.quality == "within" and self.is_narrow and not self.unfair
+        return few and self.quality == "within" and self.is_narrow and self.is_fair
 
 
 def claim(comparison: Comparison, label: str, bits: float, margin: float, among: Sequence[Row]) -> Claim:
@@ -63,8 +71,9 @@ def claim(comparison: Comparison, label: str, bits: float, margin: float, among:
     sent = [bits_per_parameter(row) for row in runs.ended_well]
     known = [value for value in sent if value is not None]
     change = paired(runs, base)
-    found = findings_of(Comparison(comparison.setting, [base, runs], base), among)
-    unfair = [f for f in found if f.severity == "error" and f.concerns != "times" and f.check not in _BESIDE_THE_POINT]
+    found, arms = Judge(among).findings(comparison), [base.arm, runs.arm]
+    plain = sixteen_bit_arm(comparison)
+    arms += [plain.arm] if plain is not None and plain.arm not in arms else []
     return Claim(
         label,
         base.arm.label,
@@ -74,7 +83,8 @@ def claim(comparison: Comparison, label: str, bits: float, margin: float, among:
         within(change, margin),
         margin,
         bits,
-        unfair,
+        held_against(found, QUALITY_AND_BYTES, arms),
+        verdict(found, comparison, QUALITY_AND_BYTES, arms),
     )
 
 
@@ -92,7 +102,8 @@ def report(found: Claim) -> str:
         f"  change       {change_text(change, digits=2, percent=True)}",
         f"  upper bound  {upper}",
         f"  interval     {width}: {'narrower' if found.is_narrow else 'not narrower'}",
-        *(f"  unfair       {f.what} [{f.check}]" for f in found.unfair),
+        f"  verdict      {found.verdict}",
+        *(f"  {f.severity:12s} {f.what}; {f.advice} [{f.check}]" for f in found.held_against),
         f"{_yes(found.holds)}",
     ]
     return "\n".join(lines)

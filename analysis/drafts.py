@@ -19,13 +19,12 @@ from pathlib import Path
 from analysis.acceptance import lines
 from analysis.arms import Comparison, titles
 from analysis.changes import change_text
-from analysis.fairness import findings_of, verdict
+from analysis.fairness import Judge, verdict
 from analysis.figures import acceptance as figure
 from analysis.figures import style as styles
-from analysis.finding import Concerns
+from analysis.finding import QUALITY_AND_BYTES, Finding
 from analysis.names import named
 from analysis.options import add_options, comparisons_of, rows_of
-from analysis.rows import Row
 from analysis.statistics import Summary
 from analysis.table_formats import Table
 from fsdp_lab.user_errors import unix_pipes, user_errors
@@ -42,13 +41,12 @@ HEADS = (
     "seeds",
     "failed",
 )
-CONCERNS: tuple[Concerns, ...] = ("quality", "bytes")
 
 
-def acceptance_table(comparison: Comparison, among: Sequence[Row], title: str | None = None) -> Table:
+def acceptance_table(comparison: Comparison, found: Sequence[Finding], title: str | None = None) -> Table:
     """Every arm's figures, the baseline first, then by falling bits; the fairness verdict below.
 
-    ``among``: all rows that were read. ``title``: of the setting, by default its label."""
+    ``found``: what speaks against the comparison (`fairness.Judge`). ``title``: by default the setting's label."""
     rows = [
         [
             line.label,
@@ -62,8 +60,8 @@ def acceptance_table(comparison: Comparison, among: Sequence[Row], title: str | 
         for line in lines(comparison)
     ]
     against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
-    found = verdict(findings_of(comparison, among), comparison, CONCERNS)
-    return Table(f"{title or comparison.setting.label}{against}", HEADS, rows, found)
+    note = verdict(found, comparison, QUALITY_AND_BYTES)
+    return Table(f"{title or comparison.setting.label}{against}", HEADS, rows, note)
 
 
 def tau_text(tau: Summary) -> str:
@@ -88,8 +86,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     with user_errors("drafts"):
         rows = rows_of(options, drafts=True)
-        found = named(comparisons_of(options, rows))
-        tables = [acceptance_table(c, rows, title) for c, title in zip(found, titles(found), strict=True)]
+        found, judge = named(comparisons_of(options, rows)), Judge(rows)
+        tables = [acceptance_table(c, judge.findings(c), title) for c, title in zip(found, titles(found), strict=True)]
         print("\n\n".join(getattr(table, options.form)() for table in tables))
         if options.out is not None:
             _write(options.out, found, tables)

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from analysis.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.arms import Comparison, titles
 from analysis.changes import change_text
-from analysis.fairness import findings_of, verdict
+from analysis.fairness import Judge, overall
+from analysis.finding import Finding
 from analysis.options import add_options, comparisons_of, rows_of
-from analysis.rows import Row
 from analysis.statistics import Summary
 from analysis.table_formats import Table
 from fsdp_lab.user_errors import unix_pipes, user_errors
@@ -44,11 +44,11 @@ _LEFT = (0, HEADS.index("bar"))
 
 
 def comparison_table(
-    comparison: Comparison, among: Sequence[Row], shared_seeds: bool = False, title: str | None = None
+    comparison: Comparison, found: Sequence[Finding], shared_seeds: bool = False, title: str | None = None
 ) -> Table:
     """Every arm's figures, the baseline first, then by ratio; the fairness verdict below.
 
-    ``among``: all rows that were read. ``title``: of the setting, by default its label."""
+    ``found``: what speaks against the comparison (`fairness.Judge`). ``title``: by default the setting's label."""
     rows = [
         [
             line.label,
@@ -68,7 +68,7 @@ def comparison_table(
     ]
     against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
     title = f"{title or comparison.setting.label}{against}"
-    return Table(title, HEADS, rows, verdict(findings_of(comparison, among), comparison), _LEFT)
+    return Table(title, HEADS, rows, overall(found, comparison), _LEFT)
 
 
 def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str | None = None) -> Table:
@@ -118,9 +118,9 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("tables"):
         rows = rows_of(options)
         found = comparisons_of(options, rows)
-    shown = []
+    shown, judge = [], Judge(rows)
     for comparison, title in zip(found, titles(found), strict=True):
-        table = comparison_table(comparison, rows, options.shared_seeds, title)
+        table = comparison_table(comparison, judge.findings(comparison), options.shared_seeds, title)
         shown.append(getattr(table, options.form)())
         if comparison.rivals and comparison.baseline is not None:
             shown.append(getattr(answer_table(comparison, options.shared_seeds, title), options.form)())

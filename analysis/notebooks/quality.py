@@ -46,7 +46,7 @@ for finding in found:
     print(f"{finding.severity}: {finding.what}; {finding.advice}")
 
 # %%
-print(comparison_table(comparison, rows).text())
+print(comparison_table(comparison, found).text())
 
 # %%
 print(answer_table(comparison).text())

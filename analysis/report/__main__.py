@@ -106,8 +106,6 @@ def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
         selection=options.select,
         comparisons=named(comparisons_of(options, language_models)),
         drafts=named(comparisons_of(options, drafts)),
-        baseline=options.baseline,
-        tuned=options.tuned,
         machines=machines,
         machine_file=str(file),
         command=f"python -m analysis.report {shlex.join(_without_out(argv))} --out report",

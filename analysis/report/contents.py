@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from analysis import fairness, names, series
 from analysis.arms import Comparison
 from analysis.drafts import acceptance_table
+from analysis.fairness import Judge
 from analysis.finding import Finding
 from analysis.predict import Predictor
 from analysis.report import entries, plan
@@ -35,12 +37,15 @@ class Subject:
     selection: Sequence[str]
     comparisons: Sequence[Comparison]
     drafts: Sequence[Comparison]
-    baseline: str
-    tuned: Sequence[str]
     machines: Sequence[Machine]
     machine_file: str
     command: str
     calibrated_model: str | None = None
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Of all rows; what it says of a comparison is what the whole report says of it."""
+        return Judge(self.rows)
 
     def predictor(self, comparison: Comparison) -> Predictor | None:
         """Of the model that the rows trained, if the calibration has it."""
@@ -88,7 +93,7 @@ def titles(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _fairness(subject: Subject) -> Section:
-    found = fairness.findings(subject.rows, subject.baseline, subject.tuned)
+    found = subject.judge.everything([*subject.comparisons, *subject.drafts])
     errors = sum(finding.severity == "error" for finding in found)
     warnings, rows = _plural(len(found) - errors, "warning"), _plural(len(subject.rows), "row")
     counts = f"{_plural(errors, 'error')} and {warnings} found in {rows}."
@@ -123,9 +128,9 @@ def _plan(subject: Subject) -> Section:
         [
             title,
             str(len(c.arms)),
-            str(len(plan.rows_of(c))),
+            str(len(c.rows)),
             str(sum(len(r.failures) for r in c.arms)),
-            fairness.verdict(fairness.findings_of(c, subject.rows), c),
+            fairness.overall(subject.judge.findings(c), c),
         ]
         for compared in (subject.comparisons, subject.drafts)
         for c, title in zip(compared, titles(compared), strict=True)
@@ -144,9 +149,9 @@ def _plan(subject: Subject) -> Section:
 
 
 def _comparison(comparison: Comparison, name: str, title: str, subject: Subject, drawn: Drawn) -> Section:
-    found = fairness.findings_of(comparison, subject.rows)
+    found = subject.judge.findings(comparison)
     facts = Facts(plan.facts(comparison, subject.comparisons[0]))
-    tables = [comparison_table(comparison, subject.rows)]
+    tables = [comparison_table(comparison, found)]
     if comparison.baseline is not None and comparison.rivals:
         tables.append(answer_table(comparison))
     drawn.tables += tables
@@ -161,8 +166,8 @@ def _comparison(comparison: Comparison, name: str, title: str, subject: Subject,
 
 
 def _drafts(comparison: Comparison, name: str, subject: Subject, drawn: Drawn) -> Section:
-    found = fairness.findings_of(comparison, subject.rows)
-    table = acceptance_table(comparison, subject.rows)
+    found = subject.judge.findings(comparison)
+    table = acceptance_table(comparison, found)
     drawn.tables.append(table)
     facts = Facts(plan.facts(comparison, subject.drafts[0]))
     pictures = drawn.pictures(entries.OF_DRAFTS, comparison, name, comparison.setting.label, found, comparison)
@@ -171,8 +176,8 @@ def _drafts(comparison: Comparison, name: str, subject: Subject, drawn: Drawn) -
 
 def _judged(found: Sequence[Finding], comparison: Comparison) -> tuple[str, str]:
     """The verdict, and how it is to be shown."""
-    verdict = fairness.verdict(found, comparison)
-    return "error" if verdict.startswith("NOT FAIR") else "warning" if found else "note", verdict
+    verdict = fairness.overall(found, comparison)
+    return "error" if fairness.is_unfair(verdict) else "warning" if found else "note", verdict
 
 
 def _group(
@@ -180,7 +185,7 @@ def _group(
 ) -> Section:
     name = f"{title.lower().replace(' ', '-')}-{place}"
     settings = [c.setting.label for c in group]
-    found = [finding for c in group for finding in fairness.findings_of(c, subject.rows)]
+    found = [finding for c in group for finding in subject.judge.findings(c)]
     found = sorted(found, key=lambda finding: finding.severity)
     pictures = drawn.pictures(drawable, group, name, "", found)
     return Section(name, title, [Text("; ".join(settings)), *pictures])

@@ -32,7 +32,7 @@ from analysis.figures import (
 )
 from analysis.figures.data import Datum
 from analysis.figures.style import Style
-from analysis.finding import Concerns
+from analysis.finding import QUALITY_AND_BYTES, Concerns
 from analysis.pareto import Traffic, points
 from analysis.predict import Predictor
 from analysis.rows import Row
@@ -204,21 +204,21 @@ OF_COMPARISON: tuple[Entry[Comparison], ...] = (
         "sent. Bars: 95 % intervals; stepped line: Pareto front of the means; thin lines: one method's strengths; "
         "shaded: ratio of 2 or more within 1 %. Where some arms compress both directions, those that compress one are "
         "in its own figure.",
-        ("quality", "bytes"),
+        QUALITY_AND_BYTES,
         _pareto("all"),
     ),
     Entry(
         "quality_against_gradient_compression",
         "Quality against compression, gradients alone",
         "The same with the ratio of the reduce-scatter, for arms whose parameters go as they are.",
-        ("quality", "bytes"),
+        QUALITY_AND_BYTES,
         _pareto("gradients"),
     ),
     Entry(
         "quality_against_parameter_compression",
         "Quality against compression, parameters alone",
         "The same with the ratio of the all-gather, for arms whose gradients go as they are.",
-        ("quality", "bytes"),
+        QUALITY_AND_BYTES,
         _pareto("parameters"),
     ),
     Entry(
@@ -283,7 +283,7 @@ OF_DRAFTS: tuple[Entry[Comparison], ...] = (
         "Tokens a pass of the target on held-out questions, mean over seeds, over the bits that a rank sends for a "
         "parameter in a step. Bars: 95 % intervals of the difference to the baseline (the line), seed by seed. Hollow: "
         "parameters are compressed, too.",
-        ("quality", "bytes"),
+        QUALITY_AND_BYTES,
         _acceptance,
     ),
     *(entry for entry in OF_COMPARISON if "quality" not in entry.concerns),

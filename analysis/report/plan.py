@@ -15,7 +15,7 @@ Fact = tuple[str, str]
 
 def facts(comparison: Comparison, first: Comparison) -> list[Fact]:
     """Of one comparison; ``first``: the one whose differing settings are named."""
-    rows = rows_of(comparison)
+    rows = comparison.rows
     finished = [row for runs in comparison.arms for row in runs.ended_well] or rows
     found = [
         ("arms", f"{len(comparison.arms)}, baseline {_baseline(comparison)}"),
@@ -39,11 +39,6 @@ def source(rows: Sequence[Row]) -> list[Fact]:
         ("source", _texts(_commit(r) for r in rows)),
         ("versions", _texts(_versions(r.get("versions") or {}) for r in rows)),
     ]
-
-
-def rows_of(comparison: Comparison) -> list[Row]:
-    """The runs that are compared."""
-    return [row for runs in comparison.arms for row in runs.runs.values()]
 
 
 def _baseline(comparison: Comparison) -> str:
@@ -75,7 +70,7 @@ def _tuning(comparison: Comparison) -> str:
         f"{runs.arm.label}: {', '.join(f'{name} {value}' for name, value in runs.tuned.items())}"
         for runs in comparison.arms
     )
-    quality = "acceptance length" if any(map(is_draft, rows_of(comparison))) else "validation loss"
+    quality = "acceptance length" if any(map(is_draft, comparison.rows)) else "validation loss"
     budget = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{', '.join(names)}: {budget} candidates an arm; chosen by {quality}: {chosen}"
 

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.claim import main
+from analysis.arms import comparisons
+from analysis.claim import claim, main
+from analysis.fairness import findings_of, is_unfair, verdict
+from analysis.finding import QUALITY_AND_BYTES
 from analysis.rows import Row
 from tests.analysis.planted_rows import SEEDS, arm, diverged, fair, row, write
+from tests.analysis.planted_unfair import PLANTED
 
 INT8 = "int8 + int8"  # 24 bits; 0.05 %, 0.10 % and 0.15 % worse
 
@@ -49,9 +53,57 @@ def test_each_thing_that_is_missing_denies_it(tmp_path: Path, capsys: pytest.Cap
     denied([*others, *varying], 24, 50, "24.242 (the run that sent most): no")
 
 
+def test_what_the_report_calls_unfair_is_no_claim(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without bf16 there is nothing that anybody would have instead; that times are unfair matters to neither."""
+    without_bf16 = [r for r in fair() if r["compress_method"] != "bf16"]
+    assert judged(tmp_path, without_bf16, 24, 0.5) == 1
+    said = capsys.readouterr().out
+    assert "  verdict      NOT FAIR: no 16 bit baseline\n" in said
+    assert "run bf16 + bf16 with the same settings [no_16_bit_baseline]" in said
+    without_identity = [r for r in fair() if r["compress_method"] != "identity"]
+    assert judged(tmp_path, without_identity, 24, 0.5) == 0
+    assert "  verdict      fair: 3 seeds, same tokens, bf16 and fp32 baselines\n" in capsys.readouterr().out
+
+
+def test_a_ratio_against_bf16_needs_bf16_on_the_same_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [r for r in fair() if (r["compress_method"], r["seed"]) != ("bf16", 3)]
+    assert judged(tmp_path, rows, 24, 0.5) == 1
+    said = capsys.readouterr().out
+    assert "bf16 + bf16 has no finished run with seeds that others are compared over: int8 + int8 (seed 3)" in said
+    assert judged(tmp_path, [*rows, diverged("bf16", 3)], 24, 0.5) == 1
+
+
+def test_seeds_that_another_arm_lacks_are_its_own_affair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report names the arm that lacks runs, and calls the others fair; so does the claim of each."""
+    rows = [r for r in fair() if (r["compress_method"], r["seed"]) != ("int4", 3)]
+    assert judged(tmp_path, rows, 24, 0.5) == 0
+    assert judged(tmp_path, rows, 24, 50, "int4 + int4") == 1
+    assert "NOT FAIR: missing runs" in capsys.readouterr().out
+    comparison = comparisons(rows)[0]
+    assert verdict(findings_of(comparison, rows), comparison, QUALITY_AND_BYTES) == (
+        "NOT FAIR: missing runs (int4 + int4); else fair: 3 seeds, same tokens, bf16 and fp32 baselines "
+        "(to note: few seeds)"
+    )
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_claim_and_report_never_disagree(what: str) -> None:
+    """Whatever is planted: the claim's verdict is the figure's, and each of its reasons is one of the report's."""
+    _, _, rows = PLANTED[what]
+    kept = [r for r in rows if r["compress_method"] != "int4"]
+    comparison = comparisons(kept)[0]
+    if comparison.baseline is None:
+        return
+    found = findings_of(comparison, kept)
+    made = claim(comparison, INT8, 24, 0.5, kept)
+    assert made.is_fair != is_unfair(verdict(found, comparison, QUALITY_AND_BYTES))
+    assert set(made.held_against) <= set(found)
+    assert is_unfair(made.verdict) != made.is_fair
+
+
 def test_what_concerns_others_does_not_matter(tmp_path: Path) -> None:
     elsewhere = arm("int4", 0.05, bytes_trusted=False, parameters="none")
-    rows = [r for r in fair() if r["compress_method"] in ("none", "int8")]  # no bf16, no identity
+    rows = [r for r in fair() if r["compress_method"] != "int4"]
     assert judged(tmp_path, [*rows, *elsewhere], 24, 0.5) == 0
     together = [Row({**r, "wall_time_s": 1e5}) for r in rows]  # times, of which the claim says nothing
     assert judged(tmp_path, together, 24, 0.5) == 0

@@ -10,84 +10,11 @@ import pytest
 
 from analysis.arms import comparisons
 from analysis.comparison_checks import CHECKS
-from analysis.fairness import findings, findings_of, verdict
+from analysis.fairness import findings, findings_of, overall, verdict
 from analysis.rows import Row, read
 from analysis.tables import answer_table, comparison_table
-from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row, write
-
-NAN = float("nan")
-CLEAN = {"cpu": "a CPU", "cores": 2, "ram_gb": 8.0, "gpus": [], "host": "0123456789ab"}
-
-
-def but(method: str, **changes: Any) -> list[Row]:
-    """The fair rows, those of one method changed."""
-    parameters = method if method != "none" else "none"
-    kept = [r for r in fair() if r["compress_method"] != method]
-    worse = {"none": 0.0, "identity": 0.0, "bf16": 0.0001, "int8": 0.01, "int4": 0.05}[method]
-    return [*kept, *arm(method, worse, parameters=parameters, **changes)]
-
-
-def without(*methods: str) -> list[Row]:
-    return [r for r in fair() if r["compress_method"] not in methods]
-
-
-def tried(method: str, *rates: float, worse: float = 0.0) -> list[Row]:
-    """All seeds at every learning rate, the one nearest 0.004 best."""
-    return [r for rate in rates for r in arm(method, worse + abs(rate - 0.004), learning_rate=rate)]
-
-
-ALL = ("none", "identity", "bf16", "int8")
-TUNED = [r for method in ALL for r in tried(method, 0.002, 0.004, 0.008)]
-BEFORE: dict[str, Any] = {"run_name": "before", "wall_time_s": 1.0}
-NO_SPREAD = [row("int8", s, worse) for s, worse in zip(SEEDS, (-0.05, -0.049, -0.051), strict=True)]
-PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity, check, rows)
-    "no baseline": ("error", "no_baseline", without("none")),
-    "one seed": ("error", "one_seed", [r for r in fair() if r["seed"] == 1]),
-    "two seeds": ("warning", "few_seeds", [r for r in fair() if r["seed"] < 3]),
-    "only float32": ("error", "no_16_bit_baseline", without("bf16")),
-    "gradients alone in bf16": ("error", "no_16_bit_baseline", [
-        *without("bf16"), *arm("bf16", parameters="none")]),
-    "bf16 that all died": ("error", "no_16_bit_baseline", [*without("bf16"), *[died("bf16", s) for s in SEEDS]]),
-    "no denominators": ("warning", "no_16_bit_baseline", but("int8", elements_by_op=None)),
-    "no identity": ("error", "no_identity_on_gloo", without("identity")),
-    "fewer tokens": ("error", "different_tokens", but("int8", tokens_seen=99)),
-    "unknown tokens": ("error", "different_tokens", [Row({**r, "tokens_seen": NAN}) for r in fair()]),
-    "another corpus": ("error", "different_tokens", but("int8", dataset_tokens=5)),
-    "other validation": ("error", "different_tokens", but("int8", val_tokens=5)),
-    "another order": ("error", "other_stream", [
-        Row({**r, "data_digest": "f" * 32}) if r["run_name"] == "int8-int8-2" else r for r in fair()]),
-    "an order not known": ("warning", "other_stream", but("int8", data_digest=None)),
-    "compressed weights judged": ("error", "different_tokens", but("int8", eval_weights="replicas")),
-    "seeds apart": ("error", "seeds_not_shared", [*without("int8"), *arm("int8", 0.01, seeds=(4, 5, 6))]),
-    "more seeds": ("warning", "seeds_not_shared", [*without("int8"), *arm("int8", 0.01, seeds=(1, 2, 3, 4))]),
-    "a run dropped": ("error", "missing_runs", [
-        *[r for method in ("none", "identity", "bf16") for r in arm(method, seeds=(1, 2, 3, 4))],
-        *arm("int8", 0.01, seeds=(1, 2, 4))]),
-    "baseline died": ("error", "baseline_failed", [
-        *fair()[:2], died("none", 3), *fair()[3:]]),
-    "made again": ("warning", "repeated_runs", [*fair(), died("int8", 1, **BEFORE)]),
-    "until it was good": ("warning", "repeated_runs", [row("int8", 1, 0.9, **BEFORE), *fair()]),
-    "tuned alone": ("error", "unequal_tuning", [*tried("int8", 0.003, 0.004, 0.005), *without("int8")]),
-    "tuned in secret": ("error", "unequal_tuning", but("int8", learning_rate=0.002)),
-    "best at the edge": ("warning", "best_at_the_edge", [
-        r for method in ALL for r in tried(method, 0.004, 0.008)]),
-    "a better one with fewer seeds": ("warning", "tuned_otherwise", [
-        *[r for r in TUNED if r["compress_method"] != "int8"], *tried("int8", 0.004, 0.008),
-        row("int8", 1, -0.2, learning_rate=0.002)]),
-    "another CPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"cpu": "another"})),
-    "another GPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"gpus": ["one"]})),
-    "another backend": ("error", "mixed_hardware", but("int8", backend="virtual")),
-    "another machine": ("warning", "mixed_hardware", but("int8", hardware=CLEAN | {"host": "else"})),
-    "another commit": ("warning", "mixed_versions", but("int8", git_commit="b" * 40)),
-    "another torch": ("warning", "mixed_versions", but("int8", versions={"python": "3.11.7", "torch": "2.12.0"})),
-    "not committed": ("warning", "dirty_checkout", but("int8", git_dirty=True)),
-    "baseline without prefetch": ("error", "other_schedule", but("none", fsdp_prefetch=0)),
-    "too good": ("warning", "better_than_uncompressed", [*without("int8"), *NO_SPREAD]),
-    "at the same time": ("error", "overlapping_runs", [
-        Row({**r, "wall_time_s": 3700.0}) if r["run_name"] == "int8-int8-2" else r for r in fair()]),
-    "bytes that are not true": ("error", "untrusted_bytes", but("int8", bytes_trusted=False)),
-    "cold": ("error", "warm_up_counted", but("int8", warmup_steps_excluded=0)),
-}  # fmt: skip
+from tests.analysis.planted_rows import arm, died, diverged, fair, row, write
+from tests.analysis.planted_unfair import BEFORE, CLEAN, NAN, PLANTED, TUNED, but, without
 
 
 @pytest.mark.parametrize("what", PLANTED)
@@ -146,7 +73,7 @@ def test_no_row_makes_it_fail(tmp_path: Path) -> None:
         assert len(there.rows) + len(there.left_out) == len(spoilt)
         findings(there.rows)
         for comparison in comparisons(there.rows):
-            assert comparison_table(comparison, there.rows).latex()
+            assert comparison_table(comparison, findings_of(comparison, there.rows)).latex()
             assert answer_table(comparison).text()
 
 
@@ -184,7 +111,14 @@ def test_verdicts() -> None:
     )
     assert line(without("bf16", "int8", "int4")) == "fair: 3 seeds, same tokens, fp32 baseline"
     overlapping = PLANTED["at the same time"][2]
-    assert line(overlapping) == "NOT FAIR: overlapping runs"
+    assert line(overlapping) == (
+        "NOT FAIR: overlapping runs (int8 + int8); else fair: 3 seeds, same tokens, bf16 and fp32 baselines"
+    )
+    assert overall(findings(overlapping), comparisons(overlapping)[0]) == (
+        "quality and bytes fair: 3 seeds, same tokens, bf16 and fp32 baselines; times NOT FAIR: overlapping runs "
+        "(int8 + int8); else fair: 3 seeds, same tokens, bf16 and fp32 baselines"
+    )
+    assert overall(findings(fair()), comparisons(fair())[0]) == line(fair())
     assert line(overlapping, ["quality", "bytes"]).startswith("fair")
     assert line(arm("int8")) == "one arm only: nothing is compared"
     assert verdict([]) == "fair: no error found"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from analysis.answers import Line, lines, what_is_missing
 from analysis.arms import comparisons
 from analysis.changes import change_text
+from analysis.fairness import findings
 from analysis.rows import Row
 from analysis.statistics import Paired, Summary
 from analysis.table_formats import Table, latex_escaped
@@ -34,7 +35,7 @@ def by_label(rows: list[Row], **options: Any) -> dict[str, Line]:
 
 
 def test_the_baseline_comes_first_and_then_the_ratio() -> None:
-    table = comparison_table(comparisons(EVERYTHING)[0], EVERYTHING)
+    table = comparison_table(comparisons(EVERYTHING)[0], findings(EVERYTHING))
     cells = {line[0]: dict(zip(HEADS, line, strict=True)) for line in table.rows}
     labels = ["none", "identity + identity", "qsgd", "bf16 + bf16", "int8 + int8", "topk + topk", "int4 + int4"]
     assert list(cells) == labels
@@ -169,7 +170,7 @@ def test_latex_is_well_formed() -> None:
     assert r"topk \{ratio=1\%\} & $-$3.5$\times$ \\" in SAMPLE.latex()
     assert r"\caption{50 \% of a\_b \& c}" in SAMPLE.latex()
     comparison = comparisons(EVERYTHING)[0]
-    well_formed(comparison_table(comparison, EVERYTHING).latex(), len(HEADS))
+    well_formed(comparison_table(comparison, findings(EVERYTHING)).latex(), len(HEADS))
     well_formed(answer_table(comparison).latex(), 5)
 
 
