@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arms import Comparison
+from analysis.asked import check_arm
 from analysis.changes import change_text
 from analysis.fairness import Judge, held_against, verdict
 from analysis.finding import QUALITY_AND_BYTES, Finding
@@ -125,9 +126,10 @@ def main(argv: Sequence[str]) -> int:
         if not options.margin > 0 or not options.bits > 0:
             raise ValueError("--margin and --bits are above 0")
         rows = rows_of(options)
-        found = comparisons_of(options, rows)
+        (found,) = comparisons_of(options, rows)
+        check_arm(options.arm, found)
         having = [c for c in found if any(runs.arm.label == options.arm for runs in c.arms)]
-        judged = claim((having or found)[0], options.arm, options.bits, options.margin / 100, rows)
+        judged = claim(having[0], options.arm, options.bits, options.margin / 100, rows)
     print(report(judged))
     if len(having) > 1:
         print(f"(the largest of {len(having)} comparisons with this arm; --select for another)", file=sys.stderr)

@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     with user_errors("drafts"):
         rows = rows_of(options, drafts=True)
-        found, judge = named(comparisons_of(options, rows)), Judge(rows)
+        found, judge = named(comparisons_of(options, rows)[0]), Judge(rows)
         tables = [acceptance_table(c, judge.findings(c), title) for c, title in zip(found, titles(found), strict=True)]
         print("\n\n".join(getattr(table, options.form)() for table in tables))
         if options.out is not None:

@@ -19,7 +19,7 @@ from typing import Any
 from analysis import comparison_checks, row_checks
 from analysis.arms import TUNED, Arm, ArmRuns, Comparison, comparisons
 from analysis.finding import QUALITY_AND_BYTES, Concerns, Finding
-from analysis.options import add_options
+from analysis.options import add_options, comparisons_of
 from analysis.overlaps import meetings
 from analysis.rows import Row, parse_selection, read, select
 from analysis.sixteen_bits import baselines_of, compresses_further
@@ -203,7 +203,7 @@ def main(argv: Sequence[str]) -> int:
             print("".join(f"{line}\n" for line in there.left_out), end="", file=sys.stderr)
             raise ValueError(f"{', '.join(map(str, options.file))} holds no sound row")
         rows = select(sound, **parse_selection(options.select))
-        found = findings(rows, options.baseline, options.tuned)
+        found = Judge(rows).everything(*comparisons_of(options, rows))
         if options.json is not None:
             options.json.write_text(json.dumps([_plain(finding) for finding in found], indent=1) + "\n")
     except (ValueError, OSError) as error:

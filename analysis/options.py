@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.arms import TUNED, Comparison, comparisons
+from analysis.asked import DEFAULT_BASELINE, check_baseline, check_settings
 from analysis.rows import Row, parse_selection, read_for_user
 
 
@@ -14,7 +16,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, nargs="+", help="results.jsonl")
     select = parser.add_argument("--select", nargs="+", action="extend", default=[], metavar="COLUMN=VALUE")
     select.help = "only rows with these values (after FILE; a column or a setting)"
-    parser.add_argument("--baseline", default="none", metavar="ARM", help="label of the arm to compare with")
+    parser.add_argument("--baseline", default=DEFAULT_BASELINE, metavar="ARM", help="label of the arm to compare with")
     parser.add_argument("--tuned", nargs="*", default=TUNED, metavar="SETTING", help="settings that were tuned per arm")
 
 
@@ -23,6 +25,13 @@ def rows_of(options: argparse.Namespace, drafts: bool = False) -> list[Row]:
     return read_for_user(options.file, parse_selection(options.select), drafts)
 
 
-def comparisons_of(options: argparse.Namespace, rows: list[Row]) -> list[Comparison]:
-    """What those rows compare, the largest first."""
-    return comparisons(rows, options.baseline, options.tuned)
+def comparisons_of(options: argparse.Namespace, *kinds: Sequence[Row]) -> list[list[Comparison]]:
+    """What rows of each of ``kinds`` (language models, drafts) compare, the largest first.
+
+    ValueError for a ``--baseline`` that no comparison has, or a ``--tuned`` setting that no row has."""
+    check_settings(
+        options.tuned, "--tuned", {name for rows in kinds for row in rows for name in row["config"]} | {*TUNED}
+    )
+    found = [comparisons(rows, options.baseline, options.tuned) for rows in kinds]
+    check_baseline(options.baseline, [comparison for compared in found for comparison in compared])
+    return found

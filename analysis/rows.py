@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from analysis.nearest import nearest
+
 SCHEMA_VERSION = 3
 _NUMBER = (int, float)
 _ALWAYS: dict[str, Any] = {
@@ -141,11 +143,12 @@ def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
     leaves nothing, and which values there were."""
     left = list(rows)
     for name, value in wanted.items():
+        if left and not any(name in row or name in row["config"] for row in left):
+            known = {column for row in left for column in (*row, *row["config"])}
+            raise ValueError(f"select {name}: no row has a column or setting of that name{nearest(name, known)}")
         allowed = list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
         kept = [row for row in left if row.setting(name) in allowed]
         if left and not kept:
-            if not any(name in row or name in row["config"] for row in left):
-                raise ValueError(f"select {name}: no row has a column or setting of that name")
             there = list(dict.fromkeys(_shown(row.setting(name)) for row in left))
             more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
             asked = ", ".join(_shown(v) for v in allowed)

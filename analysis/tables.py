@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     with user_errors("tables"):
         rows = rows_of(options)
-        found = comparisons_of(options, rows)
+        (found,) = comparisons_of(options, rows)
     shown, judge = [], Judge(rows)
     for comparison, title in zip(found, titles(found), strict=True):
         table = comparison_table(comparison, judge.findings(comparison), options.shared_seeds, title)

@@ -99,13 +99,14 @@ def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
         raise ValueError(
             f"--calibrated_model: {options.calibrated_model!r} is not in {file}; it has {', '.join(models)}"
         )
+    compared, of_drafts = comparisons_of(options, language_models, drafts)
     return Subject(
         files=[str(path) for path in options.file],
         rows=rows,
         left_out=found.left_out,
         selection=options.select,
-        comparisons=named(comparisons_of(options, language_models)),
-        drafts=named(comparisons_of(options, drafts)),
+        comparisons=named(compared),
+        drafts=named(of_drafts),
         machines=machines,
         machine_file=str(file),
         command=f"python -m analysis.report {shlex.join(_without_out(argv))} --out report",

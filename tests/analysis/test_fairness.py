@@ -150,7 +150,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "15 rows, 0 findings" in capsys.readouterr().out
     assert main([str(file), "--select", "seed=1"]) == 1
     assert "one seed, so no interval: all 5 arms" in capsys.readouterr().out
-    assert main([str(file), "--baseline", "lion"]) == 1
+    assert main([str(file), "--baseline", "lion"]) == 2
     assert main([str(file), "--select", "seed=9"]) == 2
     assert "they have 1, 2, 3" in capsys.readouterr().err
     assert main([str(tmp_path / "none.jsonl")]) == 2
