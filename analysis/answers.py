@@ -32,7 +32,7 @@ class Line:
     ratio_fp32: float | None
     ratio_bf16: float | None
     bits: float | None
-    tokens_per_s: float | None
+    tokens_per_s: Summary | None
     step_ms: float | None
     communication: float | None
     ppl: Summary
@@ -89,7 +89,7 @@ def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:
         ratio_fp32=mean(measures.ratio_vs_fp32),
         ratio_bf16=mean(measures.ratio_vs_bf16),
         bits=mean(measures.bits_per_parameter),
-        tokens_per_s=mean(measures.column("tokens_per_s")),
+        tokens_per_s=measures.over_seeds(runs, measures.column("tokens_per_s")),
         step_ms=mean(measures.column("step_time_ms_p50")),
         communication=mean(measures.column("comm_ratio")),
         ppl=summary(None if failed(row) else row.get("val_ppl") for row in runs.runs.values()),

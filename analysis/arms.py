@@ -57,9 +57,9 @@ class Arm:
         config = row["config"]
         return cls(
             config.get("comm_compress") or row["compress_method"],
-            _canonical(config.get("comm_config_json", row.get("compress_config")) or {}),
+            canonical(config.get("comm_config_json", row.get("compress_config")) or {}),
             config.get("param_compress") or row.get("param_compress_method") or "none",
-            _canonical(config.get("param_config_json", row.get("param_compress_config")) or {}),
+            canonical(config.get("param_config_json", row.get("param_compress_config")) or {}),
             config.get("comm_dtype") or row.get("comm_dtype") or "fp32",
             config.get("fsdp_prefetch"),
             config.get("fsdp_reshard"),
@@ -214,7 +214,7 @@ def failed(row: Mapping[str, Any]) -> bool:
 def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
     """Everything that must be equal for two rows to be compared: all that affects training but seed, arm and tuning."""
     left_out = {"seed", *ARM_SETTINGS, *SIDE_SETTINGS, *tuned}
-    config = tuple(sorted((name, _canonical(v)) for name, v in row["config"].items() if name not in left_out))
+    config = tuple(sorted((name, canonical(v)) for name, v in row["config"].items() if name not in left_out))
     return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
 
 
@@ -226,7 +226,7 @@ def comparisons(rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str
     failed run counting as infinite."""
     grouped: dict[Setting, dict[Arm, dict[Values, list[Row]]]] = {}
     for row in rows:
-        values = tuple((name, _canonical(row["config"].get(name))) for name in tuned)
+        values = tuple((name, canonical(row["config"].get(name))) for name in tuned)
         arms = grouped.setdefault(setting_of(row, tuned), {})
         arms.setdefault(Arm.of(row), {}).setdefault(values, []).append(row)
     found = []
@@ -289,5 +289,6 @@ def _rate(bits_per_s: float) -> str:
     return f"{bits_per_s / 1e9:g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:g} Mbit/s"
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
+    """The same text for the same JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

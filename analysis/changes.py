@@ -1,8 +1,11 @@
-"""How a paired change reads in a table's cell."""
+"""How a mean over seeds, and a paired change, read in a table's cell."""
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
+
+from analysis.statistics import Summary
 
 
 class PairedChange(Protocol):
@@ -23,6 +26,18 @@ class PairedChange(Protocol):
     @property
     def lost(self) -> tuple[int, ...]:
         """Seeds where the arm failed or has no run."""
+
+
+def summary_text(summary: Summary, digits: int) -> str:
+    """``107.2 (sd 1.1), 95 % [106.1, 108.3]``: the mean, the standard deviation over seeds, the interval of the mean.
+
+    The mean alone where one seed has no spread, and a sign of infinity where a run failed."""
+    if math.isinf(summary.mean):
+        return "-∞" if summary.mean < 0 else "∞"
+    text = f"{summary.mean:,.{digits}f}"
+    if summary.std is None or summary.low is None or summary.high is None:
+        return text
+    return f"{text} (sd {summary.std:,.{digits}f}), 95 % [{summary.low:,.{digits}f}, {summary.high:,.{digits}f}]"
 
 
 def change_text(change: PairedChange | None, digits: int, percent: bool = False) -> str:

@@ -11,21 +11,19 @@ baseline seed by seed, with its 95 % interval. A run that failed or is missing i
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.acceptance import lines
 from analysis.arms import Comparison, titles
-from analysis.changes import change_text
+from analysis.changes import change_text, summary_text
 from analysis.fairness import Judge, verdict
 from analysis.figures import acceptance as figure
 from analysis.figures import style as styles
 from analysis.finding import QUALITY_AND_BYTES, Finding
 from analysis.names import named
 from analysis.options import add_options, comparisons_of, rows_of
-from analysis.statistics import Summary
 from analysis.table_formats import Table
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -52,7 +50,7 @@ def acceptance_table(comparison: Comparison, found: Sequence[Finding], title: st
             line.label,
             *(_number(bits, "") for bits in (line.bits_gradients, line.bits_parameters, line.bits)),
             *(_number(ratio, "x") for ratio in (line.ratio_fp32, line.ratio_bf16)),
-            tau_text(line.tau),
+            summary_text(line.tau, digits=3),
             change_text(line.change, digits=3),
             str(len(line.runs.runs)),
             str(len(line.runs.failures) or "-"),
@@ -62,13 +60,6 @@ def acceptance_table(comparison: Comparison, found: Sequence[Finding], title: st
     against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
     note = verdict(found, comparison, QUALITY_AND_BYTES)
     return Table(f"{title or comparison.setting.label}{against}", HEADS, rows, note)
-
-
-def tau_text(tau: Summary) -> str:
-    """``1.412 ± 0.031``; minus infinity when a run failed."""
-    if math.isinf(tau.mean):
-        return "-∞"
-    return f"{tau.mean:.3f}" if tau.half is None else f"{tau.mean:.3f} ± {tau.half:.3f}"
 
 
 def _number(value: float | None, unit: str) -> str:

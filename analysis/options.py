@@ -11,11 +11,16 @@ from analysis.asked import DEFAULT_BASELINE, check_baseline, check_settings
 from analysis.rows import Row, parse_selection, read_for_user
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """FILE..., ``--select``, ``--baseline`` and ``--tuned``."""
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """FILE... and ``--select``."""
     parser.add_argument("file", type=Path, nargs="+", help="results.jsonl")
     select = parser.add_argument("--select", nargs="+", action="extend", default=[], metavar="COLUMN=VALUE")
     select.help = "only rows with these values (after FILE; a column or a setting)"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """FILE..., ``--select``, ``--baseline`` and ``--tuned``."""
+    add_selection(parser)
     parser.add_argument("--baseline", default=DEFAULT_BASELINE, metavar="ARM", help="label of the arm to compare with")
     parser.add_argument("--tuned", nargs="*", default=TUNED, metavar="SETTING", help="settings that were tuned per arm")
 

@@ -113,6 +113,19 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
     return found
 
 
+def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
+    """The sound rows of both kinds; what was left out is said on stderr. ValueError when there is none."""
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    found = read(paths)
+    _say_what_was_left_out(found)
+    rows = [*found.rows, *found.drafts]
+    if not rows:
+        first = f"; the first: {found.left_out[0]}" if found.left_out else ""
+        count = len(found.left_out)
+        raise ValueError(f"{', '.join(map(str, paths))} holds no sound row, {count} lines left out{first}")
+    return rows
+
+
 def read_for_user(
     paths: Iterable[str | Path], wanted: Mapping[str, Any] | None = None, drafts: bool = False
 ) -> list[Row]:
@@ -121,11 +134,7 @@ def read_for_user(
     ``drafts``: those rows instead of language models'. ValueError when no row remains."""
     paths = list(paths)
     found = read(paths)
-    for line in found.left_out:
-        print(f"left out: {line}", file=sys.stderr)
-    if found.left_out:
-        count = len(found.rows) + len(found.drafts)
-        print(f"{len(found.left_out)} lines left out, {count} rows read", file=sys.stderr)
+    _say_what_was_left_out(found)
     mine, others = (found.drafts, found.rows) if drafts else (found.rows, found.drafts)
     if others:
         what, program = ("language models", "tables") if drafts else ("drafts", "drafts")
@@ -134,6 +143,14 @@ def read_for_user(
         kind = "row of a draft" if drafts else "row of a language model" if others else "sound row"
         raise ValueError(f"{', '.join(map(str, paths))} holds no {kind}")
     return select(mine, **(wanted or {}))
+
+
+def _say_what_was_left_out(found: Read) -> None:
+    for line in found.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if found.left_out:
+        count = len(found.rows) + len(found.drafts)
+        print(f"{len(found.left_out)} lines left out, {count} rows read", file=sys.stderr)
 
 
 def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:

@@ -4,21 +4,21 @@
 
 prints two tables for each comparison in the files: every arm's figures, and what they answer. Ratios name their
 denominator and are of all traffic, unless they say gradients; **bits** are those a parameter and step, both directions.
-**PPL** is the mean with half its 95 % interval, **change** that of PPL against the baseline seed by seed, with its 95 %
-interval. The **bar** is at least 2 times fewer bytes at no more than 1 % worse PPL (one-sided, 95 %). An arm is **best
-at its bits** where none with as few has a better PPL; perhaps, where one has, but not beyond chance.
+**PPL** is the mean over seeds with their standard deviation (sd) and the 95 % interval of the mean, **change** that of
+PPL against the baseline seed by seed, with its 95 % interval. The **bar** is at least 2 times fewer bytes at no more
+than 1 % worse PPL (one-sided, 95 %). An arm is **best at its bits** where none with as few has a better PPL; perhaps,
+where one has, but not beyond chance.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 
 from analysis.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.arms import Comparison, titles
-from analysis.changes import change_text
+from analysis.changes import change_text, summary_text
 from analysis.fairness import Judge, overall
 from analysis.finding import Finding
 from analysis.options import add_options, comparisons_of, rows_of
@@ -56,9 +56,9 @@ def comparison_table(
             _ratio(line.ratio_fp32),
             _ratio(line.ratio_bf16),
             _number(line.bits, ".2f"),
-            _number(line.tokens_per_s, ",.0f"),
+            _mean(line.tokens_per_s),
             "-" if line.communication is None else f"{100 * line.communication:.1f} %",
-            ppl_text(line.ppl),
+            summary_text(line.ppl, digits=1),
             change_text(line.change, digits=2, percent=True),
             "-" if line.bar == "baseline" else line.bar,
             str(len(line.runs.runs)),
@@ -85,17 +85,17 @@ def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str 
     return Table(title, ("arm", "bar", "bits", "best at its bits", "what is missing"), rows, left=(0, 1, 3, 4))
 
 
-def ppl_text(ppl: Summary) -> str:
-    """``789.5 ± 3.1``; infinite when a run failed."""
-    if math.isinf(ppl.mean):
-        return "∞"
-    return f"{ppl.mean:.1f}" if ppl.half is None else f"{ppl.mean:.1f} ± {ppl.half:.1f}"
-
-
 def _front(line: Line) -> str:
     return {"yes": "yes", "perhaps": f"perhaps, or {line.beaten_by}", "no": f"no: {line.beaten_by}"}.get(
         line.front, "-"
     )
+
+
+def _mean(summary: Summary | None) -> str:
+    """With the standard deviation alone: a machine's noise from run to run."""
+    if summary is None:
+        return "-"
+    return f"{summary.mean:,.0f}" + ("" if summary.std is None else f" (sd {summary.std:,.0f})")
 
 
 def _ratio(value: float | None) -> str:

@@ -74,7 +74,7 @@ def test_the_table_says_it() -> None:
     half = T * 0.01 / math.sqrt(3)
     assert made.rows[2] == [
         *("int8 + int8", "8.00", "16.00", "24.00", "4.00x", "2.00x"),
-        f"1.480 ± {T * 0.09 / math.sqrt(3):.3f}",
+        f"1.480 (sd 0.090), 95 % [{1.48 - T * 0.09 / math.sqrt(3):.3f}, {1.48 + T * 0.09 / math.sqrt(3):.3f}]",
         f"-0.020 [{-0.02 - half:+.3f}, {-0.02 + half:+.3f}]",
         *("3", "-"),
     ]

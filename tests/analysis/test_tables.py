@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from analysis.answers import Line, lines, what_is_missing
 from analysis.arms import comparisons
-from analysis.changes import change_text
+from analysis.changes import change_text, summary_text
 from analysis.fairness import findings
 from analysis.rows import Row
 from analysis.statistics import Paired, Summary
 from analysis.table_formats import Table, latex_escaped
-from analysis.tables import HEADS, answer_table, comparison_table, main, ppl_text
+from analysis.tables import HEADS, answer_table, comparison_table, main
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row, write
 
 EVERYTHING = [
@@ -43,7 +43,7 @@ def test_the_baseline_comes_first_and_then_the_ratio() -> None:
     assert cells["none"] | {"PPL": "?"} == dict(
         zip(
             HEADS,
-            ["none", "1.00x", "1.00x", "0.50x", "96.00", "10,000", "25.0 %", "?", "-", "-", "3", "-"],
+            ["none", "1.00x", "1.00x", "0.50x", "96.00", "10,000 (sd 0)", "25.0 %", "?", "-", "-", "3", "-"],
             strict=True,
         )
     )
@@ -124,8 +124,10 @@ def test_answers_are_sorted_by_what_they_say() -> None:
 
 
 def test_cells() -> None:
-    assert ppl_text(Summary(1, 789.47)) == "789.5"
-    assert ppl_text(Summary(3, 789.47, 1.0, 780.0, 800.0)) == "789.5 ± 10.0"
+    assert summary_text(Summary(1, 789.47), 1) == "789.5"
+    assert summary_text(Summary(3, 107.21, 1.06, 106.14, 108.33), 1) == "107.2 (sd 1.1), 95 % [106.1, 108.3]"
+    assert summary_text(Summary(3, math.inf), 1) == "∞"
+    assert summary_text(Summary(3, -math.inf), 1) == "-∞"
     assert change_text(Paired(1, 0.0123), 2, percent=True) == "+1.23 %"
     assert change_text(Paired(2, 0.0123, low=-0.001, high=0.02), 2, percent=True) == "+1.23 % [-0.10, +2.00]"
     assert change_text(Paired(2, -0.0123, low=-0.02, high=0.001), 3) == "-0.012 [-0.020, +0.001]"

@@ -1,0 +1,84 @@
+"""Results rows as a pandas DataFrame, or as a CSV file: one line a run, one column a field.
+
+    python -m analysis.frames results/results.jsonl --out rows.csv [--select COLUMN=VALUE ...]
+
+writes the rows for a spreadsheet or another program (without ``--out``, to the terminal), and
+
+    from analysis.frames import frame
+    runs = frame("results/results.jsonl", status="ok")
+    runs.groupby(["config.model", "arm"])["val_ppl"].agg(["mean", "std", "count"])
+
+gives them to a notebook. Fields that are objects become a column for each of their entries (``config.max_steps``,
+``bytes_compressed_by_op.all_gather``). A method's settings, and what is an object or a list within those, are JSON
+text, so that every cell is one value and rows can be grouped by it. ``arm`` is the label that reports use; ``file``
+and ``line`` say where a row stood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.arms import Arm, canonical
+from analysis.options import add_selection
+from analysis.rows import Row, parse_selection, read_all, select
+from fsdp_lab.user_errors import unix_pipes, user_errors
+
+_SETTINGS = ("compress_config", "param_compress_config")  # of a method: each has its own, and {} is a value
+
+
+def frame(paths: str | Path | Iterable[str | Path], **wanted: Any) -> pd.DataFrame:
+    """The sound rows of JSON-lines files, of language models and of drafts, in order.
+
+    ``wanted``: as `rows.select` takes it, ``seed=[1, 2]``. Columns have pandas's types that know a missing value
+    (``Int64``, ``Float64``, ``boolean``, ``string``). ValueError when a file cannot be read or no row is left."""
+    return frame_of(select(read_all(paths), **wanted))
+
+
+def frame_of(rows: Iterable[Row]) -> pd.DataFrame:
+    """The same of rows that have been read."""
+    return pd.DataFrame([_flat(row) for row in rows]).convert_dtypes()
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    """One line of the frame."""
+    cells: dict[str, Any] = {"file": str(row.file), "line": row.line, "arm": Arm.of(row).label}
+    for name, value in row.items():
+        if isinstance(value, dict) and name not in _SETTINGS:
+            cells |= {f"{name}.{key}": _cell(item) for key, item in value.items()}
+        else:
+            cells[name] = _cell(value)
+    return cells
+
+
+def _cell(value: Any) -> Any:
+    return canonical(value) if isinstance(value, dict | list) else value
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, flatten, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_selection(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="file to write; default: standard output")
+    options = parser.parse_args(argv)
+    with user_errors("frames"):
+        found = frame(options.file, **parse_selection(options.select))
+        try:
+            found.to_csv(options.out or sys.stdout, index=False)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise ValueError(f"--out: cannot write {options.out} ({error.strerror}); name another file") from None
+    if options.out is not None:
+        print(f"{options.out}: {len(found)} rows, {len(found.columns)} columns")
+    return 0
+
+
+if __name__ == "__main__":
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))
