@@ -42,9 +42,9 @@ class ByteStream:
         """The next `size` bytes; fewer only at the end of the file."""
         return self._advance(self._guard(lambda: self._file.read(size)))
 
-    def readline(self) -> bytes:
-        """The next line with its newline; empty at the end of the file."""
-        return self._advance(self._guard(self._file.readline))
+    def readline(self, limit: int = -1) -> bytes:
+        """The next line with its newline, or its first `limit` bytes; empty at the end of the file."""
+        return self._advance(self._guard(lambda: self._file.readline(limit)))
 
     @property
     def file_position(self) -> int:

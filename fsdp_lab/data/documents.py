@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.data.byte_stream import ByteStream
-from fsdp_lab.data.json_array import array_elements, byte_of_element
+from fsdp_lab.data.json_array import array_elements
+from fsdp_lab.data.json_decoder import DECODER, LARGEST, too_large, unusable
 
 BytesHook = Callable[[int], None]
 """Called with the bytes of the file (compressed ones for gzip) consumed so far."""
@@ -63,18 +64,20 @@ def _array(stream: ByteStream, skip: int) -> Iterator[Document]:
         if number < skip:
             continue
         try:
-            document = _document(element)
-        except ValueError as error:
-            reason = f"element {number:,} of the array {error}; it ends"
-            raise stream.error(reason, byte_of_element(stream.path, number)) from None
+            document = _document(element.value)
+        except (ValueError, RecursionError) as error:
+            reason = f"element {number:,} of the array {unusable(error)}; it begins"
+            raise stream.error(reason, element.start) from None
         yield document
 
 
 def _lines(stream: ByteStream, skip: int) -> Iterator[Document]:
     number = 0
     start = stream.offset
-    while line := stream.readline():
+    while line := stream.readline(LARGEST + 1):
         number += 1
+        if len(line) > LARGEST:
+            raise stream.error(f"line {number:,} {too_large()}", start)
         if line.strip() and (skip := skip - 1) < 0:
             yield _line(stream, line, number, start)
         start = stream.offset
@@ -82,13 +85,13 @@ def _lines(stream: ByteStream, skip: int) -> Iterator[Document]:
 
 def _line(stream: ByteStream, line: bytes, number: int, start: int) -> Document:
     try:
-        return _document(_DECODER.decode(line.decode("utf-8")))
+        return _document(DECODER.decode(line.decode("utf-8")))
     except UnicodeDecodeError as error:
         at, reason = error.start, f"is not UTF-8: {error.reason}"
     except json.JSONDecodeError as error:
         at, reason = len(error.doc[: error.pos].encode("utf-8")), f"is not one whole JSON object: {error.msg}"
     except (ValueError, RecursionError) as error:
-        at, reason = 0, str(error)
+        at, reason = 0, unusable(error)
     raise stream.error(f"line {number:,} {reason}", start + at)
 
 
@@ -110,10 +113,3 @@ def _document(element: Any) -> Document:
 def _json_type(value: Any) -> str:
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"is not one whole JSON object: {name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

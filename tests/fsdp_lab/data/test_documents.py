@@ -1,5 +1,7 @@
 import gzip
 import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fsdp_lab.data import documents, json_array
 from fsdp_lab.data.documents import Document, read_documents
 from fsdp_lab.data.errors import DataError
 
@@ -56,16 +59,23 @@ BROKEN: dict[str, tuple[bytes, int, str]] = {
     "white space": (b" \n\t ", 4, "only white space"),
     "neither array nor lines": (b'  "text"', 2, "expected a JSON array"),
     "utf-16": ("[]".encode("utf-16"), 0, "expected a JSON array"),
-    "array: syntax": (b"[" + GOOD + b', {"text": }]', 53, "unallowed token"),
-    "array: missing comma": (b"[" + GOOD + b"   " + GOOD + b"]", 45, "array element"),
+    "array: syntax": (b"[" + GOOD + b', {"text": }]', 53, "broken JSON: Expecting value"),
+    "array: missing comma": (b"[" + GOOD + b"   " + GOOD + b"]", 45, 'wants "," or "]" after'),
     "array: cut off": (b"[" + GOOD + b', {"text": "abc', 57, "cut off"),
-    "array: trailing": (b"[" + GOOD + b"] x", 44, "trailing garbage"),
-    "array: utf-8": (b"[" + GOOD + b', {"text": "a\xffb"}]', 55, "invalid bytes in UTF8"),
-    "array: NaN": (b'[{"text": "a", "x": NaN}]', 20, "invalid char"),
-    "array: no object": (b"[" + GOOD + b", 17]", 46, "element 1 of the array is a JSON number"),
-    "array: no text": (b"[" + GOOD + b', {"title": "x"}]', 57, 'needs a string "text", found nothing'),
-    "array: null text": (b'[{"text": null}]', 14, 'needs a string "text", found null'),
-    "array: title": (b'[{"text": "x", "title": 3}]', 25, 'needs a string "title" (or none), found number'),
+    "array: trailing": (b"[" + GOOD + b"] x", 44, "something follows the end of the array"),
+    "array: utf-8": (b"[" + GOOD + b', {"text": "a\xffb"}]', 55, "not UTF-8"),
+    "array: NaN": (b'[{"text": "a", "x": NaN}]', 1, "NaN is not JSON"),
+    "array: no object": (b"[" + GOOD + b", 17]", 44, "element 1 of the array is a JSON number"),
+    "array: no text": (b"[" + GOOD + b', {"title": "x"}]', 44, 'needs a string "text", found nothing'),
+    "array: null text": (b'[{"text": null}]', 1, 'needs a string "text", found null'),
+    "array: title": (b'[{"text": "x", "title": 3}]', 1, 'needs a string "title" (or none), found number'),
+    "array: nothing after": (b"[" + GOOD + b" ", 43, "the array is cut off after an element"),
+    "array: a comma too many": (b"[" + GOOD + b",]", 43, "broken JSON: Expecting value"),
+    "array: cut off in a word": (b'[{"text": tru', 10, "broken JSON: Expecting value"),
+    "array: lone surrogate": (b'[{"text": "\\ud800"}]', 1, "surrogates not allowed"),
+    "array: a long number": (b"[" + GOOD + b', {"x": ' + b"9" * 100_000 + b"}]", 44, "whole number of 100,000 digits"),
+    "array: nested too deep": (b'[{"x": ' + b"[" * 200_000, 1, "recursion"),
+    "lines: a long number": (b'{"text": "a", "x": -' + b"9" * 5000 + b"}", 0, "whole number of 5,001 digits"),
     "lines: syntax": (GOOD + b'\n{"text": }\n', 51, "line 2 is not one whole JSON object"),
     "lines: two on a line": (GOOD + GOOD, 41, "line 1 is not one whole"),
     "lines: cut off": (GOOD + b'\n\n{"text": "abc', 52, "line 3 is not one whole JSON object"),
@@ -106,7 +116,7 @@ def test_error_far_into_a_big_array_is_located_to_the_byte(tmp_path: Path) -> No
     path = tmp_path / "data"
     head = b"[" + b",".join([GOOD] * 20_000) + b","
     path.write_bytes(head + b'{"text": 5}' + b"," + GOOD + b"]")
-    with pytest.raises(DataError, match=rf"element 20,000 .*\(byte {len(head) + 10:,}\)"):
+    with pytest.raises(DataError, match=rf"element 20,000 .*\(byte {len(head):,}\)"):
         list(read_documents(path))
     path.write_bytes(head + b"!" + GOOD + b"]")
     with pytest.raises(DataError, match=rf"\(byte {len(head):,}\)"):
@@ -160,6 +170,45 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, lines: bool) -> None
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12 << 20 < path.stat().st_size
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_a_document_beyond_the_limit_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, array: bool
+) -> None:
+    for module in (json_array, documents):
+        monkeypatch.setattr(module, "LARGEST", 1 << 20)
+    path = tmp_path / "bomb.gz"
+    with gzip.open(path, "wb", 1) as file:  # 300 kB that become 64 MB
+        file.write(b'[{"text": "' if array else b'{"text": "')
+        for _ in range(64):
+            file.write(b"a" * (1 << 20))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"more than [0-9,]+ characters; split that document.*byte"):
+        list(read_documents(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 << 20
+
+
+@pytest.mark.parametrize("inner", ["9" * 100_000, "[" * 80_000 + "]" * 80_000])
+def test_a_hostile_array_kills_no_process_and_takes_no_memory(tmp_path: Path, inner: str) -> None:
+    path = tmp_path / "hostile.json"
+    path.write_text(f'[{{"text": "good"}}, {{"text": "x", "y": {inner}}}]')
+    program = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from fsdp_lab.data.documents import read_documents\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "try:\n"
+        "    list(read_documents(Path(sys.argv[1])))\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr  # a segmentation fault is a number below 0
+    assert str(path) in done.stdout
+    assert done.stdout.endswith("it begins (byte 19)\n")
 
 
 def test_one_huge_document_takes_linear_time(tmp_path: Path) -> None:
