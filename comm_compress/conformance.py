@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from comm_compress import simulate
+from comm_compress import nonfinite, simulate
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.registry import make
@@ -120,6 +120,21 @@ def what_is_not_finite_never_becomes_plausible(factory: Factory) -> None:
         inputs[-1][0, (2 * n) // 3] = bad
         results = simulate.reduce_scatter(factory(), inputs, states(world, n))
         assert not torch.isfinite(results[0].total).all(), f"{bad} became finite, n = {n}, world {world}"
+
+
+def what_is_not_finite_reaches_every_rank(factory: Factory) -> None:
+    """One NaN or infinity, in a single element of one rank's rows, makes the total of every rank not finite.
+
+    The rows are marked as the hooks mark them before they ask for a collective (`comm_compress.nonfinite.mark`).
+    """
+    for world, n, bad in itertools.product((2, 3), SIZES, (math.nan, math.inf, -math.inf)):
+        inputs = gradient(world, n)
+        inputs[0][-1, (2 * n) // 3] = bad
+        for rows in inputs:
+            nonfinite.mark(rows)
+        results = simulate.reduce_scatter(factory(), inputs, states(world, n))
+        blind = [rank for rank, result in enumerate(results) if torch.isfinite(result.total).all()]
+        assert not blind, f"ranks {blind} of {world} did not see rank 0's {bad}, n = {n}"
 
 
 def nothing_but_the_input_decides(factory: Factory) -> None:
@@ -255,6 +270,7 @@ GRADIENT_LAWS: list[Law] = [
     bytes_are_as_declared,
     zeros_stay_zero,
     what_is_not_finite_never_becomes_plausible,
+    what_is_not_finite_reaches_every_rank,
     nothing_but_the_input_decides,
     state_survives_a_round_trip,
     a_void_step_leaves_no_trace,

@@ -52,6 +52,11 @@ class HidesNaN(Broken):
         return super().encode(torch.nan_to_num(rows), state)
 
 
+class HidesNaNFromTheOthers(Broken):
+    def encode(self, rows: Tensor, state: State) -> Encoded:
+        return super().encode(torch.cat([rows[:1], torch.nan_to_num(rows[1:])]), state)
+
+
 class DrawsFromTheGlobalGenerator(Broken):
     def encode(self, rows: Tensor, state: State) -> Encoded:
         return super().encode(rows + 1e-3 * torch.randn_like(rows) * (rows != 0), state)
@@ -114,6 +119,7 @@ def losing() -> Compressor:
         (conformance.bytes_are_as_declared, MiscountsRows),
         (conformance.zeros_stay_zero, AddsAConstant),
         (conformance.what_is_not_finite_never_becomes_plausible, HidesNaN),
+        (conformance.what_is_not_finite_reaches_every_rank, HidesNaNFromTheOthers),
         (conformance.nothing_but_the_input_decides, DrawsFromTheGlobalGenerator),
         (conformance.nothing_but_the_input_decides, WritesToItsInput),
         (conformance.state_survives_a_round_trip, RemembersOutsideItsState),
