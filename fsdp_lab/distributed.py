@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from fsdp_lab import loopback
 from fsdp_lab.config import AnyTraining
 from fsdp_lab.link import Link, link_of_this_run
 from fsdp_lab.settings import ConfigError
@@ -69,11 +69,12 @@ class Ranks:
 def join(config: AnyTraining) -> Iterator[Ranks]:
     """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank.
 
+    Ranks that are all on this machine listen on its loopback address only.
+
     Virtual ranks are all in this process; ConfigError where there is another one, or an emulated link.
     """
     if "RANK" not in os.environ:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
     local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     link = link_of_this_run()
     if link is not None:  # its nodes are all this machine
@@ -85,15 +86,32 @@ def join(config: AnyTraining) -> Iterator[Ranks]:
     if virtual := config.run.virtual_ranks:
         _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timedelta(seconds=config.run.timeout_s)
-    )
+    timeout = timedelta(seconds=config.run.timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timeout, **_meeting(timeout))
     rank, world = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh(device.type, (world,))
     try:
         yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, played=virtual or 1)
     finally:
         dist.destroy_process_group()
+
+
+def _meeting(timeout: timedelta) -> dict[str, Any]:
+    """Where the ranks meet, as `init_process_group` takes it; nothing: in the store that the environment names."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if os.environ.get("LOCAL_WORLD_SIZE") != str(world):
+        return {}  # other machines take part
+    loopback.keep_on_this_machine()
+    if world == 1:
+        return {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not loopback.is_loopback(os.environ["MASTER_ADDR"]):
+        return {}  # torchrun keeps it; or an emulated network has one of its own
+    port = int(os.environ["MASTER_PORT"])
+    if rank == 0:
+        store = loopback.listening_store(port, timeout)
+    else:
+        store = dist.TCPStore(loopback.HOST, port, is_master=False, wait_for_workers=False, timeout=timeout)
+    return {"store": store, "rank": rank, "world_size": world}
 
 
 def _check_alone(virtual: int, processes: int, link: Link | None) -> None:
@@ -121,9 +139,3 @@ def agree(config: AnyTraining, ranks: Ranks) -> None:
                     for key in differing
                 ]
             )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,11 +4,13 @@
 
 Exits with the first failed rank's own code (2: the user's mistake), 1 when a rank was killed, and 143 when it was told
 to stop, by whichever signal. torchrun would say 1 in all these cases, and die of SIGUSR1 and SIGUSR2 while its ranks
-run on.
+run on. On one node nothing listens but on the loopback address (`fsdp_lab.loopback`); torchrun would open its store to
+the network.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -19,8 +21,9 @@ from argparse import Namespace
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import get_args_parser, run
+from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
+from fsdp_lab import loopback
 from fsdp_lab.exit_codes import PREEMPTED, USER_ERROR
 from fsdp_lab.processes import LAUNCHER
 from fsdp_lab.rank_environment import rank_environment
@@ -31,6 +34,8 @@ _STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 def main(argv: list[str]) -> int:
     """Run torchrun on its command line; returns the exit code."""
     arguments = get_args_parser().parse_args(["--signals-to-handle", _STOP_SIGNALS, *argv])
+    if _is_one_node(arguments):
+        _stay_on_this_machine(arguments)
     os.environ[LAUNCHER] = str(os.getpid())
     if arguments.nproc_per_node.isdecimal():
         os.environ.update(rank_environment(int(arguments.nproc_per_node)))
@@ -51,7 +56,27 @@ def main(argv: list[str]) -> int:
     except DistNetworkError as error:
         print(f"launch: {_network_trouble(str(error), arguments)}", file=sys.stderr)
         return USER_ERROR
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        print(f"launch: {_network_trouble(errno.errorcode[error.errno], arguments)}", file=sys.stderr)
+        return USER_ERROR
     return 0
+
+
+def _is_one_node(arguments: Namespace) -> bool:
+    """Are all ranks to be on this machine, and is that left to torch's own ways of meeting?"""
+    alone = arguments.standalone or parse_min_max_nnodes(arguments.nnodes)[1] == 1
+    return alone and (arguments.standalone or arguments.rdzv_backend in ("static", "c10d"))
+
+
+def _stay_on_this_machine(arguments: Namespace) -> None:
+    """The same launch, met on the loopback address, at the port that was asked for, if one was."""
+    named = str(arguments.rdzv_endpoint or "").rpartition(":")[2]
+    port = int(named) if named.isdecimal() else int(arguments.master_port or 0)
+    arguments.rdzv_endpoint = f"{loopback.HOST}:{0 if arguments.standalone else port}"
+    arguments.rdzv_backend, arguments.standalone = loopback.BACKEND, False
+    loopback.keep_on_this_machine()
 
 
 def _network_trouble(text: str, arguments: Namespace) -> str:

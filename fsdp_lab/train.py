@@ -1,6 +1,6 @@
 """Train a language model under FSDP2 with compressed collectives, measure it, and record the run.
 
-    torchrun --nproc-per-node=2 -m fsdp_lab.train --comm_compress topk --comm_config_json '{"ratio": 0.01}'
+    python -m fsdp_lab.launch --standalone --nproc-per-node=2 -m -- fsdp_lab.train --comm_compress topk
 
 `./run_safe_training.sh` does this with the environment it needs; `--help` lists every flag.
 """

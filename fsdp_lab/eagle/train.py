@@ -1,7 +1,7 @@
 """Train a draft for a target, on one or more ranks; measured, recorded and resumable as `fsdp_lab.train`.
 
     python -m fsdp_lab.eagle.train --target_dir DIR --data_path chats.jsonl --output_dir OUT
-    torchrun --nproc-per-node=2 -m fsdp_lab.eagle.train ... --comm_compress topk --comm_config_json '{"ratio": 0.01}'
+    python -m fsdp_lab.launch --standalone --nproc-per-node=2 -m -- fsdp_lab.eagle.train ... --comm_compress topk
 
 OUT/runs/NAME has the draft that serving engines load (`export`), the run's settings, curve and checkpoints;
 OUT/vocabulary.safetensors is reused by a later run into OUT.
