@@ -1,7 +1,7 @@
 """How methods are written in one line, and read again: ``topk ratio=0.01``, ``int4 hadamard + delta``.
 
     arm     = method ["+" method] {"," further}        gradients, then parameters
-    method  = name {setting}
+    method  = name {setting}  |  a JSON object such as {"method": "topk", "ratio": 0.01}
     setting = name  |  "no" name                       true, false
             | name "=" value
             | name "(" [method's name] {setting} ")"   settings inside a setting
@@ -87,6 +87,25 @@ def parse_label(text: str) -> Method:
 def parse_arm(text: str) -> Arm:
     """What ``text`` says of both directions. ValueError says what cannot be read, and where."""
     return _Reader(text).arm()
+
+
+def named(method: Mapping[str, Any]) -> Method:
+    """That of a mapping such as ``{"method": "topk", "ratio": 0.01}``, whose method may be a label with settings of
+    its own. ValueError: there is none, or a setting is said twice with two values."""
+    text = method.get("method")
+    if not isinstance(text, str):
+        raise ValueError(f"{dict(method)!r}: needs a 'method', and its name")
+    return with_settings(parse_label(text), {key: value for key, value in method.items() if key != "method"})
+
+
+def with_settings(method: Method, further: Mapping[str, Any]) -> Method:
+    """``method`` with ``further`` settings. ValueError: it says one of them itself, with another value."""
+    settings = dict(method.settings)
+    for key, value in further.items():
+        if key in settings and settings[key] != value:
+            raise ValueError(f"{method.name}: {key} is said twice, as {settings[key]!r} and as {value!r}")
+        settings[key] = value
+    return Method(method.name, settings)
 
 
 def spelled_out(value: Any) -> Any:
@@ -180,6 +199,9 @@ class _Reader:
         return Arm(methods[0], methods[1] if len(methods) > 1 else None, **further)
 
     def _method(self) -> Method:
+        if isinstance(self.now.value, dict):
+            name, settings = named(self._step().value)
+            return Method(name, settings)
         return Method(self._word("a method's name"), self._settings())
 
     def _settings(self) -> dict[str, Any]:
@@ -262,7 +284,7 @@ class _Reader:
     def _tokens(self) -> Iterator[_Token]:
         place, before = 0, ""
         while (place := len(self.text) - len(self.text[place:].lstrip())) < len(self.text):
-            if before == "=" and self.text[place] in "[{":
+            if (before == "=" and self.text[place] in "[{") or (before in ("", "+") and self.text[place] == "{"):
                 value, end = self._json(place)
                 yield _Token("json", self.text[place:end], value)
             else:

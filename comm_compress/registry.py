@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.entropy import EntropyCoded
 from comm_compress.feedback import ErrorFeedback, FeedbackConfig
-from comm_compress.labels import parse_label, spelled_out
+from comm_compress.labels import named, parse_label, spelled_out, with_settings
 from comm_compress.layers import ByLayer
 from comm_compress.policy import Sparing
 
@@ -135,16 +135,8 @@ def spelled(method: AnyMethod, config: Mapping[str, Any] | None = None) -> tuple
             f"{method!r}: must be a method's name, a label such as 'topk ratio=0.01', an object with a method and its "
             "settings, or what make built"
         )
-    own = {} if isinstance(method, str) else {key: value for key, value in method.items() if key != "method"}
-    text = method if isinstance(method, str) else method.get("method")
-    if not isinstance(text, str):
-        raise ValueError(f"{method!r}: needs a 'method', and its name")
-    name, settings = parse_label(text)
-    for further in (own, config or {}):
-        for key, value in further.items():
-            if key in settings and settings[key] != value:
-                raise ValueError(f"{name}: {key} is said twice, as {settings[key]!r} and as {value!r}")
-            settings[key] = value
+    said = parse_label(method) if isinstance(method, str) else named(method)
+    name, settings = with_settings(said, config or {})
     return name, {key: spelled_out(_plain(value)) for key, value in settings.items()}
 
 

@@ -60,9 +60,10 @@ def _command_line(words: Sequence[str]) -> list[str]:
         raise ValueError("no command; put it after --, for example: -- --comm_compress int8")
     if not words[0].startswith("--"):
         return list(words)
-    from fsdp_lab.cli import parse  # only this use needs the trainer's settings
+    from fsdp_lab.config import TrainConfig  # only this use needs the trainer's settings
+    from fsdp_lab.early import checked
 
-    parse(words)  # a wrong flag is one message here, not one a rank
+    checked(TrainConfig, words)  # a wrong flag is one message here, not one a rank
     return [sys.executable, "-m", "fsdp_lab.train", *words]
 
 

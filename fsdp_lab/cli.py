@@ -4,7 +4,8 @@
     python -m fsdp_lab.cli show -- --batch_size 4               # the resolved settings as YAML
     python -m fsdp_lab.cli get output_dir seed -- --seed 1      # single values, one a line, for shell scripts
 
-Takes a tenth of a second (no torch), so that launch scripts refuse a bad flag before they start any rank.
+`show` and a wrong flag take a tenth of a second (no torch). `check` and `get` also ask what else can be known before
+any rank is started (`fsdp_lab.early`): launch scripts refuse by them.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from fsdp_lab.config import TrainConfig
+from fsdp_lab.flags import Parser
 from fsdp_lab.settings import Config, ConfigError
 from fsdp_lab.specs import Spec, specs_of
 from fsdp_lab.strict import load_yaml
@@ -31,11 +33,23 @@ def parse(argv: Sequence[str]) -> TrainConfig:
 
 def parse_as(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
     """``parse`` for any ``Config`` (programs with other settings share these rules)."""
-    return config.of(**given_by(config, argv, prog))
+    values, complaints = read(config, argv, prog)
+    parts, further = config.parts(values)
+    if complaints or further:
+        raise ConfigError(complaints + further)
+    return config(**parts)
 
 
 def given_by(config: type[Config], argv: Sequence[str], prog: str) -> dict[str, Any]:
     """Only those settings that ``argv`` says, file included, by name; else like `parse_as`."""
+    values, complaints = read(config, argv, prog)
+    if complaints:
+        raise ConfigError(complaints)
+    return values
+
+
+def read(config: type[Config], argv: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
+    """The same settings, and what is wrong with flags and file; what can be read is read nevertheless."""
     if not {"-h", "--help"}.isdisjoint(argv):
         _parser(config, prog, nargs=None).print_help()
         raise SystemExit(0)
@@ -44,12 +58,10 @@ def given_by(config: type[Config], argv: Sequence[str], prog: str) -> dict[str, 
     file = vars(given).pop("config", None)
     values = _from_file(file, config.specs(), complaints) if file is not None else {}
     values |= _from_flags(vars(given), config.specs(), complaints)
-    if complaints:
-        raise ConfigError(complaints)
-    return values
+    return values, complaints
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError([message])
 
@@ -59,8 +71,11 @@ def _parser(config: type[Config], prog: str, nargs: str | None) -> _Parser:
 
     With ``nargs="?"`` argparse lets a missing value pass, so that it is reported with all other mistakes.
     """
-    usage = f"{prog} [--config FILE.yaml] [--FLAG VALUE]..."
-    epilog = "A true|false flag may also be given as --FLAG and --no_FLAG. Flags win over the file."
+    usage = f"python -m {prog} [--config FILE.yaml] [--FLAG VALUE]..."
+    epilog = (
+        "A true|false flag may also be given as --FLAG and --no_FLAG. Flags win over the file. Dashes are as good as "
+        "underscores."
+    )
     parser = _Parser(prog=prog, usage=usage, epilog=epilog, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser.add_argument(
         "--config",
@@ -164,13 +179,18 @@ def _shown(value: Any) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Runs ``check``, ``show`` or ``get NAMES...`` on the flags after ``--``; returns the exit code."""
+    from fsdp_lab.early import checked  # which reads flags by this file
+
     words = list(argv)
+    if words[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     split = words.index("--") if "--" in words else len(words)
     command, flags = words[:split], words[split + 1 :]
     with user_errors("settings"):
         if command[:1] not in (["check"], ["show"], ["get"]):
             raise ValueError("wants check, show or get NAMES..., then -- and the flags")
-        config = parse(flags)
+        config = parse(flags) if command[0] == "show" else checked(TrainConfig, flags)
         values = config.resolved()
         unknown = [name for name in command[1:] if name not in values]
         if unknown:

@@ -9,49 +9,17 @@ from typing import Any
 
 import comm_compress as cc
 from fsdp_lab.config import CommConfig
+from fsdp_lab.methods import of_gradients, of_parameters
 from fsdp_lab.models import Sharded
 from fsdp_lab.profiling import OPS, Op, OpTraffic
 from fsdp_lab.wire_check import Claim
-
-
-def check_compression(config: CommConfig) -> None:
-    """ValueError when a method or its settings make no sense; cheap, before anything is built."""
-    _gradients(config)
-    _parameters(config)
-
-
-def _gradients(config: CommConfig) -> cc.Compressor | None:
-    made = _make("comm_compress", config.comm_compress, config.comm_config_json)
-    if made is not None and not made.for_gradients:
-        raise ValueError(f"comm_compress: {made.name} is for parameters only; use it as param_compress")
-    return made
-
-
-def _parameters(config: CommConfig) -> cc.Compressor | None:
-    made = _make("param_compress", config.param_compress, config.param_config_json)
-    if made is not None and not made.for_parameters:
-        fitting = ", ".join(
-            name for name in cc.available()[1:] if (c := cc.make(name)) is not None and c.for_parameters
-        )
-        raise ValueError(
-            f"param_compress: {made.name} with these settings does not bring every parameter back, the same at every "
-            f"gather; those that do: {fitting}"
-        )
-    return made
-
-
-def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | None:
-    try:
-        return cc.make(name, settings)
-    except ValueError as error:
-        raise ValueError(f"{flag}: {error}") from None
 
 
 class Communication:
     """FSDP2's traffic, each direction either compressed and counted by our hooks, or left to FSDP2 and observed."""
 
     def __init__(self, model: Sharded[Any], config: CommConfig, seed: int) -> None:
-        gradients, parameters = _gradients(config), _parameters(config)
+        gradients, parameters = of_gradients(config), of_parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
         self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
         self.stock = model.stock_traffic()

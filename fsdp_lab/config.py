@@ -4,13 +4,15 @@ A field here is the flag of the same name and the YAML key of the same name (``c
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fsdp_lab.settings import Config, Settings, setting
-from fsdp_lab.specs import Spec
+from fsdp_lab import method_flags
+from fsdp_lab.settings import Config, ConfigError, Settings, setting
+from fsdp_lab.specs import Spec, specs_of
 
 _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=,@- only (it names a folder)")
 
@@ -20,7 +22,9 @@ class DataConfig(Settings):
     """Where the tokens come from."""
 
     data_path: str | None = setting(
-        None, "JSON array or JSON lines of {id, title, text}, also .gz; none: the embedded Wikipedia corpus"
+        None,
+        "JSON array or JSON lines of {id, title, text}, also .gz; none: the embedded Wikipedia corpus",
+        exists=("file",),
     )
     data_mix: dict[str, Any] = setting(  # noqa: RUF009 - a new dict each
         {},
@@ -48,7 +52,9 @@ class ModelConfig(Settings):
         "preset (gpt2-nano, gpt2, qwen3-0.6b, llama-3.2-1b, ...: docs/models.md); none: gpt2-nano without a GPU, "
         "gpt2-62m with one",
     )
-    model_dir: str | None = setting(None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3 or Llama to start from")
+    model_dir: str | None = setting(
+        None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3 or Llama to start from", exists=("folder",)
+    )
     vocab_size: int | None = setting(
         None,
         "ids of GPT-2's tokenizer to train with: fewer keep its first merges only; none: the preset's (gpt2-mini, "
@@ -100,15 +106,35 @@ class OptimConfig(Settings):
 class CommConfig(Settings):
     """What is compressed on its way between ranks, and how."""
 
-    comm_compress: str = setting("int8", "gradient compression method (none: stock FSDP2, no hook at all)")
+    comm_compress: str = setting(
+        "int8",
+        'gradient compression method, also with settings, "topk ratio=0.01", and with the parameters\' method, "int4 '
+        'hadamard + delta" (none: stock FSDP2, no hook at all)',
+        method=True,
+    )
     comm_config_json: dict[str, Any] = setting({}, "the method's own settings")  # noqa: RUF009 - a new dict each
-    param_compress: str = setting("none", "compression method of the parameter all-gather")
+    param_compress: str = setting("none", "compression method of the parameter all-gather", method=True)
     param_config_json: dict[str, Any] = setting({}, "the parameter method's own settings")  # noqa: RUF009
     comm_dtype: str = setting("fp32", "dtype that FSDP2 reduces gradients in", choices=("fp32", "bf16", "fp16"))
     fsdp_prefetch: int = setting(
         1, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0
     )
     fsdp_reshard: bool = setting(True, "free the full parameters after forward, gather them again for backward")
+
+    @classmethod
+    def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Labels taken apart: names in comm_compress and param_compress, settings beside them."""
+        found, complaints = method_flags.spelled_out(values)
+        if complaints:
+            raise ConfigError(complaints)
+        return found
+
+    def __post_init__(self) -> None:
+        given = {spec.name: getattr(self, spec.name) for spec in specs_of(type(self))}
+        changed = {spec.name for spec in specs_of(type(self)) if given[spec.name] != spec.default}
+        for name, value in self.said({name: given[name] for name in changed}).items():
+            object.__setattr__(self, name, value)
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -171,6 +197,7 @@ class RunConfig(Settings):
         "auto",
         "auto: go on with an unfinished run of this name that has checkpoints; never; or the folder of a checkpoint",
         affects_training=False,
+        exists=("folder", "auto", "never"),
     )
     resume_resharded: bool = setting(
         False, "resume on another number of ranks: not bit for bit (docs/checkpoints.md)", affects_training=False
@@ -257,6 +284,12 @@ class TrainConfig(Config):
     def program(self) -> str:
         """Which module trains with these settings."""
         return "fsdp_lab.train"
+
+    def conflicts(self) -> list[str]:
+        """Settings that do not go together, as far as can be said without knowing of GPUs."""
+        from fsdp_lab.conflicts import conflicts  # which is about this class
+
+        return conflicts(self, has_gpu=False)
 
     def tokens_per_step(self, world: int) -> int:
         """Tokens of ``world`` ranks in one optimizer step, once the settings are resolved."""

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from fsdp_lab.config import DataConfig, TrainConfig
+from fsdp_lab.config import DataConfig, ModelConfig, TrainConfig
+from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.shares import shares
 from fsdp_lab.settings import ConfigError
 
 
-def check_virtual(config: TrainConfig, has_gpu: bool) -> None:
-    """ConfigError naming every setting that virtual ranks have no use for or cannot do."""
+def conflicts(config: TrainConfig, has_gpu: bool) -> list[str]:
+    """A complaint for each two settings that exclude each other, and for weights that are none."""
+    return [*_of_virtual_ranks(config, has_gpu), *_of_data(config.data), *_of_model(config.model)]
+
+
+def check_data(data: DataConfig) -> None:
+    """ConfigError for two answers to where the text comes from, and for weights that are none."""
+    if complaints := _of_data(data):
+        raise ConfigError(complaints)
+
+
+def _of_virtual_ranks(config: TrainConfig, has_gpu: bool) -> list[str]:
+    """Every setting that virtual ranks have no use for or cannot do."""
     if not config.run.virtual_ranks:
-        return
+        return []
     wrong = {
         "virtual_ranks: 1 virtual rank is a real one; give 2 or more, or 0": config.run.virtual_ranks == 1,
         "mixed_precision: virtual ranks compute in float32; give no": config.model.mixed_precision == "bf16"
@@ -20,12 +32,20 @@ def check_virtual(config: TrainConfig, has_gpu: bool) -> None:
         "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
         "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
     }
-    if complaints := [complaint for complaint, is_so in wrong.items() if is_so]:
-        raise ConfigError(complaints)
+    return [complaint for complaint, is_so in wrong.items() if is_so]
 
 
-def check_data(data: DataConfig) -> None:
-    """ConfigError for two answers to where the text comes from; DataError for weights that are none."""
+def _of_data(data: DataConfig) -> list[str]:
     if data.data_mix and data.data_path is not None:
-        raise ConfigError(["data_path, data_mix: give one of them (a mix names its own paths)"])
-    shares(data.data_mix)
+        return ["data_path, data_mix: give one of them (a mix names its own paths)"]
+    try:
+        shares(data.data_mix)
+    except DataError as error:
+        return [str(error)]
+    return []
+
+
+def _of_model(model: ModelConfig) -> list[str]:
+    if model.model_dir is not None and model.vocab_size is not None:
+        return ["vocab_size: model_dir brings its own tokenizer; leave vocab_size out"]
+    return []

@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from fsdp_lab.cli import parse_as
 from fsdp_lab.config import TrainConfig
+from fsdp_lab.early import checked
 from fsdp_lab.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
 from fsdp_lab.preempt import Preempted, RankLostError
 from fsdp_lab.processes import end_with_launcher
@@ -38,7 +38,7 @@ def run_training(train: Callable[[C], Any], config: type[C], program: str) -> No
     first = os.environ.get("RANK", "0") == "0"
     code = OK
     try:
-        train(parse_as(config, sys.argv[1:], program))
+        train(checked(config, sys.argv[1:], program))
     except ValueError as error:
         code = USER_ERROR
         if first:

@@ -24,9 +24,13 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
 from fsdp_lab import loopback
+from fsdp_lab.config import TrainConfig
+from fsdp_lab.early import checked
 from fsdp_lab.exit_codes import PREEMPTED, USER_ERROR
 from fsdp_lab.processes import LAUNCHER
 from fsdp_lab.rank_environment import rank_environment
+from fsdp_lab.settings import Config
+from fsdp_lab.user_errors import user_errors
 
 _STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 
@@ -34,6 +38,7 @@ _STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 def main(argv: list[str]) -> int:
     """Run torchrun on its command line; returns the exit code."""
     arguments = get_args_parser().parse_args(["--signals-to-handle", _STOP_SIGNALS, *argv])
+    _refuse_early(arguments.training_script, arguments.training_script_args)
     if _is_one_node(arguments):
         _stay_on_this_machine(arguments)
     os.environ[LAUNCHER] = str(os.getpid())
@@ -77,6 +82,21 @@ def _stay_on_this_machine(arguments: Namespace) -> None:
     arguments.rdzv_endpoint = f"{loopback.HOST}:{0 if arguments.standalone else port}"
     arguments.rdzv_backend, arguments.standalone = loopback.BACKEND, False
     loopback.keep_on_this_machine()
+
+
+def _refuse_early(module: str, flags: list[str]) -> None:
+    """What our trainers can know to be wrong costs no start of a rank: one message and exit code 2."""
+    config: type[Config]
+    if module == "fsdp_lab.train":
+        config = TrainConfig
+    elif module == "fsdp_lab.eagle.train":
+        from fsdp_lab.eagle.config import EagleConfig  # with all of drafts
+
+        config = EagleConfig
+    else:
+        return
+    with user_errors(module):
+        checked(config, flags, module)
 
 
 def _network_trouble(text: str, arguments: Namespace) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsdp_lab import shapes
 from fsdp_lab.config import TrainConfig
-from fsdp_lab.conflicts import check_data, check_virtual
+from fsdp_lab.conflicts import conflicts
 from fsdp_lab.settings import ConfigError
 
 
@@ -51,25 +52,30 @@ PRESETS = {
 _LOADED = Preset(512, 8, 1e-4, 20, None)  # weights from a folder
 
 
+def unknown_preset(name: str) -> str:
+    """What to say of a model that no preset is of; empty when there is one."""
+    if name in PRESETS:
+        return ""
+    close = difflib.get_close_matches(name, PRESETS, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"model: no preset {name!r}{hint}; known: {', '.join(PRESETS)} (or --model_dir for saved weights)"
+
+
 def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
     """``config`` with nothing left open: the preset chosen, and its defaults where the user gave none.
 
     max_steps is the preset's only when the user gave neither max_steps nor num_epochs.
     Raises ValueError for an unknown preset, and for settings that do not go together.
     """
-    check_virtual(config, has_gpu)
-    check_data(config.data)
+    if complaints := conflicts(config, has_gpu):
+        raise ConfigError(complaints)
     model, data, optim = config.model, config.data, config.optim
     if model.model_dir is None:
         name = model.model or ("gpt2-62m" if has_gpu else "gpt2-nano")
-        if name not in PRESETS:
-            raise ValueError(
-                f"model: no preset {name!r}; known: {', '.join(PRESETS)} (or --model_dir for saved weights)"
-            )
+        if complaint := unknown_preset(name):
+            raise ValueError(complaint)
         preset = PRESETS[name]
         model = replace(model, model=name, vocab_size=model.vocab_size or preset.vocab_size)
-    elif model.vocab_size is not None:
-        raise ConfigError(["vocab_size: model_dir brings its own tokenizer; leave vocab_size out"])
     else:
         preset = _LOADED
     steps_open = optim.max_steps is None and optim.num_epochs is None

@@ -25,13 +25,14 @@ import torch
 from fsdp_lab import faults, peak, results
 from fsdp_lab.checkpoint import may_resume
 from fsdp_lab.clock import StepClock
-from fsdp_lab.comm import Communication, check_compression
+from fsdp_lab.comm import Communication
 from fsdp_lab.config import AnyTraining, default_run_name
 from fsdp_lab.curve import Curve
 from fsdp_lab.distributed import Ranks, agree, join
 from fsdp_lab.ending import Ending
 from fsdp_lab.evaluate import Evaluation
 from fsdp_lab.goals import Goals
+from fsdp_lab.methods import check_compression
 from fsdp_lab.optim import StepOutcome
 from fsdp_lab.preempt import RankLostError
 from fsdp_lab.profile_report import read_profile

@@ -28,6 +28,11 @@ class ConfigError(ValueError):
 class Settings:
     """One group of settings; a subclass is a frozen dataclass of ``setting`` fields, checked when it is built."""
 
+    @classmethod
+    def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``values``, those that were given by name, stand for; ConfigError where they contradict each other."""
+        return dict(values)
+
     def __post_init__(self) -> None:
         complaints = []
         for spec in specs_of(type(self)):
@@ -59,18 +64,27 @@ class Config:
     @classmethod
     def of(cls, **values: Any) -> Self:
         """A config from flat names: ``TrainConfig.of(batch_size=4)``. ConfigError for what does not fit."""
-        unknown = values.keys() - cls.specs().keys()
-        if unknown:
-            raise ConfigError([f"{name}: no such setting" for name in sorted(unknown)])
-        parts, complaints = {}, []
-        for name, group in cls.groups().items():
-            try:
-                parts[name] = group(**{s.name: values[s.name] for s in specs_of(group) if s.name in values})
-            except ConfigError as error:
-                complaints += error.complaints
+        parts, complaints = cls.parts(values)
         if complaints:
             raise ConfigError(complaints)
         return cls(**parts)
+
+    @classmethod
+    def parts(cls, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The groups that flat ``values`` make, by field name, and complaints; a group with a complaint is left out."""
+        unknown = values.keys() - cls.specs().keys()
+        parts, complaints = {}, [f"{name}: no such setting" for name in sorted(unknown)]
+        for name, group in cls.groups().items():
+            try:
+                given = {s.name: values[s.name] for s in specs_of(group) if s.name in values}
+                parts[name] = group(**group.said(given))
+            except ConfigError as error:
+                complaints += error.complaints
+        return parts, complaints
+
+    def conflicts(self) -> list[str]:
+        """What is wrong with settings that are fine each by itself: a complaint each. A subclass knows."""
+        return []
 
     def resolved(self) -> dict[str, Any]:
         """Every setting and its value, flat, in the order they are written."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fsdp_lab.method_flags import text_of
 from fsdp_lab.strict import load_json
 
 _NOUNS = {int: "a whole number", float: "a number", str: "some text", bool: "true or false", dict: "a JSON object"}
@@ -25,10 +26,12 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 def setting(default: Any, help: str, *, affects_training: bool = True, **limits: Any) -> Any:
     """A dataclass field with its help text.
 
-    ``limits`` are any of at_least, above, at_most, below (numbers), choices (texts) and pattern (a regular expression
-    and its description). A setting with ``affects_training=False`` is left out of the config's digest.
+    ``limits`` are any of at_least, above, at_most, below (numbers), choices (texts), pattern (a regular expression
+    and its description), method (a text that names one: an object with a method and its settings will do) and exists
+    ("file" or "folder", which has to be there when a run starts, and words that are no path). A setting with
+    ``affects_training=False`` is left out of the config's digest.
     """
-    unknown = limits.keys() - {*_COMPARE, "choices", "pattern"}
+    unknown = limits.keys() - {*_COMPARE, "choices", "pattern", "method", "exists"}
     assert not unknown, f"no such limit: {unknown}"
     metadata = {"help": help, "affects_training": affects_training, "limits": limits}
     if isinstance(default, dict):
@@ -75,6 +78,8 @@ class Spec:
             value = _BOOLEANS.get(value.lower(), value)
         if self.base is float and type(value) is int:
             value = float(value)
+        if "method" in self.limits:
+            value = text_of(value)
         if type(value) is not self.base or not self._within(value):
             raise ValueError(f"wants {self.wanted}")
         return value

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.sweeps.words import checked_settings, unknown
-from fsdp_lab.comm import check_compression
 from fsdp_lab.config import CommConfig
+from fsdp_lab.methods import check_compression
 from fsdp_lab.specs import specs_of
 
 DIRECTIONS = {"gradients": ("comm_compress", "comm_config_json"), "parameters": ("param_compress", "param_config_json")}

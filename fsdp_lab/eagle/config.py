@@ -14,9 +14,11 @@ from fsdp_lab.settings import Config, ConfigError, Settings, setting
 class EagleSettings(Settings):
     """Which draft, of what target, on what, and how it is judged."""
 
-    target_dir: str | None = setting(None, "folder of the target model")
-    data_path: str | None = setting(None, "JSON lines of conversations, best with answers of the target's own")
-    draft_dir: str | None = setting(None, "folder of a draft to go on from, with its vocabulary")
+    target_dir: str | None = setting(None, "folder of the target model", exists=("folder",))
+    data_path: str | None = setting(
+        None, "JSON lines of conversations, best with answers of the target's own", exists=("file",)
+    )
+    draft_dir: str | None = setting(None, "folder of a draft to go on from, with its vocabulary", exists=("folder",))
     draft_vocab_size: int = setting(16000, "tokens that the draft knows (at most the target's)", at_least=1)
     max_length: int = setting(2048, "tokens of a conversation that are kept", at_least=4)
     steps_ahead: int = setting(7, "length of the training-time test", at_least=1)
@@ -33,7 +35,9 @@ class EagleSettings(Settings):
     )
     features_gb: float = setting(20.0, "GB (1e9) of files in it at most", above=0, affects_training=False)
     eval_data: str | None = setting(
-        None, "JSON lines of held-out conversations: the draft that decodes them in the fewest passes is kept"
+        None,
+        "JSON lines of held-out conversations: the draft that decodes them in the fewest passes is kept",
+        exists=("file",),
     )
     eval_prompts: int = setting(16, "first questions of eval_data that are answered", at_least=1)
     eval_max_new_tokens: int = setting(64, "tokens of such an answer at most", at_least=2)
@@ -63,7 +67,11 @@ class DraftOptimConfig(OptimConfig):
 class DraftCommConfig(CommConfig):
     """What is compressed on its way between ranks, and how."""
 
-    comm_compress: str = setting("none", "gradient compression method (none: stock FSDP2, no hook at all)")
+    comm_compress: str = setting(
+        "none",
+        'gradient compression method, also with settings, "topk ratio=0.01" (none: stock FSDP2, no hook at all)',
+        method=True,
+    )
     fsdp_reshard: bool = setting(True, "shard_target: free a block's parameters after forward")
 
 
@@ -99,6 +107,10 @@ class EagleConfig(Config):
         """Which module trains with these settings."""
         return "fsdp_lab.eagle.train"
 
+    def conflicts(self) -> list[str]:
+        """What is missing, and what a draft has no use for."""
+        return _conflicts(self)
+
     def row(self) -> dict[str, Any]:
         """What a results row says of the settings: of every run, so that none is taken for a language model's."""
         own = {"model": self.trained, "draft_target": self.eagle.target_dir, "max_length": self.eagle.max_length}
@@ -107,6 +119,11 @@ class EagleConfig(Config):
 
 def check(config: EagleConfig) -> None:
     """ConfigError for what is missing, and for what a draft has no use for."""
+    if complaints := config.conflicts():
+        raise ConfigError(complaints)
+
+
+def _conflicts(config: EagleConfig) -> list[str]:
     eagle, run = config.eagle, config.run
     wrong = {
         "target_dir: missing; give the target's folder": eagle.target_dir is None,
@@ -121,5 +138,4 @@ def check(config: EagleConfig) -> None:
         "target_ppl, ppl_at_s: a draft has no perplexity; leave them out": (run.target_ppl, run.ppl_at_s)
         != (None, None),
     }
-    if complaints := [complaint for complaint, is_so in wrong.items() if is_so]:
-        raise ConfigError(complaints)
+    return [complaint for complaint, is_so in wrong.items() if is_so]

@@ -32,6 +32,8 @@ def values_of(spec: Spec) -> st.SearchStrategy[Any]:
     high = spec.limits.get("at_most", spec.limits.get("below", low + 1000))
     if "choices" in spec.limits:
         return st.sampled_from(spec.limits["choices"])
+    if "method" in spec.limits:
+        return st.from_regex("[a-z][a-z0-9_]{0,6}", fullmatch=True)  # labels are taken apart: test_method_flags.py
     if "pattern" in spec.limits:
         return st.from_regex(spec.limits["pattern"][0], fullmatch=True)
     by_type: dict[type, st.SearchStrategy[Any]] = {
@@ -94,6 +96,14 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
     assert (config.run.seed, config.optim.batch_size, config.optim.num_epochs) == (7, 5, None)
 
 
+def test_dashes_are_as_good_as_underscores() -> None:
+    flags = ["--batch-size=8", "--max-length", "64", "--no-tensorboard", "--comm-config_json", '{"a-b": "--c-d"}']
+    config = parse(flags)
+    assert (config.optim.batch_size, config.data.max_length, config.run.tensorboard) == (8, 64, False)
+    assert config.comm.comm_config_json == {"a-b": "--c-d"}
+    assert "--batch-sice: no such flag; did you mean --batch_size?" in complaints("--batch-sice=8")
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -142,7 +152,6 @@ def test_a_method_config_is_a_mapping_in_yaml_and_json_on_the_command_line(tmp_p
         (["--comm_dtype", "fp8"], ["fp32, bf16, fp16"]),
         (["--no_compile=true"], ["no_compile"]),
         (["--batch", "8"], ["--batch: no such flag", "--batch_size"]),
-        (["--batch-size=8"], ["--batch_size"]),
         (["stray"], ["'stray'"]),
         (["--comm_config_json", '{"a": NaN}'], ["NaN"]),
         (["--comm_config_json", '{"a": 1e999}'], ["1e999"]),

@@ -1,0 +1,68 @@
+"""What can be known to be wrong before any rank is started: all of it at once, without torch where no method is named.
+
+Ranks take 14 seconds to import, join and agree; a misspelled method, preset or path should cost none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fsdp_lab.cli import read
+from fsdp_lab.config import CommConfig, DataConfig, ModelConfig
+from fsdp_lab.settings import Config, ConfigError
+from fsdp_lab.specs import Spec
+
+C = TypeVar("C", bound=Config)
+
+
+def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
+    """As `fsdp_lab.cli.parse_as`, for who is about to run: also methods, presets, paths, and what does not go together.
+
+    ConfigError lists all complaints, those about the flags themselves among them.
+    """
+    values, complaints = read(config, argv, prog)
+    parts, further = config.parts(values)
+    complaints += further + _missing(values, config.specs())
+    for part in parts.values():
+        complaints += _of_part(part)
+    if parts.keys() == config.groups().keys():
+        complaints += config(**parts).conflicts()
+    if complaints:
+        raise ConfigError(complaints)
+    return config(**parts)
+
+
+def _of_part(part: Any) -> list[str]:
+    if isinstance(part, CommConfig):
+        return _methods(part)
+    if isinstance(part, ModelConfig) and part.model is not None and part.model_dir is None:
+        from fsdp_lab.presets import unknown_preset
+
+        return [complaint] if (complaint := unknown_preset(part.model)) else []
+    if isinstance(part, DataConfig):
+        lacking = [name for name in part.data_mix if name != "embedded" and not Path(name).exists()]
+        return [f"data_mix: {name} is not there" for name in lacking]
+    return []
+
+
+def _methods(comm: CommConfig) -> list[str]:
+    """What the registry says of both methods; the default ones need no asking, which would import torch."""
+    names = ("comm_compress", "comm_config_json", "param_compress", "param_config_json")
+    usual = type(comm)()
+    if all(getattr(comm, name) in (getattr(usual, name), "none") for name in names):
+        return []
+    from fsdp_lab.methods import complaints_about
+
+    return complaints_about(comm)
+
+
+def _missing(values: Mapping[str, Any], specs: Mapping[str, Spec]) -> list[str]:
+    found = []
+    for name, value in values.items():
+        kind, *words = specs[name].limits.get("exists", ("", value)) if name in specs else ("", value)
+        path = Path(value) if isinstance(value, str) and value not in words else None
+        if path is not None and not (path.is_dir() if kind == "folder" else path.exists()):
+            found.append(f"{name}: {f'no folder {path}' if kind == 'folder' else f'{path} is not there'}")
+    return found

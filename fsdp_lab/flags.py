@@ -1,0 +1,57 @@
+"""Command lines of our programs: argparse, with a usage that can be typed, and dashes as good as underscores."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse.ArgumentParser` to which ``--dry-run`` is ``--dry_run``, and that says which flag was perhaps meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, after `with_known_dashes`."""
+        words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(with_known_dashes(words, self._option_string_actions), namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; exit code 2 for a flag that there is not."""
+        found, extras = self.parse_known_args(args, namespace)
+        if extras:
+            self.error(
+                "; ".join(f"{word}: no such flag{closest(word, self._option_string_actions)}" for word in extras)
+            )
+        return found
+
+
+def program(module: str, text: str | None, **options: Any) -> Parser:
+    """The parser of ``python -m module``; ``text``: its docstring, shown as it is. ``options`` are argparse's."""
+    form = argparse.RawDescriptionHelpFormatter
+    return Parser(prog=f"python -m {module}", description=text, formatter_class=form, **options)
+
+
+def with_known_dashes(words: Sequence[str], known: Iterable[str]) -> list[str]:
+    """``words`` with flags written as in ``known``, whether they have dashes or underscores inside.
+
+    Words after ``--`` are another program's.
+    """
+    written = {_folded(flag): flag for flag in known}
+    split = words.index("--") if "--" in words else len(words)
+    return [_as_known(word, written) for word in words[:split]] + list(words[split:])
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean --batch_size?``, or nothing where no flag is like it."""
+    flag = word.partition("=")[0]
+    close = difflib.get_close_matches(_folded(flag), [f for f in known if f.startswith("--")], n=1)
+    return f"; did you mean {close[0]}?" if close and flag.startswith("-") else ""
+
+
+def _as_known(word: str, written: dict[str, str]) -> str:
+    flag, equals, value = word.partition("=")
+    return f"{written.get(_folded(flag), flag)}{equals}{value}" if flag.startswith("--") else word
+
+
+def _folded(flag: str) -> str:
+    return flag[:2] + flag[2:].replace("-", "_")

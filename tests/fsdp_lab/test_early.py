@@ -1,0 +1,106 @@
+"""What is refused before any rank is started, by whatever starts ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsdp_lab import launch
+from fsdp_lab.cli import main
+from fsdp_lab.config import TrainConfig
+from fsdp_lab.early import checked
+from fsdp_lab.settings import ConfigError
+
+WRONG = [
+    (["--comm_compress", "topq"], "comm_compress: unknown compression method 'topq' (did you mean 'topk'?)"),
+    (["--comm_config_json", '{"blocksize": 64}'], "comm_compress: int8: unknown key 'blocksize' (did you mean"),
+    (["--comm_compress", "topk ratio=7"], "comm_compress: topk: ratio = 7.0: must be above 0 and at most 1"),
+    (["--comm_compress", "delta"], "comm_compress: delta is for parameters only"),
+    (["--param_compress", "topk"], "param_compress: topk with these settings does not bring every parameter back"),
+    (["--param_compress", "int9"], "param_compress: unknown compression method 'int9' (did you mean 'int8'?)"),
+    (["--model", "gpt2-nanno"], "model: no preset 'gpt2-nanno' (did you mean gpt2-nano?)"),
+    (["--data_path", "no/such.json"], "data_path: no/such.json is not there"),
+    (["--data_mix", '{"embedded": 1, "no/such.json": 1}'], "data_mix: no/such.json is not there"),
+    (["--model_dir", "no/such"], "model_dir: no folder no/such"),
+    (["--resume", "no/such"], "resume: no folder no/such"),
+    (["--virtual_ranks", "1"], "virtual_ranks: 1 virtual rank is a real one"),
+    (["--model_dir", "/", "--vocab_size", "300"], "vocab_size: model_dir brings its own tokenizer"),
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"), WRONG, ids=lambda part: " ".join(part) if isinstance(part, list) else ""
+)
+def test_what_is_wrong(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("check", "get"):
+        with pytest.raises(SystemExit) as stop:
+            main([command, "--", *flags])
+        assert stop.value.code == 2
+        assert f"settings: a problem with the settings\n  {complaint}" in capsys.readouterr().err
+    assert main(["show", "--", *flags]) == 0, "to look at settings is no start"
+
+
+def test_all_complaints_come_together() -> None:
+    flags = [word for given, _ in WRONG[:1] + WRONG[5:8] for word in given]
+    with pytest.raises(ConfigError) as raised:
+        checked(TrainConfig, [*flags, "--batch_sise", "4", "--seed", "x", "--virtual_ranks", "1"])
+    said = str(raised.value)
+    assert "7 problems" in said.splitlines()[0]
+    for _, complaint in WRONG[:1] + WRONG[5:8]:
+        assert complaint in said
+
+
+def test_the_right_things_pass(tmp_path: Path) -> None:
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "a"}\n')
+    flags = ["--comm_compress", "int4 hadamard + delta", "--model", "gpt2", "--data_path", str(text)]
+    assert checked(TrainConfig, flags).comm.param_compress == "delta"
+    assert checked(TrainConfig, ["--resume", "never"]).run.resume == "never"
+
+
+def test_only_methods_that_are_named_cost_an_import_of_torch() -> None:
+    program = (
+        "import sys\nfrom fsdp_lab.cli import main\n"
+        "assert main(['check', '--', '--model', 'gpt2', '--batch_size', '2', '--comm_compress', 'none']) == 0\n"
+        "try: main(['check', '--', '--batch_size', 'x', '--model', 'y'])\nexcept SystemExit: pass\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert main(['check', '--', '--comm_compress', 'bf16']) == 0\nassert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "complaint"),
+    [
+        ("fsdp_lab.train", ["--comm_compress", "topq"], "comm_compress: unknown compression method 'topq'"),
+        ("fsdp_lab.eagle.train", ["--comm_compress", "topq", "--data_path", "no"], "3 problems with the settings"),
+    ],
+)
+def test_the_launcher_refuses_before_it_starts_ranks(
+    module: str,
+    flags: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(launch, "run", lambda arguments: pytest.fail("ranks were started"))
+    with pytest.raises(SystemExit) as stop:
+        launch.main(["--standalone", "--nproc-per-node=2", "-m", "--", module, *flags])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{module}: ")
+    assert complaint in said
+
+
+def test_links_refuses_before_it_makes_a_network(capsys: pytest.CaptureFixture[str]) -> None:
+    from experiments import links
+
+    with pytest.raises(SystemExit) as stop:
+        links.main(["--rate", "1gbit", "--", "--comm_compress", "topq", "--model", "gtp2"])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "did you mean 'topk'?" in said
+    assert "did you mean gpt2?" in said
