@@ -2,6 +2,7 @@
 
 none                                                        stock FSDP2, the baseline
 int8                                                        gradients by int8, parameters uncompressed
+int4 hadamard + delta                                       with settings, and both directions, as figures name them
 {gradients: {method: topk, ratio: 0.01}, parameters: int8}
 {gradients: bf16, parameters: bf16, comm_dtype: bf16}       and any further setting of communication
 {gradients: {method: topk, ratio: [0.001, 0.01, 0.1]}}      a list stands for one arm each (no setting is a list)
@@ -14,13 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from comm_compress.labels import arm_label, label
 from experiments.sweeps.words import checked_settings, unknown
+from fsdp_lab import method_flags
 from fsdp_lab.config import CommConfig
-from fsdp_lab.methods import check_compression
+from fsdp_lab.methods import complaints_about
 from fsdp_lab.specs import specs_of
 
 DIRECTIONS = {"gradients": ("comm_compress", "comm_config_json"), "parameters": ("param_compress", "param_config_json")}
 _METHODS = {name for pair in DIRECTIONS.values() for name in pair}
+_UNSAID = {name: getattr(CommConfig("none"), name) for name in sorted(_METHODS)}
 FURTHER = {spec.name: spec for spec in specs_of(CommConfig) if spec.name not in _METHODS}
 
 
@@ -57,7 +61,7 @@ def arms_of(listed: Any, complaints: list[str]) -> list[Arm]:
 
 def _choices(said: Any, where: str, complaints: list[str]) -> Iterator[dict[str, Any]]:
     """One arm for each combination of the listed values."""
-    if isinstance(said, str):
+    if isinstance(said, str) or (isinstance(said, Mapping) and "method" in said):
         said = {"gradients": said}
     if not isinstance(said, Mapping):
         complaints.append(f"{where}: got {said!r}, wants a method or an object with gradients and parameters")
@@ -82,44 +86,47 @@ def _options(value: Any, is_method: bool) -> list[Any]:
 
 def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | None:
     before = len(complaints)
-    settings: dict[str, Any] = {}
-    names = []
-    for direction, (method_key, settings_key) in DIRECTIONS.items():
-        said = choice.get(direction, "none")
-        own = {"method": said} if isinstance(said, str) else dict(said) if isinstance(said, Mapping) else {}
-        method = own.pop("method", None)
-        if not isinstance(method, str):
-            complaints.append(f"{where}.{direction}: got {said!r}, wants a method's name or {{method: NAME, ...}}")
-            return None
-        settings |= {method_key: method, settings_key: own}
-        names.append(_label(method, own))
+    methods = _methods(choice, where, complaints)
     further = {name: value for name, value in choice.items() if name not in DIRECTIONS}
-    settings |= checked_settings(where, further, FURTHER, {}, complaints)
+    said = methods | checked_settings(where, further, FURTHER, {}, complaints)
     if len(complaints) > before:
         return None
-    label = names[0] if settings["param_compress"] == "none" else " + ".join(names)
-    try:
-        check_compression(CommConfig(**settings))
-    except ValueError as error:
-        complaints.append(f"{where} ({label}): {_in_words_of_the_recipe(str(error))}")
-        return None
-    return Arm(" ".join([label, *(_said(name, value) for name, value in further.items())]), settings)
+    settings, wrong = method_flags.spelled_out(said)
+    if not wrong:
+        settings = _UNSAID | settings
+        wrong = complaints_about(CommConfig(**settings))
+    what = " + ".join(map(str, methods.values())) if wrong else _label(settings)
+    complaints += [f"{where} ({what}): {_in_words_of_the_recipe(complaint)}" for complaint in wrong]
+    return None if wrong else Arm(what, settings)
 
 
-def _label(method: str, settings: Mapping[str, Any]) -> str:
-    return " ".join([method, *(_said(name, value) for name, value in settings.items())])
+def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> dict[str, str]:
+    """The labels of those methods that the arm names, by flag; gradients are named by every arm."""
+    found = {}
+    for direction in ("gradients", *(name for name in ("parameters",) if name in choice)):
+        said = choice.get(direction, "none")
+        try:
+            method = method_flags.text_of(said)
+        except ValueError:
+            method = None
+        if isinstance(method, str):
+            found[DIRECTIONS[direction][0]] = method
+        else:
+            complaints.append(f"{where}.{direction}: got {said!r}, wants a method's name or {{method: NAME, ...}}")
+    return found
 
 
-def _said(name: str, value: Any) -> str:
-    """One setting, as figures say it: ``hadamard``, ``no feedback``, ``ratio=0.01``."""
-    name = "feedback" if name == "error_feedback" else name
-    if isinstance(value, Mapping):
-        inner = [str(part) if key == "method" else _said(str(key), part) for key, part in value.items()]
-        return f"{name}({' '.join(inner)})"
-    return f"{'no ' * (value is False)}{name}" if isinstance(value, bool) else f"{name}={value}"
+def _label(settings: Mapping[str, Any]) -> str:
+    """As figures name it."""
+    both = [label(settings[method], settings[own]) for method, own in DIRECTIONS.values()]
+    said = {part: settings[key] for part, key in method_flags.FURTHER.items() if key in settings}
+    others = settings.keys() & FURTHER.keys() - set(method_flags.FURTHER.values())
+    return ", ".join([arm_label(*both, **said), *(f"{key}={settings[key]}" for key in sorted(others))])
 
 
 def _in_words_of_the_recipe(text: str) -> str:
     for direction, (method_key, _) in DIRECTIONS.items():
-        text = text.removeprefix(f"{method_key}: ").replace(f"as {method_key}", f"for {direction}")
+        text = text.removeprefix(f"{method_key}: ")
+        for word in ("as", "for"):
+            text = text.replace(f"{word} {method_key}", f"for {direction}")
     return " ".join(text.split())

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.sweeps.cells import cells_of
 from experiments.sweeps.recipe import read
+from fsdp_lab.cli import parse
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
 
@@ -39,8 +40,8 @@ def test_an_arm_for_every_combination_of_listed_values(tmp_path: Path) -> None:
         "topk ratio=0.01 + int8",
         "topk ratio=0.1",
         "topk ratio=0.1 + int8",
-        "bf16 comm_dtype=bf16",
-        "int4 hadamard no feedback comm_dtype=bf16",
+        "bf16, reduced in bf16",
+        "int4 hadamard no feedback, reduced in bf16",
         "none + int8",
     ]
     assert found[2].settings == {
@@ -49,6 +50,29 @@ def test_an_arm_for_every_combination_of_listed_values(tmp_path: Path) -> None:
         "param_compress": "int8",
         "param_config_json": {},
     }
+
+
+def test_an_arm_may_be_written_as_figures_name_it(tmp_path: Path) -> None:
+    labels = ["none", "int4 hadamard + delta", "topk ratio=0.01 values(qsgd bits=4)", "bf16 + bf16, reduced in bf16"]
+    spelled = [
+        "none",
+        {"gradients": {"method": "int4", "hadamard": True}, "parameters": "delta"},
+        {"method": "topk", "ratio": 0.01, "values": {"method": "qsgd", "bits": 4}},
+        {"gradients": "bf16", "parameters": "bf16", "comm_dtype": "bf16"},
+    ]
+    found = read(write_recipe(tmp_path, arms=labels)).arms
+    assert [arm.label for arm in found] == labels
+    again = read(write_recipe(tmp_path, arms=spelled)).arms
+    assert found == again
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_label_of_a_committed_recipe_can_be_typed(path: Path, tmp_path: Path) -> None:
+    arms = read(path).arms
+    assert read(write_recipe(tmp_path, arms=[arm.label for arm in arms])).arms == arms
+    for arm in arms:
+        comm = parse(["--comm_compress", arm.label]).comm
+        assert {name: getattr(comm, name) for name in arm.settings} == arm.settings
 
 
 def test_included_keys_are_the_recipes_unless_it_says_otherwise(tmp_path: Path) -> None:
@@ -97,6 +121,9 @@ def test_flags_win_and_are_part_of_the_recipe_then(tmp_path: Path) -> None:
         ({"tune": {"comm_dtype": ["bf16"]}}, ["tune.comm_dtype: say it in arms"]),
         ({"tune": {"seed": [1]}}, ["tune.seed: say it in seeds"]),
         ({"arms": []}, ["arms: wants a list of methods"]),
+        ({"arms": ["int8 + int8 + int8"]}, ["arms[1]", "3 methods for two directions"]),
+        ({"arms": ["none", "int4 hadamrd + delta"]}, ["arms[2]", "did you mean 'hadamard'?"]),
+        ({"arms": [{"gradients": "int8 + delta", "parameters": "int4"}]}, ["arms[1]", "says delta for parameters"]),
         ({"arms": ["none", "topq"]}, ["arms[2] (topq)", "did you mean 'topk'?"]),
         ({"arms": [{"gradients": {"method": "topk", "ratio": 2}}]}, ["arms[1] (topk ratio=2)", "at most 1"]),
         ({"arms": [{"gradients": {"method": "topk", "ratios": 0.1}}]}, ["arms[1]", "did you mean 'ratio'?"]),
