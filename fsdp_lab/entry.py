@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
@@ -12,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from fsdp_lab import disk
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.early import checked
 from fsdp_lab.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
@@ -20,7 +20,6 @@ from fsdp_lab.processes import end_with_launcher
 from fsdp_lab.settings import Config
 
 C = TypeVar("C", bound=Config)
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody's mistake, and no traceback helps
 
 
 def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
@@ -60,7 +59,7 @@ def run_training(train: Callable[[C], Any], config: type[C], program: str) -> No
 
 
 def _disk_trouble(error: Exception, program: str, rank: str) -> str | None:
-    if not isinstance(error, OSError) or error.errno not in _OF_THE_DISK:
+    if not isinstance(error, OSError) or error.errno not in disk.NOBODYS_MISTAKE:
         return None
     where = f": {error.filename}" if error.filename else ""
     return f"{program}: rank {rank}: {error.strerror}{where}; make room or write elsewhere, and start again"

@@ -18,6 +18,7 @@ import re
 import signal
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fsdp_lab.settings import ConfigError
@@ -31,7 +32,7 @@ KINDS = {
     "hang": "sleep in Python for s seconds (none: for ever)",
     "exit": "os._exit(code)",
     "nan": "the loss, and with it every gradient, is NaN",
-    "full_disk": "whoever writes there gets ENOSPC",
+    "full_disk": "what is written there goes to /dev/full: the kernel refuses it with ENOSPC",
     "slow": "sleep for s seconds each time",
 }
 POINTS = {
@@ -41,14 +42,16 @@ POINTS = {
     "backward": "before a backward pass",
     "optimizer": "before the gradients are clipped and applied",
     "validate": "after a validation batch",
-    "save": "as a checkpoint's files are written",
+    "weights": "as a checkpoint's files of model and optimizer are written",
+    "save": "as a checkpoint's file of each rank is written",
     "manifest": "the files are written, the manifest is not",
     "rename": "the manifest is written, the folder has not got its name",
     "model": "as final_model is written",
     "row": "as the results row is written",
 }
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr2": signal.SIGUSR2}
-_WRITES = ("save", "manifest", "model", "row")
+_WRITES = ("weights", "save", "manifest", "model", "row")
+_FULL = Path("/dev/full")
 _LASTING = ("slow", "full_disk")
 
 
@@ -133,10 +136,11 @@ def arm(rank: int) -> str | None:
     return "; ".join(map(str, faults)) or None
 
 
-def at(point: str, *, step: int | None = None) -> None:
+def at(point: str, *, step: int | None = None, path: Path | None = None) -> None:
     """The run has come to ``point``: what is due here happens.
 
     ``step``: the one that it belongs to, where that is not the step that training is in (saving goes on beside it).
+    ``path``: of the file that is about to be written, for full_disk.
     """
     global _step
     if point == "step" and step is not None:
@@ -144,7 +148,7 @@ def at(point: str, *, step: int | None = None) -> None:
     now = _step if step is None else step
     for fault in _armed:
         if fault.at == point and fault.step in (None, now) and fault.kind != "nan":
-            _happen(fault, now)
+            _happen(fault, now, path)
 
 
 def spoiled(loss: Any) -> Any:
@@ -156,7 +160,7 @@ def spoiled(loss: Any) -> Any:
     return loss
 
 
-def _happen(fault: Fault, step: int) -> None:
+def _happen(fault: Fault, step: int, path: Path | None) -> None:
     global _armed
     _announce(fault, step)
     if fault.kind not in _LASTING:
@@ -166,13 +170,22 @@ def _happen(fault: Fault, step: int) -> None:
     elif fault.kind == "exit":
         os._exit(fault.code)
     elif fault.kind == "full_disk":
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"(injected at {fault.at})")
+        _fill_disk(path, fault)
     elif fault.kind == "hang":
         end = float("inf") if fault.s is None else time.monotonic() + fault.s
         while time.monotonic() < end:
             time.sleep(min(0.1, max(0.0, end - time.monotonic())))
     else:
         time.sleep(fault.s or 0.0)
+
+
+def _fill_disk(path: Path | None, fault: Fault) -> None:
+    """Whoever writes ``path`` fails as on a full disk, in the way of the library that writes."""
+    if path is None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"(injected at {fault.at})")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(_FULL)
 
 
 def _announce(fault: Fault, step: int) -> None:

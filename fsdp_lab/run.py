@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 
-from fsdp_lab import faults, peak, results
+from fsdp_lab import disk, faults, peak, results
 from fsdp_lab.checkpoint import may_resume
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication
@@ -206,6 +206,20 @@ class Run:
         with phase(name):
             yield
 
+    @contextmanager
+    def saving_model(self) -> Iterator[None]:
+        """While `model_folder` is written: where the disk does not take it, half a model does not stay. OSError."""
+        self.watchdog.passed("model")
+        was_there = self.model_folder.exists()
+        faults.at("model", path=self.model_folder / "config.json")
+        try:
+            with disk.refusals(self.model_folder):
+                yield
+        except OSError:
+            if self.ranks.is_first and not was_there:
+                shutil.rmtree(self.model_folder, ignore_errors=True)
+            raise
+
     def check_while_reading(self) -> None:
         """Called again and again while the data are tokenised or waited for; raises `Preempted`."""
         self.at("tokenize")
@@ -356,7 +370,7 @@ class Run:
         except ValueError as error:
             return str(error)  # names results_path
         except OSError as error:
-            return f"output_dir, curves_dir: cannot write {error.filename}: {error.strerror}"
+            return f"output_dir, curves_dir: cannot write {error.filename or self.folder}: {error.strerror}"
         return None
 
     def _window(self, warmup: int, total: int) -> Window:

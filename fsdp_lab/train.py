@@ -95,10 +95,10 @@ def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evalu
 
 def save_model(model: Model, data: Corpus, run: Run) -> None:
     """``final_model/``: weights, configuration and tokenizer, as Hugging Face's `from_pretrained` reads them."""
-    run.at("model")
-    save_pretrained(model, run.model_folder, run.ranks)
-    if run.ranks.is_first:
-        data.tokenizer.save_pretrained(run.model_folder)
+    with run.saving_model():
+        save_pretrained(model, run.model_folder, run.ranks)
+        if run.ranks.is_first:
+            data.tokenizer.save_pretrained(run.model_folder)
 
 
 if __name__ == "__main__":

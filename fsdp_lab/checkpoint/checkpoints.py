@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
-from fsdp_lab import faults
+from fsdp_lab import disk, faults
 from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.folder import CheckpointError, FileEntry, Manifest
 from fsdp_lab.checkpoint.safe_load import TensorPlanner, TensorReader, load_own
@@ -152,7 +152,7 @@ class Checkpoints:
         if bad := [name for said in self._agreed(lambda: _not_finite(content)) for name in said]:
             raise _SaveError(f"not finite: {', '.join(bad[:3])}", is_transient=False)
         self._agreed(lambda: self._on_first(lambda: self._make(unfinished)))
-        self._agreed(lambda: self._save_tensors(unfinished, content.tensors))
+        self._agreed(lambda: self._save_tensors(unfinished, content.tensors, step))
         self._agreed(lambda: _save_own(unfinished / _own_name(self._process), content.own, step))
         entries = self._agreed(lambda: [on_disk.entry_of(unfinished, name) for name in self._written(unfinished)])
         files = tuple(entry for of_process in entries for entry in of_process)
@@ -172,6 +172,8 @@ class Checkpoints:
             problem = (text, error.errno in _TRANSIENT)
         except CheckpointError as error:
             problem = (str(error), False)
+        except Exception as error:  # whatever it is: a rank that left here would have the others wait for it
+            problem = (f"{type(error).__name__}: {error}", False)
         said: list[Any] = [None] * self._processes
         dist.all_gather_object(said, (mine, problem), group=self._group)
         problems = [(rank, *problem) for rank, (_, problem) in enumerate(said) if problem is not None]
@@ -192,11 +194,12 @@ class Checkpoints:
             on_disk.sweep(self.folder)
         dist.barrier(group=self._group)
 
-    def _save_tensors(self, unfinished: Path, tensors: dict[str, Tensor]) -> None:
+    def _save_tensors(self, unfinished: Path, tensors: dict[str, Tensor], step: int) -> None:
         """Collective; OSError on every rank when a disk does not take it."""
-        writer = dcp.FileSystemWriter(unfinished / _WEIGHTS)
+        folder = unfinished / _WEIGHTS
+        faults.at("weights", step=step, path=folder / f"__{self._process}_0.distcp")
         try:
-            dcp.save(tensors, storage_writer=writer, process_group=self._group)
+            dcp.save(tensors, storage_writer=disk.checkpoint_writer(folder), process_group=self._group)
         except dcp.CheckpointException as error:
             reasons = [failure for failure, _ in error.failures.values()]
             for reason in reasons:
@@ -301,14 +304,14 @@ def _own_name(process: int) -> str:
 
 
 def _save_own(path: Path, own: dict[str, Any], step: int) -> None:
-    faults.at("save", step=step)
-    with path.open("wb") as file:
+    faults.at("save", step=step, path=path)
+    with disk.writing(path) as file:
         torch.save(own, file)
     on_disk.flush(path)
 
 
 def _finish(unfinished: Path, manifest: Manifest) -> None:
-    faults.at("manifest", step=manifest.step)
+    faults.at("manifest", step=manifest.step, path=unfinished / on_disk.MANIFEST)
     on_disk.write(unfinished / on_disk.MANIFEST, manifest.to_bytes())
     on_disk.flush(unfinished / _WEIGHTS)
     on_disk.flush(unfinished)

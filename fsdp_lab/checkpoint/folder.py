@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fsdp_lab import disk
 from fsdp_lab.strict import load_json
 
 MANIFEST, LATEST, FINISHED = "manifest.json", "latest", "finished"
@@ -114,8 +115,8 @@ def flush(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """A whole file, flushed."""
-    with path.open("wb") as file:
+    """A whole file, flushed. OSError names it."""
+    with disk.writing(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -118,14 +118,14 @@ class Choice:
     def _save(self, notes: dict[str, str]) -> None:
         if not self._config.run.save_model:
             return
-        self._run.at("model")
         self._model.reshard()
         draft = self._model.module.draft
         weights = {name: _whole(tensor) for name, tensor in draft.state_dict().items()}
-        if self._run.ranks.is_first:
-            whole = Draft(draft.shape, Vocabulary(weights["d2t"], weights["t2d"]))
-            whole.load_state_dict(weights)
-            save_draft(whole, self._run.model_folder, verifier_of(str(self._config.eagle.target_dir)), notes=notes)
+        with self._run.saving_model():
+            if self._run.ranks.is_first:
+                whole = Draft(draft.shape, Vocabulary(weights["d2t"], weights["t2d"]))
+                whole.load_state_dict(weights)
+                save_draft(whole, self._run.model_folder, verifier_of(str(self._config.eagle.target_dir)), notes=notes)
         self._run.ranks.broadcast(None)  # no rank goes on before it is there
 
 
