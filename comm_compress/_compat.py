@@ -45,6 +45,22 @@ def trainable(parameters: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(name, p) for name, p in parameters if p.sharded_param.requires_grad]
 
 
+def held(parameter: Any) -> str:
+    """Which part of a parameter this rank's FSDP2 group holds: "tp=1" when tensor or expert parallelism shards it
+    over another mesh dimension, "" when the group holds all of it: a plain tensor, or a DTensor replicated there.
+    """
+    if not parameter.is_dtensor:
+        return ""
+    # of the parameter that `fully_shard` was given; the attribute's name is 2.13's or 2.11's
+    spec = getattr(parameter, "_unsharded_dtensor_spec", None) or parameter._tp_spec
+    names = spec.mesh.mesh_dim_names or [f"dim{i}" for i in range(spec.mesh.ndim)]
+    return ",".join(
+        f"{name}={spec.mesh.get_local_rank(i)}"
+        for i, (name, placement) in enumerate(zip(names, spec.placements, strict=True))
+        if not placement.is_replicate()
+    )
+
+
 def gathered_dtypes(group: Any) -> set[torch.dtype]:
     """The dtypes that this group's all-gather would have to carry at once; FSDP2 sends bytes when there are several."""
     cast = group.mp_policy.param_dtype

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress import nonfinite, transport
+from comm_compress import transport
 from comm_compress.compressor import Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.ledger import Collective, Ledger
@@ -66,7 +66,7 @@ class GradientAllReduce:
         self.state.segments = segments_of(shapes, group.size())
         rows = flatten(tensors, group.size())
         workspace = self.workspaces.acquire(rows.device)
-        self.state.begin(nonfinite.mark(rows), workspace=workspace)
+        self.state.begin(self.reduce.mark(rows), workspace=workspace)
         collective.spent("encode", start)
         rounds = all_reduce(rows, self.reduce, self.gather, self.state, divisor)
         everything = transport.run(rounds, group, collective, workspace)

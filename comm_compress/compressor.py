@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comm_compress import kernels
+from comm_compress import kernels, nonfinite
 from comm_compress.encoded import Encoded, Layout
 from comm_compress.kernels.residual import Residual
 from comm_compress.rounds import AllGatherRounds, Exchange, Gather, Reduced, ReduceScatterRounds
@@ -86,6 +86,10 @@ class Compressor(ABC):
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """The rounds of one all-gather of ``row`` ``[n]``; returns all ranks' rows, ``[W, n]``."""
         raise ValueError(f"{self.name}: not for all-gather")
+
+    def mark(self, rows: Tensor) -> Tensor:
+        """Is all of the input ``rows`` ``[W, n]`` finite (bool scalar)? If not, it is marked so that every rank sees."""
+        return nonfinite.mark(rows)
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
         """Bytes that one rank sends to others in a reduce-scatter of ``[world, n]``; None when the data decide."""

@@ -22,6 +22,7 @@ from comm_compress import nonfinite, simulate
 from comm_compress.compressor import Codec, Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.registry import make
+from comm_compress.replicas import ReplicasApart
 from comm_compress.rounds import Reduced
 from comm_compress.segments import Segment, segments_of
 from comm_compress.state import State
@@ -263,6 +264,46 @@ def parameters_arrive_alike(factory: Factory) -> None:
             assert error <= (0 if compressor.lossless else 0.5) * size, f"relative error {error / size}"
 
 
+def replicas_stay_replicas(factory: Factory) -> None:
+    """On two ranks of tensor parallelism, what both hold becomes the same bit for bit, whatever else their rows hold.
+
+    Also while one of them has a NaN in its own part, and nobody takes that step back.
+    """
+    world, layout = 2, _held_whole_and_in_parts(2)
+    n, whole = layout[-1].stop, [s for s in layout if s.name.startswith("whole")]
+    kept = torch.cat([torch.arange(s.start, s.stop) for s in whole])
+    methods, all_states = [], []
+    for tp in range(2):
+        held = {s.name: "" if s in whole else f"tp={tp}" for s in layout}
+        methods.append(ReplicasApart(factory(), held))
+        all_states.append(simulate.states(world, "unit", 0, layout))
+    for number in range(4):
+        seen = []
+        for tp, (method, mine) in enumerate(zip(methods, all_states, strict=True)):
+            inputs = [10.0**tp * rows for rows in gradient(world, n, 10 + 2 * number + tp)]
+            for rows, same in zip(inputs, gradient(world, kept.numel(), number), strict=True):
+                rows[:, kept] = same
+            if not method.for_gradients:
+                for state in mine:
+                    state.begin()
+                seen += [simulate.all_gather(method, [rows[0] for rows in inputs], mine)[0][:, kept].clone()]
+                continue
+            if tp == 1 and number == 1:
+                inputs[0][:, layout[1].start] = math.nan
+            for rows, state in zip(inputs, mine, strict=True):
+                state.begin(method.mark(rows))
+            results = simulate.reduce_scatter(method, inputs, mine)
+            seen += [torch.stack([result.total for result in results])[:, kept]]
+        assert torch.isfinite(seen[0]).all(), "the other rank's NaN came here"
+        difference = float((seen[0] - seen[1]).abs().max())
+        assert torch.equal(*seen), f"replicas differ by {difference} in step {number}"
+
+
+def _held_whole_and_in_parts(world: int) -> tuple[Segment, ...]:
+    shapes = [("whole.bias", (21,)), ("part.weight", (40, 16)), ("whole.weight", (33, 8)), ("part.bias", (40,))]
+    return segments_of(shapes, world)
+
+
 Law = Callable[[Factory], None]
 
 GRADIENT_LAWS: list[Law] = [
@@ -281,12 +322,13 @@ LAWS: list[Law] = [
     unbiased_as_claimed,
     feedback_loses_nothing,
     parameters_arrive_alike,
+    replicas_stay_replicas,
 ]
 
 
 def laws_for(compressor: Compressor) -> list[Law]:
     """The laws that concern it, by what it claims to be."""
-    laws = []
+    laws: list[Law] = [replicas_stay_replicas]
     if compressor.for_gradients:
         laws += GRADIENT_LAWS
         laws += [totals_are_sums_of_contributions] if compressor.additive else []

@@ -157,18 +157,21 @@ def attach(
         group = unit.group
         if reduce_scatter is not None:
             state = handle._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
-            scatter = CompressedReduceScatter(state, reduce_scatter, handle.ledger, handle.workspaces, unit)
+            method = unit.apart(reduce_scatter)
+            scatter = CompressedReduceScatter(state, method, handle.ledger, handle.workspaces, unit)
             handle._reductions.append(scatter)
             handle._set(group, "_reduce_scatter_comm", scatter)
         if all_reduce is not None:
             state = handle._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
-            reduction = GradientAllReduce(state, all_reduce, all_reduce_gather, handle.ledger, handle.workspaces)
+            back = unit.apart(all_reduce_gather) if all_reduce_gather is not None else None
+            reduction = GradientAllReduce(state, unit.apart(all_reduce), back, handle.ledger, handle.workspaces)
             handle._set(group, "_all_reduce_hook", CompressedAllReduce(unit, reduction))
             handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:
             state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
-            gather = CompressedAllGather(state, all_gather, handle.ledger, handle.workspaces, unit)
-            require_segments(all_gather, state)
+            method = unit.apart(all_gather)
+            gather = CompressedAllGather(state, method, handle.ledger, handle.workspaces, unit)
+            require_segments(method, state)
             handle._gathers.append((group, gather))
             handle._set(group, "_all_gather_comm", gather)
         if reduce_scatter is not None or all_reduce is not None:
@@ -217,7 +220,7 @@ def _check(
         if not reduce_scatter.for_gradients:
             raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
         if any(p.sharded_param.requires_grad for _, p in unit.parameters):
-            require_segments(reduce_scatter, unit.state("reduce_scatter", 0))
+            require_segments(unit.apart(reduce_scatter), unit.state("reduce_scatter", 0))
     for op, compressor, found in (
         ("reduce_scatter", reduce_scatter, _compat.reduced_dtypes(group)),
         ("all_gather", all_gather, _compat.gathered_dtypes(group)),

@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress import _compat, nonfinite, transport
+from comm_compress import _compat, transport
 from comm_compress.allreduce import GradientAllReduce
 from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.ledger import Collective, Ledger
 from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.replicas import ReplicasApart, apart
 from comm_compress.segments import Segment
 from comm_compress.spans import span, spanned
 from comm_compress.state import State
@@ -30,10 +31,17 @@ class Unit(NamedTuple):
     parameters: list[tuple[str, Any]]
     meshes: _compat.Meshes
 
+    def apart(self, method: Compressor) -> Compressor:
+        """``method`` for this unit: parameters that tensor parallelism replicates apart from those that it shards."""
+        return apart(method, {name: _compat.held(p) for name, p in self.parameters})
+
     def state(self, op: str, seed: int) -> State:
-        """The state of one operation; no two ranks and no two hops share a stream of random numbers."""
+        """The state of one operation; no two ranks and no two hops share a stream of random numbers, but for what is
+        equal on several ranks of tensor parallelism."""
         shard, replicas = self.meshes.shard, self.meshes.replicas
         replica = replicas.rank() if replicas is not None else 0
+        if "" not in (held := {_compat.held(p) for _, p in self.parameters}):  # nothing here has replicas
+            seed += int.from_bytes(",".join(sorted(held)).encode(), "big") << 64
         if op == "all_reduce":
             assert replicas is not None
             seed += shard.rank() << 32
@@ -97,7 +105,7 @@ class CompressedReduceScatter(Comm):
             self.state.segments = self.unit.gradient_segments(rows.shape[1])
         require_segments(self.compressor, self.state)
         workspace = self.workspaces.acquire(rows.device)
-        self.state.begin(nonfinite.mark(rows), output_tensor, workspace)
+        self.state.begin(self.compressor.mark(rows), output_tensor, workspace)
         collective.spent("encode", start)
         reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
         start = collective.now()
@@ -223,6 +231,13 @@ class CompressedAllReduce:
 def require_segments(compressor: Compressor, state: State) -> None:
     """ValueError when ``compressor`` needs to know which parameter lies where, and ``state`` does not say."""
     if compressor.needs_segments and not state.segments:
+        if isinstance(compressor, ReplicasApart):
+            raise ValueError(
+                f"{compressor.name}: unit {state.unit!r} mixes parameters that tensor parallelism shards with ones "
+                "that it replicates, and does not show which lies where in its rows (it is not sharded over dim 0, or, "
+                "with torch < 2.13, not every parameter got a gradient): call fully_shard on the replicated ones' "
+                "modules too, or use identity"
+            )
         raise ValueError(
             f"{compressor.name}: unit {state.unit!r} does not show which parameter lies where in its rows: it is not "
             "sharded over dim 0, or (torch < 2.13) not every parameter got a gradient; use a method without matrices "

@@ -85,6 +85,12 @@ class State:
         for child in self._children.values():
             child.begin(finite, workspace=workspace)
 
+    def judge(self, finite: Tensor) -> None:
+        """Of the collective under way: were this part's inputs finite, whatever the rest of the unit's were?"""
+        self.finite = finite
+        for child in self._children.values():
+            child.judge(finite)
+
     def end(self) -> None:
         """The collective is over: its memory, and where its result went, may be someone else's from now on."""
         self.output = self._workspace = self.master = None

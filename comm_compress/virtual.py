@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from comm_compress import allreduce, nonfinite, simulate
+from comm_compress import allreduce, simulate
 from comm_compress.comparison import Comparisons
 from comm_compress.handle import load, save
 from comm_compress.ledger import Collective, Ledger, Op
@@ -225,7 +225,7 @@ class VirtualRanks:
             return _sum(inputs).div_(self.world).to(inputs[0].dtype)
         for rows, state in zip(inputs, unit.gradients, strict=True):
             state.segments = segments
-            state.begin(nonfinite.mark(rows))
+            state.begin(self.reduce_scatter.mark(rows))
         pairs = zip(inputs, unit.gradients, strict=True)
         outcome = simulate.lockstep([self.reduce_scatter.reduce_scatter(rows, state) for rows, state in pairs])
         self._enter("reduce_scatter", unit.name, outcome, inputs[0], unit.gradients)

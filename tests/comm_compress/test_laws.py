@@ -129,6 +129,7 @@ def losing() -> Compressor:
         (conformance.parameters_arrive_alike, RanksDiffer),
         (conformance.parameters_arrive_alike, GathersDiffer),
         (conformance.feedback_loses_nothing, losing),
+        (conformance.replicas_stay_replicas, DrawsFromTheGlobalGenerator),
     ],
     ids=lambda thing: thing.__name__,
 )
