@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -88,8 +89,11 @@ class Compressor(ABC):
         raise ValueError(f"{self.name}: not for all-gather")
 
     def mark(self, rows: Tensor) -> Tensor:
-        """Is all of the input ``rows`` ``[W, n]`` finite (bool scalar)? If not, it is marked so that every rank sees."""
+        """Is all of the input ``rows`` ``[W, n]`` finite (bool scalar)? If not, it is marked, for every rank to see."""
         return nonfinite.mark(rows)
+
+    def check_names(self, names: Collection[str]) -> None:  # noqa: B027  (most have nothing to check)
+        """ValueError when a setting is about parameters by name, and a model of these full ``names`` has no such."""
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
         """Bytes that one rank sends to others in a reduce-scatter of ``[world, n]``; None when the data decide."""

@@ -120,12 +120,20 @@ def attach(
     that gradients stay equal on all ranks. Both may be given as names, labels, mappings or what `make` built. Buckets
     are laid out like FSDP2 units (`GradientAllReduce`).
     Raises ValueError for gradients that have no such layout (sparse, or not fp32, bf16 or fp16), for methods that
-    cannot do it, and when ``model`` already has a hook.
+    cannot do it, when ``model`` already has a hook, and when it is not wrapped by DDP.
     """
+    if not isinstance(model, DistributedDataParallel):
+        raise ValueError(
+            f"ddp.attach: needs a model wrapped by DistributedDataParallel, got a {type(model).__name__}; for one that "
+            "fully_shard (FSDP2) was called on use comm_compress.attach, and attach before torch.compile wraps it"
+        )
     built, all_gather = chosen("compressor", compressor), chosen("all_gather", all_gather)
     if built is None:
         raise ValueError("compressor: none leaves DDP's own all-reduce as it is: do not attach")
     allreduce.check("compressor", built, all_gather, model.process_group.size())
+    for method in (built, all_gather):
+        if method is not None:
+            method.check_names([name for name, _ in model.module.named_parameters()])
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise ValueError(f"{name}: sparse gradients have no rows that a method could compress; set sparse=False")

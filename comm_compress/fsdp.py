@@ -138,14 +138,17 @@ def attach(
     (`Prefetch`); the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
     ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
     to undivided sums, which it divides itself after the float32 sum.
-    Raises ValueError when nothing is sharded, when a method cannot do what is asked of it, or when a
-    unit is of a kind whose traffic would not all be compressed or counted.
+    Raises ValueError when nothing is sharded, when a method's ``layers`` name no parameter, when a method cannot do
+    what is asked of it, or when a unit is of a kind whose traffic would not all be compressed or counted.
     """
     reduce_scatter, all_gather = chosen("reduce_scatter", reduce_scatter), chosen("all_gather", all_gather)
     all_reduce, all_reduce_gather = chosen("all_reduce", all_reduce), chosen("all_reduce_gather", all_reduce_gather)
     if prefetch < 0:
         raise ValueError(f"prefetch = {prefetch!r}: must be 0 (none) or positive")
     units = _units(model)
+    for method in (reduce_scatter, all_gather, all_reduce, all_reduce_gather):
+        if method is not None:
+            method.check_names([name for unit in units for name, _ in unit.parameters])
     for unit in units:
         _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)

@@ -108,7 +108,7 @@ WRAPPERS: Rows = [
     ("int8", {"min_numel": 300}),
     ("topk", {"warmup_steps": 1, "error_feedback": {"dtype": "int8", "reset_every": 3}}),
     ("int8", {"layers": {"*.weight": {"method": "topk", "ratio": 0.1}}}),
-    ("topk", {"layers": {"*.bias": "none", "*.nothing": "int8"}}),
+    ("topk", {"layers": {"*.bias": "none", "embed.*": "int8"}}),
 ]
 ENTROPY: Rows = [
     ("int8", {"entropy": "rans"}),

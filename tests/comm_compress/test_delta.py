@@ -418,7 +418,10 @@ def _two_ranks() -> dict[str, Any]:
         "lossless": _lossless_against_stock(),
         "quantized": _quantized(),
         "resumed": [_resumed({}), _resumed(LOSSLESS)],
-        "of masters": [_of_masters({"values": "int8"}), _of_masters({"values": "int8", "layers": {"*none*": "int8"}})],
+        "of masters": [
+            _of_masters({"values": "int8"}),
+            _of_masters({"values": "int8", "layers": {"branch.*": "int8"}}),
+        ],
         "of rows": _of_masters(LOSSLESS),
         "refused": _refused(),
     }
