@@ -87,7 +87,10 @@ tee_pid=$!
 # torchrun gets its own process group (set -m), so that Ctrl-C reaches it once: through us, like every other signal.
 # `--` ends its own flags: it would take --log or --max, abbreviations of its own, out of the training's. fsdp_lab.launch
 # is torchrun that heeds every stop signal, and keeps the exit code of the rank that failed.
-if [ -t 1 ]; then export FSDP_LAB_LOG=$log; fi # rank 0 draws its progress bar on the terminal and logs plain lines
+# On a terminal rank 0 draws its bar there, by name (torchrun's ranks have no /dev/tty), and logs plain lines.
+if [ -t 1 ]; then
+    FSDP_LAB_TERMINAL=$(tty <&1) && export FSDP_LAB_LOG=$log FSDP_LAB_TERMINAL
+fi
 set -m
 "$venv_python" -m fsdp_lab.launch --standalone --local-addr=127.0.0.1 --nproc-per-node="$ranks" \
     -m -- fsdp_lab.train ${flags[@]+"${flags[@]}"} </dev/null >&"$to_log" 2>&1 &

@@ -15,8 +15,9 @@ from tqdm import tqdm
 class Progress:
     """Rank 0's voice; the other ranks have a silent one.
 
-    run_safe_training.sh pipes everything through tee, so no rank sees a terminal. It names its log in
-    FSDP_LAB_LOG when it has one itself: then the bar goes to /dev/tty and the plain lines to the log alone.
+    run_safe_training.sh pipes everything through tee, so no rank sees a terminal. When it has one itself it names it
+    in FSDP_LAB_TERMINAL, and its log in FSDP_LAB_LOG: then the bar is drawn there, and the plain lines go to the log
+    alone.
     """
 
     def __init__(self, total_steps: int, speaks: bool, events: Path | None, done: int = 0) -> None:
@@ -53,6 +54,11 @@ class Progress:
             self._bar.write(text, file=self._terminal)
         self._print(text)
 
+    def busy(self, what: str | None) -> None:
+        """Name what a step waits for, in front of the bar; None: nothing any more."""
+        if self._bar is not None:
+            self._bar.set_description_str(what)
+
     def _print(self, line: str) -> None:
         if self._lines is not None:
             print(line, file=self._lines, flush=True)
@@ -70,10 +76,15 @@ def _bar(total: int, terminal: TextIO, done: int) -> tqdm[NoReturn]:
 
 
 def _terminal() -> TextIO | None:
-    if "FSDP_LAB_LOG" in os.environ:
+    if "FSDP_LAB_TERMINAL" in os.environ:
         with contextlib.suppress(OSError):
-            return open("/dev/tty", "w")
+            return open(os.environ["FSDP_LAB_TERMINAL"], "w", opener=_not_as_ours)
     return sys.stderr if sys.stderr.isatty() else None
+
+
+def _not_as_ours(path: str, flags: int) -> int:
+    """torchrun's ranks lead sessions of their own, which take the first terminal they open for theirs: its Ctrl-C."""
+    return os.open(path, flags | os.O_NOCTTY)
 
 
 def _lines(terminal: TextIO | None) -> TextIO | None:
@@ -86,6 +97,9 @@ def _lines(terminal: TextIO | None) -> TextIO | None:
 def _summary_writer(folder: Path, done: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter  # a third of a second: only where it is used
 
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in folder.parent.glob("events.out.tfevents.*"):  # of a run begun when they lay beside the folder
+        earlier.rename(folder / earlier.name)
     return SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
 

@@ -4,7 +4,8 @@ fsdp_output/runs/<run_name>/config.yaml      every setting, resolved
                             checkpoints/     with --save_steps, or when it was told to stop (docs/checkpoints.md)
                             curve.jsonl      the run's course, line by line (or <curves_dir>/<run_name>.jsonl)
                             final_model/     Hugging Face folder with tokenizer (of a draft: draft/)
-fsdp_output/logs/<run_name>/                 TensorBoard events; profiler/ with --profile
+fsdp_output/logs/<run_name>/tensorboard/     TensorBoard events
+                            profiler/        traces, with --profile
 results/results.jsonl                        one row a run, also of a run that failed
 """
 
@@ -26,6 +27,7 @@ from fsdp_lab import disk, faults, peak, results
 from fsdp_lab.checkpoint import may_resume
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication
+from fsdp_lab.compiling import CompileNotice
 from fsdp_lab.config import AnyTraining, default_run_name
 from fsdp_lab.curve import Curve
 from fsdp_lab.distributed import Ranks, agree, join
@@ -56,7 +58,8 @@ class Run:
     def __init__(self, config: AnyTraining, ranks: Ranks, name: str) -> None:
         self.config, self.ranks, self.name = config, ranks, name
         self.folder = Path(config.run.output_dir) / "runs" / name
-        self.logs = Path(config.run.output_dir) / "logs" / name
+        logs = Path(config.run.output_dir) / "logs" / name
+        self.events, self.traces = logs / "tensorboard", logs / "profiler"
         self.curve_path = self.folder / "curve.jsonl"
         if config.run.curves_dir is not None:
             self.curve_path = Path(config.run.curves_dir) / f"{name}.jsonl"
@@ -135,26 +138,27 @@ class Run:
             self.clock.load_state_dict(self._resumed["clock"], self.done)
         self.window = self._window(warmup, total)
         self.wire = WireCheck(self.ranks.link, self.ranks, comm.claim)
-        events = self.logs if self.config.run.tensorboard else None
+        events = self.events if self.config.run.tensorboard else None
         self.progress = Progress(total, self.ranks.is_first, events, self.done)
         self.tell = self.progress.say
 
     def steps(self) -> Iterator[int]:
         """The steps that are left, from 1 in a new run, each timed until `after_step`."""
-        comm = self.comm
         self.wire.open()
-        for step in range(self.done + 1, self.total_steps + 1):
-            self.window.begin_step(step)
-            self.at("step", step)
-            if self._sample_due(step):
-                self.wire.close()  # comparing sends bytes of its own
-                comm.begin_comparison()
-            self.clock.start()
-            yield step
-            self.watchdog.passed("profile")
-            if (events := self.window.collect(step)) is not None:
-                with self.wire.paused():
-                    self._observe(events)
+        with CompileNotice(self.progress) as notice:
+            for step in range(self.done + 1, self.total_steps + 1):
+                self.window.begin_step(step)
+                self.at("step", step)
+                if self._sample_due(step):
+                    self.wire.close()  # comparing sends bytes of its own
+                    self.comm.begin_comparison()
+                self.clock.start()
+                yield step
+                notice.after_step()
+                self.watchdog.passed("profile")
+                if (events := self.window.collect(step)) is not None:
+                    with self.wire.paused():
+                        self._observe(events)
         self.wire.close()
         self.progress.close()
 
@@ -253,9 +257,9 @@ class Run:
         if self.config.run.save_model:
             places["model"] = self.model_folder
         if self.config.run.tensorboard:
-            places["TensorBoard"] = self.logs
+            places["TensorBoard"] = self.events
         if self.config.run.profile:
-            places["profile"] = self.logs / "profiler"
+            places["profile"] = self.traces
         return places
 
     @property
@@ -376,15 +380,19 @@ class Run:
     def _window(self, warmup: int, total: int) -> Window:
         """The profiled steps: those asked for, or a few to see stock collectives by, or none."""
         config = self.config.run
-        watched = self.comm.must_be_watched and self.ranks.world > 1
-        wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS * watched
-        traces = self.logs / "profiler" if config.profile else None
+        wanted = config.profile_steps if config.profile else _STOCK_WINDOW_STEPS * self._lacks_stock_bytes
+        traces = self.traces if config.profile else None
         return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank, self.done)
 
     def _observe(self, events: Iterable[Any]) -> None:
         """Hand the profiled window's stock collectives, all ranks', to whoever accounts for them; collective."""
         size = {"fp32": 4, "bf16": 2, "fp16": 2}
         itemsize: dict[Op, int] = {
+    @property
+    def _lacks_stock_bytes(self) -> bool:
+        """Is there traffic of FSDP2's own, and no profile yet that has seen how much?"""
+        return self.comm.must_be_watched and self.ranks.world > 1
+
             "reduce_scatter": size[self.config.comm.comm_dtype],
             "all_gather": size[self.record.noted["param_dtype"]],
         }
@@ -456,7 +464,6 @@ class Run:
             "train/loss": self._mean_loss(self.config.run.log_interval),
             "train/grad_norm": outcome.grad_norm,
             "train/learning_rate": outcome.learning_rate,
-            "comm/sent_bytes_per_step": (sent - bytes_before) / (step - before) + self.comm.stock.sent_bytes,
         }
         if not self.ranks.are_virtual:
             tokens = math.fsum(self._tokens_in(s) for s in range(before + 1, step + 1))

@@ -29,6 +29,7 @@ case "$*" in
     *"version_info[:2]"*) echo 3.11 ;;
     --version) echo "Python 3.9.2" ;;
     *"-m fsdp_lab.launch"*)
+        if [ -n "${REAL_TRAINING-}" ]; then exec "$REAL_PYTHON" "$@"; fi
         for name in TERM INT USR1; do trap "echo got $name; exit 143" $name; done
         if [ -n "${WAIT-}" ]; then touch "$CALLS.ready"; for i in {1..100}; do sleep 0.1; done; fi
         exit "${TRAINING_EXIT:-0}" ;;

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from comm_compress.kernels.compiling import NOTICES
+
 INFINITY = np.int32(0x7F800000)  # bits of +inf as int32: magnitudes order like their bits, and NaN lies above
 MAGNITUDE = np.int32(0x7FFFFFFF)
 ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds half to even, as torch.round does
@@ -52,6 +54,7 @@ def compiled(function: Kernel) -> Kernel:
     before, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, CACHE_FOLDER
     try:
         kernel: Kernel = _njit(function)
+        NOTICES.kernels.add(id(kernel))
         return kernel
     finally:
         SETTINGS.CACHE_DIR = before

@@ -1,8 +1,10 @@
 """Progress of tokenising: a bar on a terminal, a plain line every ten seconds elsewhere, nothing if not wanted."""
 
+from __future__ import annotations
+
 import sys
 import time
-from typing import Any
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -18,9 +20,7 @@ class Progress:
         self._bytes = 0
         self._first_bytes = 0
         self._start = self._last_line = time.monotonic()
-        self._bar = None
-        if shown and sys.stderr.isatty():
-            self._bar = tqdm[Any](total=total_bytes, unit="B", unit_scale=True, desc=f"tokenising {name}", leave=False)
+        self._bar = _bar(name, total_bytes) if shown and sys.stderr.isatty() else None
 
     def say(self, text: str) -> None:
         """Write one line, above the bar if there is one."""
@@ -55,3 +55,10 @@ class Progress:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _bar(name: str, total_bytes: int) -> tqdm[NoReturn]:
+    # only the type stubs of tqdm know a type argument: at run time the class takes none
+    return tqdm(
+        total=total_bytes, unit="B", unit_scale=True, desc=f"tokenising {name}", leave=False, dynamic_ncols=True
+    )

@@ -15,6 +15,7 @@ from threading import RLock
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from fsdp_lab import results
@@ -171,8 +172,11 @@ def test_it_says_what_it_did_and_where_everything_is(finished: tuple[Lab, str]) 
         assert word in out
     run = lab.folder / "out" / "runs" / "ordinary"
     assert (run / "config.yaml").is_file()
-    assert list((lab.folder / "out" / "logs" / "ordinary").glob("events.*"))
-    assert len(list((lab.folder / "out" / "logs" / "ordinary" / "profiler").glob("rank*.json"))) == 2
+    logs = lab.folder / "out" / "logs" / "ordinary"
+    assert sorted(path.name for path in logs.iterdir()) == ["profiler", "tensorboard"]
+    assert len(list((logs / "tensorboard").glob("events.*"))) == 1
+    assert len(list((logs / "profiler").glob("rank*.json"))) == 2
+    assert f"TensorBoard  {logs / 'tensorboard'}" in out
 
 
 def test_a_profiled_run_says_where_its_time_went(finished: tuple[Lab, str]) -> None:
@@ -182,9 +186,24 @@ def test_a_profiled_run_says_where_its_time_went(finished: tuple[Lab, str]) -> N
     assert row["exposed_comm_ms_per_step"] > 0
     assert "profile: 2 steps on 2 ranks (cpu, gloo)" in out
     assert "exposed compression" in out
-    (events,) = (lab.folder / "out" / "logs" / "ordinary").glob("events.*")
+    (events,) = (lab.folder / "out" / "logs" / "ordinary" / "tensorboard").glob("events.*")
     for name in (b"profile/compute_ms", b"profile/reduce_scatter_sent_bytes", b"profile/backward_ms"):
         assert name in events.read_bytes()
+
+
+def test_bytes_are_said_from_when_all_are_known(lab: Lab) -> None:
+    """Stock all-gathers are counted by a profile of steps 4 to 8; before that they are unknown, not nothing."""
+    code, out, err = lab.run(comm_compress="int8", log_interval=2, save_model="false", tensorboard="true")
+    assert code == 0, err
+    said = {int(line.split()[1].split("/")[0]): line for line in out.splitlines() if line.startswith("step ")}
+    assert {step: "sent_bytes_per_step" in line for step, line in said.items()} == {
+        2: False, 4: False, 6: False, 8: False, 10: True, 12: True,
+    }  # fmt: skip
+    (row,) = lab.rows()
+    (folder,) = (lab.folder / "out" / "logs").glob("*/tensorboard")
+    events = EventAccumulator(str(folder)).Reload()
+    values = [scalar.value for scalar in events.Scalars("comm/sent_bytes_per_step")]
+    assert values == pytest.approx([row["bytes_compressed_total"] / 12] * 2, rel=1e-3)
 
 
 def test_the_saved_model_has_the_runs_perplexity(finished: tuple[Lab, str]) -> None:
@@ -311,7 +330,7 @@ def rank_pid(launcher: int, rank: int) -> int | None:
 def start_endless(lab: Lab, **settings: Any) -> subprocess.Popen[str]:
     """A run that has begun to train and would not end by itself."""
     process = lab.start(run_name="endless", max_steps=100_000, tensorboard="true", log_interval=1, **settings)
-    logs = lab.folder / "out" / "logs" / "endless"
+    logs = lab.folder / "out" / "logs" / "endless" / "tensorboard"
     wait_until(lambda: any(f.stat().st_size > 500 for f in logs.glob("events.*")) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process

@@ -1,0 +1,51 @@
+"""Who waits for a kernel to be compiled is told, and only then."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comm_compress.kernels import numba_tools
+from comm_compress.kernels.numba_tools import compiled
+
+
+def kernel() -> Any:
+    """A kernel of a program that has just started: in memory there is nothing yet."""
+
+    @compiled
+    def _doubled(x: Any) -> Any:
+        return 2 * x
+
+    return _doubled
+
+
+def test_compiling_is_said_once_for_all_programs_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(numba_tools, "CACHE_FOLDER", str(tmp_path))
+    with caplog.at_level(logging.INFO, "comm_compress"):
+        first = kernel()
+        assert first(np.float32(2)) == 4
+        before, after = caplog.records
+        assert before.getMessage() == "compiling kernels (once for this version): test_compiling.doubled"
+        assert after.getMessage().startswith("compiled test_compiling.doubled in ")
+        assert before.seconds is None  # type: ignore[attr-defined]
+        assert after.seconds > 0  # type: ignore[attr-defined]
+        caplog.clear()
+        assert first(np.float32(3)) == 6
+        assert kernel()(np.float32(4)) == 8, "found on disk"
+        assert not caplog.records
+        assert kernel()(np.float64(4)) == 8, "of other types"
+        assert len(caplog.records) == 2
+
+
+def test_the_library_itself_prints_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(numba_tools, "CACHE_FOLDER", str(tmp_path))
+    kernel()(np.float32(2))
+    assert capfd.readouterr() == ("", "")
