@@ -12,6 +12,7 @@ from comm_compress import transport
 from comm_compress.compressor import Compressor
 from comm_compress.feedback import ErrorFeedback
 from comm_compress.ledger import Collective, Ledger
+from comm_compress.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.rounds import Reduced, Request
 from comm_compress.segments import flatten, segments_of, unflatten
@@ -50,7 +51,9 @@ class GradientAllReduce:
         gather: Compressor | None,
         ledger: Ledger,
         workspaces: WorkspacePool,
+        scale: LossScale | None = None,
     ) -> None:
+        self.scale = scale or LossScale()
         self.state, self.reduce, self.ledger, self.workspaces = state, reduce, ledger, workspaces
         self.gather = gather if gather is not None else UNCOMPRESSED
 
@@ -66,13 +69,15 @@ class GradientAllReduce:
         self.state.segments = segments_of(shapes, group.size())
         rows = flatten(tensors, group.size())
         workspace = self.workspaces.acquire(rows.device)
-        self.state.begin(self.reduce.mark(rows), workspace=workspace)
+        finite = self.reduce.mark(rows)
+        self.scale.take_off(rows)
+        self.state.begin(finite, workspace=workspace)
         collective.spent("encode", start)
         rounds = all_reduce(rows, self.reduce, self.gather, self.state, divisor)
         everything = transport.run(rounds, group, collective, workspace)
         start = collective.now()
         for tensor, result in zip(tensors, unflatten(everything, self.state.segments), strict=True):
-            tensor.copy_(result)
+            self.scale.put_on(tensor.copy_(result))
         self.state.end()
         self.workspaces.release(workspace)
         collective.spent("decode", start)

@@ -89,7 +89,7 @@ class Handle(BaseHandle):
         layout = segments_of([(name, tuple(g.shape) or (1,)) for name, g in named], world)
         fresh = State(unit, self._group.rank(), world, self.seed, layout)
         if self._provisional:
-            return GradientAllReduce(fresh, UNCOMPRESSED, None, self.ledger, self.workspaces)
+            return GradientAllReduce(fresh, UNCOMPRESSED, None, self.ledger, self.workspaces, self._scale)
         known = self._reductions.get(index)
         if known is not None and known.state.segments == layout:
             return known
@@ -105,7 +105,7 @@ class Handle(BaseHandle):
             except ValueError as e:
                 warnings.warn(f"comm_compress: loaded state dropped: {e}", stacklevel=2)
         self._reductions[index] = GradientAllReduce(
-            fresh, self.compressor, self.all_gather, self.ledger, self.workspaces
+            fresh, self.compressor, self.all_gather, self.ledger, self.workspaces, self._scale
         )
         return self._reductions[index]
 

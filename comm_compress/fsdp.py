@@ -161,13 +161,15 @@ def attach(
         if reduce_scatter is not None:
             state = handle._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
             method = unit.apart(reduce_scatter)
-            scatter = CompressedReduceScatter(state, method, handle.ledger, handle.workspaces, unit)
+            scatter = CompressedReduceScatter(state, method, handle.ledger, handle.workspaces, unit, handle._scale)
             handle._reductions.append(scatter)
             handle._set(group, "_reduce_scatter_comm", scatter)
         if all_reduce is not None:
             state = handle._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
             back = unit.apart(all_reduce_gather) if all_reduce_gather is not None else None
-            reduction = GradientAllReduce(state, unit.apart(all_reduce), back, handle.ledger, handle.workspaces)
+            reduction = GradientAllReduce(
+                state, unit.apart(all_reduce), back, handle.ledger, handle.workspaces, handle._scale
+            )
             handle._set(group, "_all_reduce_hook", CompressedAllReduce(unit, reduction))
             handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:

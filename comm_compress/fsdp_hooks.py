@@ -15,6 +15,7 @@ from comm_compress.allreduce import GradientAllReduce
 from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.ledger import Collective, Ledger
+from comm_compress.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.replicas import ReplicasApart, apart
 from comm_compress.segments import Segment
@@ -73,7 +74,9 @@ class Comm:
         ledger: Ledger,
         workspaces: WorkspacePool | None = None,
         unit: Unit | None = None,
+        scale: LossScale | None = None,
     ) -> None:
+        self.scale = scale or LossScale()
         self.state, self.compressor, self.ledger, self.unit = state, compressor, ledger, unit
         self.workspaces = workspaces or WorkspacePool()
 
@@ -105,7 +108,9 @@ class CompressedReduceScatter(Comm):
             self.state.segments = self.unit.gradient_segments(rows.shape[1])
         require_segments(self.compressor, self.state)
         workspace = self.workspaces.acquire(rows.device)
-        self.state.begin(self.compressor.mark(rows), output_tensor, workspace)
+        finite = self.compressor.mark(rows)
+        self.scale.take_off(rows)
+        self.state.begin(finite, output_tensor, workspace)
         collective.spent("encode", start)
         reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
         start = collective.now()
@@ -113,6 +118,7 @@ class CompressedReduceScatter(Comm):
         collective.spent("decode", start)
         if self.comparisons is not None:
             self._compare(rows, output_tensor, group, reduced.sent)
+        self.scale.put_on(output_tensor)
         self.state.end()
         self.workspaces.release(workspace)
         elements = rows[1:].numel()

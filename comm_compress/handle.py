@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from comm_compress.ledger import Ledger
+from comm_compress.loss_scale import LossScale
 from comm_compress.state import State
 from comm_compress.workspace import WorkspacePool
 
@@ -17,6 +19,24 @@ class BaseHandle(ABC):
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.workspaces = WorkspacePool()
+        self._scale = LossScale()
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss, and so every gradient that comes by, is multiplied by; 1 at first.
+
+        Who trains with a `torch.amp.GradScaler` sets it before each backward: ``handle.loss_scale =
+        scaler.get_scale()``. Gradients are then compressed without the scale and handed on with it. A step that
+        the scaler skips is void: call `rollback`. ValueError for a scale that is not positive and finite, and, when a
+        collective begins, for gradients that are reduced in float16.
+        """
+        return self._scale.value
+
+    @loss_scale.setter
+    def loss_scale(self, scale: float) -> None:
+        if not 0 < scale < math.inf:
+            raise ValueError(f"loss_scale = {scale!r}: must be positive and finite")
+        self._scale.value = float(scale)
 
     @property
     def ledgers(self) -> list[Ledger]:

@@ -87,6 +87,11 @@ class Communication:
         """The last step was void: forget what it did to the compressors' states."""
         self._handle.rollback()
 
+    def gradients_come_scaled(self, scale: float) -> None:
+        """The next backward's gradients are multiplied by ``scale``; they are compressed without it."""
+        if isinstance(self._handle, cc.Handle):  # virtual ranks know no float16
+            self._handle.loss_scale = scale
+
     def exact(self) -> AbstractContextManager[None]:
         """Evaluate with the float32 shards, gathered uncompressed and uncounted."""
         return self._handle.exact()

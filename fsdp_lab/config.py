@@ -69,8 +69,8 @@ class ModelConfig(Settings):
     )
     mixed_precision: str = setting(
         "auto",
-        "dtype of forward and backward; auto: bf16 on a GPU, no otherwise",
-        choices=("auto", "no", "bf16"),
+        "dtype of forward and backward; auto: bf16 on a GPU, no otherwise; fp16: with loss scaling (docs/models.md)",
+        choices=("auto", "no", "bf16", "fp16"),
     )
     attention: str = setting(
         "sdpa",
@@ -171,7 +171,11 @@ class RunConfig(Settings):
         False, "record a torch.profiler trace of some steps, and say where their time went", affects_training=False
     )
     profile_steps: int = setting(5, "steps in the profile", at_least=1, affects_training=False)
-    max_nonfinite_steps: int = setting(10, "give up after this many skipped steps (NaN or Inf) in a row", at_least=1)
+    max_nonfinite_steps: int = setting(
+        10,
+        "give up after this many skipped steps (NaN or Inf) in a row; fp16's do not count until its scale is 1",
+        at_least=1,
+    )
     timeout_s: int = setting(300, "seconds that a rank waits for the others", at_least=1, affects_training=False)
     hang_timeout_s: int = setting(
         0,

@@ -10,7 +10,8 @@ from fsdp_lab.settings import ConfigError
 
 def conflicts(config: TrainConfig, has_gpu: bool) -> list[str]:
     """A complaint for each two settings that exclude each other, and for weights that are none."""
-    return [*_of_virtual_ranks(config, has_gpu), *_of_data(config.data), *_of_model(config.model)]
+    of_model = [*_of_model(config.model), *_of_precision(config)]
+    return [*_of_virtual_ranks(config, has_gpu), *_of_data(config.data), *of_model]
 
 
 def check_data(data: DataConfig) -> None:
@@ -25,7 +26,7 @@ def _of_virtual_ranks(config: TrainConfig, has_gpu: bool) -> list[str]:
         return []
     wrong = {
         "virtual_ranks: 1 virtual rank is a real one; give 2 or more, or 0": config.run.virtual_ranks == 1,
-        "mixed_precision: virtual ranks compute in float32; give no": config.model.mixed_precision == "bf16"
+        "mixed_precision: virtual ranks compute in float32; give no": config.model.mixed_precision in ("bf16", "fp16")
         or (config.model.mixed_precision == "auto" and has_gpu),
         "comm_dtype: virtual ranks reduce in float32; give fp32": config.comm.comm_dtype != "fp32",
         "compile: not with virtual ranks, which change the parameters under the compiled blocks": config.model.compile,
@@ -33,6 +34,18 @@ def _of_virtual_ranks(config: TrainConfig, has_gpu: bool) -> list[str]:
         "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_precision(config: TrainConfig) -> list[str]:
+    """Gradients that would be reduced in fp16 without the loss scale that lets them fit it."""
+    if config.model.mixed_precision != "fp16" or config.comm.comm_dtype != "fp16":
+        return []
+    if config.comm.comm_compress == "none":
+        return []
+    return [
+        "comm_dtype: gradients of mixed_precision fp16 are compressed without their loss scale, which fp16 cannot hold; "
+        "give fp32 or bf16"
+    ]
 
 
 def _of_data(data: DataConfig) -> list[str]:

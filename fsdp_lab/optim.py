@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -42,13 +43,14 @@ def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> 
 class StepOutcome(NamedTuple):
     """``grad_norm`` is world-wide and before clipping, the same on all ranks; ``taken``: was the update applied?
 
-    ``clipped``: was the norm above the limit?
+    ``clipped``: was the norm above the limit? ``loss_scale``: what the loss had been multiplied by; None: no scaler.
     """
 
     grad_norm: float
     learning_rate: float
     taken: bool
     clipped: bool
+    loss_scale: float | None = None
 
 
 def world_norm(gradients: list[Tensor]) -> Tensor:
@@ -63,11 +65,17 @@ def take_step(
     schedule: LambdaLR,
     max_grad_norm: float,
     grad_norm: Callable[[list[Tensor]], Tensor] = world_norm,
+    scaler: GradScaler | None = None,
 ) -> StepOutcome:
     """Clip to the world-wide norm and update, unless a gradient anywhere is not finite: then only forget it.
 
-    ``grad_norm`` is over all ranks' shards, so all ranks decide alike.
+    ``grad_norm`` is over all ranks' shards, so all ranks decide alike. ``scaler``: takes its scale off the gradients
+    first, and chooses the next step's. The decision is not left to it: it would not see a norm that overflows.
     """
+    scale = None
+    if scaler is not None and scaler.is_enabled():
+        scale = scaler.get_scale()
+        scaler.unscale_(optimizer)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = grad_norm(gradients)
     finite = math.isfinite(norm)
@@ -79,7 +87,9 @@ def take_step(
         optimizer.step()
     optimizer.zero_grad()
     schedule.step()
-    return StepOutcome(float(norm), float(learning_rate), finite, clipped)
+    if scaler is not None:
+        scaler.update()
+    return StepOutcome(float(norm), float(learning_rate), finite, clipped, scale)
 
 
 def _local(gradient: Tensor) -> Tensor:

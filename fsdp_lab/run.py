@@ -85,6 +85,10 @@ class Run:
         self.profile: Profile | None = None
         self.nonfinite_steps = self.clipped_steps = 0
         self._nonfinite_in_a_row = 0
+        self.scaler_skipped_steps: int | None = None  # no number where nothing is scaled
+        self.is_void = False
+        """Was the last step skipped?"""
+        self._loss_scale: float | None = None
         self._losses: list[torch.Tensor] = []
         self._tokens = 0  # all ranks', in the steps made so far
         self._reported_at = (0, 0.0, 0)
@@ -194,7 +198,8 @@ class Run:
         self.done = step
         self.stop.agree()
         self.watchdog.watch()  # from the first step's end: that one may have compiled
-        self.wire.after_step(all_reduces=2 + self._log_due(step))  # the norm, the agreement to go on, the mean loss
+        # the norm, the agreement to go on, the mean loss; overflow in fp16
+        self.wire.after_step(all_reduces=2 + self._log_due(step) + (outcome.loss_scale is not None))
         if is_sampled:
             self.wire.open()
 
@@ -262,11 +267,6 @@ class Run:
             places["profile"] = self.traces
         return places
 
-    @property
-    def is_void(self) -> bool:
-        """Was the last step skipped?"""
-        return self._nonfinite_in_a_row > 0
-
     def say(self, text: str) -> None:
         """A line from rank 0."""
         if self.ranks.is_first:
@@ -284,6 +284,7 @@ class Run:
             "losses": torch.stack(self._losses),
             "nonfinite_steps": self.nonfinite_steps,
             "nonfinite_in_a_row": self._nonfinite_in_a_row,
+            "scaler_skipped_steps": self.scaler_skipped_steps,
             "clipped_steps": self.clipped_steps,
             "reported_at": self._reported_at,
             "resumed_at": self.resumed_at,
@@ -297,6 +298,7 @@ class Run:
         self._losses = list(state["losses"].to(self.ranks.device))
         self.nonfinite_steps, self.clipped_steps = state["nonfinite_steps"], state["clipped_steps"]
         self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
+        self.scaler_skipped_steps = state.get("scaler_skipped_steps")  # older checkpoints know no fp16
         self._reported_at = state["reported_at"]
         self.resumed_at = [*state["resumed_at"], step]
         self.curve.rewind(step)
@@ -320,6 +322,8 @@ class Run:
             steps=steps,
             tokens_seen=self._tokens,
             nonfinite_steps=self.nonfinite_steps,
+            scaler_skipped_steps=self.scaler_skipped_steps,
+            loss_scale=self._loss_scale,
             clip_rate=self.clipped_steps / steps,
             train_loss=self._mean_loss(_LOSSES_AVERAGED),
             train_time_s=self.clock.train_seconds,
@@ -346,7 +350,7 @@ class Run:
     def _peak(self) -> dict[str, Any]:
         """What the ranks' devices can do, asked of all at the same time; collective."""
         self.ranks.gather(None)
-        dtype = torch.bfloat16 if self.record.noted["param_dtype"] == "bf16" else torch.float32
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.record.noted["param_dtype"], torch.float32)
         return peak.row(self.ranks.gather(peak.peak_flops(self.ranks.device, dtype)), self.ranks.device)
 
     # ---- details --------------------------------------------------------------------------------------------
@@ -384,15 +388,15 @@ class Run:
         traces = self.traces if config.profile else None
         return Window(warmup + 1, min(wanted, total - warmup), traces, self.ranks.rank, self.done)
 
-    def _observe(self, events: Iterable[Any]) -> None:
-        """Hand the profiled window's stock collectives, all ranks', to whoever accounts for them; collective."""
-        size = {"fp32": 4, "bf16": 2, "fp16": 2}
-        itemsize: dict[Op, int] = {
     @property
     def _lacks_stock_bytes(self) -> bool:
         """Is there traffic of FSDP2's own, and no profile yet that has seen how much?"""
         return self.comm.must_be_watched and self.ranks.world > 1
 
+    def _observe(self, events: Iterable[Any]) -> None:
+        """Hand the profiled window's stock collectives, all ranks', to whoever accounts for them; collective."""
+        size = {"fp32": 4, "bf16": 2, "fp16": 2}
+        itemsize: dict[Op, int] = {
             "reduce_scatter": size[self.config.comm.comm_dtype],
             "all_gather": size[self.record.noted["param_dtype"]],
         }
@@ -410,10 +414,17 @@ class Run:
             self.progress.say(complaint)
 
     def _count_nonfinite(self, outcome: StepOutcome) -> None:
+        self._loss_scale, self.is_void = outcome.loss_scale, not outcome.taken
+        if outcome.loss_scale is not None and self.scaler_skipped_steps is None:
+            self.scaler_skipped_steps = 0
         if outcome.taken:
             self._nonfinite_in_a_row = 0
             return
         self.comm.rollback()
+        if outcome.loss_scale is not None and outcome.loss_scale > 1:  # that is how a scale is found to be too large
+            self.scaler_skipped_steps = (self.scaler_skipped_steps or 0) + 1
+            self.progress.say(f"step skipped: fp16 overflowed with a loss scale of {outcome.loss_scale:,.0f}; halved")
+            return
         self.nonfinite_steps += 1
         self._nonfinite_in_a_row += 1
         self.progress.say(f"step skipped: a gradient is not finite ({self.nonfinite_steps} so far)")
@@ -465,6 +476,10 @@ class Run:
             "train/grad_norm": outcome.grad_norm,
             "train/learning_rate": outcome.learning_rate,
         }
+        if not self._lacks_stock_bytes:
+            scalars["comm/sent_bytes_per_step"] = (sent - bytes_before) / (step - before) + self.comm.stock.sent_bytes
+        if outcome.loss_scale is not None:
+            scalars["train/loss_scale"] = outcome.loss_scale
         if not self.ranks.are_virtual:
             tokens = math.fsum(self._tokens_in(s) for s in range(before + 1, step + 1))
             scalars["speed/tokens_per_s"] = tokens / (seconds - seconds_before)

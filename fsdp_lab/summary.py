@@ -28,6 +28,11 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
     lines += _goals(row)
     if row["nonfinite_steps"]:
         lines.append(f"skipped      {row['nonfinite_steps']} steps with gradients that were not finite")
+    if row.get("scaler_skipped_steps") is not None:
+        lines.append(
+            f"loss scale   {row['loss_scale']:,.0f} at the end; {_count(row['scaler_skipped_steps'], 'step')} skipped "
+            "to find it"
+        )
     lines += ["", *_traffic(row), *_link(row), ""]
     if profile is not None:
         lines += [short_table(profile), ""]

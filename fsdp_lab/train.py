@@ -20,6 +20,7 @@ from fsdp_lab.config import TrainConfig
 from fsdp_lab.corpus import Corpus, open_corpus
 from fsdp_lab.entry import run_as_program
 from fsdp_lab.evaluate import Evaluation, evaluate
+from fsdp_lab.loss_scaler import LossScaler
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.optim import build_optimizer, take_step
 from fsdp_lab.presets import resolve
@@ -30,23 +31,26 @@ from fsdp_lab.summary import summary
 def train(config: TrainConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     config = resolve(config, has_gpu=torch.cuda.is_available())
-    bf16_on_cpu = config.model.mixed_precision == "bf16" and not torch.cuda.is_available()
+    on_cpu = None if torch.cuda.is_available() else config.model.mixed_precision
     # ranks agree, folders, signals, the results row
-    with Run.start(config) as run, fast_products(bf16_on_cpu) as products:
+    with Run.start(config) as run, fast_products(on_cpu) as products:
         data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
         run.note(**data.row(), **model.row(), bf16_products=products)
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)
-        with Saving(run, model, optimizer, schedule, data, comm) as saving:  # checkpoints; one when told to stop, too
+        scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
+        with Saving(run, model, optimizer, schedule, data, comm, scaler) as saving:  # one when told to stop, too
             done = saving.restore_latest()
             run.begin(total_steps, comm, config.tokens_per_step(run.ranks.world))
             evaluate_when_due(done, model, data, comm, run)  # what it was stopped before
             for step in run.steps():  # timing, profiler and progress live in here
-                loss = forward_backward(model, data, config, run)
+                loss = forward_backward(model, data, config, scaler, comm, run)
                 with run.phase("optimizer"):
-                    outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
+                    outcome = take_step(
+                        model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm, scaler
+                    )
                 run.after_step(step, loss, outcome)
                 saving.after_step(step)
                 evaluate_when_due(step, model, data, comm, run)
@@ -60,13 +64,16 @@ def train(config: TrainConfig) -> dict[str, Any]:
         return row
 
 
-def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) -> Tensor:
+def forward_backward(
+    model: Model, data: Corpus, config: TrainConfig, scaler: LossScaler, comm: Communication, run: Run
+) -> Tensor:
     """The micro-batches of one step; returns their mean loss on this rank (of virtual ranks the sum), nats a token.
 
     Gradients are exchanged with the last micro-batch only: one compression an optimizer step.
     """
     micro_batches = config.optim.gradient_accumulation_steps
     total = torch.zeros((), device=run.ranks.device)
+    comm.gradients_come_scaled(scaler.get_scale())
     for micro in range(micro_batches):
         batch = data.next_batch().to(run.ranks.device, non_blocking=True)
         model.sync_gradients(micro == micro_batches - 1)
@@ -74,7 +81,7 @@ def forward_backward(model: Model, data: Corpus, config: TrainConfig, run: Run) 
             with run.phase("forward"):
                 loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
             with run.phase("backward"):
-                faults.spoiled(loss).backward()
+                scaler.scale(faults.spoiled(loss)).backward()
             total += loss.detach()
     return total
 

@@ -19,7 +19,7 @@ ENDINGS = "fsdp_lab.user_errors"  # how every command ends; analysis may have th
 LAYERS = [
     {"workspace", "labels"},
     {"encoded", "segments", "spans"},
-    {"kernels", "rounds", "state", "_compat", "nonfinite"},
+    {"kernels", "rounds", "state", "_compat", "nonfinite", "loss_scale"},
     {"compressor", "ledger", "prefetch"},
     {"entropy", "feedback", "handle", "index_codes", "parts", "policy"},
     {"layers", "replicas"},

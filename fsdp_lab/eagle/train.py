@@ -34,9 +34,9 @@ from fsdp_lab.summary import summary
 def train(config: EagleConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     check(config)
-    bf16_on_cpu = config.eagle.dtype == "bf16" and not torch.cuda.is_available()
+    on_cpu = None if torch.cuda.is_available() else config.eagle.dtype
     # ranks agree, folders, signals, the results row
-    with Run.start(config) as run, fast_products(bf16_on_cpu) as products:
+    with Run.start(config) as run, fast_products(on_cpu) as products:
         target = load_target(config)
         data = open_chats(config, target, run)
         features = open_features(config, target, run)

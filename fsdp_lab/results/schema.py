@@ -92,7 +92,7 @@ FIELDS = (
         "bf16_products",
         "native|float32",
         "",
-        "how a CPU took products of bf16 matrices: as PyTorch does, or in float32, rounded once, where it has no "
+        "how a CPU took products of 16-bit matrices: as PyTorch does, or in float32, rounded once, where it has no "
         "instructions for them (docs/measuring.md); null in other dtypes and on GPUs",
         "no",
     ),
@@ -251,6 +251,15 @@ FIELDS = (
     ),
     # Quality
     Field("nonfinite_steps", "int", "steps", "steps skipped because a gradient or the loss was not finite"),
+    Field(
+        "scaler_skipped_steps",
+        "int",
+        "steps",
+        "steps skipped beside those because float16 overflowed with a loss scale above 1, which was then halved; null "
+        "where no loss is scaled",
+        "no",
+    ),
+    Field("loss_scale", "float", "", "what the last step's loss was multiplied by; null where no loss is scaled", "no"),
     Field("clip_rate", "float", "0 to 1", "share of steps whose gradient norm was clipped", since=2),
     Field("train_loss", "float", "nats/token", "training loss, mean over the last steps (a draft's: weighted sum)"),
     Field("train_loss_by_position", "list of float", "nats/token", "a draft's: of each token ahead, unweighted", "no"),

@@ -1,4 +1,4 @@
-"""Products of bfloat16 matrices in float32."""
+"""Products of 16-bit matrices in float32."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ def results(operation: Callable[..., Tensor], dtype: torch.dtype, like: torch.dt
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 @pytest.mark.parametrize("sizes", [{}, {"m": 1}, {"m": 0}, {"k": 0}, {"n": 1}], ids=str)
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)], ids=str)
 def test_they_are_the_exact_products_rounded_once(
-    operation: Callable[[Tensor, Tensor, Tensor], Tensor], sizes: dict[str, int]
+    operation: Callable[[Tensor, Tensor, Tensor], Tensor], sizes: dict[str, int], dtype: torch.dtype, rounding: float
 ) -> None:
-    with bf16_products.in_float32():
-        ours = results(operation, torch.bfloat16, torch.bfloat16, **sizes)
-    exact = results(operation, torch.float64, torch.bfloat16, **sizes)
+    with bf16_products.in_float32(dtype):
+        ours = results(operation, dtype, dtype, **sizes)
+    exact = results(operation, torch.float64, dtype, **sizes)
     assert len(ours) == len(exact)
     for got, wanted in zip(ours, exact, strict=True):
-        assert got.dtype == torch.bfloat16
-        torch.testing.assert_close(got.double(), wanted, rtol=2**-8, atol=1e-4)  # half a unit of the last place
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.double(), wanted, rtol=rounding, atol=1e-4)  # half a unit of the last place
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
@@ -98,7 +99,7 @@ def test_into_memory_that_is_there(dtype: torch.dtype) -> None:
 def test_afterwards_pytorch_takes_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(
-        bf16_products, "_widened", lambda kernel: lambda *operands: seen.append(operands) or operands[1]
+        bf16_products, "_widened", lambda kernel, dtype: lambda *operands: seen.append(operands) or operands[1]
     )
     a, b, _ = operands(torch.bfloat16)
     for _ in range(2):
@@ -112,8 +113,10 @@ def test_afterwards_pytorch_takes_them_again(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_only_slow_ones_are_replaced(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bf16_products, "are_slow", lambda: slow)
-    with bf16_products.fast_products(bf16_on_cpu=True) as how:
-        assert how == ("float32" if slow else "native")
-    with bf16_products.fast_products(bf16_on_cpu=False) as how:
-        assert how is None
+    monkeypatch.setattr(bf16_products, "are_slow", lambda dtype: slow)
+    for half in ("bf16", "fp16"):
+        with bf16_products.fast_products(half) as how:
+            assert how == ("float32" if slow else "native")
+    for other in ("no", "fp32", None):
+        with bf16_products.fast_products(other) as how:
+            assert how is None
