@@ -89,7 +89,7 @@ tee_pid=$!
 # is torchrun that heeds every stop signal, and keeps the exit code of the rank that failed.
 # On a terminal rank 0 draws its bar there, by name (torchrun's ranks have no /dev/tty), and logs plain lines.
 if [ -t 1 ]; then
-    FSDP_LAB_TERMINAL=$(tty <&1) && export FSDP_LAB_LOG=$log FSDP_LAB_TERMINAL
+    { FSDP_LAB_TERMINAL=$(tty <&3) && export FSDP_LAB_LOG=$log FSDP_LAB_TERMINAL; } 3<&1
 fi
 set -m
 "$venv_python" -m fsdp_lab.launch --standalone --local-addr=127.0.0.1 --nproc-per-node="$ranks" \

@@ -81,6 +81,10 @@ class ModelConfig(Settings):
         False, "compute each block's activations again in backward instead of keeping them"
     )
     compile: bool = setting(False, "compile the model's blocks with torch.compile")
+    cpu_offload: bool = setting(
+        False,
+        "keep each rank's parameters, gradients and optimiser state in the CPU's memory (FSDP2's CPUOffloadPolicy)",
+    )
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def _of_virtual_ranks(config: TrainConfig, has_gpu: bool) -> list[str]:
         "mixed_precision: virtual ranks compute in float32; give no": config.model.mixed_precision in ("bf16", "fp16")
         or (config.model.mixed_precision == "auto" and has_gpu),
         "comm_dtype: virtual ranks reduce in float32; give fp32": config.comm.comm_dtype != "fp32",
+        "cpu_offload: virtual ranks are not sharded; leave it out": config.model.cpu_offload,
         "compile: not with virtual ranks, which change the parameters under the compiled blocks": config.model.compile,
         "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
         "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,

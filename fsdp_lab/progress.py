@@ -11,6 +11,8 @@ from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
+_ON_BAR = ("loss", "val_ppl", "val_tau", "tokens_per_s")  # what a line of the terminal has room for; logs have all
+
 
 class Progress:
     """Rank 0's voice; the other ranks have a silent one.
@@ -25,6 +27,7 @@ class Progress:
         self._terminal = _terminal() if speaks else None
         self._bar = _bar(total_steps, self._terminal, done) if self._terminal is not None else None
         self._lines = _lines(self._terminal) if speaks else None
+        self._on_bar: dict[str, str] = {}
         self._writer = _summary_writer(events, done) if speaks and events is not None else None
 
     def step(self) -> None:
@@ -35,9 +38,10 @@ class Progress:
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
         """Show the latest numbers after ``step`` steps."""
         self.record(step, scalars)
-        shown = {name.rpartition("/")[2]: _short(value) for name, value in scalars.items()}
+        shown = {_plain(name): _short(value) for name, value in scalars.items()}
         if self._bar is not None:
-            self._bar.set_postfix(shown)
+            self._on_bar |= {name: value for name, value in shown.items() if name in _ON_BAR}
+            self._bar.set_postfix(self._on_bar)
         self._print(
             f"step {step:>{len(str(self._total))}}/{self._total}  " + "  ".join(f"{k} {v}" for k, v in shown.items())
         )
@@ -101,6 +105,12 @@ def _summary_writer(folder: Path, done: int) -> Any:
     for earlier in folder.parent.glob("events.out.tfevents.*"):  # of a run begun when they lay beside the folder
         earlier.rename(folder / earlier.name)
     return SummaryWriter(str(folder), purge_step=done + 1 if done else None)
+
+
+def _plain(name: str) -> str:
+    """A scalar's name without its folder in TensorBoard, but for validation's: there are two losses."""
+    folder, _, last = name.rpartition("/")
+    return f"val_{last}" if folder == "val" else last
 
 
 def _short(value: float) -> str:

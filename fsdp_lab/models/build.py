@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
@@ -47,7 +47,7 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int)
     _prepare_blocks(sketch.model, config.model)
     if not ranks.are_virtual:
         _shard(module, config, ranks, param_dtype)
-    sketch.allocate(module, ranks.device)
+    sketch.allocate(module, ranks.device, offloaded=config.model.cpu_offload)
     if saved is not None:
         saved.copy_to(sketch.model)
     else:
@@ -125,9 +125,11 @@ def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:
 
 def _shard(module: CausalLM, config: TrainConfig, ranks: Ranks, param_dtype: str) -> None:
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[config.comm.comm_dtype])
+    place = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if config.model.cpu_offload else OffloadPolicy()
+    options = {"mesh": ranks.mesh, "mp_policy": policy, "offload_policy": place}
     for block in blocks_of(module.hf).values():
-        fully_shard(block, mesh=ranks.mesh, mp_policy=policy, reshard_after_forward=config.comm.fsdp_reshard)
-    fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
+        fully_shard(block, reshard_after_forward=config.comm.fsdp_reshard, **options)
+    fully_shard(module, **options)
 
 
 def _param_dtype(config: TrainConfig, ranks: Ranks) -> str:

@@ -56,12 +56,15 @@ class Sketch:
         ]
         return cls(model, fills, {name: t.detach().clone() for name, t in _tensors(model) if not t.is_meta})
 
-    def allocate(self, module: nn.Module, device: torch.device) -> None:
+    def allocate(self, module: nn.Module, device: torch.device, offloaded: bool = False) -> None:
         """Memory on ``device`` for ``module`` (which holds the model, sharded or whole), and what is small in it.
 
-        That includes what no file holds and no seed draws, such as the frequencies of rotary positions.
+        That includes what no file holds and no seed draws, such as the frequencies of rotary positions. ``offloaded``:
+        parameters on the CPU; buffers, which FSDP2 does not bring to the device, are there nevertheless.
         """
-        module.to_empty(device=device)
+        module.to_empty(device="cpu" if offloaded else device)
+        for part in module.modules() if offloaded else ():
+            part._buffers |= {name: b if b is None else b.to(device) for name, b in part._buffers.items()}
         self.model.tie_weights()  # two names of one tensor have become two tensors, where it is not sharded
         for name, tensor in _tensors(self.model):
             if name in self.small:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fsdp_lab.progress import Progress
@@ -30,3 +33,28 @@ def test_a_resumed_run_goes_on_with_its_events_also_with_those_of_the_old_place(
     second.close()
     assert steps_seen(events, "train/loss") == [1, 2, 3, 4, 5, 6]
     assert [path.name for path in events.parent.iterdir()] == ["tensorboard"]
+
+
+def test_two_losses_have_two_names_and_the_bar_keeps_to_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(40, True, None)
+    progress.report(20, {"train/loss": 9.5, "comm/sent_bytes_per_step": 14363248.0, "speed/tokens_per_s": 6500.0})
+    progress.report(20, {"val/loss": 9.25, "val/ppl": 10404.6})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "step 20/40  loss 9.5  sent_bytes_per_step 14,363,248  tokens_per_s 6500"
+    assert lines[1] == "step 20/40  val_loss 9.25  val_ppl 10,405"
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    progress = Progress(40, True, None)
+    progress.report(20, {"train/loss": 9.5, "comm/sent_bytes_per_step": 14363248.0, "speed/tokens_per_s": 6500.0})
+    progress.report(20, {"val/loss": 9.25, "val/ppl": 10404.6})
+    progress.close()
+    assert "loss=9.5, tokens_per_s=6500, val_ppl=10,405]" in screen.getvalue()
+    assert "sent_bytes_per_step" not in screen.getvalue()
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
