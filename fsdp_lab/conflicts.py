@@ -44,8 +44,8 @@ def _of_precision(config: TrainConfig) -> list[str]:
     if config.comm.comm_compress == "none":
         return []
     return [
-        "comm_dtype: gradients of mixed_precision fp16 are compressed without their loss scale, which fp16 cannot hold; "
-        "give fp32 or bf16"
+        "comm_dtype: gradients of mixed_precision fp16 are compressed without their loss scale, which fp16 cannot "
+        "hold; give fp32 or bf16"
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TextIO
 from tqdm import tqdm
 
 _ON_BAR = ("loss", "val_ppl", "val_tau", "tokens_per_s")  # what a line of the terminal has room for; logs have all
+_EVENTS_ALONE = ("memory", "positions")  # folders of scalars that no line has room for
 
 
 class Progress:
@@ -38,7 +39,7 @@ class Progress:
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
         """Show the latest numbers after ``step`` steps."""
         self.record(step, scalars)
-        shown = {_plain(name): _short(value) for name, value in scalars.items()}
+        shown = {_plain(name): _short(value) for name, value in scalars.items() if _is_shown(name)}
         if self._bar is not None:
             self._on_bar |= {name: value for name, value in shown.items() if name in _ON_BAR}
             self._bar.set_postfix(self._on_bar)
@@ -105,6 +106,10 @@ def _summary_writer(folder: Path, done: int) -> Any:
     for earlier in folder.parent.glob("events.out.tfevents.*"):  # of a run begun when they lay beside the folder
         earlier.rename(folder / earlier.name)
     return SummaryWriter(str(folder), purge_step=done + 1 if done else None)
+
+
+def _is_shown(name: str) -> bool:
+    return name.partition("/")[0] not in _EVENTS_ALONE
 
 
 def _plain(name: str) -> str:

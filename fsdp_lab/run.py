@@ -12,9 +12,7 @@ results/results.jsonl                        one row a run, also of a run that f
 from __future__ import annotations
 
 import math
-import resource
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,7 +21,7 @@ from typing import Any, Literal
 
 import torch
 
-from fsdp_lab import disk, faults, peak, results
+from fsdp_lab import disk, faults, memory, peak, results
 from fsdp_lab.checkpoint import may_resume
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication
@@ -327,7 +325,7 @@ class Run:
             clip_rate=self.clipped_steps / steps,
             train_loss=self._mean_loss(_LOSSES_AVERAGED),
             train_time_s=self.clock.train_seconds,
-            **self._memory(),
+            **memory.row(self.ranks),
             **self._peak(),
         )
         self.note(**derived({**self.record.noted, "world_size": self.ranks.world}))
@@ -337,15 +335,6 @@ class Run:
         """The settings were refused before training began: leave the name free and no row."""
         if self.ranks.is_first and not self.is_resumed:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _memory(self) -> dict[str, float]:
-        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
-        allocated = reserved = rss
-        if self.ranks.device.type == "cuda":
-            allocated, reserved = torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9
-        names = "peak_rss_gb", "mem_peak_alloc_gb", "mem_peak_reserved_gb"
-        by_rank = self.ranks.gather((rss, allocated, reserved))
-        return {name: max(peaks) for name, peaks in zip(names, zip(*by_rank, strict=True), strict=True)}
 
     def _peak(self) -> dict[str, Any]:
         """What the ranks' devices can do, asked of all at the same time; collective."""
@@ -486,7 +475,7 @@ class Run:
         self._reported_at = (step, seconds, sent)
         with self.wire.paused():
             scalars |= more()
-        self.progress.report(step, scalars)
+        self.progress.report(step, scalars | memory.scalars(self.ranks.device))
         return {"train_loss": scalars["train/loss"], "grad_norm": outcome.grad_norm}
 
     def _mean_loss(self, last: int) -> float:

@@ -28,9 +28,10 @@ class Tally:
         del self._steps[: -max(_AVERAGED, self._log_interval)]
 
     def scalars(self) -> dict[str, float]:
-        """For a log line: means since the last one, over all ranks; collective."""
+        """For a log line, and all losses for TensorBoard: means since the last one, over all ranks; collective."""
         loss, accuracy = self._means(self._log_interval)
-        return {"train/loss_0": loss[0]} | {f"train/accuracy_{k}": value for k, value in enumerate(accuracy)}
+        losses = {"train/loss_0": loss[0]} | {f"positions/loss_{k}": value for k, value in enumerate(loss)}
+        return losses | {f"train/accuracy_{k}": value for k, value in enumerate(accuracy)}
 
     def row(self) -> dict[str, Any]:
         """The fields of a results row; null where nothing was supervised; collective."""

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 import comm_compress as cc
 from comm_compress import ddp
 from tests.comm_compress.test_ddp import wrapped
-from tests.comm_compress.test_fsdp import batch, gradients, loss_of, sharded
+from tests.comm_compress.test_fsdp import batch, full, gradients, loss_of, sharded
 from tests.comm_compress.test_hsdp import replicated
 from tests.distributed import run_ranks
 
@@ -105,3 +105,31 @@ def _wrong_scales() -> int:
 
 def test_a_scale_that_is_none_is_refused() -> None:
     assert run_ranks(2, _wrong_scales) == [4, 4]
+
+
+def _as_documented(overflows: bool, fused: bool) -> dict[str, Any]:
+    """The loop of docs/breadth.md in float16, with or without a step in which one rank's gradient overflows."""
+    model = sharded(MixedPrecisionPolicy(torch.float16, torch.float32))
+    handle = cc.attach(model, reduce_scatter=cc.make("topk", {"ratio": 0.2}))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+    for step in (0, "overflow", 1, 2) if overflows else (0, 1, 2):
+        handle.loss_scale = scale = scaler.get_scale()
+        loss = loss_of(model, batch(dist.get_rank(), 7 if step == "overflow" else step))
+        if step == "overflow" and dist.get_rank() == 1:
+            loss = loss * 1e4
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update(None if overflows or step != 0 else 2048.0)
+        if scaler.get_scale() < scale and step != 0:
+            handle.rollback()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == 2048
+    return {name: value.numpy() for name, value in full(model).items()}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_documented_loop_forgets_a_step_that_overflowed(fused: bool) -> None:
+    with_one, without = (run_ranks(2, _as_documented, overflows, fused) for overflows in (True, False))
+    for a, b in zip(with_one, without, strict=True):
+        assert all((a[name] == b[name]).all() for name in a)

@@ -187,7 +187,7 @@ def test_a_profiled_run_says_where_its_time_went(finished: tuple[Lab, str]) -> N
     assert "profile: 2 steps on 2 ranks (cpu, gloo)" in out
     assert "exposed compression" in out
     (events,) = (lab.folder / "out" / "logs" / "ordinary" / "tensorboard").glob("events.*")
-    for name in (b"profile/compute_ms", b"profile/reduce_scatter_sent_bytes", b"profile/backward_ms"):
+    for name in (b"memory/rss_gb", b"profile/compute_ms", b"profile/reduce_scatter_sent_bytes", b"profile/backward_ms"):
         assert name in events.read_bytes()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from tqdm import tqdm
@@ -149,9 +150,8 @@ def _main() -> None:
 def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_target(tmp_path / "target")
     chats(tmp_path / "chats.jsonl")
-    code, out, err = run(
-        tmp_path, 2, "--max_steps", "30", "--comm_compress", "int8", "--log_interval", "15", "--run_name", "first"
-    )
+    settings = ["--max_steps", "30", "--comm_compress", "int8", "--log_interval", "15", "--tensorboard", "true"]
+    code, out, err = run(tmp_path, 2, *settings, "--run_name", "first")
     assert code == 0, err
     assert "12 conversations; the draft knows 40 tokens" in out
     losses = [float(line.split("loss_0 ")[1].split()[0]) for line in out.splitlines() if "loss_0 " in line]
@@ -164,6 +164,12 @@ def test_train_go_on_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert row["tokens_seen"] == 15 * sum(len(e.tokens) for e in conversations(tmp_path))
     assert row["train_loss_by_position"][0] == pytest.approx(losses[1], rel=0.2)
     assert row["data_digest"] == digest_of(conversations(tmp_path), 30 * 6)
+    events = EventAccumulator(str(tmp_path / "out/logs/first/tensorboard")).Reload()
+    for k in range(STEPS):
+        seen = [(scalar.step, scalar.value) for scalar in events.Scalars(f"positions/loss_{k}")]
+        assert seen == [(15, pytest.approx(seen[0][1])), (30, pytest.approx(row["train_loss_by_position"][k], rel=0.2))]
+        assert f"positions/loss_{k}" not in out
+    assert all(0.05 < scalar.value < 10 for scalar in events.Scalars("memory/rss_gb"))
     runs = tmp_path / "out" / "runs"
     code, _, err = run(tmp_path, 1, "--max_steps", "1", "--draft_dir", str(runs / "first/draft"), "--run_name", "more")
     assert code == 0, err
