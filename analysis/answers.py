@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from analysis import measures
 from analysis.arms import ArmRuns, Comparison, failed
 from analysis.rows import Row
-from analysis.statistics import Paired, Summary, paired, summary, within
+from analysis.statistics import CONFIDENCE, Paired, Summary, paired, summary, t_quantile, within
 
 RATIO, MARGIN = 2.0, 0.01
 _LETTERS = 80  # of an error in a table
@@ -52,8 +55,9 @@ def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
 
     ``shared_seeds``: compare over the seeds that both have a run of, instead of all of the baseline's."""
     found = [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
-    found = [_placed(line, found) for line in found]
-    return sorted(found, key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0))
+    return sorted(
+        _placed(found), key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0)
+    )
 
 
 def what_is_missing(line: Line) -> str:
@@ -114,36 +118,52 @@ def _bar(line: Line, comparison: Comparison) -> Bar:
     return "holds" if line.ratio_bf16 is not None and line.ratio_bf16 >= RATIO else "holds, fp32 only"
 
 
-def _placed(line: Line, among: Sequence[Line]) -> Line:
-    """With its place in respect of the Pareto front of bits and quality; arms with failed runs have none."""
-    if line.bits is None or line.runs.failures:
-        return line
-    rivals = [
-        other
-        for other in among
-        if other.runs is not line.runs
-        and other.bits is not None
-        and other.bits <= line.bits
-        and not other.runs.failures
-    ]
-    better = [(other, worse) for other in rivals if _is_beaten(line, other, worse := _against(line, other))]
-    if not better:
+def _placed(found: Sequence[Line]) -> list[Line]:
+    """With their places in respect of the Pareto front of bits and quality; arms with failed runs have none."""
+    known = [line for line in found if line.bits is not None and not line.runs.failures]
+    bits = np.array([line.bits for line in known], dtype=float)
+    losses = _losses(known)
+    places = iter([_place(line, number, known, bits, losses) for number, line in enumerate(known)])
+    return [line if line.bits is None or line.runs.failures else next(places) for line in found]
+
+
+def _losses(lines: Sequence[Line]) -> npt.NDArray[np.float64]:
+    """Validation losses, an arm a row and a seed a column; NaN: no run."""
+    seeds = sorted({seed for line in lines for seed in line.runs.runs})
+    columns = {seed: column for column, seed in enumerate(seeds)}
+    found = np.full((len(lines), len(seeds)), np.nan)
+    for number, line in enumerate(lines):
+        for seed, loss in line.runs.losses.items():
+            found[number, columns[seed]] = np.nan if loss is None else loss
+    return found
+
+
+def _place(
+    line: Line,
+    number: int,
+    known: Sequence[Line],
+    bits: npt.NDArray[np.float64],
+    losses: npt.NDArray[np.float64],
+) -> Line:
+    """Against all rivals at once: arms with no more bits, each over the seeds that both have, as `statistics.paired`.
+
+    It is beaten by better quality, or the same for fewer bits."""
+    rivals = np.flatnonzero(bits <= bits[number])
+    rivals = rivals[rivals != number]
+    worse = losses[number] - losses[rivals]  # nats, a rival a row
+    pairs = np.sum(~np.isnan(worse), axis=1)
+    mean = np.nansum(worse, axis=1) / np.maximum(pairs, 1)
+    is_beaten = (pairs > 0) & ((mean > 0) | ((mean == 0) & (bits[rivals] < bits[number])))
+    if not is_beaten.any():
         return replace(line, front="yes")
-    beyond_chance = [(other, worse) for other, worse in better if worse.lower is not None and worse.lower > 0]
-    by = max(beyond_chance or better, key=lambda entry: entry[1].mean or 0.0)[0].label
-    return replace(line, front="no" if beyond_chance else "perhaps", beaten_by=by)
-
-
-def _against(line: Line, other: Line) -> Paired:
-    """How much worse the line is than another arm, over the seeds they share."""
-    return paired(line.runs, other.runs, line.runs.runs.keys() & other.runs.runs.keys())
-
-
-def _is_beaten(line: Line, other: Line, worse: Paired) -> bool:
-    """By an arm with no more bits: better quality, or the same for fewer bits."""
-    if worse.mean is None or line.bits is None or other.bits is None:
-        return False
-    return worse.mean > 0 or (worse.mean == 0 and other.bits < line.bits)
+    squares = np.nansum((worse - mean[:, None]) ** 2, axis=1)
+    error = np.sqrt(squares / np.maximum(pairs - 1, 1) / np.maximum(pairs, 1))
+    quantile = np.array([t_quantile(CONFIDENCE, n - 1) if n > 1 else np.inf for n in pairs.tolist()])
+    with np.errstate(invalid="ignore"):  # of one pair, whose infinite bound times no spread is no number
+        is_sure = is_beaten & (pairs > 1) & (mean - quantile * error > 0)
+    chosen = is_sure if is_sure.any() else is_beaten
+    by = known[rivals[np.argmax(np.where(chosen, mean, -np.inf))]].label
+    return replace(line, front="no" if is_sure.any() else "perhaps", beaten_by=by)
 
 
 def _end(row: Row) -> str:

@@ -11,6 +11,7 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 from analysis.quality import loss_of
@@ -152,17 +153,17 @@ class ArmRuns:
         """How many choices were tried."""
         return max(len(self.trials), 1)
 
-    @property
+    @cached_property
     def ended_well(self) -> list[Row]:
         """Runs that finished with a finite loss, by seed."""
         return [row for _, row in sorted(self.runs.items()) if not failed(row)]
 
-    @property
+    @cached_property
     def failures(self) -> list[Row]:
         """The others."""
         return [row for _, row in sorted(self.runs.items()) if failed(row)]
 
-    @property
+    @cached_property
     def losses(self) -> dict[int, float | None]:
         """Validation loss by seed, nats a token (of drafts: `quality.loss_of`); None: a run that failed or diverged."""
         return {seed: None if failed(row) else loss_of(row) for seed, row in self.runs.items()}
@@ -291,4 +292,14 @@ def _rate(bits_per_s: float) -> str:
 
 def canonical(value: Any) -> str:
     """The same text for the same JSON value."""
+    return _plain(value) if value is None or isinstance(value, str | int | float) else _dumped(value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _plain(value: Any) -> str:
+    """Of a few values that all rows have."""
+    return _dumped(value)
+
+
+def _dumped(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -22,6 +22,7 @@ Check = Callable[[Comparison], Iterator[Finding]]
 ENOUGH_SEEDS = 3
 TOKEN_COLUMNS = ("dataset", "dataset_tokens", "max_length", "val_tokens", "tau_prompts", "eval_weights")
 _NAMED = 4  # of a long list
+_NEAREST = 50  # comparisons, the largest, of which the one is named that differs least
 _SPANS = 12  # of consecutive seeds
 
 
@@ -312,7 +313,7 @@ CHECKS: tuple[Check, ...] = (
 
 def alone(compared: Sequence[Comparison]) -> Iterator[Finding]:
     """Runs that some setting keeps from the baseline: a failure among them would go unseen, a rival unjudged."""
-    having = [other for other in compared if other.baseline is not None]
+    having = [other for other in compared if other.baseline is not None][:_NEAREST]
     for comparison in compared if having else ():
         if comparison.baseline is not None:
             continue

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.arms import Arm, ArmRuns, Comparison
+from analysis.arms import Arm, ArmRuns, Comparison, canonical
 from analysis.measures import bits_per_parameter
 
 LONGEST = 40  # letters
@@ -40,12 +40,18 @@ def _bits(comparisons: Sequence[Comparison]) -> dict[Arm, float]:
 
 def _names(arms: Sequence[Arm], bits: dict[Arm, float], longest: int) -> dict[Arm, str]:
     taken = {arm.label for arm in arms if len(arm.label) <= longest}
+    families: dict[str, list[Arm]] = {}
+    for arm in arms:
+        families.setdefault(_methods(arm), []).append(arm)
+    common = {methods: _common(alike) for methods, alike in families.items()}
+    numbers: dict[str, itertools.count[int]] = {}
     found: dict[Arm, str] = {}
     for arm in arms:
         if len(arm.label) > longest:
-            short = _without_the_common(arm, [a for a in arms if _methods(a) == _methods(arm)])
+            short = _without(arm, common[_methods(arm)])
             plain = _methods(arm) + (f", {bits[arm]:.1f} bits" if arm in bits else "")
-            numbered = (f"{plain} no. {number}" for number in itertools.count(2))
+            following = numbers.setdefault(plain, itertools.count(2))
+            numbered = (f"{plain} no. {number}" for number in following)
             candidates = itertools.chain([short] if len(short) <= longest else [], [plain], numbered)
             found[arm] = next(name for name in candidates if name not in taken)
             taken.add(found[arm])
@@ -56,19 +62,34 @@ def _methods(arm: Arm) -> str:
     return arm.gradients if arm.parameters == "none" else f"{arm.gradients} + {arm.parameters}"
 
 
-def _without_the_common(arm: Arm, alike: Sequence[Arm]) -> str:
-    """The arm's label without the settings, of either method, that all of ``alike`` have; in full for a lone one."""
+Settings = frozenset[tuple[str, str]]  # names and values, these as canonical JSON
+
+
+def _common(alike: Sequence[Arm]) -> tuple[Settings, Settings]:
+    """The settings, of either method, that all of ``alike`` have; of a lone one none, whose label stays whole."""
     if len(alike) == 1:
-        return arm.label
+        return frozenset(), frozenset()
+    gradients = frozenset.intersection(*(_settings(arm.gradient_settings) for arm in alike))
+    return gradients, frozenset.intersection(*(_settings(arm.parameter_settings) for arm in alike))
 
-    def rest(settings: str, others: Sequence[str]) -> str:
-        all_of_them = [json.loads(text) for text in others]
+
+def _settings(text: str) -> Settings:
+    return frozenset((name, canonical(value)) for name, value in json.loads(text).items())
+
+
+def _without(arm: Arm, common: tuple[Settings, Settings]) -> str:
+    """The arm's label without those settings."""
+
+    def rest(settings: str, left_out: Settings) -> str:
         own = json.loads(settings).items()
-        return json.dumps({k: v for k, v in own if any(k not in o or o[k] != v for o in all_of_them)}, sort_keys=True)
+        return canonical({name: value for name, value in own if (name, canonical(value)) not in left_out})
 
-    gradients = rest(arm.gradient_settings, [a.gradient_settings for a in alike])
-    parameters = rest(arm.parameter_settings, [a.parameter_settings for a in alike])
-    return replace(arm, gradient_settings=gradients, parameter_settings=parameters).label
+    gradients, parameters = common
+    return replace(
+        arm,
+        gradient_settings=rest(arm.gradient_settings, gradients),
+        parameter_settings=rest(arm.parameter_settings, parameters),
+    ).label
 
 
 def _renamed(comparison: Comparison, names: dict[Arm, str]) -> Comparison:

@@ -63,6 +63,13 @@ class Row(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self.values_by_name[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, or ``default`` where there is no such column."""
+        return self.values_by_name.get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values_by_name
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_by_name)
 
@@ -96,21 +103,37 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
 
     Rows that failed are rows. A NaN (which our own writer never writes) stays one, so that the run counts as diverged.
     """
-    found = Read()
+    found, shared = Read(), _Shared()
     for path in [paths] if isinstance(paths, str | Path) else paths:
         file = Path(path)
         try:
-            lines = file.read_bytes().split(b"\n")
+            with file.open("rb") as lines:
+                _read_lines(lines, file, found, shared)
         except OSError as error:
             raise ValueError(f"cannot read {file} ({error.strerror}); name a results file (JSON lines)") from None
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                row, why = _parse(line)
-                if why is None:
-                    (found.drafts if is_draft(row) else found.rows).append(Row(row, file, number))
-                else:
-                    found.left_out.append(f"{file}, line {number}: {why}")
     return found
+
+
+def _read_lines(lines: Iterable[bytes], file: Path, found: Read, shared: _Shared) -> None:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            row, why = _parse(line, shared)
+            if why is None:
+                (found.drafts if is_draft(row) else found.rows).append(Row(row, file, number))
+            else:
+                found.left_out.append(f"{file}, line {number}: {why}")
+
+
+class _Shared:
+    """One copy of every text that many rows have: names of columns above all, which are most of a row's memory."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self.decoder = json.JSONDecoder(object_pairs_hook=self._object)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        one = self._texts.setdefault
+        return {one(name, name): one(value, value) if type(value) is str else value for name, value in pairs}
 
 
 def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
@@ -201,10 +224,10 @@ def _value(text: str) -> Any:
         return text
 
 
-def _parse(line: bytes) -> tuple[dict[str, Any], str | None]:
+def _parse(line: bytes, shared: _Shared) -> tuple[dict[str, Any], str | None]:
     """The row, or why it is none."""
     try:
-        row = json.loads(line)
+        row = shared.decoder.decode(line.decode("utf-8-sig" if line.startswith(b"\xef\xbb\xbf") else "utf-8"))
     except (ValueError, RecursionError):  # also bytes that are not UTF-8
         return {}, "not whole JSON (a run killed while writing leaves half a line)"
     if not isinstance(row, dict):

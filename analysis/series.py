@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,10 +27,15 @@ def links(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     return _grouped(limited, without_link, lambda c: c.setting.link_rate)
 
 
-def is_first_of_its_links(comparison: Comparison, comparisons: Sequence[Comparison]) -> bool:
-    """Does none before it in ``comparisons`` differ from it in the link's rate alone?"""
-    alike = without_link(comparison.setting)
-    return next(c for c in comparisons if without_link(c.setting) == alike) is comparison
+def firsts_of_links(comparisons: Sequence[Comparison]) -> list[bool]:
+    """Of each: does none before it in ``comparisons`` differ from it in the link's rate alone?"""
+    seen: set[Setting] = set()
+    found = []
+    for comparison in comparisons:
+        alike = without_link(comparison.setting)
+        found.append(alike not in seen)
+        seen.add(alike)
+    return found
 
 
 def without_link(setting: Setting) -> Setting:
@@ -60,6 +66,5 @@ def _grouped(
 
 def labels(group: Sequence[Comparison]) -> list[str]:
     """Of the arms that more than one of the group has, in the order in which they first come."""
-    seen = list(itertools.chain.from_iterable(c.arms for c in group))
-    names = [runs.arm.label for runs in seen]
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    counts = Counter(runs.arm.label for runs in itertools.chain.from_iterable(c.arms for c in group))
+    return [name for name, count in counts.items() if count > 1]

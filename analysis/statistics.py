@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from scipy.special import stdtr, stdtrit  # Student's t: distribution, quantile
@@ -74,7 +75,7 @@ def summary(values: Iterable[float | None]) -> Summary:
     n, mean = len(found), statistics.fmean(found)
     if n == 1 or math.isinf(mean):
         return Summary(n, mean)
-    std = statistics.stdev(found)
+    std = _deviation(found, mean)
     half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * std / math.sqrt(n)
     return Summary(n, mean, std, mean - half, mean + half)
 
@@ -90,7 +91,7 @@ def paired_losses(
     """`paired` of validation losses (nats a token) by seed; None or not finite: a run that failed."""
     asked = sorted(set(baseline if seeds is None else seeds))
     pairs = tuple(seed for seed in asked if is_number(baseline.get(seed)))
-    unpaired = tuple(seed for seed in asked if seed not in pairs)
+    unpaired = tuple(seed for seed in asked if not is_number(baseline.get(seed)))
     lost = tuple(seed for seed in pairs if not is_number(arm.get(seed)))
     n = len(pairs)
     if lost or not pairs:
@@ -99,7 +100,7 @@ def paired_losses(
     mean = statistics.fmean(differences)
     if n == 1:
         return Paired(n, _relative(mean), seeds=pairs, unpaired=unpaired, nats=mean)
-    std = statistics.stdev(differences)
+    std = _deviation(differences, mean)
     error = std / math.sqrt(n)
     two_sided = t_quantile((1 + CONFIDENCE) / 2, n - 1) * error
     one_sided = t_quantile(CONFIDENCE, n - 1) * error
@@ -184,12 +185,23 @@ def time_to_target(rows: Iterable[Mapping[str, Any]], expected: int = 0) -> floa
 
 def t_quantile(p: float, degrees: int) -> float:
     """Of Student's t distribution: 2.92 for 0.95 and 2 degrees of freedom."""
+    return _t_quantile(p, degrees)
+
+
+@lru_cache(maxsize=4096)
+def _t_quantile(p: float, degrees: int) -> float:
     return float(stdtrit(degrees, p))
 
 
 def _shared(runs: ArmRuns, baseline: ArmRuns) -> set[int]:
     """Seeds that both finished: whether those are better than chance allows does not depend on the others."""
-    return {seed for seed, loss in runs.losses.items() if loss is not None and baseline.losses.get(seed) is not None}
+    mine, its = runs.losses, baseline.losses
+    return {seed for seed, loss in mine.items() if loss is not None and its.get(seed) is not None}
+
+
+def _deviation(values: Sequence[float], mean: float) -> float:
+    """Standard deviation (n - 1). `statistics.stdev` is exact, and fifty times slower."""
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _relative(nats: float) -> float:

@@ -42,6 +42,9 @@ def of_quantity(data: Sequence[Datum], quantity: str) -> dict[str, Datum]:
 
 def strengths(data: Sequence[Datum]) -> dict[str, int]:
     """By arm: the how-manieth of its family it is, which decides its dashes."""
-    families = arms(data)
-    names = list(families)
-    return {name: [families[n] for n in names[:place]].count(families[name]) for place, name in enumerate(names)}
+    counts: dict[str, int] = {}
+    found = {}
+    for name, family in arms(data).items():
+        found[name] = counts.get(family, 0)
+        counts[family] = found[name] + 1
+    return found

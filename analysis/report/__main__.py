@@ -24,7 +24,7 @@ from analysis.names import named
 from analysis.options import add_options, comparisons_of
 from analysis.predict import Predictor
 from analysis.report import html, markdown, numbers
-from analysis.report.contents import Subject, document
+from analysis.report.contents import DRAWN_COMPARISONS, Subject, document
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.rows import is_draft, parse_selection, read, select
@@ -71,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--for", dest="medium", choices=("print", "slides"), default="print", help="size of text")
     parser.add_argument("--formats", default=",".join(FORMATS), help=f"of figures (default: {','.join(FORMATS)})")
+    drawn = parser.add_argument("--drawn_comparisons", type=int, default=DRAWN_COMPARISONS, metavar="N")
+    drawn.help = f"draw figures for the N largest comparisons (default: {DRAWN_COMPARISONS}); tables are of all"
     parser.add_argument("--calibration", type=Path, help="of a machine, to predict with")
     parser.add_argument("--calibrated_model", metavar="MODEL", help="of the calibration: the one that the rows trained")
     parser.add_argument("--matrix", type=Path, help="step times measured behind links (experiments.link_matrix)")
@@ -111,6 +113,7 @@ def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
         machine_file=str(file),
         command=f"python -m analysis.report {shlex.join(_without_out(argv))} --out report",
         calibrated_model=options.calibrated_model,
+        drawn_comparisons=options.drawn_comparisons,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from analysis.table_formats import Table
 from analysis.tables import answer_table, comparison_table
 
 SHOWN = 8  # subjects of findings of a kind
+MOST_ARMS = 150  # of a comparison that has figures
+DRAWN_COMPARISONS = 12
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Subject:
     machine_file: str
     command: str
     calibrated_model: str | None = None
+    drawn_comparisons: int = DRAWN_COMPARISONS
 
     @cached_property
     def judge(self) -> Judge:
@@ -56,8 +60,9 @@ class Subject:
 
 def document(subject: Subject, drawn: Drawn) -> Document:
     """The whole report: what speaks against it first, then what was compared, then each comparison."""
-    named = zip(subject.comparisons, anchors(subject.comparisons), titles(subject.comparisons), strict=True)
-    rest = [_comparison(comparison, anchor, title, subject, drawn) for comparison, anchor, title in named]
+    compared = subject.comparisons
+    named = zip(compared, anchors(compared), titles(compared), series.firsts_of_links(compared), strict=True)
+    rest = [_comparison(*one, place, subject, drawn) for place, one in enumerate(named)]
     for kind, drawable, groups in (
         ("Along world sizes", entries.OF_WORLDS, series.worlds(subject.comparisons)),
         ("Along links", entries.OF_LINKS, series.links(subject.comparisons)),
@@ -72,21 +77,23 @@ def document(subject: Subject, drawn: Drawn) -> Document:
 
 def anchors(comparisons: Sequence[Comparison]) -> list[str]:
     """A name for each that is good in addresses and file names, the same for the same rows."""
-    found: list[str] = []
+    numbers: dict[str, itertools.count[int]] = {}
+    found: dict[str, None] = {}
     for comparison in comparisons:
         name = re.sub(r"[^a-z0-9]+", "-", comparison.setting.label.lower()).strip("-")
-        taken = sum(re.fullmatch(re.escape(name) + r"(-no\d+)?", other) is not None for other in found)
-        found.append(f"{name}-no{taken + 1}" if taken else name)
-    return found
+        numbered = (f"{name}-no{number}" for number in numbers.setdefault(name, itertools.count(2)))
+        found[next(one for one in itertools.chain([name], numbered) if one not in found)] = None
+    return list(found)
 
 
 def titles(comparisons: Sequence[Comparison]) -> list[str]:
     """Each setting's label; where two are alike, with what differs."""
+    first: dict[str, Comparison] = {}
     found = []
-    for place, comparison in enumerate(comparisons):
+    for comparison in comparisons:
         label = comparison.setting.label
-        alike = next((c for c in comparisons[:place] if c.setting.label == label), None)
-        differences = [] if alike is None else alike.setting.differences(comparison.setting)
+        twin = first.setdefault(label, comparison)
+        differences = [] if twin is comparison else twin.setting.differences(comparison.setting)
         more = f"; {len(differences) - 2} more" if len(differences) > 2 else ""
         found.append(f"{label} ({'; '.join(differences[:2])}{more})" if differences else label)
     return found
@@ -148,7 +155,10 @@ def _plan(subject: Subject) -> Section:
     return Section("plan", "What was compared", blocks)
 
 
-def _comparison(comparison: Comparison, name: str, title: str, subject: Subject, drawn: Drawn) -> Section:
+def _comparison(
+    comparison: Comparison, name: str, title: str, has_links: bool, place: int, subject: Subject, drawn: Drawn
+) -> Section:
+    """``has_links``: it has the figures of all comparisons that differ in their link alone. ``place``: from 0."""
     found = subject.judge.findings(comparison)
     facts = Facts(plan.facts(comparison, subject.comparisons[0]))
     tables = [comparison_table(comparison, found)]
@@ -157,12 +167,28 @@ def _comparison(comparison: Comparison, name: str, title: str, subject: Subject,
     drawn.tables += tables
     short = [[runs.arm.label, names.full(runs.arm)] for runs in comparison.arms if runs.arm.name is not None]
     tables += [Table("Short names", ["arm", "settings"], short, left=(0, 1))] if short else []
+    why_not = _too_much(comparison, place, subject)
+    if why_not:
+        drawn.left_out.append((f"{name}, all figures", why_not))
+        return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables])
     pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, found, comparison)
-    if series.is_first_of_its_links(comparison, subject.comparisons):  # the figure has all links
+    if has_links:
         about = series.without_link(comparison.setting).label
         behind = Behind(comparison, subject.rows, subject.predictor(comparison))
         pictures += drawn.pictures(entries.OF_LINKED, behind, name, about, found, comparison)
     return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables, *pictures])
+
+
+def _too_much(comparison: Comparison, place: int, subject: Subject) -> str | None:
+    """Why a comparison gets no figures: nobody can read one of a thousand bars, nor a thousand figures."""
+    if len(comparison.arms) > MOST_ARMS:
+        return f"{len(comparison.arms)} arms, and figures have {MOST_ARMS} at most; choose some with --select"
+    if place >= subject.drawn_comparisons:
+        return (
+            f"figures are drawn for the {subject.drawn_comparisons} largest comparisons; choose others with --select, "
+            "or draw more with --drawn_comparisons"
+        )
+    return None
 
 
 def _drafts(comparison: Comparison, name: str, subject: Subject, drawn: Drawn) -> Section:
