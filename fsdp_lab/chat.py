@@ -20,8 +20,8 @@ import torch
 from transformers import AutoTokenizer
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.cli import parse_as
 from fsdp_lab.data import TextTokenizer, load_tokenizer
+from fsdp_lab.early import checked
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.user_errors import unix_pipes, user_errors
@@ -31,14 +31,23 @@ from fsdp_lab.user_errors import unix_pipes, user_errors
 class ChatSettings(Settings):
     """Which model, and how to draw from it."""
 
-    model_dir: str | None = setting(None, "folder of a saved model")
+    model_dir: str | None = setting(None, "folder of a saved model", exists=("folder",))
     trust_pickle: bool = setting(False, "also read weights from pickles (.bin), which can run code")
     prompt: str | None = setting(None, "text to continue; none: ask for prompts")
     max_new_tokens: int = setting(64, "tokens to add at most", at_least=1)
     temperature: float = setting(0.8, "0: always the most likely token", at_least=0)
     top_k: int = setting(50, "draw among this many most likely tokens; 0: among all", at_least=0)
+    top_p: float = setting(
+        1.0,
+        "draw among the fewest most likely tokens that have this share of the probability together, of what top_k "
+        "leaves at this temperature; 1: among all",
+        above=0,
+        at_most=1,
+    )
     seed: int = setting(42, "seed of the drawing", at_least=0)
-    draft: str | None = setting(None, "folder of an EAGLE-3 draft of this model: the same answers in fewer passes")
+    draft: str | None = setting(
+        None, "folder of an EAGLE-3 draft of this model: the same answers in fewer passes", exists=("folder",)
+    )
     num_drafts: int = setting(4, "draft: tokens drafted before each pass of the model", at_least=1)
     chat_template: bool | None = setting(
         None,
@@ -121,7 +130,9 @@ Speaker = Callable[[list[int], int], Said]
 
 def plainly(model: PreTrainedModel, settings: ChatSettings) -> Speaker:
     """One pass a token."""
-    drawing = {"temperature": settings.temperature, "top_k": settings.top_k} if settings.temperature else {}
+    # said in full: what is left out is taken from the model's own generation_config.json
+    limits = {"temperature": settings.temperature, "top_k": settings.top_k, "top_p": settings.top_p}
+    drawing = limits if settings.temperature else {}
 
     def say(prompt: list[int], end: int) -> Said:
         ids = torch.tensor([prompt])
@@ -149,7 +160,8 @@ def with_draft(model: PreTrainedModel, folder: Path, settings: ChatSettings) -> 
     target = Target(model, draft.shape.layers)
 
     def say(prompt: list[int], end: int) -> Said:
-        sampling = Sampling(settings.temperature, settings.top_k, seed=int(torch.randint(2**31, ())))
+        seed = int(torch.randint(2**31, ()))
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, seed=seed)
         limit = min(settings.max_new_tokens, _room(model, prompt))
         got = speculate(target, draft, prompt, limit, settings.num_drafts, sampling, [end])
         return Said(got.tokens, got.tau)
@@ -181,7 +193,7 @@ def prompts(settings: ChatSettings) -> Iterator[str]:
 def main(argv: list[str]) -> int:
     """Print a continuation for each prompt; returns the exit code."""
     with user_errors("fsdp_lab.chat"):
-        settings = parse_as(ChatConfig, argv, "fsdp_lab.chat").chat
+        settings = checked(ChatConfig, argv, "fsdp_lab.chat").chat
         if settings.model_dir is None:
             raise ValueError("model_dir: missing; give the folder of a saved model")
         folder = Path(settings.model_dir)

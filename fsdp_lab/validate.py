@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from fsdp_lab.cli import parse_as
+from fsdp_lab.cli import given_by
 from fsdp_lab.config import DataConfig
 from fsdp_lab.conflicts import check_data
 from fsdp_lab.corpus import cache_dir
@@ -28,6 +28,7 @@ from fsdp_lab.data import (
     validation_batches,
     validation_sequences,
 )
+from fsdp_lab.early import checked
 from fsdp_lab.evaluate import Evaluation, summed_loss
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
@@ -35,14 +36,16 @@ from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.strict import load_yaml
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
+PROGRAM = "fsdp_lab.validate"
+
 
 @dataclass(frozen=True)
 class ValidateSettings(Settings):
     """What to evaluate."""
 
-    model_dir: str | None = setting(None, "folder of a saved model")
+    model_dir: str | None = setting(None, "folder of a saved model", exists=("folder",))
     trust_pickle: bool = setting(False, "also read weights from pickles (.bin), which can run code")
-    eval_batch_size: int = setting(8, "sequences evaluated at once", at_least=1)
+    batch_size: int = setting(8, "sequences evaluated at once: no influence on the result", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def validate(config: ValidateConfig) -> Evaluation:
         path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
         dataset = TokenDataset(tokenize(path, tokenizer, cache, val_fraction=fraction), "val", length)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batches = validation_batches(dataset, config.validate.eval_batch_size, rank=0, world_size=1)
+    batches = validation_batches(dataset, config.validate.batch_size, rank=0, world_size=1)
     loss, count = summed_loss(model.to(device), batches, device).tolist()
     return Evaluation(loss / count, int(count))
 
@@ -83,7 +86,7 @@ def of_the_run(config: ValidateConfig, argv: list[str]) -> ValidateConfig:
     if not settings.is_file():
         return config
     saved = load_yaml(settings.read_text(encoding="utf-8"))
-    given = {word.lstrip("-").partition("=")[0] for word in argv if word.startswith("--")}
+    given = given_by(ValidateConfig, argv, PROGRAM).keys()
     text = () if given & {"data_path", "data_mix"} else ("data_path", "data_mix")
     names = (*text, *({"max_length", "val_fraction"} - given))
     from_run = {name: saved[name] for name in names if name in saved}  # an older run knows no data_mix
@@ -92,8 +95,8 @@ def of_the_run(config: ValidateConfig, argv: list[str]) -> ValidateConfig:
 
 def main(argv: list[str]) -> int:
     """Print loss and PPL; returns the exit code."""
-    with user_errors("fsdp_lab.validate"):
-        config = of_the_run(parse_as(ValidateConfig, argv, "fsdp_lab.validate"), argv)
+    with user_errors(PROGRAM):
+        config = of_the_run(checked(ValidateConfig, argv, PROGRAM), argv)
         result = validate(config)
         print(f"validation loss {result.loss:.4f}, PPL {result.ppl:.2f} over {result.tokens:,} tokens")
     return 0

@@ -52,14 +52,21 @@ class Int8Config(BlockSettings):
     """Settings of int8: those of `BlockSettings`, or ``scale`` "global".
 
     That agrees on one scale for the whole unit over all ranks, and knows no further settings.
+    ``num_bits`` of a code, from 2 to 8, packed without a gap: 2^(num_bits-1) - 1 levels a side of zero. With 4 it is
+    `int4` with larger blocks. With 2 or 3, single parameters would come back as zeros too often: gradients, and changes
+    of parameters (`delta`), only.
     """
 
     scale: Literal["block", "global"] = "block"
     block_size: int = 256
+    num_bits: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(2 <= self.num_bits <= 8, "num_bits", self.num_bits, "between 2 and 8")
         if self.scale == "global":
+            whole = "8 with scale = 'global', whose codes are summed as bytes on the wire"
+            require(self.num_bits == 8, "num_bits", self.num_bits, whole)
             require(self.rounding == "nearest", "rounding", self.rounding, "'nearest' with scale = 'global'")
             require(not self.hadamard, "hadamard", self.hadamard, "false with scale = 'global'")
             require(self.scales == "fp32", "scales", self.scales, "'fp32' with scale = 'global'")
@@ -178,8 +185,13 @@ def _peak(rows: Tensor) -> Tensor:
 
 @register("int8", Int8Config)
 def int8(config: Int8Config) -> Compressor:
-    """8-bit integers with block scales (default) or one shared scale."""
-    return SharedScaleInt8(config) if config.scale == "global" else BlockUniform(config.code(8, 127))
+    """8-bit integers with block scales (default) or one shared scale; fewer bits with ``num_bits``."""
+    if config.scale == "global":
+        return SharedScaleInt8(config)
+    made = BlockUniform(config.code(config.num_bits, (1 << (config.num_bits - 1)) - 1))
+    if config.num_bits < 4:
+        made.for_changes, made.for_parameters = made.for_parameters, False
+    return made
 
 
 @register("int4", BlockSettings)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fsdp_lab.cli import parse_as
 from fsdp_lab.data.files import write_json
 from fsdp_lab.eagle.conversations import Skipped, read_conversations
 from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples
@@ -23,6 +22,7 @@ from fsdp_lab.eagle.export import load_draft
 from fsdp_lab.eagle.speed import measure_speed, speed_table
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.training import EagleTrainingModel
+from fsdp_lab.early import checked
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -121,9 +121,9 @@ def report(table: Sequence[Position]) -> str:
 class EvaluateSettings(Settings):
     """Which draft, on what."""
 
-    target_dir: str | None = setting(None, "folder of the target model")
-    draft_dir: str | None = setting(None, "folder of the draft")
-    data_path: str | None = setting(None, "JSON lines of held-out conversations")
+    target_dir: str | None = setting(None, "folder of the target model", exists=("folder",))
+    draft_dir: str | None = setting(None, "folder of the draft", exists=("folder",))
+    data_path: str | None = setting(None, "JSON lines of held-out conversations", exists=("file",))
     dtype: str = setting("fp32", "dtype of the arithmetic", choices=("fp32", "bf16"))
     max_length: int = setting(2048, "tokens of a conversation that are kept", at_least=4)
     steps_ahead: int = setting(7, "positions in the table", at_least=1)
@@ -153,7 +153,7 @@ class EvaluateConfig(Config):
 def main(argv: list[str]) -> int:
     """Print the table and the speed; returns the exit code."""
     with user_errors("fsdp_lab.eagle.evaluate"):
-        settings = parse_as(EvaluateConfig, argv, "fsdp_lab.eagle.evaluate").evaluate
+        settings = checked(EvaluateConfig, argv, "fsdp_lab.eagle.evaluate").evaluate
         if settings.target_dir is None or settings.draft_dir is None or settings.data_path is None:
             raise ValueError("target_dir, draft_dir and data_path: all three are needed")
         if settings.threads:

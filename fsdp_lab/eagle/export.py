@@ -21,12 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fsdp_lab.cli import parse_as
 from fsdp_lab.eagle.attention import ChainCache
 from fsdp_lab.eagle.draft import Draft, DraftShape
 from fsdp_lab.eagle.reference import minimal_logits
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.vocabulary import Vocabulary
+from fsdp_lab.early import checked
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -229,7 +229,7 @@ def _check_config(config: dict[str, Any], tensors: dict[str, Tensor], folder: Pa
 class ExportSettings(Settings):
     """What to export, and as what."""
 
-    draft_dir: str | None = setting(None, "folder of a trained draft")
+    draft_dir: str | None = setting(None, "folder of a trained draft", exists=("folder",))
     out: str | None = setting(None, "folder to write")
     format: str = setting("serving", "whose format", choices=FORMATS)
     target_dir: str | None = setting(
@@ -258,7 +258,7 @@ def verifier_of(name: str, num_drafts: int = 3, embedding: bool = False) -> Veri
 def main(argv: list[str]) -> int:
     """Write the other format; returns the exit code."""
     with user_errors("fsdp_lab.eagle.export"):
-        settings = parse_as(ExportConfig, argv, "fsdp_lab.eagle.export").export
+        settings = checked(ExportConfig, argv, "fsdp_lab.eagle.export").export
         if settings.draft_dir is None or settings.out is None:
             raise ValueError("draft_dir and out: missing; give the folder to read and the folder to write")
         source, out = Path(settings.draft_dir), Path(settings.out)

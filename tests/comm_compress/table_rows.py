@@ -22,6 +22,11 @@ UNIFORM: Rows = [
 QUANTISERS: Rows = [
     ("int8", {"rounding": "stochastic", "block_size": 104}),
     ("int8", {"hadamard": True}),
+    ("int8", {"num_bits": 2, "rounding": "stochastic"}),
+    ("int8", {"num_bits": 3, "block_size": 40, "error_feedback": True}),
+    ("int8", {"num_bits": 5}),
+    ("int8", {"num_bits": 6, "scales": "bf16", "hadamard": True}),
+    ("int8", {"num_bits": 7, "error_feedback": {"dtype": "bf16"}}),
     ("int4", {}),
     ("int4", {"block_size": 24, "error_feedback": {"decay": 0.9}}),
     ("int4", {"hadamard": True, "error_feedback": True}),

@@ -344,6 +344,7 @@ def test_stochastic_rounding_costs_twice_the_error(name: str, block: int) -> Non
     [
         ("int4", {}, 4, 32 / 128),
         ("int4", {"hadamard": True, "rounding": "stochastic", "block_size": 2048}, 4, 32 / 2048),
+        *[("int8", {"num_bits": bits}, bits, 32 / 256) for bits in range(2, 9)],
         ("uniform", {}, 3, 32 / 128),
         ("uniform", {"levels": 1, "block_size": 2048}, 2, 32 / 2048),
         ("uniform", {"levels": 1, "bits": 4}, 4, 32 / 128),
@@ -369,6 +370,41 @@ def test_codes_take_their_bits_and_scales_no_more_than_said(
     assert count.total == encoded.row(0).numel() == compressor.wire_bytes(n)
     assert bits <= 8 * count.values / n <= bits * 1.005
     assert 8 * count.metadata / n == pytest.approx(overhead, rel=0.01, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "same"),
+    [
+        ({"num_bits": 8}, "int8", {}),
+        (
+            {"num_bits": 8, "hadamard": True, "rounding": "stochastic"},
+            "int8",
+            {"hadamard": True, "rounding": "stochastic"},
+        ),
+        ({"num_bits": 4, "block_size": 128}, "int4", {}),
+        ({"num_bits": 3, "block_size": 128}, "uniform", {"levels": 3}),
+        ({"num_bits": 6}, "uniform", {"levels": 31, "block_size": 256}),
+        ({"num_bits": 2, "block_size": 64}, "uniform", {"levels": 1, "block_size": 64}),
+    ],
+)
+def test_int8_of_fewer_bits_sends_the_bytes_of_its_kin(config: dict[str, Any], name: str, same: dict[str, Any]) -> None:
+    rows = heavy(3, 5_003, 1)
+    ours, kin = codec("int8", config).encode(rows, begun()), codec(name, same).encode(rows, begun())
+    assert torch.equal(ours.buffer, kin.buffer)
+    assert ours.byte_count(0) == kin.byte_count(0)
+
+
+@few
+@given(bits=st.integers(2, 8), n=st.integers(1, 700), block=st.sampled_from([8, 64, 256]), seed=st.integers(0, 100))
+def test_int8_of_fewer_bits_is_the_textbook_quantiser(bits: int, n: int, block: int, seed: int) -> None:
+    rows, levels = heavy(1, n, seed), np.float32((1 << (bits - 1)) - 1)
+    x, expected = rows[0].numpy(), np.zeros(n, np.float32)
+    for start in range(0, n, block):
+        part = slice(start, start + block)
+        scale = np.abs(x[part]).max() / levels
+        expected[part] = np.round(x[part] * (np.float32(1) / scale)) * scale
+    got = round_trip("int8", {"num_bits": bits, "block_size": block}, rows)[0].numpy()
+    assert (got == expected).all()
 
 
 # ---- int4, Hadamard ---------------------------------------------------------------------------------------------
@@ -788,6 +824,8 @@ def test_feedback_is_on_where_the_method_needs_it() -> None:
         ("int4", {}, True),
         ("int4", {"hadamard": True}, True),
         ("int4", {"rounding": "stochastic"}, False),
+        ("int8", {"num_bits": 4}, True),
+        ("int8", {"num_bits": 3}, False),
         ("int8", {"rounding": "stochastic"}, False),
         ("uniform", {"levels": 1, "clip_sigmas": 1.2}, True),
         ("uniform", {"rounding": "stochastic"}, False),
@@ -810,6 +848,9 @@ def test_parameters_go_by_deterministic_close_quantisers_only(name: str, config:
         ("int4", {"rounding": "up"}, ["rounding = 'up'", "'nearest'", "'stochastic'"]),
         ("int8", {"scale": "global", "hadamard": True}, ["hadamard = True", "scale = 'global'"]),
         ("int8", {"scale": "global", "rounding": "stochastic"}, ["rounding = 'stochastic'", "scale = 'global'"]),
+        ("int8", {"scale": "global", "num_bits": 4}, ["num_bits = 4", "summed as bytes"]),
+        ("int8", {"num_bits": 1}, ["num_bits = 1", "between 2 and 8"]),
+        ("int8", {"num_bits": 16}, ["num_bits = 16", "between 2 and 8"]),
         ("uniform", {"levels": 0}, ["levels = 0", "between 1 and 127"]),
         ("uniform", {"levels": 4, "bits": 3}, ["bits = 3", "null, or from 4"]),
         ("uniform", {"clip_sigmas": -0.5}, ["clip_sigmas = -0.5"]),

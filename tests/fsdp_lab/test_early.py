@@ -61,6 +61,11 @@ def test_the_right_things_pass(tmp_path: Path) -> None:
     assert checked(TrainConfig, ["--resume", "never"]).run.resume == "never"
 
 
+def test_the_users_own_example() -> None:
+    said = ["--comm_compress", "int8", "--comm_config_json", '{"num_bits": 8}', "--param_compress", "int8 num_bits=5"]
+    assert checked(TrainConfig, said).comm.comm_config_json == {"num_bits": 8}
+
+
 def test_only_methods_that_are_named_cost_an_import_of_torch() -> None:
     program = (
         "import sys\nfrom fsdp_lab.cli import main\n"
