@@ -15,7 +15,17 @@ from comm_compress.ledger import Collective, Ledger
 from comm_compress.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.rounds import Reduced, Request
-from comm_compress.segments import flatten, segments_of, unflatten
+from comm_compress.segments import (
+    Segment,
+    Spans,
+    flatten,
+    moved_together,
+    other_columns,
+    put_columns,
+    segments_of,
+    take_columns,
+    unflatten,
+)
 from comm_compress.spans import spanned
 from comm_compress.state import State
 from comm_compress.workspace import WorkspacePool
@@ -27,13 +37,29 @@ def all_reduce(
     """The rounds of one all-reduce of ``rows`` ``[W, n]``; returns the sum over ranks over ``divisor``, ``[W, n]``.
 
     ``reduce`` brings row d to rank d, where it is summed and divided in float32; ``gather`` brings the result, cast
-    to the rows' dtype, to everyone. All ranks decode the same bytes, so all end with the same numbers.
+    to the rows' dtype, to everyone. All ranks decode the same bytes, so all end with the same numbers. What every rank
+    knows already (`Reduced.shared`) is not sent again.
     """
     reduced: Reduced = yield from reduce.reduce_scatter(rows, state)
     mine = (reduced.total / divisor).to(rows.dtype)
-    back = state.child("gather", state.segments)
-    back.output = state.scratch("gathered", tuple(rows.shape), rows.dtype, rows.device)
-    return (yield from gather.all_gather(mine, back))
+    everything = state.scratch("gathered", tuple(rows.shape), rows.dtype, rows.device)
+    if reduced.shared is None:
+        back = state.child("gather", state.segments)
+        back.output = everything
+        return (yield from gather.all_gather(mine, back))
+    put_columns((reduced.shared.totals() / divisor).to(rows.dtype), reduced.shared.spans, everything)
+    if others := other_columns(reduced.shared.spans, rows.shape[1]):
+        back = state.child("gather", _segments_within(state.segments, others))
+        gathered = yield from gather.all_gather(take_columns(mine, others), back)
+        put_columns(gathered, others, everything)
+    return everything
+
+
+def _segments_within(segments: Sequence[Segment], spans: Spans) -> tuple[Segment, ...]:
+    """Which parameter lies where in the columns of ``spans``; empty when one lies there in part."""
+    inside = [s for s in segments if any(a <= s.start and s.stop <= b for a, b in spans)]
+    known = sum(s.stop - s.start for s in inside) == sum(b - a for a, b in spans)
+    return moved_together(inside) if known else ()
 
 
 class GradientAllReduce:

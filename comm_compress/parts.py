@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from comm_compress.compressor import Compressor
-from comm_compress.rounds import AllGatherRounds, Reduced, ReduceScatterRounds
-from comm_compress.segments import Segment, Spans, put_columns, take_columns
+from comm_compress.rounds import AllGatherRounds, Reduced, ReduceScatterRounds, Shared
+from comm_compress.segments import Segment, Spans, moved_together, put_columns, spans_within, take_columns
 from comm_compress.state import State
 
 
@@ -31,11 +31,7 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, label: str, method: Compressor, chosen: Sequence[Segment]) -> Part:
         """The columns of ``chosen``, moved together."""
-        moved, start = [], 0
-        for s in chosen:
-            moved.append(Segment(s.name, s.shape, start, start + s.stop - s.start))
-            start = moved[-1].stop
-        return cls(label, method, [(s.start, s.stop) for s in chosen], tuple(moved))
+        return cls(label, method, [(s.start, s.stop) for s in chosen], moved_together(chosen))
 
 
 class _Sent(NamedTuple):
@@ -67,12 +63,14 @@ class InParts(Compressor):
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """Part after part."""
         total = rows.new_zeros(rows.shape[1], dtype=torch.float32)
-        sent = []
+        sent, shared = [], []
         for part in self._parts(rows.shape[1], state.segments):
             reduced: Reduced = yield from part.method.reduce_scatter(*self._columns(part, rows, state))
             put_columns(reduced.total, part.spans, total)
             sent.append((part, reduced.sent))
-        return Reduced(total, _Sent(rows.shape, rows.device, sent))
+            if reduced.shared is not None:
+                shared.append(Shared(spans_within(reduced.shared.spans, part.spans), reduced.shared.totals))
+        return Reduced(total, _Sent(rows.shape, rows.device, sent), _together(shared))
 
     def contribution(self, sent: _Sent) -> Tensor:
         """The parts' contributions in their places."""
@@ -91,6 +89,14 @@ class InParts(Compressor):
             gathered = yield from part.method.all_gather(columns, child)
             put_columns(gathered, part.spans, out)
         return out
+
+
+def _together(shared: Sequence[Shared]) -> Shared | None:
+    """What all parts' ranks know, if that is anything."""
+    if not shared:
+        return None
+    spans = [span for part in shared for span in part.spans]
+    return Shared(spans, lambda: torch.cat([part.totals() for part in shared], 1))
 
 
 def _columns_of(master: Callable[[], Tensor], spans: Spans) -> Tensor:

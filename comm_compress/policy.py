@@ -43,7 +43,7 @@ class Sparing(Compressor):
         """The chosen method's rounds."""
         chosen = self._chosen(rows.numel(), state)
         reduced: Reduced = yield from chosen.reduce_scatter(rows, state)
-        return Reduced(reduced.total, _Sent(chosen, reduced.sent))
+        return reduced._replace(sent=_Sent(chosen, reduced.sent))
 
     def contribution(self, sent: _Sent) -> Tensor:
         """The chosen method's."""

@@ -9,13 +9,14 @@ ranks (`transport`) and over virtual ones (`simulate`). Every byte passes throug
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
 from comm_compress.encoded import ByteCount, Encoded, Kind
+from comm_compress.segments import Spans
 
 
 @dataclass(frozen=True)
@@ -92,16 +93,29 @@ def ring_messages(nbytes: int, itemsize: int, world: int) -> float:
     return 2 * (world - 1) * math.ceil(nbytes / part) / world if part else 0
 
 
+class Shared(NamedTuple):
+    """What every rank knows at the end of a reduce-scatter beyond its own row: an all-reduce need not gather it.
+
+    ``spans``: of columns. ``totals``: computes them for all rows, float32 ``[W, columns of the spans side by side]``,
+    the same bits on every rank, non-finite where this rank's own total is.
+    """
+
+    spans: Spans
+    totals: Callable[[], Tensor]
+
+
 class Reduced(NamedTuple):
     """The outcome of one compressed reduce-scatter on one rank.
 
     ``total``: float32 ``[n]``, the sum over ranks of this rank's row (the mean belongs to FSDP2).
     ``sent``: what this rank contributed, in the form its compressor's `contribution` reads (an `Encoded`
     for codecs): error feedback asks what the receivers made of it.
+    ``shared``: columns whose totals every rank knows for all rows, if the method has such.
     """
 
     total: Tensor
     sent: Any
+    shared: Shared | None = None
 
 
 ReduceScatterRounds = Generator[Request, Any, Reduced]

@@ -36,6 +36,15 @@ def segments_of(shapes: Sequence[tuple[str, tuple[int, ...]]], world: int) -> tu
     return tuple(found)
 
 
+def moved_together(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """The same parameters, side by side from column 0."""
+    moved, start = [], 0
+    for s in segments:
+        moved.append(Segment(s.name, s.shape, start, start + s.stop - s.start))
+        start = moved[-1].stop
+    return tuple(moved)
+
+
 def flatten(tensors: Sequence[Tensor], world: int) -> Tensor:
     """Full tensors as FSDP2 lays them out for a reduce-scatter: ``[W, n]``, row d the dim-0 chunks of rank d."""
     parts = []
@@ -50,6 +59,24 @@ def flatten(tensors: Sequence[Tensor], world: int) -> Tensor:
 def unflatten(rows: Tensor, segments: Sequence[Segment]) -> list[Tensor]:
     """The full tensors again from ``[W, n]``, padding dropped: the inverse of `flatten`."""
     return [rows[:, s.start : s.stop].reshape(-1, *s.shape[1:])[: s.shape[0]] for s in segments]
+
+
+def other_columns(spans: Spans, n: int) -> Spans:
+    """The columns of rows of ``n`` that lie between ``spans``, which do not overlap."""
+    edges = [0, *(edge for span in sorted(spans) for edge in span), n]
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+
+
+def spans_within(spans: Spans, outer: Spans) -> Spans:
+    """Where ``spans`` of the columns of ``outer`` side by side lie in the rows that ``outer`` was taken from."""
+    found, start = [], 0
+    for a, b in outer:
+        for first, last in spans:
+            low, high = max(first, start), min(last, start + b - a)
+            if low < high:
+                found.append((a + low - start, a + high - start))
+        start += b - a
+    return found
 
 
 def take_columns(rows: Tensor, spans: Spans) -> Tensor:

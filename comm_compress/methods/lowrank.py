@@ -18,7 +18,7 @@ from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.nested_values import value_codec
 from comm_compress.methods.thin import orthonormal, times
 from comm_compress.registry import register, require
-from comm_compress.segments import Segment, Spans, put_columns, take_columns
+from comm_compress.segments import Segment, Spans, other_columns, put_columns, take_columns
 from comm_compress.state import State
 
 WORTH_FACTORS = 2  # a matrix goes as factors when it has so many times their elements
@@ -280,8 +280,7 @@ def _peak(values: Tensor) -> Tensor:
 
 def _others(matrices: Sequence[_Matrix], n: int) -> Spans:
     """The columns between the matrices'."""
-    edges = [0, *(edge for m in matrices for edge in (m.start, m.stop)), n]
-    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+    return other_columns([(m.start, m.stop) for m in matrices], n)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from comm_compress.encoded import Encoded
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.thin import orthonormal, times
 from comm_compress.registry import register, require
-from comm_compress.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request
+from comm_compress.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request, Shared
 from comm_compress.segments import Segment, Spans, put_columns, take_columns
 from comm_compress.state import State
 
@@ -105,6 +106,10 @@ class PowerSGD(Compressor):
     P P^T, keeps P at the gradient's own scale, and gives columns that a zero gradient wiped out a new direction.
     One element that is not finite in a unit with matrices makes every rank's total NaN.
 
+    An all-reduce of gradients (DDP, HSDP's replicas) sends no more of a matrix: every rank then knows P and Q. An
+    uncompressed matrix takes twice a reduce-scatter there, so that half of torch's ``min_compression_rate`` decides as
+    torch does.
+
     Unlike in torch's DDP hook of the same name, the residual is this rank's own error, not its distance from the
     average (their sums over ranks are equal), and the compression rate counts what the wire carries.
     """
@@ -122,20 +127,25 @@ class PowerSGD(Compressor):
         if plan.plain:
             put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), plan.plain, total)
         factors: list[_Factors] = []
+        shared = None
         if plan.matrices:
-            factors, finite = yield from self._project(rows, plan.matrices, total, state)
+            factors, agreed, finite = yield from self._project(rows, plan.matrices, total, state)
             total.masked_fill_(~finite, torch.nan)
-        return Reduced(total, _Sent(rows.shape, rows.device, factors, plan.plain, plain))
+            shared = Shared([(m.start, m.stop) for m in plan.matrices], partial(_products, agreed, finite))
+        return Reduced(total, _Sent(rows.shape, rows.device, factors, plan.plain, plain), shared)
 
     def _project(
         self, rows: Tensor, matrices: list[_Matrix], total: Tensor, state: State
-    ) -> Generator[Request, Any, tuple[list[_Factors], Tensor]]:
-        """Write this rank's rows of every P Q^T to ``total``; was the input finite on all ranks?"""
+    ) -> Generator[Request, Any, tuple[list[_Factors], list[_Factors], Tensor]]:
+        """Write this rank's rows of every P Q^T to ``total``. Returns what this rank gave, the same with the agreed
+        right factors, and whether the input was finite on all ranks."""
         world, gradient = rows.shape[0], rows.float()
         starts = self._starts(matrices, rows.device, state)
         lefts = [times(m.chunks(gradient), orthonormal(q)) for m, q in zip(matrices, starts, strict=True)]
         lefts = [left.flatten(0, 1)[: m.a] for m, left in zip(matrices, lefts, strict=True)]
-        summed = yield AllReduce(_joined([*lefts, _nan_unless_finite(rows)]), "sum", "values")
+        joined = _joined(lefts)
+        joined[0] += _nan_unless_finite(rows)  # padding has no row in P, and a product may lose an infinity
+        summed = yield AllReduce(joined, "sum", "values")
         # All ranks see that a step is void, or none does: they must keep the same right factors.
         finite = torch.isfinite(summed).all()
         summed = torch.where(finite, summed, 0)
@@ -150,7 +160,7 @@ class PowerSGD(Compressor):
         if self.config.warm_start:
             usable = finite & torch.isfinite(agreed).all()
             state.propose("right_factors", torch.where(usable, agreed, _joined(starts)))
-        return factors, finite
+        return factors, [f._replace(right=right) for f, right in zip(factors, rights, strict=True)], finite
 
     def _starts(self, matrices: list[_Matrix], device: torch.device, state: State) -> list[Tensor]:
         """Where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
@@ -186,7 +196,7 @@ class PowerSGD(Compressor):
         """Bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
         n = max((s.stop for s in segments), default=0)
         plan = self._plan(n, world, segments)
-        lefts = sum(m.a * m.rank for m in plan.matrices) + bool(plan.matrices)
+        lefts = sum(m.a * m.rank for m in plan.matrices)
         rights = sum(m.b * m.rank for m in plan.matrices)
         plain = dtype.itemsize * sum(b - a for a, b in plan.plain)
         return (world - 1) * (plain + sum(ALL_REDUCE * math.ceil(4 * size / world) for size in (lefts, rights)))
@@ -209,8 +219,14 @@ class PowerSGD(Compressor):
 
 
 def _nan_unless_finite(rows: Tensor) -> Tensor:
-    """One element, 0 or NaN: padding has no row in P, and a product may lose an infinity."""
-    return torch.where(nonfinite.all_finite(rows), 0.0, torch.nan).view(1)
+    """0 or NaN."""
+    return torch.where(nonfinite.all_finite(rows), 0.0, torch.nan)
+
+
+def _products(agreed: Sequence[_Factors], finite: Tensor) -> Tensor:
+    """Every matrix's P Q^T over all ranks' rows, side by side, float32 ``[W, columns]``."""
+    parts = [(f.left @ f.right.T).flatten(1) for f in agreed]
+    return torch.cat(parts, 1).masked_fill_(~finite, torch.nan)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
 from comm_compress import ddp, simulate
 from comm_compress.allreduce import all_reduce
 from comm_compress.methods.identity import Identity, IdentityConfig
+from comm_compress.rounds import AllReduce, sent_by
 from comm_compress.segments import flatten, segments_of, unflatten
 from tests.comm_compress.table import build, codec
 from tests.comm_compress.test_fsdp import Net, batch, loss_of, worst
@@ -228,6 +229,82 @@ def test_states_are_kept_by_bucket_and_parameters() -> None:
             "nan": True,
             "untouched": True,
         }
+
+
+# ---- what every rank knows is not gathered --------------------------------------------------------------------
+
+
+class Wide(nn.Module):
+    """Matrices worth factors, and one that is not; sizes that 2 and 4 ranks share out evenly: no padding of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(96, 128), nn.Tanh(), nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def _beside_torchs_powersgd(config: dict[str, Any]) -> tuple[int, int, float, dict[str, Any]]:
+    """Bytes of three steps by torch's hook and by ours, how far the gradients are apart, and ours."""
+    theirs, ours = DistributedDataParallel(Wide()), DistributedDataParallel(Wide())
+    hook = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    theirs.register_comm_hook(hook, powerSGD_hook.powerSGD_hook)
+    handle, sent, stock = ddp.attach(ours, build("powersgd", {"rank": 2, **config})), 0, dist.all_reduce
+
+    def counted(tensor: Tensor, *args: Any, **options: Any) -> Any:
+        nonlocal sent
+        sent += sent_by(AllReduce(tensor, "sum"), dist.get_rank(), dist.get_world_size()).total
+        return stock(tensor, *args, **options)
+
+    distance, before = 0.0, 0
+    for step in range(5):
+        x = torch.randn(8, 96, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+        if step == 2:  # torch's hook has begun, DDP has formed our buckets
+            dist.all_reduce, before = counted, handle.ledger.totals().sent_bytes
+        for model in (theirs, ours):
+            model.zero_grad()
+            model(x).square().mean().backward()
+        if step == 2:
+            pairs = zip(theirs.parameters(), ours.parameters(), strict=True)
+            vectors = [(a.grad, b.grad) for a, b in pairs if a.grad is not None and a.dim() == 1]
+            distance = max(float((a - b).abs().max()) for a, b in vectors if b is not None)
+    dist.all_reduce = stock
+    gradients = {n: p.grad.numpy() for n, p in ours.module.named_parameters() if p.grad is not None}
+    return sent, handle.ledger.totals().sent_bytes - before, distance, gradients
+
+
+def test_powersgd_sends_no_more_than_torchs_hook() -> None:
+    for world in (2, 4):
+        for config in ({}, {"layers": {"*.bias": "int8"}}, {"warmup_steps": 1}):
+            results = run_ranks(world, _beside_torchs_powersgd, config)
+            for theirs, ours, distance, gradients in results:
+                assert 0 < ours <= theirs, (ours, theirs)
+                assert distance < 1e-6 or "layers" in config, "vectors go uncompressed"
+                for name, gradient in gradients.items():
+                    assert (gradient == results[0][3][name]).all(), "the same on every rank, bit for bit"
+
+
+def test_what_every_rank_knows_is_what_the_owners_have() -> None:
+    """Over virtual ranks: an all-reduce by powersgd is its reduce-scatter, all ranks' rows together."""
+    world = 3
+    segments = segments_of([("a", (40, 30)), ("bias", (40,)), ("b", (20, 50)), ("c", (2, 3))], world)
+    n = segments[-1].stop
+    inputs = [torch.randn(world, n, generator=torch.Generator().manual_seed(r)) for r in range(world)]
+    for bad in (False, True):
+        inputs[1][2, 7] = torch.nan if bad else inputs[1][2, 7]
+        for config in ({}, {"layers": {"[ab]": {"method": "powersgd", "rank": 1}}}):
+            method = build("powersgd", {"rank": 2, "error_feedback": False, **config})
+            states = simulate.states(world, "unit", 0, segments)
+            exact = Identity(IdentityConfig())
+            rounds = [all_reduce(x, method, exact, s, 2.0) for x, s in zip(inputs, states, strict=True)]
+            outcome = simulate.lockstep(rounds)
+            fresh = simulate.states(world, "unit", 0, segments)
+            owners = torch.stack([r.total for r in simulate.reduce_scatter(method, inputs, fresh)]) / 2
+            for result in outcome.results:
+                torch.testing.assert_close(result, owners, equal_nan=True)
+                assert torch.equal(result.nan_to_num(7), outcome.results[0].nan_to_num(7))
 
 
 def _refusals() -> list[str]:
