@@ -45,6 +45,11 @@ def trainable(parameters: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(name, p) for name, p in parameters if p.sharded_param.requires_grad]
 
 
+def shards(parameters: list[tuple[str, Any]]) -> dict[str, Tensor]:
+    """This rank's part of each parameter, with FSDP2's padding, flat, before it is cast to be gathered."""
+    return {name: p._sharded_param_data for name, p in parameters}
+
+
 def held(parameter: Any) -> str:
     """Which part of a parameter this rank's FSDP2 group holds: "tp=1" when tensor or expert parallelism shards it
     over another mesh dimension, "" when the group holds all of it: a plain tensor, or a DTensor replicated there.
@@ -63,11 +68,13 @@ def held(parameter: Any) -> str:
 
 def gathered_dtypes(group: Any) -> set[torch.dtype]:
     """The dtypes that this group's all-gather would have to carry at once; FSDP2 sends bytes when there are several."""
-    cast = group.mp_policy.param_dtype
-    return {
-        cast if cast is not None and p.sharded_param.is_floating_point() else p.sharded_param.dtype
-        for p in group.fsdp_params
-    }
+    return {gathered_dtype(group, p) for p in group.fsdp_params}
+
+
+def gathered_dtype(group: Any, parameter: Any) -> torch.dtype:
+    """The dtype that one of its parameters is gathered in."""
+    cast, own = group.mp_policy.param_dtype, parameter.sharded_param
+    return cast if cast is not None and own.is_floating_point() else own.dtype  # type: ignore[no-any-return]
 
 
 def reduced_dtypes(group: Any) -> set[torch.dtype]:

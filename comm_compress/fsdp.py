@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from comm_compress import _compat, allreduce
 from comm_compress.allreduce import GradientAllReduce
 from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
+from comm_compress.frozen import FrozenReplicas, FrozenWatch, Watched
 from comm_compress.fsdp_hooks import (
     Comm,
     CompressedAllGather,
@@ -24,6 +26,7 @@ from comm_compress.fsdp_hooks import (
     require_segments,
 )
 from comm_compress.handle import BaseHandle
+from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.prefetch import Prefetch
 from comm_compress.registry import AnyMethod, chosen
 from comm_compress.state import State
@@ -43,10 +46,31 @@ class Handle(BaseHandle):
         self._undo: list[tuple[Any, str, Any]] = []
         self._alone: dist.ProcessGroup | None = None
         self._prefetch: Prefetch | None = None
+        self._frozen: list[Watched] = []
+        self._frozen_watch: FrozenWatch | None = None
         self._inexact_hop: str | None = None  # what carries gradients between replicas, if it rounds
 
     def _states(self) -> dict[str, State]:
         return self._by_key
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Memory that ``keep_frozen`` holds on this rank."""
+        return sum(unit.replicas.num_bytes for unit in self._frozen)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that residuals, other states and frozen parameters hold on this rank."""
+        return super().state_bytes + self.frozen_bytes
+
+    def forget_frozen(self) -> None:
+        """Send frozen parameters once more when they are next used; to be called on all ranks.
+
+        Only needed when they have changed and are used before the next forward of an outermost FSDP2 module, which
+        looks (`FrozenWatch`): after ``unshard()``, or by another method than forward.
+        """
+        for unit in self._frozen:
+            unit.replicas.forget()
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -64,6 +88,8 @@ class Handle(BaseHandle):
         for group, comm in self._gathers:
             group.reshard()
             comm.exact = exact
+        if self._frozen_watch is not None:
+            self._frozen_watch.counted = not exact
 
     def compare(self) -> Comparisons:
         """Compare each unit's reduced gradient with the exact one, from now until the result's `close`.
@@ -105,6 +131,10 @@ class Handle(BaseHandle):
         self._gathers.clear()
         self._reductions.clear()
         self._by_key.clear()
+        self._frozen.clear()
+        if self._frozen_watch is not None:
+            self._frozen_watch.undo()
+            self._frozen_watch = None
 
     def _set(self, target: Any, attribute: str, value: Any) -> None:
         self._undo.append((target, attribute, getattr(target, attribute)))
@@ -124,6 +154,7 @@ def attach(
     all_gather: AnyMethod | None = None,
     all_reduce: AnyMethod | None = None,
     all_reduce_gather: AnyMethod | None = None,
+    keep_frozen: bool = False,
     prefetch: int = 1,
     seed: int = 0,
 ) -> Handle:
@@ -134,6 +165,12 @@ def attach(
     untouched. On a 2-D mesh (HSDP) these run within a shard group, and ``all_reduce`` carries the reduced
     gradients between replicas: its first half (to the owner of each part) by this method, its second half
     (the sum, back to everyone) by ``all_reduce_gather``, exactly by default.
+    ``keep_frozen``: send each frozen parameter once, exactly, and keep it on every rank (`FrozenReplicas`), until any
+    rank sees before a forward that its part has changed (`FrozenWatch`: a byte a parameter tells the others); only
+    trainable ones then travel, by ``all_gather`` or, with None, as they are. Numbers of stock and ``identity`` do not
+    change. It takes as much memory on every rank as all frozen parameters have, unsharded, in the dtype they are
+    gathered in (`Handle.frozen_bytes`): memory that FSDP2 was there to save, so it is not done unless asked for. When
+    most parameters are frozen, a warning says what it would cost.
     ``prefetch``: on a CPU, gather the parameters of so many next units while one computes, compressed or not
     (`Prefetch`); the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
     ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
@@ -146,6 +183,10 @@ def attach(
     if prefetch < 0:
         raise ValueError(f"prefetch = {prefetch!r}: must be 0 (none) or positive")
     units = _units(model)
+    if keep_frozen:
+        all_gather = all_gather or UNCOMPRESSED
+    elif dist.get_rank() == 0 and (advice := _frozen_advice(units)):
+        warnings.warn(advice, stacklevel=2)
     for method in (reduce_scatter, all_gather, all_reduce, all_reduce_gather):
         if method is not None:
             method.check_names([name for unit in units for name, _ in unit.parameters])
@@ -174,9 +215,14 @@ def attach(
             handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:
             state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
+            state.segments = unit.gathered_segments(keep_frozen)
             method = unit.apart(all_gather)
             gather = CompressedAllGather(state, method, handle.ledger, handle.workspaces, unit)
-            require_segments(method, state)
+            if keep_frozen:
+                gather.frozen = FrozenReplicas()
+                handle._frozen.append(Watched(gather.frozen, unit.meshes.shard, unit.parameters))
+            if _compat.trainable(unit.parameters) or not keep_frozen:
+                require_segments(method, state)
             handle._gathers.append((group, gather))
             handle._set(group, "_all_gather_comm", gather)
         if reduce_scatter is not None or all_reduce is not None:
@@ -184,7 +230,27 @@ def attach(
                 handle._set(group, "force_sum_reduction_for_comms", True)
             if hasattr(group, _compat.UNUSED_AS_ZEROS):  # torch >= 2.13: rows keep their size without some gradients
                 handle._set(group, _compat.UNUSED_AS_ZEROS, True)
+    if keep_frozen:
+        handle._frozen_watch = FrozenWatch(model, handle._frozen, handle.ledger)
     return handle
+
+
+def _frozen_advice(units: list[Unit]) -> str:
+    """What to do about parameters that are gathered at every use though they never change; empty when they are few."""
+    elements = still = size = 0
+    for unit in units:
+        for _, p in unit.parameters if unit.meshes.shard.size() > 1 else ():
+            elements += p._orig_size.numel()
+            if not p.sharded_param.requires_grad:
+                still += p._orig_size.numel()
+                size += p._orig_size.numel() * _compat.gathered_dtype(unit.group, p).itemsize
+    if 2 * still <= elements:
+        return ""
+    return (
+        f"comm_compress: {100 * still / elements:.0f} % of the sharded parameters are frozen, and FSDP2 gathers them "
+        "at every use; attach(..., keep_frozen=True) sends them once, for which every rank keeps "
+        f"{size / 1e6:.1f} MB"
+    )
 
 
 def _units(model: nn.Module) -> list[Unit]:

@@ -14,14 +14,16 @@ from comm_compress import _compat, transport
 from comm_compress.allreduce import GradientAllReduce
 from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
+from comm_compress.frozen import Column, FrozenReplicas
 from comm_compress.ledger import Collective, Ledger
 from comm_compress.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.replicas import ReplicasApart, apart
-from comm_compress.segments import Segment
+from comm_compress.rounds import AllGatherRounds
+from comm_compress.segments import Segment, Spans, moved_together, take_columns
 from comm_compress.spans import span, spanned
 from comm_compress.state import State
-from comm_compress.workspace import WorkspacePool
+from comm_compress.workspace import Workspace, WorkspacePool
 
 
 class Unit(NamedTuple):
@@ -57,6 +59,26 @@ class Unit(NamedTuple):
         if sum(shard.numel() for shard in shards) != row.numel() or not shards:
             return None
         return lambda: torch.cat([shard.to(row.device, non_blocking=True) for shard in shards])
+
+    def columns(self, n: int, ranks: int) -> list[Column]:
+        """The parameters in the rows ``[n]`` of an all-gather among ``ranks`` (k, in backward after resharding to k).
+
+        Raises ValueError when rows are not made of their shards.
+        """
+        times = self.meshes.shard.size() // ranks
+        columns = [
+            Column(name, times * p.padded_sharded_param_size.numel(), not p.sharded_param.requires_grad)
+            for name, p in self.parameters
+        ]
+        if sum(column.width for column in columns) != n:
+            raise ValueError(f"unit {self.name!r} does not gather its shards as they are: attach without keep_frozen")
+        return columns
+
+    def gathered_segments(self, keep_frozen: bool) -> tuple[Segment, ...]:
+        """Where each parameter lies in what a method gathers: all, or those that are trainable now."""
+        segments = _compat.segments(self.parameters, self.meshes.shard.size())
+        names = {name for name, _ in (_compat.trainable(self.parameters) if keep_frozen else self.parameters)}
+        return moved_together([s for s in segments if s.name in names])
 
     def gradient_segments(self, n: int) -> tuple[Segment, ...]:
         """Where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
@@ -131,9 +153,14 @@ class CompressedReduceScatter(Comm):
 
 
 class CompressedAllGather(Comm):
-    """FSDP2's AllGather contract. Every rank, the owner included, ends with the decoded row."""
+    """FSDP2's AllGather contract. Every rank, the owner included, ends with the decoded row.
+
+    ``frozen``: keeps the frozen parameters after they were sent once; the method then carries the others alone.
+    """
 
     exact = False
+    frozen: FrozenReplicas | None = None
+    _trainable: set[str] | None = None
 
     @spanned("all_gather")
     def __call__(
@@ -154,11 +181,11 @@ class CompressedAllGather(Comm):
         compressor, state = self.compressor, self.state
         if self.exact or again:
             compressor, state = UNCOMPRESSED, State(self.state.unit, group.rank(), group.size())
-        counted = not self.exact
         collective, workspace = Collective(input_tensor.device), self.workspaces.acquire(input_tensor.device)
-        state.begin(output=output_tensor, workspace=workspace)
-        state.master = None if self.unit is None or again else self.unit.master(input_tensor)
-        running = transport.Running(compressor.all_gather(input_tensor, state), group, collective, workspace)
+        master = None if self.unit is None or again else self.unit.master(input_tensor)
+        rounds, sends_frozen = self._rounds(compressor, input_tensor, state, output_tensor, workspace, master)
+        counted = not self.exact or sends_frozen
+        running = transport.Running(rounds, group, collective, workspace)
 
         def finish() -> None:
             gathered = running.result()
@@ -175,6 +202,48 @@ class CompressedAllGather(Comm):
             return _UnderWay(_in_span(f"all_gather ({state.unit})", finish))
         finish()
         return None
+
+    def _rounds(
+        self,
+        compressor: Compressor,
+        row: Tensor,
+        state: State,
+        output: Tensor,
+        workspace: Workspace,
+        master: Callable[[], Tensor] | None,
+    ) -> tuple[AllGatherRounds, bool]:
+        """The rounds of one all-gather, and whether they send frozen parameters for every later one too."""
+        columns: list[Column] = []
+        missing = False
+        if self.frozen is not None and self.unit is not None:
+            columns = self.unit.columns(row.numel(), state.world)
+            missing = bool(self.frozen.missing(columns, row.dtype))
+            if state is self.state:
+                self._follow_trainable(columns)
+        keeps = any(column.frozen for column in columns)
+        state.begin(output=None if keeps else output, workspace=workspace)
+        state.master = master
+        if self.frozen is None or not keeps:
+            return compressor.all_gather(row, state), False
+        if missing and self.unit is not None and state.world != self.unit.meshes.shard.size():
+            return compressor.all_gather(row, state), False  # rows among fewer ranks are not what is kept
+
+        def rest(spans: Spans) -> AllGatherRounds:
+            if master is not None:
+                state.master = lambda: take_columns(master(), spans)
+            return compressor.all_gather(take_columns(row, spans), state)
+
+        return self.frozen.all_gather(row, columns, rest, state), missing
+
+    def _follow_trainable(self, columns: Sequence[Column]) -> None:
+        """The method's state belongs to the parameters that are trainable now: with others it starts afresh."""
+        assert self.unit is not None
+        names = {column.name for column in columns if not column.frozen}
+        if names != self._trainable:
+            if self._trainable is not None:
+                self.state.load_state_dict({"tick": torch.tensor(self.state.tick)})
+            self.state.segments = self.unit.gathered_segments(keep_frozen=True)
+            self._trainable = names
 
 
 def _in_span(name: str, finish: Callable[[], None]) -> Callable[[], None]:

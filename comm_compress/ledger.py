@@ -126,7 +126,7 @@ class Ledger:
         totals.index_bytes += collective.bytes.indices
         totals.metadata_bytes += collective.bytes.metadata
         totals.messages += collective.messages
-        totals.extra_collectives += collective.rounds - ROUNDS[op]
+        totals.extra_collectives += max(0, collective.rounds - ROUNDS[op])
         if finite is not None:
             self._nonfinite.append((totals, finite))
         self._unread.append((totals, collective.spans, collective.extra_rounds(op)))

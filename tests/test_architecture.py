@@ -26,7 +26,7 @@ LAYERS = [
     {"registry"},
     {"methods"},
     {"transport", "simulate"},
-    {"allreduce", "comparison"},
+    {"allreduce", "comparison", "frozen"},
     {"fsdp_hooks"},
     {"conformance", "ddp", "fsdp", "resharding", "virtual"},
     {"__init__"},
