@@ -28,9 +28,17 @@ def param_groups(module: FSDPModule) -> list[Any]:
 
 
 def parameters(model: nn.Module, group: Any) -> list[tuple[str, Any]]:
-    """(name in ``model``, FSDP2's record of it) of this group's parameters, in the order of their columns."""
+    """(name in ``model``, FSDP2's record of it) of this group's parameters, in the order of their columns.
+
+    A loader (transformers' `from_pretrained` with a `DistributedConfig`) may have put other objects in the places of
+    the parameters that `fully_shard` saw. FSDP2 looks for them when its first forward begins; we do the same here.
+    """
+    if group.is_sharded:
+        for p in group.fsdp_params:
+            p.reset_sharded_param()
     names = {id(p): name for name, p in model.named_parameters()}
-    return [(names[id(p.sharded_param)], p) for p in group.fsdp_params]
+    places = [(p._module_info.module, p._module_info.param_name) for p in group.fsdp_params]
+    return [(names[id(getattr(*place))], p) for place, p in zip(places, group.fsdp_params, strict=True)]
 
 
 def segments(parameters: list[tuple[str, Any]], world: int) -> tuple[Segment, ...]:
