@@ -7,7 +7,7 @@ set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$root/scripts/environment.sh"
-ensure_environment "$root" dev,notebooks || exit
+ensure_environment "$root" dev,notebooks,examples || exit
 cd "$root" || exit
 
 if [ $# -gt 0 ]; then exec "$venv_python" -m pytest "$@"; fi
@@ -42,7 +42,7 @@ check() { # NAME COMMAND...
 
 check "ruff check" "$venv_python" -m ruff check .
 check "ruff format" "$venv_python" -m ruff format --check .
-check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments analysis
+check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments analysis examples
 check "scripts" syntax
 check "pytest" tests
 check "smoke sweep" smoke

@@ -13,6 +13,7 @@ ALLOWED = {
     "fsdp_lab": {"fsdp_lab", "comm_compress"},
     "experiments": {"experiments", "fsdp_lab", "comm_compress"},
     "analysis": {"analysis"},
+    "examples": {"examples", "comm_compress"},
 }
 ENDINGS = "fsdp_lab.user_errors"  # how every command ends; analysis may have this, and it needs nothing itself
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
@@ -56,8 +57,8 @@ def test_packages_import_downwards_only() -> None:
             assert ours <= allowed, f"{path.relative_to(ROOT)} imports {sorted(ours - allowed)}"
 
 
-def test_the_trainer_uses_the_librarys_public_face_only() -> None:
-    for path in [*files("fsdp_lab")]:
+def test_the_trainer_and_the_examples_use_the_librarys_public_face_only() -> None:
+    for path in [*files("fsdp_lab"), *files("examples")]:
         inner = {name for name in imports(path) if name.startswith("comm_compress.")}
         assert not inner, f"{path.relative_to(ROOT)} imports {sorted(inner)}"
 

@@ -311,7 +311,7 @@ def test_an_environment_is_made_once_with_pinned_versions(fresh: Checkout) -> No
     assert fresh.train("--no_tensorboard").returncode == 0
     assert len(pip_installs(fresh)) == 1
     assert fresh.run("run_tests.sh", "--version").returncode == 0
-    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[dev,notebooks]"
+    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[dev,notebooks,examples]"
     assert fresh.train("--no_tensorboard").returncode == 0  # the dev environment holds all that training needs
     assert len(pip_installs(fresh)) == 2
 
@@ -365,7 +365,9 @@ def test_all_checks_run_even_when_one_fails(checkout: Checkout) -> None:
     done = checkout.run("run_tests.sh")
     assert done.returncode == 1
     assert len(checkout.calls("ruff")) == 2
-    assert checkout.calls("mypy") == [["-m", "mypy", "comm_compress", "fsdp_lab", "experiments", "analysis"]]
+    assert checkout.calls("mypy") == [
+        ["-m", "mypy", "comm_compress", "fsdp_lab", "experiments", "analysis", "examples"]
+    ]
     processes = ["--numprocesses", "logical", "--maxprocesses", "4"]
     assert checkout.calls("pytest") == [["-m", "pytest", *processes, "--dist", "loadfile"]]
     summary = dict(line.rsplit(None, 1) for line in done.stdout.partition("== summary\n")[2].splitlines())

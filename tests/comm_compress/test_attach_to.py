@@ -24,7 +24,7 @@ def _replaced() -> tuple[float, list[str]]:
     for module_name, module in model.named_modules():
         for name, p in list(module.named_parameters(recurse=False)):
             whole = values[f"{module_name}.{name}".lstrip(".")]
-            loaded = torch.distributed.tensor.distribute_tensor(whole, p.device_mesh, p.placements)  # type: ignore[attr-defined]
+            loaded = torch.distributed.tensor.distribute_tensor(whole, p.device_mesh, p.placements)
             setattr(module, name, nn.Parameter(loaded))
     handle = cc.attach(model, reduce_scatter=cc.make("identity"), all_gather=cc.make("identity"))
     distance = worst(train(model), train(stock))

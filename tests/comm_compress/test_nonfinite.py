@@ -41,7 +41,7 @@ class Net(nn.Module):
         self.sick: float | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.head(torch.tanh(self.body(x)))
+        y: Tensor = self.head(torch.tanh(self.body(x)))
         return y if self.sick is None else y + sickens(self.head.bias[-1:], self.sick)
 
 

@@ -1,0 +1,106 @@
+"""The examples as a reader runs them, on two real ranks: stock and identity alike, a compressed pair that trains."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass
+from functools import cache, partial
+
+import pytest
+
+from examples import tiny
+from tests.distributed import preload, run_program, torchrun_environment
+
+# each example's optional package
+EXAMPLES = {
+    "fsdp2": None,
+    "accelerate_loop": "accelerate",
+    "fabric_loop": "lightning_fabric",
+    "hf_trainer": "accelerate",
+    "lora": "peft",
+    "muon": None,
+}
+ALL = pytest.mark.parametrize("example", EXAMPLES)
+for name, package in EXAMPLES.items():
+    if package is None or importlib.util.find_spec(package):
+        preload(f"examples.{name}")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One line of what an example prints about an operation."""
+
+    calls: int
+    sent: int
+    uncompressed: int
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What an example printed on rank 0; losses as they stand there, nine digits each."""
+
+    losses: tuple[str, ...]
+    weights: str
+    traffic: dict[str, Traffic]
+
+    def loss(self, step: int) -> float:
+        return float(self.losses[step])
+
+
+def _main(example: str) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    importlib.import_module(f"examples.{example}").main()
+
+
+@cache
+def printed(example: str, compress: str) -> Printed:
+    package = EXAMPLES[example]
+    if package is not None:
+        pytest.importorskip(package, reason=f"examples.{example} needs {package}: pip install -e .[examples]")
+    words = [["--compress", compress]] * 2
+    code, out, err = run_program(partial(_main, example), words, torchrun_environment(2), timeout=280)
+    assert code == 0, err
+    (losses,) = re.findall(r"^losses (.*)$", out, re.M)
+    (weights,) = re.findall(r"^loss .*, weights ([0-9a-f]{16})$", out, re.M)
+    lines = re.findall(r"^(\w+): (\d+) calls, (\d+) bytes sent, (\d+) in float32$", out, re.M)
+    traffic = {op: Traffic(int(calls), int(sent), int(whole)) for op, calls, sent, whole in lines}
+    return Printed(tuple(losses.split()), weights, traffic)
+
+
+@ALL
+def test_identity_gives_the_losses_and_weights_of_stock_bit_for_bit(example: str) -> None:
+    stock, identity = printed(example, "stock"), printed(example, "identity")
+    assert len(stock.losses) == tiny.STEPS
+    assert identity.losses == stock.losses
+    assert identity.weights == stock.weights
+    assert not stock.traffic, "nothing is attached"
+    for traffic in identity.traffic.values():
+        assert traffic.sent == traffic.uncompressed > 0
+    assert identity.traffic.keys() == {"reduce_scatter", "all_gather"}
+
+
+@ALL
+def test_compressed_it_trains_and_sends_what_the_methods_say(example: str) -> None:
+    identity, compressed = printed(example, "identity"), printed(example, "topk")
+    assert compressed.losses != identity.losses
+    assert compressed.loss(-1) < 0.85 * compressed.loss(0)
+    for op, least, most in (("reduce_scatter", 30, 100), ("all_gather", 2.5, 4)):
+        whole, traffic = identity.traffic[op], compressed.traffic[op]
+        assert (traffic.calls, traffic.uncompressed) == (whole.calls, whole.uncompressed), "the same collectives"
+        assert least < whole.sent / traffic.sent < most, f"{op}: 1 percent with indices, and 1 byte of 4 with scales"
+
+
+@pytest.mark.parametrize("example", ["accelerate_loop", "fabric_loop"])
+@pytest.mark.parametrize("compress", ["stock", "topk"])
+def test_other_peoples_loops_do_what_the_plain_one_does(example: str, compress: str) -> None:
+    """The same model, data and optimizer: so the same numbers, whoever calls `fully_shard` and the optimizer."""
+    assert printed(example, compress) == printed("fsdp2", compress)
+
+
+def test_lora_reduces_the_adapters_gradients_alone() -> None:
+    plain, lora = printed("fsdp2", "identity").traffic, printed("lora", "identity").traffic
+    assert lora["reduce_scatter"].uncompressed < 0.15 * plain["reduce_scatter"].uncompressed
+    assert lora["reduce_scatter"].calls == plain["reduce_scatter"].calls
