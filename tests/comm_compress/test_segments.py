@@ -1,0 +1,37 @@
+"""FSDP2's layout of a unit by hand: five rows of two over three ranks, and a vector of four."""
+
+from __future__ import annotations
+
+import torch
+
+from comm_compress.segments import Segment, flatten, put_columns, segments_of, take_columns, unflatten
+
+SHAPES: list[tuple[str, tuple[int, ...]]] = [("weight", (5, 2)), ("bias", (4,))]
+WEIGHT, BIAS = torch.arange(1.0, 11).view(5, 2), torch.arange(11.0, 15)
+ROWS = [[1, 2, 3, 4, 11, 12], [5, 6, 7, 8, 13, 14], [9, 10, 0, 0, 0, 0]]
+
+
+def test_where_each_parameter_lies() -> None:
+    assert segments_of(SHAPES, 3) == (Segment("weight", (5, 2), 0, 4), Segment("bias", (4,), 4, 6))
+    assert segments_of(SHAPES, 1) == (Segment("weight", (5, 2), 0, 10), Segment("bias", (4,), 10, 14))
+
+
+def test_rows_hold_the_ranks_chunks_with_zeros_at_the_end() -> None:
+    assert flatten([WEIGHT, BIAS], 3).tolist() == ROWS
+
+
+def test_unflatten_takes_the_padding_off() -> None:
+    weight, bias = unflatten(torch.tensor(ROWS, dtype=torch.float32), segments_of(SHAPES, 3))
+    assert torch.equal(weight, WEIGHT)
+    assert torch.equal(bias, BIAS)
+
+
+def test_columns_go_back_to_where_they_were_taken_from() -> None:
+    rows = torch.tensor(ROWS)
+    spans = [(0, 1), (3, 6)]
+    columns = take_columns(rows, spans)
+    assert columns.tolist() == [[1, 4, 11, 12], [5, 8, 13, 14], [9, 0, 0, 0]]
+    out = torch.zeros_like(rows)
+    put_columns(columns, spans, out)
+    assert out.tolist() == [[1, 0, 0, 4, 11, 12], [5, 0, 0, 8, 13, 14], [9, 0, 0, 0, 0, 0]]
+    assert take_columns(rows, []).shape == (3, 0)
