@@ -1,9 +1,10 @@
 """Which of a collective's rounds are extra."""
 
+import pytest
 import torch
 
 from comm_compress.encoded import ByteCount
-from comm_compress.ledger import Collective, Ledger, Span
+from comm_compress.ledger import Collective, Ledger, Span, Totals
 
 
 def test_the_rounds_with_the_fewest_bytes_are_the_extra_ones() -> None:
@@ -30,3 +31,54 @@ def test_a_single_round_is_never_extra() -> None:
     collective = Collective(torch.device("cpu"))
     collective.charge(ByteCount(values=4))
     assert collective.extra_rounds("all_gather") == set()
+
+
+def charged(values: int, indices: int, metadata: int, messages: float) -> Collective:
+    collective = Collective(torch.device("cpu"))
+    collective.charge(ByteCount(values, indices, metadata), messages)
+    return collective
+
+
+def test_totals_are_kept_by_operation_and_unit() -> None:
+    ledger = Ledger()
+    ledger.add("reduce_scatter", "a", charged(5, 3, 2, 1.5), 10, 4, torch.tensor(True))
+    ledger.add("reduce_scatter", "a", charged(50, 30, 20, 2), 7, 2, torch.tensor(False))
+    ledger.add("reduce_scatter", "b", charged(1, 0, 0, 0), 1, 4, torch.tensor(False))
+    ledger.add("all_gather", "a", charged(0, 1, 0, 0), 2, 4, None)
+    mine = ledger.totals("reduce_scatter", "a")
+    assert (mine.calls, mine.elements, mine.raw_bytes, mine.messages) == (2, 17, 54, 3.5)
+    assert (mine.value_bytes, mine.index_bytes, mine.metadata_bytes, mine.sent_bytes) == (55, 33, 22, 110)
+    assert mine.nonfinite_inputs == 1
+    assert ledger.totals("reduce_scatter").nonfinite_inputs == 2
+    assert ledger.totals("reduce_scatter").calls == 3
+    assert ledger.totals(unit="a").calls == 3
+    assert ledger.totals().sent_bytes == 112
+    assert ledger.totals("all_reduce") == Totals()
+    since = ledger.totals() - ledger.totals("all_gather")
+    assert since == ledger.totals("reduce_scatter")
+
+
+def test_counting_goes_on_from_a_saved_state() -> None:
+    ledger, other = Ledger(), Ledger()
+    ledger.add("reduce_scatter", "a/b", charged(5, 3, 2, 1), 10, 4, torch.tensor(False))
+    other.add("all_gather", "gone", charged(5, 3, 2, 1), 10, 4, None)
+    other.load_state_dict(ledger.state_dict())
+    assert other.totals("all_gather") == Totals()
+    other.add("reduce_scatter", "a/b", charged(5, 3, 2, 1), 10, 4, torch.tensor(True))
+    assert other.totals("reduce_scatter", "a/b").index_bytes == 6
+    assert other.totals().nonfinite_inputs == 1
+
+
+@pytest.mark.parametrize("how", ["another operation", "a field too many", "a field too few"])
+def test_what_no_ledger_gave_is_refused(how: str) -> None:
+    ledger = Ledger()
+    ledger.add("reduce_scatter", "a", charged(1, 1, 1, 1), 1, 4, None)
+    state = ledger.state_dict()
+    if how == "another operation":
+        state["broadcast/a"] = state.pop("reduce_scatter/a")
+    elif how == "a field too many":
+        state["reduce_scatter/a"]["more"] = 1
+    else:
+        del state["reduce_scatter/a"]["calls"]
+    with pytest.raises(ValueError, match="not a ledger's state"):
+        Ledger().load_state_dict(state)

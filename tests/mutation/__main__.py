@@ -2,8 +2,8 @@
 
 Takes a sample of the mutants (`tests.mutation.mutants`) of each core module, the same for the same seed, and runs
 against each the test files that ought to catch it (`tests.mutation.targets`): those without processes first, then those
-with real ranks. It works on a copy of the checkout. Mutants that no test noticed are written to survivors.md, each with the
-reason that stands there already; exit code 1 when one has none. To be run by hand: it takes seconds a mutant.
+with real ranks. It works on a copy of the checkout. Mutants that no test noticed are written to survivors.md, each with
+the reason that stands there already; exit code 1 when one has none. To be run by hand: it takes seconds a mutant.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from datetime import date
 from pathlib import Path
 
 import hypothesis  # noqa: F401
+import numba  # noqa: F401
 import pytest
 import torch.distributed.fsdp  # noqa: F401  (imported once, for all mutants' processes)
 
@@ -49,17 +50,19 @@ def main() -> int:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, checkout / name)
         for module in options.modules:
-            path = f"comm_compress/{module}.py"
-            found = mutants((ROOT / path).read_text())
-            for mutant in _sample(found, options.each, f"{options.seed} {module}"):
-                (checkout / path).write_text(mutant.source)
+            path = checkout / "comm_compress" / f"{module}.py"
+            original = path.read_text()
+            assert not _caught(checkout, TARGETS[module], 600), f"the tests of {module} fail without a mutant"
+            print(f"{module}: its tests pass", flush=True)
+            for mutant in _sample(mutants(original), options.each, f"{options.seed} {module}"):
+                path.write_text(mutant.source)
                 caught = _caught(checkout, TARGETS[module], options.timeout)
                 print(f"{'caught  ' if caught else 'SURVIVED'} {module}:{mutant.line} {mutant.change}", flush=True)
                 tried += 1
                 if not caught:
                     key = (module, mutant.where, mutant.change)
                     rows.append((*key, reasons.get(key, UNEXPLAINED)))
-            shutil.copy(ROOT / path, checkout / path)
+            path.write_text(original)
     _write(rows, tried, options)
     unexplained = sum(row[-1] == UNEXPLAINED for row in rows)
     print(f"{tried} mutants, {len(rows)} survived, {unexplained} without a reason: {SURVIVORS}")
@@ -93,7 +96,8 @@ def _fails(checkout: Path, words: Sequence[str], timeout: float) -> bool:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
-            assert code not in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED), words
+            if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+                raise ValueError(f"pytest cannot run {words}")
             return code != 0
         time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
@@ -117,8 +121,8 @@ def _write(rows: list[tuple[str, str, str, str]], tried: int, options: argparse.
     lines = [
         "# Mutants that no test notices, and why each may live",
         "",
-        f"Made by `python -m tests.mutation{only} --each {options.each} --seed {options.seed}` on {date.today()}: {tried} "
-        f"mutants, {tried - len(rows)} noticed. The reasons are written by hand, here; the command keeps them.",
+        f"Made by `python -m tests.mutation{only} --each {options.each} --seed {options.seed}` on {date.today()}: "
+        f"{tried} mutants, {tried - len(rows)} noticed. Reasons are written by hand, here; the command keeps them.",
         "",
         "| module | function | change | reason |",
         "|---|---|---|---|",

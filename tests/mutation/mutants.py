@@ -114,10 +114,10 @@ def _changed(node: ast.AST) -> list[ast.AST]:
             return [ast.If(ast.UnaryOp(ast.Not(), test), node.body, node.orelse)]
         case ast.IfExp():
             return [ast.IfExp(node.test, node.orelse, node.body)]
-        case ast.Constant(value=bool()):
-            return [ast.Constant(not node.value)]
-        case ast.Constant(value=int()):
-            return [ast.Constant(node.value + 1)]
+        case ast.Constant(value=bool(flag)):
+            return [ast.Constant(not flag)]
+        case ast.Constant(value=int(number)):
+            return [ast.Constant(number + 1)]
         case ast.Call(keywords=[_, *_]):
             return [
                 ast.Call(node.func, node.args, [k for k in node.keywords if k is not dropped])

@@ -1,0 +1,51 @@
+"""The rounds of an all-reduce over virtual ranks, by hand, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from comm_compress import allreduce, simulate
+from comm_compress.encoded import ByteCount
+from comm_compress.methods.identity import UNCOMPRESSED, Identity, IdentityConfig
+from comm_compress.segments import segments_of
+from tests.comm_compress.table import build
+
+WORLD, N = 3, 4
+ROWS = [torch.arange(12.0).view(WORLD, N) * (rank + 1) for rank in range(WORLD)]  # sum: 6 times the first
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_everyone_gets_the_quotient_of_the_sum_in_the_dtype_of_the_rows(dtype: torch.dtype) -> None:
+    states = simulate.states(WORLD, "unit", 0, segments_of([("w", (12,))], WORLD))
+    rounds = [
+        allreduce.all_reduce(rows.to(dtype), UNCOMPRESSED, UNCOMPRESSED, state, 3.0)
+        for rows, state in zip(ROWS, states, strict=True)
+    ]
+    outcome = simulate.lockstep(rounds)
+    for result in outcome.results:
+        assert result.dtype == dtype
+        assert torch.equal(result, (2 * ROWS[0]).to(dtype))
+    half = (WORLD - 1) * N * dtype.itemsize
+    assert outcome.sent == [ByteCount(values=2 * half)] * WORLD, "two halves of one row to each other rank"
+    assert outcome.rounds == 2
+    assert [s.segments for s in states[0].with_children()] == [states[0].segments] * 2
+
+
+def test_what_cannot_make_an_all_reduce_is_refused() -> None:
+    allreduce.check("all_reduce", build("topk", {}), None, 4)
+    allreduce.check("all_reduce", build("topk", {}), build("int8", {}), 4)
+    many = Identity(IdentityConfig())
+    many.name, many.max_ranks = "few", 4
+    allreduce.check("all_reduce", many, many, 4)
+    for reduce, gather, ranks, words in (
+        (build("delta", {}), None, 2, "all_reduce: delta is for parameters"),
+        (build("int8", {}), build("topk", {}), 2, "all_reduce's gather: topk with error_feedback"),
+        (build("int8", {}), build("topk", {"error_feedback": False}), 2, "does not bring every element back"),
+        (many, None, 5, "at most 4 ranks, this unit has 5"),
+        (build("int8", {}), many, 5, "at most 4 ranks, this unit has 5"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            allreduce.check("all_reduce", reduce, gather, ranks)
+    with pytest.raises(ValueError, match=r"^all_gather: topk"):
+        allreduce.check("compressor", build("int8", {}), build("topk", {}), 2)
