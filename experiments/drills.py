@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import pty
 import queue
+import select
 import signal
 import subprocess
+import termios
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from experiments.training import torchrun_command
 from fsdp_lab.faults import VARIABLE
@@ -45,9 +48,17 @@ class Drill:
     """One training run on this machine, under the launcher that `run_safe_training.sh` uses."""
 
     def __init__(
-        self, flags: Sequence[str], ranks: int, fault: str | None = None, temporary: Path | None = None
+        self,
+        flags: Sequence[str],
+        ranks: int,
+        fault: str | None = None,
+        temporary: Path | None = None,
+        in_terminal: bool = False,
     ) -> None:
-        """``temporary``: the run's folder for temporary files, for whoever wants to see what it leaves there."""
+        """``temporary``: the run's folder for temporary files, for whoever wants to see what it leaves there.
+
+        ``in_terminal``: start it as the program of a terminal, which `close_terminal` closes.
+        """
         self._mark = uuid.uuid4().hex
         environment = {**os.environ, _MARK: self._mark}
         if temporary is not None:
@@ -57,21 +68,30 @@ class Drill:
         if fault is not None:
             environment[VARIABLE] = fault
         self._lines: queue.Queue[tuple[float, str] | None] = queue.Queue()
+        self._closes = threading.Event()
+        ours, theirs = pty.openpty() if in_terminal else os.pipe()
         self._process = subprocess.Popen(
             torchrun_command("fsdp_lab.train", flags, ranks),
             env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            stdin=theirs if in_terminal else None,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=in_terminal,
+            preexec_fn=_owning_its_terminal if in_terminal else None,
         )
-        assert self._process.stdout is not None
-        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+        if in_terminal:
+            termios.tcsetwinsize(theirs, (24, 120))
+        os.close(theirs)
+        threading.Thread(target=self._read, args=(ours,), daemon=True).start()
 
     @property
     def pid(self) -> int:
         """The launcher's process."""
         return self._process.pid
+
+    def close_terminal(self) -> None:
+        """As when its window is closed: the kernel sends SIGHUP, and what is written from now on is refused."""
+        self._closes.set()
 
     def follow(
         self, on_line: Callable[[str], bool] | None = None, timeout_s: float = 600, patience_s: float = 60
@@ -99,7 +119,9 @@ class Drill:
                 if time.monotonic() > deadline:
                     break
                 continue
-            if item is None:  # nobody holds the pipe any more
+            if item is None:  # nobody holds the pipe any more, or the terminal is closed
+                while time.monotonic() < deadline and (self._process.poll() is None or any(self.processes().values())):
+                    time.sleep(0.1)
                 break
             at, line = item
             output.append(line)
@@ -137,7 +159,26 @@ class Drill:
                     found[ranks[0]] = pid
         return found
 
-    def _read(self, pipe: IO[str]) -> None:
-        for line in pipe:
-            self._lines.put((time.monotonic(), line.rstrip("\n")))
+    def _read(self, ours: int) -> None:
+        rest = b""
+        while not self._closes.is_set():
+            if not select.select([ours], [], [], 0.05)[0]:
+                continue
+            try:
+                read = os.read(ours, 1 << 16)
+            except OSError:  # a terminal's end
+                read = b""
+            if not read:
+                break
+            *lines, rest = (rest + read).replace(b"\r", b"\n").split(b"\n")  # a progress bar's lines end in CR
+            for line in lines:
+                self._lines.put((time.monotonic(), line.decode(errors="replace")))
+        if rest:
+            self._lines.put((time.monotonic(), rest.decode(errors="replace")))
+        os.close(ours)
         self._lines.put(None)
+
+
+def _owning_its_terminal() -> None:
+    """In the child: standard input becomes its session's terminal, whose end is its end."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -8,8 +8,8 @@ A node is one rank, or several (``per_node``), which reach each other over the n
 tbf limits what a node sends, which is what a full-duplex card of that rate looks like; a delay (netem) is added on the
 switch's side, once a direction. The interface's own counters are the independent check of any byte count.
 
-Nothing is left behind: at exit and on SIGINT, SIGTERM and SIGHUP all is removed; after kill -9 the kernel ends the
-ranks, and the next start removes the rest (`leftovers`).
+Nothing is left behind: at exit and on SIGINT, SIGTERM, SIGHUP and SIGQUIT all is removed; after kill -9 the kernel
+ends the ranks, and the next start removes the rest (`leftovers`).
 """
 
 import json

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 Process = subprocess.Popen[Any]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SAVE_S = 30  # after SIGTERM, to save and leave; torchrun gives its workers as long
 _POLL_S = 0.02
@@ -35,7 +35,7 @@ def wait_together(starting: Iterable[Process], grace_s: float) -> int:
 
 @contextmanager
 def leaving_tidily() -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM and SIGHUP raise SystemExit(128 + n), and a second one does not cut the clean-up short.
+    """Inside, SIGINT, SIGTERM, SIGHUP and SIGQUIT raise SystemExit(128 + n); a second one does not cut the clean-up short.
 
     Signals that the program ignores (nohup) stay ignored. Outside the main thread nothing changes.
     """

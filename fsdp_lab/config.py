@@ -190,7 +190,7 @@ class RunConfig(Settings):
     )
     stop_grace_s: int = setting(
         20,
-        "seconds that SIGTERM or SIGINT may go unheeded, because ranks hang, before the run is recorded and ended",
+        "seconds that a signal to stop may go unheeded, because ranks hang, before the run is recorded and ended",
         at_least=0,
         affects_training=False,
     )

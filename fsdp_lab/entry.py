@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -33,6 +34,7 @@ def run_training(train: Callable[[C], Any], config: type[C], program: str) -> No
     A user's mistake, a full disk and a rank that is gone are one message and no traceback.
     """
     _quiet()
+    _outlive_the_terminal()
     end_with_launcher()
     first = os.environ.get("RANK", "0") == "0"
     code = OK
@@ -69,6 +71,25 @@ def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # after FSDP2 on gloo a plain exit aborts now and then
+
+
+class _Output(io.FileIO):
+    """A rank's output. What nobody takes any more (a closed terminal, ``| head``, a full disk) is dropped."""
+
+    def write(self, data: Any, /) -> int:
+        """As a file's."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _outlive_the_terminal() -> None:
+    """A line that cannot be printed must not be the end of a training, above all not of one that is about to save."""
+    for name in ("stdout", "stderr"):
+        now = getattr(sys, name)
+        raw = io.BufferedWriter(_Output(now.fileno(), "wb", closefd=False))
+        setattr(sys, name, io.TextIOWrapper(raw, now.encoding, "backslashreplace", write_through=True))
 
 
 def _quiet() -> None:

@@ -29,6 +29,8 @@ KINDS = {
     "stop": "SIGSTOP: the process stands still, and no thread of it runs",
     "term": "SIGTERM to itself",
     "usr2": "SIGUSR2 to itself",
+    "hup": "SIGHUP to itself, which a closed terminal sends",
+    "quit": "SIGQUIT to itself, which Ctrl-\\ sends",
     "hang": "sleep in Python for s seconds (none: for ever)",
     "exit": "os._exit(code)",
     "nan": "the loss, and with it every gradient, is NaN",
@@ -49,7 +51,14 @@ POINTS = {
     "model": "as final_model is written",
     "row": "as the results row is written",
 }
-_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr2": signal.SIGUSR2}
+_SIGNALS = {
+    "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,
+    "term": signal.SIGTERM,
+    "usr2": signal.SIGUSR2,
+    "hup": signal.SIGHUP,
+    "quit": signal.SIGQUIT,
+}
 _WRITES = ("weights", "save", "manifest", "model", "row")
 _FULL = Path("/dev/full")
 _LASTING = ("slow", "full_disk")

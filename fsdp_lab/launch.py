@@ -16,7 +16,9 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from argparse import Namespace
+from types import FrameType
 
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -27,17 +29,17 @@ from fsdp_lab import loopback
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.early import checked
 from fsdp_lab.exit_codes import PREEMPTED, USER_ERROR
+from fsdp_lab.preempt import SAME_S, stop_signals
 from fsdp_lab.processes import LAUNCHER
 from fsdp_lab.rank_environment import rank_environment
 from fsdp_lab.settings import Config
 from fsdp_lab.user_errors import user_errors
 
-_STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
-
 
 def main(argv: list[str]) -> int:
     """Run torchrun on its command line; returns the exit code."""
-    arguments = get_args_parser().parse_args(["--signals-to-handle", _STOP_SIGNALS, *argv])
+    arguments = get_args_parser().parse_args(argv)
+    arguments.signals_to_handle = ""  # none: torchrun's own handler takes the second of two for an order to leave
     _refuse_early(arguments.training_script, arguments.training_script_args)
     if _is_one_node(arguments):
         _stay_on_this_machine(arguments)
@@ -46,7 +48,10 @@ def main(argv: list[str]) -> int:
         os.environ.update(rank_environment(int(arguments.nproc_per_node)))
     for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
+    on_signal = _OneSignal()
     try:
+        for number in stop_signals():
+            signal.signal(number, on_signal)
         with tempfile.TemporaryDirectory(prefix="fsdp_lab_launch_") as folder:
             arguments.log_dir = arguments.log_dir or folder  # torchrun would leave one behind each time
             run(arguments)
@@ -67,6 +72,18 @@ def main(argv: list[str]) -> int:
         print(f"launch: {_network_trouble(errno.errorcode[error.errno], arguments)}", file=sys.stderr)
         return USER_ERROR
     return 0
+
+
+class _OneSignal:
+    """The handler that makes torchrun tell its ranks to stop, once for signals that come together (`SAME_S`)."""
+
+    def __init__(self) -> None:
+        self._last = float("-inf")
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        before, self._last = self._last, time.monotonic()
+        if self._last - before > SAME_S:
+            raise SignalException(f"stopped by {signal.Signals(number).name}", signal.Signals(number))
 
 
 def _is_one_node(arguments: Namespace) -> bool:

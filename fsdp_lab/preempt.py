@@ -15,19 +15,26 @@ import torch
 from fsdp_lab import processes
 from fsdp_lab.distributed import Ranks
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-_FINAL = (signal.SIGTERM, signal.SIGINT)  # those that SIGKILL follows; the others are a scheduler's notice
+_FINAL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # SIGKILL follows; a closed terminal is SIGHUP
+_SIGNALS = (*_FINAL, signal.SIGUSR1, signal.SIGUSR2)  # which are a scheduler's notice
 
 
-_SAME_S = 1.0  # a launcher that is killed sends its ranks SIGTERM once for each of its threads: not an impatient user
+SAME_S = 1.0
+"""Signals that follow each other as fast are one: a killed launcher sends its ranks SIGTERM once for each of its
+threads, a closed terminal SIGHUP as often as there are shells in it. No user is as impatient."""
 
 
 class Preempted(BaseException):
-    """The run was told to stop (SIGTERM, SIGINT, SIGUSR1 or SIGUSR2)."""
+    """The run was told to stop, by one of `stop_signals`."""
 
 
 class RankLostError(RuntimeError):
     """Another rank died or hangs; the message says which."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Those that tell a run to stop; SIGHUP is none under nohup, which has it ignored."""
+    return [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class Stop:
@@ -38,8 +45,8 @@ class Stop:
     signal, a second later or more, raises `Preempted` at once; once the run is ending, further ones do nothing.
 
     A rank that waits in a collective for a dead or hung one runs no Python and heeds nothing. ``unheeded`` is called
-    with the signal's name, in a thread of its own, when SIGTERM or SIGINT has gone unheeded for ``grace_s`` seconds
-    (torchrun's SIGKILL comes after 30), and every thread's stack is written to stderr.
+    with the signal's name, in a thread of its own, when one that SIGKILL follows (torchrun's comes after 30 s) has gone
+    unheeded for ``grace_s`` seconds, and every thread's stack is written to stderr.
     """
 
     def __init__(self, ranks: Ranks, unheeded: Callable[[str], None], grace_s: float) -> None:
@@ -52,7 +59,7 @@ class Stop:
         self._unheeded, self._grace_s = unheeded, grace_s
         host = os.uname().nodename
         self.local_pids = {r: pid for r, (name, pid) in enumerate(ranks.gather((host, os.getpid()))) if name == host}
-        for number in _SIGNALS:
+        for number in stop_signals():
             signal.signal(number, self._on_signal)
         self._watch_signals()
 
@@ -89,7 +96,7 @@ class Stop:
             return  # the row is being written: a launcher that ends the others must not end that
         if self._received is None:
             self._received, self._received_at = signal.Signals(number).name, time.monotonic()
-        elif time.monotonic() - self._received_at > _SAME_S:
+        elif time.monotonic() - self._received_at > SAME_S:
             self.heeded()
             raise Preempted(self._received)
 

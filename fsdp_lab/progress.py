@@ -56,7 +56,8 @@ class Progress:
     def say(self, text: str) -> None:
         """A line of its own (without breaking a bar)."""
         if self._bar is not None:
-            self._bar.write(text, file=self._terminal)
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self._bar.write(text, file=self._terminal)
         self._print(text)
 
     def busy(self, what: str | None) -> None:

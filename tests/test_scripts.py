@@ -30,7 +30,7 @@ case "$*" in
     --version) echo "Python 3.9.2" ;;
     *"-m fsdp_lab.launch"*)
         if [ -n "${REAL_TRAINING-}" ]; then exec "$REAL_PYTHON" "$@"; fi
-        for name in TERM INT USR1; do trap "echo got $name; exit 143" $name; done
+        for name in TERM INT HUP QUIT USR1; do trap "echo got $name; exit 143" $name; done
         if [ -n "${WAIT-}" ]; then touch "$CALLS.ready"; for i in {1..100}; do sleep 0.1; done; fi
         exit "${TRAINING_EXIT:-0}" ;;
     *"-m tensorboard.main"*) [[ "$*" == *"${TAKEN_PORT:-none}"* ]] && exit 255; sleep 30 ;;
@@ -251,7 +251,12 @@ def test_a_port_lost_between_look_and_bind_costs_only_another_try(checkout: Chec
     assert call[call.index("--host") + 1] == "0.0.0.0", "what --tensorboard_host asked for"
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT", "USR1"])
+def _heeds_all() -> None:
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # ignored when the tests run in the background
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT", "USR1"])
 def test_signals_are_passed_on_once_and_the_end_is_awaited(checkout: Checkout, name: str) -> None:
     command = [str(checkout.root / "run_safe_training.sh"), "--no_tensorboard"]
     run = subprocess.Popen(
@@ -260,7 +265,7 @@ def test_signals_are_passed_on_once_and_the_end_is_awaited(checkout: Checkout, n
         env=checkout.environment(WAIT="1"),
         stdout=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored when the tests run in the background
+        preexec_fn=_heeds_all,
     )
     wait_for(Path(f"{checkout.calls_file}.ready").exists)
     os.killpg(run.pid, getattr(signal, f"SIG{name}"))  # as a terminal's Ctrl-C does: the whole foreground group

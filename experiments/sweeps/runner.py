@@ -69,8 +69,8 @@ class Runner:
         self.recorded = 0  # cells that ended with a row, in this start
 
     def run(self) -> None:
-        """ValueError when the trainer refuses the settings of the first cell. SIGINT, SIGTERM and SIGHUP: the running
-        cells are told to stop and recorded as preempted, then SystemExit(128 + n)."""
+        """ValueError when the trainer refuses the settings of the first cell. SIGINT, SIGTERM, SIGHUP and SIGQUIT: the
+        running cells are told to stop and recorded as preempted, then SystemExit(128 + n)."""
         try:
             with leaving_tidily():
                 while self.waiting or self.running:

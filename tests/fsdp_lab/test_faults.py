@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from experiments.drills import Drill
 from fsdp_lab import faults
 from fsdp_lab.faults import VARIABLE, Fault, parse
 from fsdp_lab.results.schema import problems
@@ -88,6 +90,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nan for ever": ("nan:rank=1", {"max_nonfinite_steps": 3}),
     "signal in validation": ("usr2:rank=1,at=validate,step=6", {}),
     "signal while tokenising": ("term:at=tokenize", {}),
+    "SIGHUP": ("hup:rank=1,step=4", {}),
+    "SIGQUIT": ("quit:rank=1,step=4", {}),
     "full disk, checkpoint": ("full_disk:rank=1,at=save,step=6", {"save_steps": 3}),
     "full disk, row": ("full_disk:at=row", {"save_model": "true"}),
     "bad": ("kill:rank", {}),
@@ -167,7 +171,7 @@ def test_a_bad_fault_is_a_bad_setting(broken: tuple[Lab, dict[str, str | None]])
 
 def test_a_truncated_results_file_costs_no_row(broken: tuple[Lab, dict[str, str | None]]) -> None:
     lab, _ = broken
-    assert len(lab.rows_file.read_text().splitlines()) == len(lab.rows()) == 6
+    assert len(lab.rows_file.read_text().splitlines()) == len(lab.rows()) == 8
     assert FRAGMENT in (lab.folder / "results.jsonl.rejected").read_text()
 
 
@@ -206,6 +210,38 @@ def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:
     (row,) = lab.rows()
     assert row["status"] == "preempted", row["error"]
     assert row["saved_step"] > 0
+
+
+def test_a_closed_terminal_is_a_signal_to_stop(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    flags = lab.flags(run_name="closed", max_steps=100_000, log_interval=1, save_model="false")
+    drill = Drill(flags, 2, in_terminal=True)
+    ended = drill.follow(closes_terminal_at(drill, 3), timeout_s=240)
+    assert (ended.code, ended.left) == (143, [])
+    (row,) = lab.rows()
+    assert (row["status"], row["error"]) == ("preempted", "stopped by SIGHUP")
+    assert row["saved_step"] >= 3
+
+
+def closes_terminal_at(drill: Drill, step: int) -> Callable[[str], bool]:
+    """When the progress bar has come to ``step``."""
+
+    def on_line(line: str) -> bool:
+        found = re.search(r"(\d+)/\d+ \[", line)
+        if found is None or int(found[1]) < step:
+            return False
+        drill.close_terminal()
+        return True
+
+    return on_line
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT"])
+def test_a_rank_alone_that_is_told_to_stop_stops_all(broken: tuple[Lab, dict[str, str | None]], name: str) -> None:
+    lab, ended = broken
+    assert str(ended[name]) == f"Preempted: {name} to rank 1"
+    row = row_of(lab, name)
+    assert (row["status"], row["saved_step"]) == ("preempted", 4)
 
 
 def is_running(pid: int | None) -> bool:
