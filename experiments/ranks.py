@@ -35,7 +35,7 @@ def wait_together(starting: Iterable[Process], grace_s: float) -> int:
 
 @contextmanager
 def leaving_tidily() -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM, SIGHUP and SIGQUIT raise SystemExit(128 + n); a second one does not cut the clean-up short.
+    """Inside, SIGINT, SIGTERM, SIGHUP and SIGQUIT raise SystemExit(128 + n), and a second one does not cut that short.
 
     Signals that the program ignores (nohup) stay ignored. Outside the main thread nothing changes.
     """

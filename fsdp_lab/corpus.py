@@ -312,7 +312,11 @@ def _tokenizer(model: ModelConfig) -> TextTokenizer:
 
 
 def cache_dir(chosen: str | None) -> Path:
-    """Where token shards are kept: ``chosen``, or a folder in the user's cache."""
+    """Where token shards are kept: ``chosen``, or a folder in the user's cache. ValueError where there is no home."""
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fsdp-comm-compress" / "tokens"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ValueError("cache_dir: this user has no home folder; say where token shards are kept") from None
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "fsdp-comm-compress" / "tokens"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from fsdp_lab import faults, results
-from fsdp_lab.checkpoint import newest_step
+from fsdp_lab.checkpoint import NOT_BEGUN, newest_step
 from fsdp_lab.config import AnyTraining
 from fsdp_lab.distributed import Ranks
 from fsdp_lab.exit_codes import FAILED, PREEMPTED
@@ -23,7 +23,7 @@ from fsdp_lab.watchdog import Watchdog
 
 _ERROR_CHARACTERS = 1000
 _FIRST_SPEAKS_S = 6
-_RECORDED = "recorded"
+_RECORDED, _LEFT = "recorded", "rank {} left as it was told to"
 _GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
 
@@ -55,8 +55,7 @@ class Ending:
         self.stop.heeded()
         text = " ".join(str(error).split()).partition(_GLOO_ADVICE)[0]
         if isinstance(error, Preempted):
-            self._append("preempted", f"stopped by {text}")
-            return None
+            return self._told_to_stop(f"stopped by {text}")
         time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
         lost = self._dead() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
         if not lost and "timed out" in text.lower() and self._ranks.world > 1:
@@ -64,10 +63,39 @@ class Ending:
         self._append("failed", f"{lost}{type(error).__name__}: {text}")
         return lost + self._what_to_do() if lost else None
 
+    def _told_to_stop(self, how: str) -> str | None:
+        """A launcher that ends the others of a dead rank tells them to stop as a scheduler does."""
+        if not self.stop.is_agreed and (died := self._died_unsaid()):
+            self._append("failed", died + how)
+            return died + self._what_to_do()
+        self._append("preempted", how)
+        self._board.put(_LEFT.format(self._ranks.rank), "yes")
+        if self.stop.is_agreed and not self._ranks.is_first:
+            self._see_it_recorded(how)
+        return None
+
+    def _see_it_recorded(self, how: str) -> None:
+        """Wait until rank 0, which ends at the same time, has written the row, and write it where that one dies."""
+        end = time.monotonic() + _FIRST_SPEAKS_S
+        while time.monotonic() < end and self._board.get([_RECORDED]) == {}:
+            if died := self._died_unsaid():
+                self._append("failed", died + how)
+            time.sleep(0.1)
+
+    def _died_unsaid(self) -> str:
+        """The ranks of this machine that have ended without saying that they were told to; none if nobody can tell."""
+        dead = self.stop.dead_ranks()
+        said = self._board.get([_LEFT.format(rank) for rank in dead]) if dead else None
+        if said is None:  # with the launcher, which then is what has ended
+            return ""
+        return "".join(f"rank {rank} died; " for rank in dead if _LEFT.format(rank) not in said)
+
     def _unheeded(self, signal_name: str) -> None:
         """Record a run that hangs, in the place of its main thread, and end this process."""
         dead = self._dead()
         where = f"stopped by {signal_name} while waiting for the other ranks"
+        if dead and self._speaks():
+            print(f"{self._program}: {dead}{self._what_to_do()}", file=sys.stderr, flush=True)
         self._end_now("failed" if dead else "preempted", dead + where)
 
     def _hung(self, report: str) -> None:
@@ -95,6 +123,8 @@ class Ending:
 
     def _what_to_do(self) -> str:
         saved = newest_step(self._folder)  # of the disk: a save may have ended that nobody has heard of yet
+        if (self._folder / NOT_BEGUN).exists():
+            return f"the training had not begun: the same command with --run_name {self._record.name} begins again"
         if saved is None:
             return "nothing was saved: start anew (--save_steps saves now and then)"
         return f"the same command with --run_name {self._record.name} goes on after step {saved}"

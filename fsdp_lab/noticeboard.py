@@ -12,6 +12,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from fsdp_lab import processes
+
 _TIMEOUT_S = 5.0
 
 
@@ -45,6 +47,8 @@ class Noticeboard:
                 return None
 
     def _open(self) -> dist.Store | None:
+        if processes.launcher_is_gone():
+            raise RuntimeError("the store is gone with its launcher")  # at once: connecting would be tried for seconds
         if self._store is None and self._is_used:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = dist.TCPStore(

@@ -20,15 +20,20 @@ def state(pid: int) -> str:
         return "X" if os.path.isdir("/proc/self") else ""
 
 
+def launcher_is_gone() -> bool:
+    """Has the launcher of this rank died, and with it the store that it kept?"""
+    launcher = os.environ.get(LAUNCHER)
+    return launcher is not None and os.getppid() != int(launcher)
+
+
 def end_with_launcher() -> None:
     """Have the kernel send SIGTERM to this rank when its launcher dies, so that a killed launcher leaves no orphans.
 
     Nothing happens for a rank that was not started by `fsdp_lab.launch`, nor where there is no prctl (macOS).
     """
-    launcher = os.environ.get(LAUNCHER)
-    if launcher is None:
+    if LAUNCHER not in os.environ:
         return
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != int(launcher):  # it died before we asked
+        if launcher_is_gone():  # it died before we asked
             os.kill(os.getpid(), signal.SIGTERM)

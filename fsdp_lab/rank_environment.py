@@ -9,10 +9,13 @@ import os
 # glibc before 2.38 cannot give a freed aligned block to the next request of the same size, and with blocks of hundreds
 # of MB there a rank grew without bound (docs/LOG.md), so the threshold must not rise by itself, as it would.
 ALLOCATOR = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
-QUIET_PROFILER = {"KINETO_LOG_LEVEL": "6"}
+QUIET = {
+    "KINETO_LOG_LEVEL": "6",  # the profiler's own words
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # pages of C++ frames when a store or a rank is gone, which we say in a line
+}
 
 
 def rank_environment(ranks: int) -> dict[str, str]:
     """This process's environment, and what is not set in it yet: threads (cores / ``ranks``), allocator."""
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
-    return {**ALLOCATOR, **QUIET_PROFILER, "OMP_NUM_THREADS": str(threads), **os.environ}
+    return {**ALLOCATOR, **QUIET, "OMP_NUM_THREADS": str(threads), **os.environ}

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 
 from fsdp_lab import disk, faults, memory, peak, results
-from fsdp_lab.checkpoint import may_resume
+from fsdp_lab.checkpoint import NOT_BEGUN, may_resume
 from fsdp_lab.clock import StepClock
 from fsdp_lab.comm import Communication
 from fsdp_lab.compiling import CompileNotice
@@ -41,6 +41,7 @@ from fsdp_lab.profiling import Op, StockTraffic, Window, phase, stock_calls
 from fsdp_lab.progress import Progress
 from fsdp_lab.record import Record, seconds_since_process_start
 from fsdp_lab.results.derived import derived
+from fsdp_lab.run_lock import RunLock
 from fsdp_lab.samples import Sample, Samples
 from fsdp_lab.settings import ConfigError
 from fsdp_lab.trace import Profile
@@ -71,6 +72,7 @@ class Run:
         self.model_folder = self.folder / "final_model"
         """Where what was trained is saved."""
         self.is_training = False
+        self._lock: RunLock | None = None
         self.is_resumed = False
         """Has the run's folder been there, with what an earlier process left?"""
         self.done = 0
@@ -122,6 +124,7 @@ class Run:
             finally:
                 run.watchdog.close()
                 run.window.close()
+                run._unlock()
             if run.ending.unwritten is not None:  # all else went well
                 raise run.ending.unwritten
 
@@ -133,6 +136,8 @@ class Run:
         ``tokens``: of all ranks in each step, or in step n.
         """
         self.comm, self.total_steps, self.is_training = comm, total, True
+        if self.ranks.is_first:
+            (self.folder / NOT_BEGUN).unlink(missing_ok=True)
         self._tokens_in = tokens if callable(tokens) else lambda step: tokens
         warmup = self.done + min(5, (total - self.done) // 4)
         self.clock = StepClock(self.ranks.device, warmup)
@@ -329,7 +334,9 @@ class Run:
             **self._peak(),
         )
         self.note(**derived({**self.record.noted, "world_size": self.ranks.world}))
-        return self.ending.ended_well()
+        row = self.ending.ended_well()
+        self.ranks.broadcast(None)  # whoever leaves before it is written could not say that rank 0 died over it
+        return row
 
     def _forget(self) -> None:
         """The settings were refused before training began: leave the name free and no row."""
@@ -345,30 +352,48 @@ class Run:
     # ---- details --------------------------------------------------------------------------------------------
 
     def _open_folders(self) -> None:
-        self.is_resumed = self.ranks.broadcast(may_resume(self.folder, self.config))
-        complaint = self.ranks.broadcast(self._make_folders() if self.ranks.is_first else None)
+        found = self._make_folders() if self.ranks.is_first else (None, False)
+        complaint, self.is_resumed = self.ranks.broadcast(found)
         if complaint is not None:
             raise ConfigError([complaint])
         where = "all in this process" if self.ranks.are_virtual else self.ranks.backend
         self.say(f"run {self.name}: world size {self.ranks.world}, {where}, {self.ranks.device.type}")
         self.say("".join(f"  {line}\n" for line in self.config.to_yaml().splitlines()))
 
-    def _make_folders(self) -> str | None:
-        """Rank 0's part; what went wrong, for all ranks to say."""
-        if self.folder.exists() and not self.is_resumed:
-            return f"run_name: {self.folder} exists already; choose another name (or none)"
-        if self.curve_path.exists() and not self.is_resumed:
-            return f"run_name: {self.curve_path} exists already; choose another name (or none)"
+    def _make_folders(self) -> tuple[str | None, bool]:
+        """Rank 0's part; what went wrong, for all ranks to say, and whether there is a run to go on with."""
         try:
             results.ensure_appendable(Path(self.config.run.results_path))
-            self.folder.mkdir(parents=True, exist_ok=self.is_resumed)
-            (self.folder / "config.yaml").write_text(self.config.to_yaml())
-            self.curve_path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = RunLock(self.folder)
+            is_resumed = not self._lock.is_new and may_resume(self.folder, self.config)
+            complaint = self._prepare(is_resumed)
         except ValueError as error:
-            return str(error)  # names results_path
+            return str(error), False  # names results_path or run_name
         except OSError as error:
-            return f"output_dir, curves_dir: cannot write {error.filename or self.folder}: {error.strerror}"
+            complaint = f"output_dir, curves_dir: cannot write {error.filename or self.folder}: {error.strerror}"
+        if complaint is not None:
+            self._unlock(forget=self._lock is not None and self._lock.is_new)
+            return complaint, False
+        return None, is_resumed
+
+    def _prepare(self, is_resumed: bool) -> str | None:
+        assert self._lock is not None
+        if not (self._lock.is_new or is_resumed):
+            return f"run_name: {self.folder} exists already; choose another name (or none)"
+        if self.curve_path.exists() and not is_resumed:
+            return f"run_name: {self.curve_path} exists already; choose another name (or none)"
+        if not is_resumed:
+            (self.folder / NOT_BEGUN).touch()  # first of all: killed from here on, the same command begins again
+        (self.folder / "config.yaml").write_text(self.config.to_yaml())
+        self.curve_path.parent.mkdir(parents=True, exist_ok=True)
         return None
+
+    def _unlock(self, forget: bool = False) -> None:
+        if forget:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _window(self, warmup: int, total: int) -> Window:
         """The profiled steps: those asked for, or a few to see stock collectives by, or none."""

@@ -1,13 +1,18 @@
 """What the numba kernels share: how they are compiled.
 
-Once, and cached on disk. No fast-math: every operation rounds as the reference's does. They release the GIL.
+Once, and cached on disk where one can be written. No fast-math: every operation rounds as the reference's does. They
+release the GIL.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,11 +33,10 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 SETTINGS: Any = numba.config
-_njit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
-def _cache_folder() -> str:
-    """Where compiled kernels are kept: a folder for each version of all kernels together.
+def _cache_folder() -> str | None:
+    """Where compiled kernels are kept: a folder for each version of all kernels together; None when none is writable.
 
     numba compares the file of the function itself only; a kernel compiled with an older version of something
     that it calls, from another file, would go on being used.
@@ -41,17 +45,43 @@ def _cache_folder() -> str:
     version = hashlib.blake2b(digest_size=8)
     for source in sorted(here.glob("*.py")):
         version.update(source.read_bytes())
-    beside, user = here / "__pycache__", Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    base = beside if os.access(here, os.W_OK) else user / "comm_compress"
-    return str(Path(SETTINGS.CACHE_DIR or base) / f"kernels-{version.hexdigest()}")
+    folders = (base / f"kernels-{version.hexdigest()}" for base in _bases(here))
+    return next((str(folder) for folder in folders if _takes_files(folder)), None)
+
+
+def _bases(here: Path) -> Iterator[Path]:
+    """numba's own setting, beside the code, the user's cache, and a folder for temporary files that is ours alone."""
+    if SETTINGS.CACHE_DIR:
+        yield Path(SETTINGS.CACHE_DIR)
+    yield here / "__pycache__"
+    with contextlib.suppress(RuntimeError):  # no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "comm_compress"
+    with contextlib.suppress(OSError):  # no folder for temporary files
+        ours = Path(tempfile.gettempdir()) / f"comm_compress-{os.getuid()}"
+        ours.mkdir(mode=0o700, exist_ok=True)
+        found = ours.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+            yield ours  # what others could write there, we would run
+
+
+def _takes_files(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 CACHE_FOLDER = _cache_folder()
+_njit: Any = numba.njit(cache=CACHE_FOLDER is not None, nogil=True, error_model="numpy")
+if CACHE_FOLDER is None:
+    warnings.warn("no folder is writable for compiled kernels: every start compiles them anew", stacklevel=2)
 
 
 def compiled(function: Kernel) -> Kernel:
-    """Decorator: compile for the types of the first call, once, and keep the result on disk."""
-    before, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, CACHE_FOLDER
+    """Decorator: compile for the types of the first call, once, and keep the result on disk where that can be."""
+    before, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, CACHE_FOLDER or SETTINGS.CACHE_DIR
     try:
         kernel: Kernel = _njit(function)
         NOTICES.kernels.add(id(kernel))

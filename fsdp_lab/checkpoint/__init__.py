@@ -2,6 +2,15 @@
 
 from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
 from fsdp_lab.checkpoint.folder import CheckpointError
-from fsdp_lab.checkpoint.saving import Saving, may_resume, newest_step
+from fsdp_lab.checkpoint.saving import NOT_BEGUN, Saving, may_resume, newest_step
 
-__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "Content", "Saving", "may_resume", "newest_step"]
+__all__ = [
+    "NOT_BEGUN",
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpoints",
+    "Content",
+    "Saving",
+    "may_resume",
+    "newest_step",
+]

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from fsdp_lab import disk, faults
 from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.folder import CheckpointError, FileEntry, Manifest
-from fsdp_lab.checkpoint.safe_load import TensorPlanner, TensorReader, load_own
+from fsdp_lab.checkpoint.safe_load import TensorPlanner, TensorReader, load_own, why_refused
 from fsdp_lab.distributed import Ranks
 
 T = TypeVar("T")
@@ -288,7 +288,7 @@ class Checkpoints:
         try:
             dcp.load(tensors, storage_reader=reader, planner=TensorPlanner())
         except dcp.CheckpointException as error:
-            reasons = {reader.refusal or str(failure) for failure, _ in error.failures.values()}
+            reasons = {reader.refusal or why_refused(failure) for failure, _ in error.failures.values()}
             raise CheckpointError(f"resume: {checkpoint.path.name}: {'; '.join(sorted(reasons))}") from None
 
     def load_own(self, checkpoint: Checkpoint) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ class TensorPlanner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
         raise CheckpointError(f"the checkpoint's entry {read_item.dest_index.fqn} is no tensor")
 
 
+def why_refused(error: BaseException) -> str:
+    """What torch's restricted reader found, without its advice to read the file in the way that runs code."""
+    text = " ".join(str(error).split())
+    if (asked := re.search(r"GLOBAL ([\w.]+)", text)) is not None:
+        return f"it asks for {asked[1]}, which is neither a plain value nor a tensor"
+    if isinstance(error, pickle.UnpicklingError) or "weights_only" in text or "Weights only" in text:
+        return "it holds something else than plain values and tensors, or is damaged"
+    return text.partition(". ")[0]
+
+
 def load_own(path: Path) -> dict[str, Any]:
     """A rank's own file: plain values and tensors (on the CPU). CheckpointError when it holds anything else."""
     try:
@@ -97,7 +108,7 @@ def load_own(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing") from None
     except Exception as error:  # a damaged file may raise anything
-        raise CheckpointError(f"{path}: refused: {str(error).strip().splitlines()[0]}") from None
+        raise CheckpointError(f"{path}: refused: {why_refused(error)}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: refused: it holds a {type(found).__name__}")
     return found

@@ -33,12 +33,16 @@ if TYPE_CHECKING:
     from fsdp_lab.run import Run
 
 FOLDER = "checkpoints"
+NOT_BEGUN = "not_begun"
+"""A file in a run's folder until its first step: nothing is lost when the run begins again."""
 _LEAVING_S = 10  # that a failed run waits for a save under way
 
 
 def may_resume(run_folder: Path, config: AnyTraining) -> bool:
-    """Is this the folder of an unfinished run that can be gone on with, and is that wanted?"""
+    """Is this the folder of an unfinished run that can be gone on with, and is that wanted; or of one not begun?"""
     checkpoints = run_folder / FOLDER
+    if (run_folder / NOT_BEGUN).exists():
+        return True
     return config.run.resume != "never" and checkpoints.is_dir() and not (checkpoints / on_disk.FINISHED).exists()
 
 

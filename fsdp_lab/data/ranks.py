@@ -11,7 +11,7 @@ from pathlib import Path
 from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.shards import TokenizedCorpus
 from fsdp_lab.data.status import Status, heartbeat, read_status, status_path, write_status
-from fsdp_lab.data.tokenization import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_FRACTION, tokenize
+from fsdp_lab.data.tokenization import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_FRACTION, cache_errors, tokenize
 from fsdp_lab.data.tokenizer import TextTokenizer
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.1, 2.0
@@ -47,8 +47,7 @@ def prepare(
     if not is_builder:
         return TokenizedCorpus.open(cache_dir / _wait(path, patience_s, check))
     try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        with heartbeat(path):
+        with cache_errors(cache_dir), heartbeat(path):
             corpus = tokenize(
                 data_path,
                 tokenizer,

@@ -53,7 +53,7 @@ def tokenize(
         raise DataError(f"val_fraction {val_fraction} must be in [0, 1) and shard_tokens {shard_tokens} positive")
     identity = file_identity(data_path)
     report = Progress(data_path.name, identity[0], shown=progress)
-    with contextlib.closing(report), _cache_errors(cache_dir):
+    with contextlib.closing(report), cache_errors(cache_dir):
         cache_dir.mkdir(parents=True, exist_ok=True)
         settings = Settings(
             data_sha256=remembered_sha256(data_path, cache_dir, report.say),
@@ -79,7 +79,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _cache_errors(cache_dir: Path) -> Iterator[None]:
+def cache_errors(cache_dir: Path) -> Iterator[None]:
     """A full disk or a missing permission is the user's to mend: say where."""
     try:
         yield

@@ -244,6 +244,8 @@ def test_no_pickle_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     for name, error in said:
         assert name in error or "__0_0.distcp" in name, error
         assert error != "loaded"
+        assert "weights_only" not in error, "torch advises to read it in the way that runs code"
+        assert len(error) < 400, error
     assert not marker.exists()
     os.mkdir(marker)  # the marker would have been seen
     with pytest.raises(FileExistsError):

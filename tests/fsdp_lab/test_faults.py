@@ -205,11 +205,13 @@ def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:
     process = start_endless(lab)
     ranks = [rank_pid(process.pid, rank) for rank in (0, 1)]
     process.kill()
-    process.communicate(timeout=60)  # until nobody holds the pipes
+    _, err = process.communicate(timeout=60)  # until nobody holds the pipes
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() and is_running(pid) for pid in ranks))
     (row,) = lab.rows()
     assert row["status"] == "preempted", row["error"]
     assert row["saved_step"] > 0
+    assert not re.search(r"frame #|Exception raised from|Traceback", err), "pages around the message"
+    assert "stopped by SIGTERM" in err
 
 
 def test_a_closed_terminal_is_a_signal_to_stop(tmp_path: Path) -> None:
@@ -221,6 +223,69 @@ def test_a_closed_terminal_is_a_signal_to_stop(tmp_path: Path) -> None:
     (row,) = lab.rows()
     assert (row["status"], row["error"]) == ("preempted", "stopped by SIGHUP")
     assert row["saved_step"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        ("kill:rank=0,at=tokenize", "failed", "rank 0 died"),
+        ("kill:rank=1,at=tokenize", "failed", "rank 1 died"),
+        ("usr2:rank=0,at=tokenize", "preempted", "stopped by SIGUSR2"),
+    ],
+)
+def test_a_run_that_ended_while_tokenising_begins_again(tmp_path: Path, fault: str, status: str, words: str) -> None:
+    lab = Lab(tmp_path)
+    flags = lab.flags(run_name="early", max_steps=2, save_model="false")
+    ended = Drill(flags, 2, fault).follow()
+    (row,) = lab.rows()
+    assert (ended.code, row["status"], ended.left) == (1 if status == "failed" else 143, status, [])
+    assert row["error"].startswith(words)
+    assert status != "failed" or "begins again" in ended.message
+    assert not any("frame #" in line for line in ended.output)
+    again = Drill(flags, 2).follow()
+    assert again.code == 0, again.output
+    assert [row["status"] for row in lab.rows()] == [status, "ok"]
+
+
+def test_rank_0_killed_over_the_row_leaves_a_failed_one(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    flags = lab.flags(max_steps=2, save_model="false")
+    ended = Drill(flags, 2, "kill:rank=0,at=row").follow()
+    (row,) = lab.rows()
+    assert (ended.code, row["status"]) == (1, "failed")
+    assert row["error"].startswith("rank 0 died")
+
+
+def test_rank_0_killed_over_the_row_of_a_stopped_run_leaves_one(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    ended = Drill(lab.flags(save_model="false"), 2, "usr2:rank=1,step=2; kill:rank=0,at=row").follow()
+    (row,) = lab.rows()
+    assert (ended.code, row["status"]) == (1, "failed")
+    assert row["error"].startswith("rank 0 died; stopped by SIGUSR2")
+
+
+def test_a_run_is_not_started_twice(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    process = start_endless(lab, save_steps=1)
+    try:
+        code, _, err = lab.run(run_name="endless")
+        assert code == 2
+        assert f"is being written by process {rank_pid(process.pid, 0)} on " in err
+        assert "Traceback" not in err
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    (row,) = lab.rows()
+    assert row["status"] == "preempted"
+
+
+def test_of_two_that_start_together_one_runs(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    both = [lab.start(ranks=1, run_name="both", max_steps=3, save_steps=1, save_model="false") for _ in range(2)]
+    said = [process.communicate(timeout=180)[1] for process in both]
+    codes = sorted(process.returncode for process in both)
+    assert codes == [0, 2], said  # or the second came when the first had finished: refused as well
+    assert [row["status"] for row in lab.rows()] == ["ok"]
 
 
 def closes_terminal_at(drill: Drill, step: int) -> Callable[[str], bool]:

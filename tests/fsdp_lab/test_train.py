@@ -290,6 +290,7 @@ def test_steps_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(lab:
         ({"model": "gpt5"}, ["model", "gpt5"]),
         ({"max_length": 1100, "val_fraction": 0.1}, ["max_length", "1024"]),
         ({"data_path": "/no/such/file.json"}, ["/no/such/file.json", "data_path"]),
+        ({"cache_dir": "/dev/null/tokens"}, ["cache_dir", "/dev/null/tokens", "Not a directory"]),
         ({"model_dir": "/no/such/model"}, ["/no/such/model"]),
         ({"batch_size": 100_000}, ["batch_size", "tokens"]),
     ],
