@@ -2,6 +2,7 @@
 
     python -m experiments.faults [--out results/reference/faults.md] [--methods none int8 ...] [--faults NAME ...]
 
+What the file beside ``--out`` has already is not done again (``--anew``: it is), so that a table can grow.
 Each run is told to break (docs/faults.md), watched until its last process has ended, and started again by the same
 command. "equal" means that the second one finished with the losses and the weights of a run that nothing happened to,
 bit for bit. Writes a table in Markdown, and all that was seen beside it as JSON.
@@ -13,13 +14,16 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from experiments.drills import Drill, Ended
 from fsdp_lab import results
@@ -31,9 +35,10 @@ METHODS: dict[str, dict[str, Any]] = {"none": {}, "int8": {}, "topk": {"ratio": 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault: what the variable says, or what happens to the launcher as step 7 is logged.
+    """One fault: what the variable says, or what happens as step 7 is logged.
 
     ``code`` and ``status``: what is promised. ``goes_on``: must the run, started again, equal one without the fault?
+    ``event``: what is done to the run from outside; ``own_tokens``: the data have not been tokenised before.
     """
 
     fault: str | None
@@ -42,6 +47,8 @@ class Case:
     launcher_gets: signal.Signals | None = None
     flags: dict[str, Any] = field(default_factory=dict)
     goes_on: bool = True
+    event: Literal["terminal closed", "started twice", "no room"] | None = None
+    own_tokens: bool = False
 
 
 CASES: dict[str, Case] = {
@@ -56,8 +63,19 @@ CASES: dict[str, Case] = {
     "SIGUSR2 in validation": Case("usr2:rank=1,at=validate,step=6", 143, "preempted"),
     "SIGUSR2 to the launcher": Case(None, 143, "preempted", signal.SIGUSR2),
     "launcher killed": Case(None, -signal.SIGKILL, "preempted", signal.SIGKILL),
+    "SIGHUP to the launcher": Case(None, 143, "preempted", signal.SIGHUP),
+    "SIGQUIT to the launcher": Case(None, 143, "preempted", signal.SIGQUIT),
+    "terminal closed": Case(None, 143, "preempted", event="terminal closed"),
+    "rank 0 killed while tokenising": Case("kill:rank=0,at=tokenize", 1, "failed", own_tokens=True),
+    "rank 1 killed while rank 0 tokenises": Case("kill:rank=1,at=tokenize", 1, "failed", own_tokens=True),
+    "SIGTERM while tokenising": Case("term:at=tokenize", 143, "preempted", own_tokens=True),
+    "rank 0 killed as the row is written": Case("kill:rank=0,at=row", 1, "failed"),
+    "started twice at once": Case(None, 0, "ok", event="started twice"),
     "NaN in rank 1": Case("nan:rank=1,step=7", 0, "ok", goes_on=False),
     "disk full while saving": Case("full_disk:rank=1,at=save,step=6", 0, "ok"),
+    "disk full while saving weights": Case("full_disk:rank=1,at=weights,step=6", 0, "ok"),
+    "disk really full while saving (needs root)": Case(None, 0, "ok", event="no room"),
+    "disk full for the model": Case("full_disk:at=model", 1, "ok", goes_on=False),
     "disk full for the row": Case("full_disk:at=row", 1, None, goes_on=False),
     "rank 1 slow": Case("slow:rank=1,s=0.3", 0, "ok"),
 }
@@ -90,8 +108,51 @@ class Lab:
     def drill(self, name: str, case: Case) -> Outcome:
         """Break a run, look, and start it again."""
         run = "-".join(name.replace("(", "").replace(")", "").split())
-        drill = self._run(run, case.fault, case.flags)
-        ended = drill.follow(_hits_launcher(drill, case.launcher_gets))
+        if case.own_tokens:
+            case = replace(case, flags={**case.flags, "cache_dir": self._folder / f"tokens of {run}"})
+        with ExitStack() as undo:
+            act, as_expected = self._act(run, case, undo)
+            drill = self._run(run, case.fault, case.flags, in_terminal=case.event == "terminal closed")
+            ended = drill.follow(_at_step_7(lambda: act(drill)))
+            return self._outcome(name, run, case, ended, as_expected())
+
+    def _act(self, run: str, case: Case, undo: ExitStack) -> tuple[Callable[[Drill], bool], Callable[[], bool]]:
+        """What is done at step 7 (True: it was), and whether all of that came out as promised, asked at the end."""
+        seen: list[bool] = []
+        if case.launcher_gets is not None:
+            number = case.launcher_gets
+
+            def send(drill: Drill) -> bool:
+                os.kill(drill.pid, number)
+                return True
+
+            return send, lambda: True
+        if case.event == "terminal closed":
+
+            def close(drill: Drill) -> bool:
+                drill.close_terminal()
+                return True
+
+            return close, lambda: True
+        if case.event == "started twice":
+
+            def again(drill: Drill) -> bool:
+                second = self._run(run).follow()
+                seen.append(second.code == 2 and f"process {drill.rank_processes()[0]} " in second.message)
+                return False
+
+            return again, lambda: seen == [True]
+        if case.event == "no room":
+            small = SmallDisk(self._folder / "runs" / run, undo)
+
+            def fill(drill: Drill) -> bool:
+                small.take_room()
+                return False
+
+            return fill, lambda: self._rows(run)[-1]["failed_saves"] >= 2 and small.is_full()
+        return lambda drill: False, lambda: True
+
+    def _outcome(self, name: str, run: str, case: Case, ended: Ended, as_expected: bool) -> Outcome:
         rows = self._rows(run)
         row = rows[-1] if rows else None
         status = row["status"] if row else None
@@ -102,6 +163,7 @@ class Lab:
             kept = (resumed["resumed_at_steps"] or [0])[-1]
         equal = result == self.untouched and result is not None if case.goes_on else None
         promised = (ended.code, status, ended.left) == (case.code, case.status, []) and equal is not False
+        promised = promised and as_expected
         error = row["error"] if row else None
         return Outcome(
             self._method,
@@ -117,7 +179,9 @@ class Lab:
             ended.left,
         )
 
-    def _run(self, name: str, fault: str | None = None, flags: dict[str, Any] | None = None) -> Drill:
+    def _run(
+        self, name: str, fault: str | None = None, flags: dict[str, Any] | None = None, in_terminal: bool = False
+    ) -> Drill:
         settings = {
             "comm_compress": self._method,
             "comm_config_json": json.dumps(METHODS[self._method]),
@@ -139,7 +203,8 @@ class Lab:
             "tensorboard": "false",
             **(flags or {}),
         }
-        return Drill([word for key, value in settings.items() for word in (f"--{key}", str(value))], RANKS, fault)
+        words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+        return Drill(words, RANKS, fault, in_terminal=in_terminal)
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         path = self._folder / "rows.jsonl"
@@ -157,12 +222,36 @@ class Lab:
         return row["train_loss"], row["val_loss"], row["bytes_compressed_total"], losses, weights
 
 
-def _hits_launcher(drill: Drill, number: signal.Signals | None) -> Callable[[str], bool]:
+class SmallDisk:
+    """A tmpfs at ``folder``, which has no room left from `take_room` on, but for what is removed. Needs root."""
+
+    def __init__(self, folder: Path, undo: ExitStack) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(folder)], check=True)
+        undo.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
+
+    def take_room(self) -> None:
+        """Leave 30 MB: enough for a model, not for a checkpoint."""
+        now = os.statvfs(self._folder)
+        size = (now.f_blocks - now.f_bfree) * now.f_frsize + (30 << 20)
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(self._folder)], check=True)
+
+    def is_full(self) -> bool:
+        """Would another checkpoint not fit?"""
+        now = os.statvfs(self._folder)
+        return now.f_bavail * now.f_frsize < 40 << 20
+
+
+def _at_step_7(act: Callable[[], bool]) -> Callable[[str], bool]:
+    """Act once, when step 7 is logged or the progress bar has come to it."""
+    done: list[bool] = []
+
     def on_line(line: str) -> bool:
-        if number is None or line.split()[:2] != ["step", f"7/{STEPS}"]:
+        if done or not re.search(rf"(^step +|\| )7/{STEPS} ", line):
             return False
-        os.kill(drill.pid, number)
-        return True
+        done.append(True)
+        return act()
 
     return on_line
 
@@ -211,27 +300,47 @@ def _cell(outcome: Outcome | None) -> str:
     return ", ".join(parts)
 
 
+def known_of(path: Path) -> list[Outcome]:
+    """What an earlier start has seen; drills that there are no more are left out."""
+    found = [Outcome(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
+    return [outcome for outcome in found if outcome.case in CASES and outcome.method in METHODS]
+
+
+def _can_be(name: str) -> bool:
+    if CASES[name].event != "no room" or os.geteuid() == 0:
+        return True
+    print(f"{name}: left out", file=sys.stderr)
+    return False
+
+
 def main(argv: list[str]) -> int:
     """Run the drills; 1 when something is not as promised."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("faults.md"), help="the table; .json beside it has all")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--anew", action="store_true", help="do again what --out has already")
     parser.add_argument("--faults", nargs="+", default=list(CASES), metavar="NAME", help=f"of: {'; '.join(CASES)}")
     arguments = parser.parse_args(argv)
     with user_errors("faults"):
         for given, known in ((arguments.methods, METHODS), (arguments.faults, CASES)):
             if unknown := [name for name in given if name not in known]:
                 raise ValueError(f"no such drill: {', '.join(unknown)}; there are {', '.join(known)}")
-    outcomes: list[Outcome] = []
+    outcomes = [] if arguments.anew else known_of(arguments.out.with_suffix(".json"))
+    there = {(outcome.method, outcome.case) for outcome in outcomes}
     with tempfile.TemporaryDirectory() as folder:
         for method in arguments.methods:
+            names = [name for name in arguments.faults if (method, name) not in there and _can_be(name)]
+            if not names:
+                continue
             lab = Lab(Path(folder) / method, method)
             if lab.untouched is None:
                 print(f"{method}: the run that nothing happened to did not finish", file=sys.stderr)
                 return 1
-            for name in arguments.faults:
-                outcomes.append(lab.drill(name, CASES[name]))
-                print(f"{method}, {name}: exit code {outcomes[-1].code}, {_cell(outcomes[-1])}", flush=True)
+            for name in names:
+                outcome = lab.drill(name, CASES[name])
+                outcomes.append(outcome)
+                print(f"{method}, {name}: exit code {outcome.code}, {_cell(outcome)}", flush=True)
+                outcomes.sort(key=lambda o: (list(METHODS).index(o.method), list(CASES).index(o.case)))
                 arguments.out.with_suffix(".json").write_text(
                     json.dumps([asdict(o) for o in outcomes], indent=1) + "\n"
                 )
