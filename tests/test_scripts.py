@@ -104,7 +104,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
 def test_flags_reach_the_training_word_for_word(checkout: Checkout) -> None:
     flags = [
         "--comm_config_json",
-        '{"a b": "it\'s $HOME \\"x\\" *", "r": 0.01}',
+        '{"layers": {"a b it\'s $HOME \\"x\\" *": "none"}}',
         "--max_steps=4",
         "--log_interval",
         "3",
@@ -147,6 +147,17 @@ def test_the_exit_code_is_returned_and_everything_is_logged(checkout: Checkout, 
         (["--nproc_per_node"], "--nproc_per_node"),
         (["--tensorboard_host", "a b"], "--tensorboard_host"),
         (["--tensorboard_host"], "--tensorboard_host"),
+        (["--comm_compress", "topq"], "did you mean 'topk'?"),
+        (["--model", "gpt2-nanno", "--data_path", "none.json"], "none.json is not there"),
+        (["--nnodes", "two"], "--nnodes: got 'two' on the command line, wants a whole number, at least 1"),
+        (["--nnodes=2", "--master_addr", "a"], "--node_rank: got '(nothing)' on the command line, wants a whole"),
+        (["--nnodes=2", "--node_rank", "2", "--master_addr", "a"], "--node_rank: got '2' on the command line, wants"),
+        (["--nnodes=2", "--node-rank=1"], "--master_addr: got '(nothing)' on the command line, wants machine 0's name"),
+        (["--nnodes", "2", "--node_rank", "0", "--master_addr", "a b"], "--master_addr: got 'a b'"),
+        (["--nnodes=2", "--node_rank=0", "--master_addr=a", "--master_port=65536"], "--master_port: got '65536'"),
+        (["--node_rank", "1"], "give --nnodes as well"),
+        (["--nnodes=2", "--node_rank=0", "--master_addr=a", "--virtual_ranks", "4"], "one process on one machine"),
+        (["--keep_tensorboard=no"], "--keep_tensorboard"),
         (["--config", "missing.yaml"], "missing.yaml"),
     ],
 )
@@ -170,6 +181,62 @@ def test_help_lists_the_flags_of_script_and_training(checkout: Checkout) -> None
 def test_ranks_are_the_visible_gpus_or_two(checkout: Checkout, visible: str, ranks: int) -> None:
     checkout.train("--no_tensorboard", CUDA_VISIBLE_DEVICES=visible)
     assert f"--nproc-per-node={ranks}" in checkout.torchrun()
+
+
+def test_all_that_is_wrong_with_the_scripts_own_flags_is_said_at_once(checkout: Checkout) -> None:
+    done = checkout.train("--nnodes=2", "--master-port=x", "--tensorboard-host=")
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [
+        "--node_rank",
+        "--master_port",
+        "--master_addr",
+        "--tensorboard_host",
+    ]
+
+
+def test_several_machines_meet_at_machine_0(checkout: Checkout) -> None:
+    flags = ["--nnodes", "2", "--node-rank=1", "--master_addr", "host-0.lan", "--nproc-per-node", "3"]
+    done = checkout.train(*flags, "--max-steps", "4", "--no_tensorboard")
+    assert done.returncode == 0, done.stderr
+    call = checkout.torchrun()
+    meeting = ["--nnodes=2", "--node-rank=1", "--master-addr=host-0.lan", "--master-port=29500"]
+    assert call[2 : call.index("-m", 2)] == [*meeting, "--nproc-per-node=3"]
+    assert call[call.index("--") + 1 :] == ["fsdp_lab.train", "--max-steps", "4", "--no_tensorboard"]
+    assert "machine 1 of 2; they meet at host-0.lan:29500" in done.stdout
+
+
+def test_one_machine_needs_no_meeting(checkout: Checkout) -> None:
+    assert checkout.train("--nnodes", "1", "--no_tensorboard").returncode == 0
+    assert "--standalone" in checkout.torchrun()
+
+
+SMI = """#!/bin/sh
+echo 'GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0a1)'
+echo '  MIG 1g.10gb     Device  0: (UUID: MIG-5)'
+echo 'GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-1b2)'
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "lines"),
+    [
+        (None, ["GPU 0: NVIDIA A100-SXM4-80GB", "GPU 1: NVIDIA H100 80GB HBM3", "2 ranks;"]),
+        ("1", ["GPU 0: NVIDIA H100 80GB HBM3", "1 rank;"]),
+        ("GPU-1b2, 0", ["GPU 0: NVIDIA H100 80GB HBM3", "GPU 1: NVIDIA A100-SXM4-80GB", "2 ranks;"]),
+        ("0,7", ["GPU 0: NVIDIA A100-SXM4-80GB", "GPU 1: GPU 7", "2 ranks;"]),
+        ("-1", ["no GPU: 2 ranks on the CPU;"]),
+        ("", ["no GPU: 2 ranks on the CPU;"]),
+    ],
+)
+def test_the_gpus_it_sees_are_named(checkout: Checkout, tmp_path: Path, visible: str | None, lines: list[str]) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(SMI)
+    (tools / "nvidia-smi").chmod(0o755)
+    seen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    done = checkout.train("--no_tensorboard", PATH=f"{tools}:{os.environ['PATH']}", **seen)
+    said = done.stdout.splitlines()
+    assert said[: len(lines) - 1] == lines[:-1]
+    assert said[len(lines) - 1].startswith(lines[-1])
 
 
 def test_virtual_ranks_are_one_process(checkout: Checkout) -> None:
