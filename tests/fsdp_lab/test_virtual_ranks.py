@@ -15,7 +15,7 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from fsdp_lab.cli import parse
-from fsdp_lab.conflicts import check_virtual
+from fsdp_lab.presets import resolve
 from fsdp_lab.results import TIMES
 from fsdp_lab.results.schema import problems
 from fsdp_lab.settings import ConfigError
@@ -202,12 +202,12 @@ def test_what_virtual_ranks_cannot_do_is_refused_all_at_once() -> None:
         "--ppl_at_s=9",
     ]
     with pytest.raises(ConfigError) as refused:
-        check_virtual(parse(flags), has_gpu=False)
+        resolve(parse(flags), has_gpu=False)
     names = [complaint.partition(":")[0] for complaint in refused.value.complaints]
     assert names == ["mixed_precision", "comm_dtype", "compile", "profile", "ppl_at_s"]
     with pytest.raises(ConfigError, match="1 virtual rank is a real one"):
-        check_virtual(parse(["--virtual_ranks=1"]), has_gpu=False)
+        resolve(parse(["--virtual_ranks=1"]), has_gpu=False)
     with pytest.raises(ConfigError, match="mixed_precision"):
-        check_virtual(parse(["--virtual_ranks=2"]), has_gpu=True)
-    check_virtual(parse(["--virtual_ranks=2"]), has_gpu=False)
-    check_virtual(parse(flags[1:]), has_gpu=False)
+        resolve(parse(["--virtual_ranks=2"]), has_gpu=True)
+    resolve(parse(["--virtual_ranks=2"]), has_gpu=False)
+    resolve(parse(flags[1:]), has_gpu=False)
