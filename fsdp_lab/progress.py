@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
-_ON_BAR = ("loss", "val_ppl", "val_tau", "tokens_per_s")  # what a line of the terminal has room for; logs have all
+_ON_BAR = ("loss", "val_ppl", "val_tau")  # what a line of the terminal has room for; logs have all
 _EVENTS_ALONE = ("memory", "positions")  # folders of scalars that no line has room for
 
 
@@ -69,10 +69,14 @@ class Progress:
         if self._lines is not None:
             print(line, file=self._lines, flush=True)
 
-    def close(self) -> None:
-        """The last word."""
+    def leave_bar(self) -> None:
+        """Whatever is said from now on begins a line of its own."""
         if self._bar is not None:
             self._bar.close()
+
+    def close(self) -> None:
+        """The last word."""
+        self.leave_bar()
         if self._writer is not None:
             self._writer.close()
 

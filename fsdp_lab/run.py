@@ -78,6 +78,7 @@ class Run:
         self.done = 0
         """Steps made so far, by this process or before it."""
         self.resumed_at: list[int] = []
+        self.progress = Progress(0, False, None)  # silent until training begins
         self.tell: Callable[[str], None] = self.say
         """A line from rank 0, also where a progress bar is."""
         self._resumed: dict[str, Any] = {}
@@ -122,6 +123,7 @@ class Run:
                     raise RankLostError(lost) from error
                 raise
             finally:
+                run.progress.leave_bar()  # however it ended, the last words are not written behind a bar
                 run.watchdog.close()
                 run.window.close()
                 run._unlock()
@@ -167,7 +169,6 @@ class Run:
                     with self.wire.paused():
                         self._observe(events)
         self.wire.close()
-        self.progress.close()
 
     def after_step(
         self, step: int, loss: torch.Tensor, outcome: StepOutcome, more: Callable[[], Mapping[str, float]] = dict
@@ -231,6 +232,14 @@ class Run:
             if self.ranks.is_first and not was_there:
                 shutil.rmtree(self.model_folder, ignore_errors=True)
             raise
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """What is sent meanwhile is no step's, and who watches the bar sees why it stands still."""
+        self.progress.busy("validating")
+        with self.wire.paused():
+            yield
+        self.progress.busy(None)
 
     def check_while_reading(self) -> None:
         """Called again and again while the data are tokenised or waited for; raises `Preempted`."""
@@ -312,8 +321,10 @@ class Run:
         """Append the row of a run that went well and return it; collective."""
         steps = self.total_steps
         if evaluation is not None:
+            self.progress.record(steps, {"val/loss": evaluation.loss, "val/ppl": evaluation.ppl})
             self._evaluated(steps, evaluation)
             self.note(**evaluation.row())
+        self.progress.close()
         timing = self.clock.row(self._tokens / steps)
         by_process = self.ranks.gather(self.comm.rows(steps, timing["step_time_ms_mean"]))
         comm = _mean([row for rows in by_process for row in rows])

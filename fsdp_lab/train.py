@@ -94,7 +94,7 @@ def evaluate_when_due(step: int, model: Model, data: Corpus, comm: Communication
 
 def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evaluation:
     """Loss on the validation split with exact weights, whatever carries parameters in training."""
-    with comm.exact(), run.wire.paused():
+    with comm.exact(), run.evaluating():
         evaluation = evaluate(model.module, data.validation_batches(), run.ranks, run.after_validation_batch)
         model.reshard()  # the next training step sends what every other one sends
     return evaluation

@@ -77,7 +77,17 @@ def test_training(trained: tuple[Lab, Ended]) -> None:
     without_complaint(ended)
     assert drawn(ended, "tokenising corpus.json", "B/s")
     assert "12/12" in drawn(ended, "step", "/12")[-1]
+    assert any(line.startswith("validating: 100%") for line in ended.lines), "why the bar stands still at the end"
     assert [row["status"] for row in lab.rows()] == ["ok"]
+
+
+def test_a_run_that_fails_says_so_on_a_line_of_its_own(trained: tuple[Lab, Ended]) -> None:
+    lab, _ = trained
+    flags = lab.flags(run_name="nan", cache_dir=lab.folder / "own cache", max_nonfinite_steps=2)
+    ended = forked_on_terminal(train, flags, env={**torchrun_environment(1)[0], "FSDP_LAB_FAULT": "nan:rank=0"})
+    assert ended.code == 1
+    assert drawn(ended, "step", "/12")
+    assert any(line.startswith("rank 0 failed:") for line in ended.lines)
 
 
 def test_validate_tokenises_what_is_not_yet(trained: tuple[Lab, Ended]) -> None:

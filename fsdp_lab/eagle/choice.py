@@ -66,7 +66,7 @@ class Choice:
 
     def _measure(self, step: int, comm: Communication) -> None:
         run = self._run
-        with comm.exact(), run.wire.paused():
+        with comm.exact(), run.evaluating():
             now = Measured(self._tau(), step)
             self._model.reshard()  # the next training step sends what every other one sends
             best = now if self._best is None or now.tau > self._best.tau else self._best

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -195,7 +196,7 @@ def test_bytes_are_said_from_when_all_are_known(lab: Lab) -> None:
     """Stock all-gathers are counted by a profile of steps 4 to 8; before that they are unknown, not nothing."""
     code, out, err = lab.run(comm_compress="int8", log_interval=2, save_model="false", tensorboard="true")
     assert code == 0, err
-    said = {int(line.split()[1].split("/")[0]): line for line in out.splitlines() if line.startswith("step ")}
+    said = {int(found[1]): line for line in out.splitlines() if (found := re.match(r"step +(\d+)/12  ", line))}
     assert {step: "sent_bytes_per_step" in line for step, line in said.items()} == {
         2: False, 4: False, 6: False, 8: False, 10: True, 12: True,
     }  # fmt: skip
