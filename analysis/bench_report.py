@@ -10,7 +10,6 @@ seeds, the rest are arms. ``settings``: settings of 10 arms with 3 seeds each, a
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -24,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 TEMPLATE = Path(__file__).resolve().parents[1] / "results/reference/bar.jsonl"
@@ -112,7 +112,7 @@ def measured(count: int, shape: str, folder: Path) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     """Make rows, report, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.bench_report", __doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 4000, 50000], metavar="N")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["seeds"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")

@@ -11,7 +11,6 @@ arm, the baseline and the arm in 16 bits that both are quoted against. Only time
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.sixteen_bits import sixteen_bit_arm
 from analysis.statistics import Paired, Verdict, paired, within
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
@@ -116,7 +116,7 @@ def _yes(is_so: bool) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Read, judge, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.claim", __doc__)
     add_options(parser)
     parser.add_argument("--arm", required=True, metavar="LABEL", help="as python -m analysis.tables names it")
     parser.add_argument("--bits", type=float, required=True, help="a parameter and step, both directions")

@@ -10,7 +10,6 @@ baseline seed by seed, with its 95 % interval. A run that failed or is missing i
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from analysis.finding import QUALITY_AND_BYTES, Finding
 from analysis.names import named
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.table_formats import Table
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 HEADS = (
@@ -68,7 +68,7 @@ def _number(value: float | None, unit: str) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Read, compare, print, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.drafts", __doc__)
     add_options(parser)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the tables and figures there")
     formats = parser.add_mutually_exclusive_group()

@@ -8,7 +8,6 @@ check is a function from one row (`row_checks`) or one comparison (`comparison_c
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from analysis.options import add_options, comparisons_of
 from analysis.overlaps import meetings
 from analysis.rows import Row, parse_selection, read, select
 from analysis.sixteen_bits import baselines_of, compresses_further
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes
 
 _LETTERS = 90  # of a verdict's list
@@ -192,7 +192,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.fairness", __doc__)
     add_options(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
     options = parser.parse_args(argv)

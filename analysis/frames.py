@@ -16,7 +16,6 @@ and ``line`` say where a row stood.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ import pandas as pd
 from analysis.arms import Arm, canonical
 from analysis.options import add_selection
 from analysis.rows import Row, parse_selection, read_all, select
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 _SETTINGS = ("compress_config", "param_compress_config")  # of a method: each has its own, and {} is a value
@@ -62,7 +62,7 @@ def _cell(value: Any) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     """Read, flatten, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.frames", __doc__)
     add_selection(parser)
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="file to write; default: standard output")
     options = parser.parse_args(argv)

@@ -13,7 +13,6 @@ with a matrix's cells. What the model assumes is in `analysis/step_model.py`; wh
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -26,6 +25,7 @@ from typing import Any
 
 from analysis.calibration import NONE, Calibration, read_json
 from analysis.step_model import step_seconds, wire_bytes
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 BF16 = "bf16 + bf16"
@@ -198,7 +198,7 @@ def _draw(predictor: Predictor, model: str, cells: Sequence[dict[str, Any]], pat
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.predict", __doc__)
     parser.add_argument("--rate", default="1gbit", help="what a rank may send: 200mbit, 1gbit, none")
     parser.add_argument("--world_size", type=int, default=2)
     parser.add_argument("--model", default="blocks", help="one of the calibration's models")

@@ -13,7 +13,6 @@ backward.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from typing import Any
 
 from analysis.calibration import read_json
 from analysis.step_model import Codec, Cost, Link, Method, Model, Unit, step_seconds
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 SOURCES = {
@@ -124,7 +124,7 @@ def table(entries: Sequence[Entry]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Print the table with its sources."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.scaling", __doc__)
     parser.add_argument("--codecs", type=Path, default=Path("results/reference/codecs_cpu.json"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)

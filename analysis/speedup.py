@@ -11,7 +11,6 @@ it had: its codec, the latency of its messages and what the link does not carry 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 
 from analysis.calibration import NONE, read_json
 from analysis.predict import BF16, parse_rate
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 IDENTITY = "identity + identity"
@@ -97,7 +97,7 @@ def table(found: Sequence[Speedup]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Read, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.speedup", __doc__)
     parser.add_argument("matrix", type=Path)
     parser.add_argument("--model", default="blocks")
     parser.add_argument("--json", type=Path)

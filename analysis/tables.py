@@ -12,7 +12,6 @@ where one has, but not beyond chance.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +23,7 @@ from analysis.finding import Finding
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.statistics import Summary
 from analysis.table_formats import Table
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 HEADS = (
@@ -108,7 +108,7 @@ def _number(value: float | None, form: str) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Read, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("analysis.tables", __doc__)
     add_options(parser)
     parser.add_argument("--shared_seeds", action="store_true", help="pair over seeds that both arms have, not all")
     formats = parser.add_mutually_exclusive_group()

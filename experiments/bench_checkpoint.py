@@ -19,7 +19,6 @@ A file given with --json is added to. What follows ``--`` goes to every run of f
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from pathlib import Path
 
 from experiments.measured import Line, Lines, before_and_after_dashes
 from experiments.training import torchrun
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 RANKS = 2
@@ -92,7 +92,7 @@ def table(lines: Iterable[Line]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Measure and print; the exit code."""
     ours, flags = before_and_after_dashes(argv)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.bench_checkpoint", __doc__)
     parser.add_argument("--methods", nargs="+", default=["int8", "topk"])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--save_steps", type=int, default=10)

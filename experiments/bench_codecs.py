@@ -40,6 +40,7 @@ from experiments.codec_timing import ENCODE, OPERATIONS, Row, measure, runs
 from experiments.codec_unit import Unit
 from experiments.method_settings import TIMED_METHODS, Settings, plain
 from fsdp_lab.environment import hardware, versions
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 MIB = {"cpu": 64.0, "cuda": 1024.0}
@@ -197,7 +198,7 @@ def as_json(row: Row) -> dict[str, Any]:
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The flags; ValueError for values that make no sense."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.bench_codecs", __doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--methods", nargs="+", default=list(TIMED_METHODS), metavar="NAME")
     parser.add_argument("--mib", type=float, help="size of the unit in float32: 64, or 1024 on cuda")
@@ -206,7 +207,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no_peers", action="store_true", help="measure our methods alone")
     for name, what in (("json", "everything"), ("markdown", "the tables"), ("chart", "roofline fractions (png, svg)")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what}")
-    options = parser.parse_args(arguments)
+    options: argparse.Namespace = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device: torch sees no CUDA device")
     for flag, value in (("repeats", options.repeats), ("threads", min(options.threads))):

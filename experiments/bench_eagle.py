@@ -14,7 +14,6 @@ step: weights and libraries.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -38,6 +37,7 @@ from fsdp_lab.config import OptimConfig
 from fsdp_lab.data.files import make_folder
 from fsdp_lab.eagle import Draft, EagleTrainingModel, Target, Vocabulary
 from fsdp_lab.eagle.training import supervised_rows
+from fsdp_lab.flags import program
 from fsdp_lab.optim import build_optimizer, take_step
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -233,7 +233,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["--child"]:
         print(json.dumps(asdict(measure(argv[1], Setting(**json.loads(argv[2]))))))
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.bench_eagle", __doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048])
     parser.add_argument("--vocabularies", type=int, nargs="+", default=[16384, 49152, 131072])
     parser.add_argument("--draft_vocabulary", type=int, default=16384, help="at most the target's")

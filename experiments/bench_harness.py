@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from experiments.training import torchrun, train
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes
 
 RANKS = 2
@@ -73,7 +74,7 @@ def harness(steps: int) -> float:
 
 def main() -> None:
     """Alternate, then print every ratio and the median."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.bench_harness", __doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--as-bare-rank", action="store_true", help=argparse.SUPPRESS)

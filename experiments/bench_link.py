@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.namespaces import Namespaces, parse_rate
+from fsdp_lab.flags import program
 from fsdp_lab.rank_environment import rank_environment
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -130,7 +131,7 @@ def table(lines: list[dict[str, Any]], repeats: int, rate_bytes: float | None) -
 
 def main() -> int:
     """Build the network, run the ranks in it, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.bench_link", __doc__)
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--elements", type=int, default=1 << 24, help="float32 elements of the unit")

@@ -16,7 +16,6 @@ What follows ``--`` goes to every run of fsdp_lab.train.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from experiments.measured import Line, Lines, before_and_after_dashes
 from experiments.namespaces import Namespaces
 from experiments.training import train_behind
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 RANKS = 2
@@ -78,7 +78,7 @@ def table(lines: Iterable[Line]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Alternate, print, and add to the file."""
     own, passed_on = before_and_after_dashes(argv)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.bench_prefetch", __doc__)
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--methods", nargs="+", default=["none", "identity", "int8"])
     parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 1], help="how many blocks ahead")

@@ -17,7 +17,6 @@ A file given with --json is added to. What follows ``--`` goes to every run of f
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from pathlib import Path
 
 from experiments.measured import Line, Lines, before_and_after_dashes
 from experiments.training import torchrun
+from fsdp_lab.flags import program
 from fsdp_lab.trace import rank_profile, read
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -94,7 +94,7 @@ def table(lines: Iterable[Line]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Run, print, and add to the file."""
     own, passed_on = before_and_after_dashes(argv)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.bench_profiler", __doc__)
     parser.add_argument("--methods", nargs="+", default=["none", "int8"])
     parser.add_argument("--steps", type=int, default=LEAST_STEPS)
     parser.add_argument("--repeats", type=int, default=1)

@@ -6,7 +6,6 @@ Makes a JSON array of that size out of the embedded corpus (its sentences drawn 
 documents differ), tokenises it in a process of its own, and measures single-threaded encoding as a yardstick.
 """
 
-import argparse
 import json
 import random
 import subprocess
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 
 from fsdp_lab.data import WIKI_LEADS, read_documents
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes
 
 _CHILD = """
@@ -51,7 +51,7 @@ print(json.dumps({"seconds": seconds, "bytes": sum(len(text.encode()) for text i
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark and print one line a measurement."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench_tokenize", allow_abbrev=False)
+    parser = program("experiments.bench_tokenize", __doc__, allow_abbrev=False)
     parser.add_argument("--mb", type=int, default=500, help="size of the file in MB (10^6 bytes)")
     parser.add_argument("--sample_mb", type=int, default=10, help="size of the yardstick's file")
     options = parser.parse_args(arguments)

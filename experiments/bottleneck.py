@@ -16,7 +16,6 @@ no more than two. What follows ``--`` goes to every run of fsdp_lab.train.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -28,6 +27,7 @@ from experiments.bottleneck_chart import draw
 from experiments.measured import before_and_after_dashes
 from experiments.namespaces import Namespaces, parse_rate
 from experiments.training import train_behind
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 DEFAULT = Path("results/reference/bottleneck.json")
@@ -119,9 +119,7 @@ def report(settings: dict[str, Any], cells: Sequence[Cell]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Run the cells that lack, then print and draw all."""
     own, passed_on = before_and_after_dashes(argv)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = program("experiments.bottleneck", __doc__, allow_abbrev=False)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rates", nargs="+", default=["none", "1gbit", "200mbit"])
     parser.add_argument("--methods", nargs="+", default=list(METHODS))

@@ -12,7 +12,6 @@ run meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -25,6 +24,7 @@ from experiments import collective_times, step_times
 from experiments.link_models import MODELS
 from experiments.method_settings import LINK_RUNS
 from experiments.namespaces import parse_rate
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 _KIB = 1 << 10
@@ -56,7 +56,7 @@ def measure(part: Part, repeats: int, seconds: float) -> tuple[str, list[dict[st
 
 def main(argv: Sequence[str]) -> int:
     """Measure what is missing and write, part by part."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.calibrate", __doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3, help="rows of calls of every collective")

@@ -21,6 +21,7 @@ from torch import Tensor
 from comm_compress.segments import Segment
 from experiments.training import train
 from fsdp_lab.data.files import make_folder
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 GRADIENTS, PARAMETERS = "gradients", "parameters"
@@ -117,7 +118,7 @@ def main() -> None:
         out, first, last = sys.argv[2:5]
         sys.argv[1:5] = []
         _rank_main(Path(out), int(first), int(last))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.capture", __doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=steps_of, default=range(40, 48), help="captured optimizer steps, FIRST:LAST")
     parser.add_argument("--ranks", type=int, default=2)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.namespaces import Namespaces
+from fsdp_lab.flags import program
 from fsdp_lab.rank_environment import rank_environment
 
 Line = dict[str, Any]
@@ -86,4 +87,9 @@ def rank_main(out: Path, repeats: int, units: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    rank_main(Path(sys.argv[1]), int(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    parser = program("experiments.collective_times", __doc__)
+    parser.add_argument("out", type=Path, help="file that gets the times")
+    parser.add_argument("repeats", type=int)
+    parser.add_argument("sizes", type=int, nargs="+")
+    words = parser.parse_args()
+    rank_main(words.out, words.repeats, words.sizes)

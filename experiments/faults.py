@@ -10,7 +10,6 @@ bit for bit. Writes a table in Markdown, and all that was seen beside it as JSON
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any, Literal
 
 from experiments.drills import Drill, Ended
 from fsdp_lab import results
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 RANKS, STEPS = 2, 12
@@ -315,7 +315,7 @@ def _can_be(name: str) -> bool:
 
 def main(argv: list[str]) -> int:
     """Run the drills; 1 when something is not as promised."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.faults", __doc__)
     parser.add_argument("--out", type=Path, default=Path("faults.md"), help="the table; .json beside it has all")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD")
     parser.add_argument("--anew", action="store_true", help="do again what --out has already")

@@ -11,7 +11,6 @@ accumulates momentum and majority votes carry no magnitude: their errors say lit
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -28,6 +27,7 @@ from comm_compress.encoded import ByteCount
 from comm_compress.segments import Segment, segments_of
 from experiments import capture
 from experiments.method_settings import GRADIENT_METHODS, plain
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 SETTLING = 1  # collectives before the measured one: warm starts are in effect then
@@ -134,7 +134,7 @@ def markdown(line: Line) -> str:
 
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.fidelity", __doc__)
     parser.add_argument("--methods", nargs="*", choices=list(GRADIENT_METHODS), default=list(GRADIENT_METHODS))
     parser.add_argument("--elements", type=int, default=1 << 20, help="synthetic elements per rank")
     parser.add_argument("--gradients", type=Path, help="folder of captured gradients")

@@ -15,7 +15,6 @@ the least.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,6 +24,7 @@ from experiments.link_models import MODELS
 from experiments.method_settings import LINK_RUNS, Run
 from experiments.namespaces import parse_rate
 from experiments.step_times import Job, Line, label, measure
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 RATES = ("100mbit", "200mbit", "1gbit", "10gbit")
@@ -81,7 +81,7 @@ def _chosen(model: str, methods: Sequence[str] | None) -> list[Run]:
 
 def main(argv: Sequence[str]) -> int:
     """Measure what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.link_matrix", __doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])

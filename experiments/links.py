@@ -9,7 +9,6 @@ its interface sent. Needs root, iproute2 and network namespaces. The ranks share
 than cores the time spent in encoding is overstated.
 """
 
-import argparse
 import json
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from experiments.measured import before_and_after_dashes
 from experiments.namespaces import Namespaces, UnavailableError, parse_rate, unavailable
+from fsdp_lab.flags import Parser, program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 __all__ = ["Namespaces", "UnavailableError", "main", "unavailable"]
@@ -43,10 +43,10 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     usage = "python -m experiments.links [--rate RATE] [--ranks N] [--per_node N] [--delay TIME] [--json FILE] -- ..."
     text = "A COMMAND that begins with a flag means python -m fsdp_lab.train with these flags."
-    parser = argparse.ArgumentParser(usage=usage, epilog=text, allow_abbrev=False)
+    parser = program("experiments.links", __doc__, usage=usage, epilog=text, allow_abbrev=False)
     parser.add_argument("--rate", default="none", help="what a node may send: 200mbit, 1gbit, none (default: none)")
     parser.add_argument("--ranks", type=int, default=2, help="number of ranks (default: 2)")
     parser.add_argument("--per_node", type=int, default=1, help="ranks that share a node and its link (default: 1)")

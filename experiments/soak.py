@@ -10,7 +10,6 @@ between a start's warm-up and its end, files and processes that should not be th
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any
 
 from experiments.drills import Drill, Ended
 from fsdp_lab import results
+from fsdp_lab.flags import program
 from fsdp_lab.results.store import scan
 from fsdp_lab.user_errors import unix_pipes
 
@@ -250,7 +250,7 @@ def soak(minutes: float, kill_every_s: float, save_steps: int, last_steps: int, 
 
 def main(argv: list[str]) -> int:
     """Soak, then say what came of it; 1 when something leaked, stayed or was lost."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.soak", __doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--kill_every_s", type=float, default=240)
     parser.add_argument("--save_steps", type=int, default=300, help="steps between checkpoints (about a minute)")

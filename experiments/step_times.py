@@ -24,6 +24,7 @@ from typing import Any
 from experiments.link_models import MODELS, register
 from experiments.method_settings import Run
 from experiments.namespaces import Namespaces, parse_rate
+from fsdp_lab.flags import program
 from fsdp_lab.rank_environment import rank_environment
 from fsdp_lab.wire_check import interface_counters
 
@@ -243,5 +244,7 @@ def _ledger(totals: Any, steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    told = json.loads(Path(sys.argv[1]).read_text())
+    parser = program("experiments.step_times", __doc__)
+    parser.add_argument("job", type=Path, help="JSON file of what to time, as calibrate and link_matrix write it")
+    told = json.loads(parser.parse_args().job.read_text())
     rank_main(Job(**{**told, "runs": [tuple(run) for run in told["runs"]]}))

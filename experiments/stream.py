@@ -5,8 +5,8 @@
 The first SKIPPED bytes are not timed: they pass a token bucket that is still full, and TCP finds its speed.
 """
 
+import argparse
 import socket
-import sys
 import threading
 import time
 
@@ -44,4 +44,8 @@ def _send(peer: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    parser = argparse.ArgumentParser(prog="python -m experiments.stream", description=__doc__)
+    parser.add_argument("peer", help="the other host's address")
+    parser.add_argument("skipped", type=int, help="bytes")
+    parser.add_argument("counted", type=int, help="bytes")
+    main(**vars(parser.parse_args()))

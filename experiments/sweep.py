@@ -30,6 +30,7 @@ from experiments.sweeps.recipe import read
 from experiments.sweeps.runner import Runner
 from experiments.sweeps.slots import divide, gpus_here, too_large, warning
 from fsdp_lab import results
+from fsdp_lab.flags import Parser, program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
@@ -58,11 +59,9 @@ def main(argv: Sequence[str]) -> int:
         return _run(plan, out, estimator, options.jobs, f"python -m experiments.sweep {shlex.join(words)}")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     usage = "python -m experiments.sweep RECIPE.yaml [--out FILE] [--dry_run] [--jobs N] ... [-- TRAINING FLAGS]"
-    parser = argparse.ArgumentParser(
-        usage=usage, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = program("experiments.sweep", __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, help="file of results rows (default: results/<the recipe's name>.jsonl)")
     parser.add_argument("--dry_run", action="store_true", help="print the plan; nothing runs")

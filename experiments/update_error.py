@@ -17,7 +17,6 @@ know which way parameters move; what is behind makes gradients those of earlier 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -34,6 +33,7 @@ from comm_compress import simulate
 from comm_compress.encoded import ByteCount
 from experiments.capture import GRADIENTS, PARAMETERS, Unit, load
 from experiments.method_settings import GRADIENT_METHODS, PARAMETER_METHODS, Settings
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 BETAS, EPSILON = (0.9, 0.95), 1e-8  # the trainer's
@@ -193,7 +193,7 @@ def row(line: Line) -> str:
 def main(argv: Sequence[str]) -> int:
     """Measure, print, write."""
     known = list(dict.fromkeys([*GRADIENT_METHODS, *PARAMETER_METHODS]))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.update_error", __doc__)
     parser.add_argument("folder", type=Path, help="what experiments.capture saved")
     parser.add_argument("--methods", nargs="*", choices=known, default=known)
     parser.add_argument("--json", type=Path)

@@ -183,7 +183,7 @@ def main(argv: Sequence[str]) -> int:
 
     words = list(argv)
     if words[:1] in (["-h"], ["--help"]):
-        print(__doc__)
+        print(f"usage: python -m fsdp_lab.cli check | show | get NAME... -- [--FLAG VALUE]...\n\n{__doc__}")
         return 0
     split = words.index("--") if "--" in words else len(words)
     command, flags = words[:split], words[split + 1 :]

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from types import FrameType
 
 from torch.distributed import DistNetworkError
@@ -38,7 +38,7 @@ from fsdp_lab.user_errors import user_errors
 
 def main(argv: list[str]) -> int:
     """Run torchrun on its command line; returns the exit code."""
-    arguments = get_args_parser().parse_args(argv)
+    arguments = _parser().parse_args(argv)
     arguments.signals_to_handle = ""  # none: torchrun's own handler takes the second of two for an order to leave
     _refuse_early(arguments.training_script, arguments.training_script_args)
     if _is_one_node(arguments):
@@ -99,6 +99,13 @@ def _stay_on_this_machine(arguments: Namespace) -> None:
     arguments.rdzv_endpoint = f"{loopback.HOST}:{0 if arguments.standalone else port}"
     arguments.rdzv_backend, arguments.standalone = loopback.BACKEND, False
     loopback.keep_on_this_machine()
+
+
+def _parser() -> ArgumentParser:
+    """torchrun's, with our name in its usage."""
+    parser: ArgumentParser = get_args_parser()
+    parser.prog = "python -m fsdp_lab.launch"
+    return parser
 
 
 def _refuse_early(module: str, flags: list[str]) -> None:

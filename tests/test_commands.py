@@ -1,13 +1,16 @@
-"""How commands end when nobody reads what they print."""
+"""How commands begin (what --help says, how flags may be written), and how they end when nobody reads them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from fsdp_lab.flags import program
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = "results/reference/all_methods.jsonl"
@@ -46,3 +49,62 @@ def test_every_command_ends_like_that() -> None:
     others = {path for path, first in commands.items() if path.name not in ranks and first != "with unix_pipes():"}
     assert not others
     assert len(commands) > 20
+
+
+GUARD = 'if __name__ == "__main__":\n'
+PACKAGES = ("comm_compress", "fsdp_lab", "experiments", "analysis")
+
+
+def modules() -> list[str]:
+    """What `python -m` can run."""
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if GUARD in path.read_text()]
+    return [name.removesuffix(".__main__") for name in names]
+
+
+def test_every_module_says_how_it_is_run() -> None:
+    def of(module: str) -> tuple[str, int, str, str]:
+        command = [sys.executable, "-m", module, "--help"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        return module, done.returncode, done.stdout, done.stderr
+
+    assert len(modules()) > 40
+    wrong = []
+    with ThreadPoolExecutor(2) as pool:  # most of it is imports
+        for module, code, said, complaint in pool.map(of, modules()):
+            usage = next((line for line in said.splitlines() if line.startswith("usage: ")), "")
+            if code or "Traceback" in complaint or not usage.startswith(f"usage: python -m {module} "):
+                wrong.append((module, code, usage, complaint[-200:]))
+    assert not wrong
+
+
+def test_only_the_shared_parser_is_used() -> None:
+    alone = {"fsdp_lab/flags.py", "experiments/stream.py", "comm_compress/conformance.py"}  # need no flags of ours
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if str(path.relative_to(ROOT)) not in alone:
+                assert "argparse.ArgumentParser(" not in path.read_text(), path
+
+
+def test_dashes_are_as_good_as_underscores(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = program("a.b", "What it does.")
+    parser.add_argument("--dry_run", action="store_true")
+    parser.add_argument("--max-len", type=int)
+    parser.add_argument("rest", nargs="*")
+    for words in (["--dry_run", "--max-len", "3"], ["--dry-run", "--max_len=3"]):
+        found = parser.parse_args([*words, "a-b", "--", "--dry-run"])
+        assert (found.dry_run, found.max_len, found.rest) == (True, 3, ["a-b", "--dry-run"])
+    with pytest.raises(SystemExit) as stop:
+        parser.parse_args(["--dri-run"])
+    assert stop.value.code == 2
+    assert "--dri-run: no such flag; did you mean --dry_run?" in capsys.readouterr().err
+
+
+def test_dashes_below_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = program("a.b", None)
+    below = parser.add_subparsers(required=True).add_parser("show")
+    below.add_argument("--target_dir")
+    assert parser.parse_args(["show", "--target-dir", "x"]).target_dir == "x"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["show", "--help"])
+    assert capsys.readouterr().out.startswith("usage: python -m a.b show ")

@@ -28,6 +28,7 @@ from analysis.report.contents import DRAWN_COMPARISONS, Subject, document
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.rows import is_draft, parse_selection, read, select
+from fsdp_lab.flags import Parser, program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
@@ -59,10 +60,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _parser() -> Parser:
+    parser = program("analysis.report", __doc__)
     add_options(parser)
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
     parser.add_argument("--language", choices=("en", "zh"), default="en", help="of the labels in figures")

@@ -8,7 +8,6 @@ show its first sentences. No article is asked about twice.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import random
@@ -20,6 +19,7 @@ from typing import Any
 
 from fsdp_lab.data.embedded_corpus import WIKI_LEADS
 from fsdp_lab.data.files import make_folder, write_bytes
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 TEMPLATES = (
@@ -69,7 +69,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def main(argv: list[str]) -> int:
     """Write the three files; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.drafts.questions", __doc__)
     parser.add_argument("--count", type=int, default=2000, help="questions to train on")
     parser.add_argument("--choice", type=int, default=32, help="questions to choose a draft with")
     parser.add_argument("--held_out", type=int, default=200, help="questions to judge with")

@@ -27,6 +27,7 @@ from experiments.ranks import dying_with_this_process, leaving_tidily, wait_toge
 from experiments.training import torchrun_command
 from fsdp_lab import results
 from fsdp_lab.data.files import make_folder, write_bytes, write_json
+from fsdp_lab.flags import Parser, program
 from fsdp_lab.rank_environment import rank_environment
 from fsdp_lab.strict import load_json
 from fsdp_lab.user_errors import unix_pipes, user_errors
@@ -202,12 +203,8 @@ def _words(flags: dict[str, Any]) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.drafts.real_run",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> Parser:
+    parser = program("experiments.drafts.real_run", __doc__)
     add = parser.add_argument
     add("--out", type=Path, default=Path("fsdp_output/drafts"), help="folder for all of it")
     add("--target_dir", type=Path, help="folder of the target; else SmolLM2-135M is made")

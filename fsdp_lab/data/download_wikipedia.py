@@ -6,7 +6,6 @@ Needs the internet and `pip install "fsdp-comm-compress[datasets]"`. Articles ar
 holds more than what is asked for.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 from fsdp_lab.data.embedded_corpus import WIKI_LEADS
 from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.files import atomic_file
+from fsdp_lab.flags import Parser, program
 from fsdp_lab.user_errors import unix_pipes
 
 DATASET, SNAPSHOT = "wikimedia/wikipedia", "20231101"
@@ -86,13 +86,8 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m fsdp_lab.data.download_wikipedia",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> Parser:
+    parser = program("fsdp_lab.data.download_wikipedia", __doc__, allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--num_documents", type=int, required=True, help="how many articles, in the dataset's order")
     parser.add_argument("--language", default="en", help="language code of the Wikipedia (default: en)")

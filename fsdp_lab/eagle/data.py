@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from fsdp_lab.eagle.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.eagle.vocabulary import Vocabulary, count_tokens, most_frequent
+from fsdp_lab.flags import program
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 GREEN, PLAIN = "\033[32m", "\033[0m"
@@ -256,7 +257,7 @@ def _number(kind: type[int] | type[float], least: float) -> Callable[[str], floa
 
 def main(argv: list[str]) -> int:
     """``show``, ``scandata`` or ``regenerate``; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="fsdp_lab.eagle.data", description="Conversations as training data.")
+    parser = program("fsdp_lab.eagle.data", "Conversations as training data.")
     commands = parser.add_subparsers(required=True)
     for name, run, text in (
         ("show", _show, "print samples"),

@@ -6,7 +6,6 @@ python -m fsdp_lab.results fields          # the schema as a Markdown table
 python -m fsdp_lab.results migrate FILE --out NEW    # rows of earlier schema versions as this one has them
 """
 
-import argparse
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fsdp_lab.flags import program
 from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import FIELDS
 from fsdp_lab.results.store import load, scan
@@ -109,7 +109,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 def main(argv: Sequence[str]) -> int:
     """Runs one command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fsdp_lab.results", allow_abbrev=False)
+    parser = program("fsdp_lab.results", __doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="validate every line").add_argument("file")
     commands.add_parser("show", help="print the main columns").add_argument("file")

@@ -9,12 +9,12 @@ Prints time by phase and class and the traffic of every kind of collective; what
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fsdp_lab.flags import program
 from fsdp_lab.trace.profile import Profile, activity, rank_profile, read_folder
 from fsdp_lab.trace.table import table
 from fsdp_lab.trace.timeline import draw
@@ -23,12 +23,7 @@ from fsdp_lab.user_errors import unix_pipes, user_errors
 
 def main(argv: Sequence[str]) -> int:
     """Print, and write what is asked for. Exit code 2 when there is no whole trace to read."""
-    parser = argparse.ArgumentParser(
-        "python -m fsdp_lab.trace",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = program("fsdp_lab.trace", __doc__, allow_abbrev=False)
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("--json", metavar="FILE", type=Path, help="everything, by rank, step and phase")
     parser.add_argument("--timeline", metavar="FILE.png", type=Path, help="a picture of one step")
