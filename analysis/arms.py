@@ -16,6 +16,7 @@ from typing import Any
 
 from analysis.quality import loss_of
 from analysis.rows import Row
+from comm_compress.labels import Method, arm_label, label, parse_arm, spelled_out
 
 ARM_SETTINGS = (
     "comm_compress",
@@ -71,12 +72,13 @@ class Arm:
         """``int4 hadamard + delta``; parameters are named when they are compressed, dtypes when not float32."""
         if self.name is not None:
             return self.name
-        text = _described(self.gradients, self.gradient_settings)
-        if self.parameters != "none":
-            text += " + " + _described(self.parameters, self.parameter_settings)
-        text += f", reduced in {self.comm_dtype}" if self.comm_dtype != "fp32" else ""
-        text += f", prefetch {self.prefetch}" if self.prefetch not in (None, 1) else ""
-        return text + (", no reshard" if self.reshard is False else "")
+        return arm_label(
+            label(self.gradients, json.loads(self.gradient_settings)),
+            label(self.parameters, json.loads(self.parameter_settings)),
+            reduced_in=self.comm_dtype,
+            prefetch=1 if self.prefetch is None else self.prefetch,
+            reshard=self.reshard is not False,
+        )
 
     @property
     def family(self) -> str:
@@ -189,11 +191,24 @@ class Comparison:
 
     def arm(self, label: str) -> ArmRuns:
         """The arm of that label. ValueError lists those there are."""
-        for runs in self.arms:
-            if runs.arm.label == label:
-                return runs
+        for name in (label, spelling(label)):
+            for runs in self.arms:
+                if runs.arm.label == name:
+                    return runs
         there = ", ".join(repr(runs.arm.label) for runs in self.arms)
         raise ValueError(f"no arm {label!r} in the comparison ({self.setting.label}); it has {there}")
+
+
+def spelling(text: str) -> str:
+    """The label of the arm that ``text`` says, however it says it; ``text`` itself where it says none."""
+    try:
+        said = parse_arm(text)
+    except ValueError:
+        return text
+    parameters = said.parameters or Method("none", {})
+    own, other = (canonical(spelled_out(settings)) for settings in (said.gradients.settings, parameters.settings))
+    arm = Arm(said.gradients.name, own, parameters.name, other, said.reduced_in or "fp32", said.prefetch, said.reshard)
+    return arm.label
 
 
 def titles(found: Sequence[Comparison]) -> list[str]:
@@ -222,9 +237,9 @@ def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
 def comparisons(rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Comparison]:
     """Every setting's arms, the comparison with the most runs first; arms in the order of the rows.
 
-    ``baseline`` is an arm's label, or a method's name where only one arm is of it. Of an arm's candidates (values of
-    the ``tuned`` settings) the one with the most seeds is chosen, and among equals that of the lowest mean loss, a
-    failed run counting as infinite."""
+    ``baseline`` is an arm's label, however spelled, or a method's name where only one arm is of it. Of an arm's
+    candidates (values of the ``tuned`` settings) the one with the most seeds is chosen, and among equals that of the
+    lowest mean loss, a failed run counting as infinite."""
     grouped: dict[Setting, dict[Arm, dict[Values, list[Row]]]] = {}
     for row in rows:
         values = tuple((name, canonical(row["config"].get(name))) for name in tuned)
@@ -262,28 +277,11 @@ def mean_loss(rows: Iterable[Row]) -> float:
 
 
 def _baseline(arms: Sequence[ArmRuns], name: str) -> ArmRuns | None:
-    labelled = [runs for runs in arms if runs.arm.label == name]
+    labelled = [runs for runs in arms if runs.arm.label in (name, spelling(name))]
     if labelled:
         return max(labelled, key=lambda runs: len(runs.runs))
     family = [runs for runs in arms if runs.arm.gradients == name and runs.arm.parameters in (name, "none")]
     return family[0] if len(family) == 1 else None
-
-
-def _described(method: str, settings: str) -> str:
-    return " ".join([method, *(_said(name, value) for name, value in json.loads(settings).items())])
-
-
-def _said(name: str, value: Any) -> str:
-    """One setting of a method, short enough for a legend."""
-    if name == "error_feedback":
-        name = "feedback"
-    if value is True:
-        return name
-    if isinstance(value, dict):
-        inner = {k: v for k, v in value.items() if k != "method"}
-        parts = ([str(value["method"])] if "method" in value else []) + [_said(k, v) for k, v in inner.items()]
-        return f"{name}({' '.join(parts)})"
-    return f"no {name}" if value is False else f"{name}={value}"
 
 
 def _rate(bits_per_s: float) -> str:

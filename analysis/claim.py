@@ -21,6 +21,7 @@ from analysis.changes import change_text
 from analysis.fairness import Judge, held_against, verdict
 from analysis.finding import QUALITY_AND_BYTES, Finding
 from analysis.measures import bits_per_parameter
+from analysis.names import called
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.rows import Row
 from analysis.sixteen_bits import sixteen_bit_arm
@@ -118,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     """Read, judge, print."""
     parser = program("analysis.claim", __doc__)
     add_options(parser)
-    parser.add_argument("--arm", required=True, metavar="LABEL", help="as python -m analysis.tables names it")
+    parser.add_argument("--arm", required=True, metavar="LABEL", help="as tables or figures name it")
     parser.add_argument("--bits", type=float, required=True, help="a parameter and step, both directions")
     parser.add_argument("--margin", type=float, required=True, metavar="PERCENT", help="of the baseline's PPL")
     options = parser.parse_args(argv)
@@ -127,9 +128,10 @@ def main(argv: Sequence[str]) -> int:
             raise ValueError("--margin and --bits are above 0")
         rows = rows_of(options)
         (found,) = comparisons_of(options, rows)
-        check_arm(options.arm, found)
-        having = [c for c in found if any(runs.arm.label == options.arm for runs in c.arms)]
-        judged = claim(having[0], options.arm, options.bits, options.margin / 100, rows)
+        label = called(options.arm, found)
+        check_arm(label, found)
+        having = [c for c in found if any(runs.arm.label == label for runs in c.arms)]
+        judged = claim(having[0], label, options.bits, options.margin / 100, rows)
     print(report(judged))
     if len(having) > 1:
         print(f"(the largest of {len(having)} comparisons with this arm; --select for another)", file=sys.stderr)

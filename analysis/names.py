@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.arms import Arm, ArmRuns, Comparison, canonical
+from analysis.arms import Arm, ArmRuns, Comparison, canonical, spelling
 from analysis.measures import bits_per_parameter
 
 LONGEST = 40  # letters
@@ -21,6 +21,18 @@ def named(comparisons: Sequence[Comparison], longest: int = LONGEST) -> list[Com
     arms = list(dict.fromkeys(runs.arm for c in comparisons for runs in c.arms))
     names = _names(arms, _bits(comparisons), longest)
     return [_renamed(comparison, names) for comparison in comparisons]
+
+
+def called(text: str, comparisons: Sequence[Comparison]) -> str:
+    """The label of the arm that a user means: by its label, however spelled, or by the name that figures give it.
+
+    ``text`` itself where no arm is meant."""
+    arms = [runs.arm for comparison in comparisons for runs in comparison.arms]
+    labels = {arm.label for arm in arms}
+    if (found := next((name for name in (text, spelling(text)) if name in labels), None)) is not None:
+        return found
+    names = [runs.arm.label for comparison in named(comparisons) for runs in comparison.arms]
+    return next((arm.label for arm, name in zip(arms, names, strict=True) if name == text), text)
 
 
 def full(arm: Arm) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from analysis.arms import TUNED, Comparison, comparisons
 from analysis.asked import DEFAULT_BASELINE, check_baseline, check_settings
+from analysis.names import called
 from analysis.rows import Row, parse_selection, read_for_user
 
 
@@ -21,7 +22,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """FILE..., ``--select``, ``--baseline`` and ``--tuned``."""
     add_selection(parser)
-    parser.add_argument("--baseline", default=DEFAULT_BASELINE, metavar="ARM", help="label of the arm to compare with")
+    parser.add_argument(
+        "--baseline", default=DEFAULT_BASELINE, metavar="ARM", help="label or name of what to compare with"
+    )
     parser.add_argument("--tuned", nargs="*", default=TUNED, metavar="SETTING", help="settings that were tuned per arm")
 
 
@@ -38,5 +41,10 @@ def comparisons_of(options: argparse.Namespace, *kinds: Sequence[Row]) -> list[l
         options.tuned, "--tuned", {name for rows in kinds for row in rows for name in row["config"]} | {*TUNED}
     )
     found = [comparisons(rows, options.baseline, options.tuned) for rows in kinds]
-    check_baseline(options.baseline, [comparison for compared in found for comparison in compared])
+    everything = [comparison for compared in found for comparison in compared]
+    if not any(comparison.baseline for comparison in everything):
+        name = called(options.baseline, everything)
+        if name != options.baseline:  # what figures call it
+            return [comparisons(rows, name, options.tuned) for rows in kinds]
+    check_baseline(options.baseline, everything)
     return found

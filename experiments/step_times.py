@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from comm_compress import labels
 from experiments.link_models import MODELS, register
 from experiments.method_settings import Run
 from experiments.namespaces import Namespaces, parse_rate
@@ -58,11 +59,7 @@ class Job:
 def label(run: Run) -> str:
     """``int8 + int4``: gradients' method and settings, then the parameters'."""
     gradients, settings, parameters, parameter_settings = run
-
-    def one(method: str, values: dict[str, Any]) -> str:
-        return " ".join([method, *(f"{k}={json.dumps(v).strip(chr(34))}" for k, v in values.items())])
-
-    return f"{one(gradients, settings)} + {one(parameters, parameter_settings)}"
+    return f"{labels.label(gradients, settings)} + {labels.label(parameters, parameter_settings)}"
 
 
 def bucket_bytes(rate: str) -> float:

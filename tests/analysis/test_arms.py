@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of, titles
+from analysis.names import called, full, named
 from analysis.rows import Row
 from fsdp_lab.config import TrainConfig
 from fsdp_lab.eagle.config import EagleConfig
@@ -143,3 +144,34 @@ def test_a_baseline_by_label_or_by_method() -> None:
     assert baseline(arm("none", fsdp_prefetch=0), "none") == "none, prefetch 0"
     assert baseline([*arm("none", fsdp_prefetch=0), *arm("none", fsdp_prefetch=2)], "none") is None
     assert baseline(arm("int8"), "none") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "topk no feedback ratio=0.01 + int8",
+        "topk ratio=0.01 no feedback+int8",
+        '{"method": "topk", "ratio": 0.01, "error_feedback": false} + int8, prefetch 1',
+        "topk error_feedback=false  ratio = 1e-2 + int8, reduced in fp32",
+    ],
+)
+def test_an_arm_is_found_however_it_is_spelled(text: str) -> None:
+    config = {"ratio": 0.01, "error_feedback": False}
+    rows = [*arm("none"), *arm("topk", comm_config_json=config, parameters="int8"), *arm("int8")]
+    (found,) = comparisons(rows, baseline=text)
+    assert found.baseline is found.arm(text)
+    assert found.baseline.arm.label == "topk no feedback ratio=0.01 + int8"
+    assert called(text, [found]) == found.baseline.arm.label
+    with pytest.raises(ValueError, match="no arm 'topk ratio"):
+        found.arm("topk ratio=0.02 + int8")
+
+
+def test_the_name_that_a_figure_gives_an_arm_is_understood() -> None:
+    config = {"block_size": 96, "scales": "bf16", "levels": 3, "rounding": "stochastic"}
+    rows = [*arm("none"), *arm("uniform", comm_config_json=config), *arm("uniform", comm_config_json={"levels": 7})]
+    compared = comparisons(rows)
+    names = {runs.arm.label: full(runs.arm) for c in named(compared) for runs in c.arms}
+    assert any(name != whole for name, whole in names.items()), "one of them is too long for a legend"
+    for name, whole in names.items():
+        assert called(name, compared) == whole
+    assert called("what nobody says", compared) == "what nobody says"

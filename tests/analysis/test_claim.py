@@ -31,6 +31,18 @@ def test_a_true_claim_is_granted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert said.endswith("yes\n")
 
 
+def test_the_arm_and_the_baseline_are_understood_however_they_are_spelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(write(tmp_path / "rows.jsonl", fair()))
+    main(
+        [file, "--arm", "int8+int8, prefetch 1", "--baseline", "identity  +identity", "--bits", "24", "--margin", "0.5"]
+    )
+    assert capsys.readouterr().out.startswith(
+        "int8 + int8: 24 bits or fewer within 0.5 % of identity + identity's PPL?"
+    )
+
+
 def test_each_thing_that_is_missing_denies_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def denied(rows: list[Row], bits: float, margin: float, why: str) -> None:
         assert judged(tmp_path, rows, bits, margin) == 1
