@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoTokenizer
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.early import checked
 from fsdp_lab.models.build import load_pretrained
+from fsdp_lab.models.tokenizers import check_ids, read_tokenizer
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -109,7 +109,7 @@ class Answering:
 def read_by(settings: ChatSettings, folder: Path) -> Continuing | Answering:
     """How the model of ``folder`` is spoken to. ValueError where its tokenizer lacks what is asked for."""
     if settings.chat_template or (settings.chat_template is None and settings.draft is not None):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = read_tokenizer(folder, "model_dir")
         if tokenizer.chat_template is not None and tokenizer.eos_token_id is not None:
             return Answering(tokenizer)
         if settings.chat_template:
@@ -203,6 +203,7 @@ def main(argv: list[str]) -> int:
         torch.manual_seed(settings.seed)
         for prompt in prompts(settings):
             tokens, start = wording.tokens(prompt), time.perf_counter()
+            check_ids(tokens, model.config.vocab_size, "model_dir")
             answer = say(tokens, wording.end)
             print(wording.text(tokens, answer.tokens), flush=True)
             if answer.tau is not None:

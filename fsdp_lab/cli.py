@@ -19,7 +19,7 @@ from fsdp_lab.config import TrainConfig
 from fsdp_lab.flags import Parser
 from fsdp_lab.settings import Config, ConfigError
 from fsdp_lab.specs import Spec, specs_of
-from fsdp_lab.strict import load_yaml
+from fsdp_lab.strict import read_yaml
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 C = TypeVar("C", bound=Config)
@@ -143,7 +143,7 @@ def _load_file(file: Any) -> dict[Any, Any]:
     if file is _NO_VALUE:
         raise ValueError("no value on the command line, wants the path of a YAML file")
     try:
-        loaded = load_yaml(Path(file).read_text(encoding="utf-8"))
+        loaded = read_yaml(Path(file))
     except OSError as error:
         raise ValueError(f"cannot read {file} ({error.strerror})") from None
     except ValueError as error:  # malformed YAML, or not UTF-8

@@ -39,6 +39,7 @@ PRESETS = {
     "qwen2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN2_NANO, "qwen2"),
     "qwen3-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN3_NANO, "qwen3"),
     "llama-nano": Preset(128, 4, 4e-3, 60, 320, shapes.LLAMA_NANO, "llama"),
+    "minicpm-nano": Preset(128, 4, 4e-3, 60, 320, shapes.MINICPM_NANO, "minicpm"),
     "llama-mini": Preset(128, 4, 2e-3, 60, 400, shapes.LLAMA_MINI, "llama", vocab_size=4096),
     "smollm2-135m": Preset(512, 16, 6e-4, 100, None, shapes.SMOLLM2_135M, "llama"),
     "qwen2.5-0.5b": Preset(512, 8, 4e-4, 100, None, shapes.QWEN2_5_05B, "qwen2"),

@@ -67,6 +67,8 @@ QWEN2_NANO = _modern(96, 256, 4, (4, 2), None, 1024, 1e6, 1e-6, True)
 QWEN3_NANO = _modern(96, 256, 4, (4, 2), None, 1024, 1e6, 1e-6, True, head_dim=32)
 LLAMA_NANO = _modern(96, 256, 4, (4, 2), None, 1024, 5e5, 1e-5, True)
 LLAMA_MINI = _modern(192, 512, 4, (6, 2), None, 1024, 5e5, 1e-5, True)  # GPT2_MINI's likeness
+# LLAMA_NANO with MiniCPM4's factors: its scale_emb and scale_depth, and logits divided by 4 as in MiniCPM4-0.5B
+MINICPM_NANO = {**LLAMA_NANO, "scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 24}
 QWEN2_5_05B = _modern(896, 4864, 24, (14, 2), 151936, 32768, 1e6, 1e-6, True)  # Qwen/Qwen2.5-0.5B
 QWEN2_5_15B = _modern(1536, 8960, 28, (12, 2), 151936, 131072, 1e6, 1e-6, True)  # Qwen/Qwen2.5-1.5B
 QWEN3_06B = _modern(1024, 3072, 28, (16, 8), 151936, 40960, 1e6, 1e-6, True, head_dim=128)  # Qwen/Qwen3-0.6B

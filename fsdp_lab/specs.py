@@ -15,6 +15,7 @@ from fsdp_lab.strict import load_json
 
 _NOUNS = {int: "a whole number", float: "a number", str: "some text", bool: "true or false", dict: "a JSON object"}
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_FLOAT_LIMIT = 10**308
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "at_least": lambda value, limit: value >= limit,
     "above": lambda value, limit: value > limit,
@@ -76,10 +77,12 @@ class Spec:
             return None
         if self.base is bool and isinstance(value, str):
             value = _BOOLEANS.get(value.lower(), value)
-        if self.base is float and type(value) is int:
+        if self.base is float and type(value) is int and abs(value) < _FLOAT_LIMIT:
             value = float(value)
         if "method" in self.limits:
             value = text_of(value)
+        if self.base is int and type(value) is int and value.bit_length() > 63:
+            raise ValueError(f"wants {self.wanted}; it does not fit in 64 bits")
         if type(value) is not self.base or not self._within(value):
             raise ValueError(f"wants {self.wanted}")
         return value

@@ -2,35 +2,76 @@
 
 Python's ``json`` takes NaN and lets the last of two equal keys win; YAML 1.1 reads ``no`` as false, ``010`` as 8 and
 ``1e-3`` as text. A setting that means something else than it says costs a training run, so both are read strictly here.
+Files come from strangers, too: what nests deeper, counts higher or is larger than any setting is refused before it
+costs memory or breaks what works with it.
 """
 
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
+_DEEPEST = 100  # levels of lists and mappings
+_MOST_VALUES = 10_000  # of a YAML document, each counted as often as aliases (*name) repeat it
+_LARGEST_YAML = 1 << 20  # bytes
+_SHOWN = 100  # characters of a wrong value in a message
+WHOLE_NUMBERS = range(-(2**63), 2**64)
+"""What fits in 64 bits, with or without a sign: what torch, numpy and a float take without overflow."""
+
+
+class _TooLargeError(ValueError):
+    """A whole number of more than 64 bits."""
 
 
 def load_json(text: str | bytes) -> Any:
-    """The value of one JSON document; ValueError for bad syntax, NaN, Infinity, overflow and duplicate keys."""
+    """The value of one JSON document.
+
+    ValueError for bad syntax, NaN, Infinity, numbers that overflow (whole ones: 64 bits), duplicate keys, deep nesting.
+    """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
+        )
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg} at character {error.pos})") from None
     except RecursionError:
         raise ValueError("not usable JSON (nested too deeply)") from None
+    if _may_be_deep(text) and _depth_exceeds(value, _DEEPEST):
+        raise ValueError(f"not usable JSON (nested too deeply: more than {_DEEPEST} levels)")
+    return value
 
 
 def load_yaml(text: str) -> Any:
-    """The value of one YAML document, by YAML 1.2's rules for numbers and booleans; ValueError when malformed."""
+    """The value of one YAML document, by YAML 1.2's rules for numbers and booleans; ValueError when malformed.
+
+    Also for whole numbers beyond 64 bits, nesting, size and repetition (aliases) beyond what settings have.
+    """
+    if len(text) > _LARGEST_YAML:
+        raise ValueError(f"not usable YAML ({len(text):,} characters; {_LARGEST_YAML:,} are the most)")
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise ValueError(f"not valid YAML ({' '.join(str(error).split())})") from None
+        raise ValueError(f"not valid YAML ({short(' '.join(str(error).split()), 400)})") from None
+    except _TooLargeError as error:
+        raise ValueError(f"not usable YAML ({error})") from None
+    except Exception as error:  # what PyYAML's constructors raise, of all sorts, for `!!bool x`
+        raise ValueError(f"not valid YAML (a value is not what its tag says: {short(str(error), 400)})") from None
+
+
+def read_yaml(path: Path) -> Any:
+    """`load_yaml` of a UTF-8 file, of which no more is read than settings can have. OSError, ValueError."""
+    with path.open("rb") as file:
+        content = file.read(_LARGEST_YAML + 1)
+    if len(content) > _LARGEST_YAML:
+        raise ValueError(f"not usable YAML (more than {_LARGEST_YAML:,} bytes)")
+    return load_yaml(content.decode("utf-8"))
 
 
 def dump_yaml(values: dict[str, Any]) -> str:
@@ -39,13 +80,20 @@ def dump_yaml(values: dict[str, Any]) -> str:
     return text
 
 
+def short(text: str, most: int = _SHOWN) -> str:
+    """``text`` for a message: no longer than ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} appears twice")
+        raise ValueError(f"key {_twice(key for key, _ in pairs)!r} appears twice")
     return unique
+
+
+def _twice(keys: Iterable[str]) -> str:
+    return next(key for key, count in Counter(keys).items() if count > 1)
 
 
 def _refuse_constant(name: str) -> None:
@@ -55,23 +103,76 @@ def _refuse_constant(name: str) -> None:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is too large for a float")
+        raise ValueError(f"{short(text)} is too large for a float")
     return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or int(text) not in WHOLE_NUMBERS:  # 20: the sign and 19 digits, or 20 of an unsigned one
+        raise _TooLargeError(f"{short(text)} is too large for a whole number of 64 bits")
+    return int(text)
+
+
+def _may_be_deep(text: str | bytes) -> bool:
+    opened = (text.count(b"[") + text.count(b"{")) if isinstance(text, bytes) else (text.count("[") + text.count("{"))
+    return opened > _DEEPEST
+
+
+def _depth_exceeds(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most + 1):
+        inner = [item for item in level if isinstance(item, dict | list)]
+        if not inner:
+            return False
+        level = [child for item in inner for child in (item.values() if isinstance(item, dict) else item)]
+    return True
 
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012 - replaces YAML 1.1's; filled just below
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = self._values = 0
+        self._sizes: dict[int, int] = {}  # values below a node that is whole, by the node's id
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """The next node; an alias counts as all that it stands for."""
+        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        self._values, self._depth = self._values + 1, self._depth + 1
+        if self._depth > _DEEPEST:
+            raise yaml.composer.ComposerError(None, None, f"more than {_DEEPEST} levels", event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias:
+            if id(node) not in self._sizes:
+                raise yaml.composer.ComposerError(None, None, "an alias of what it lies in", event.start_mark)
+            self._values += self._sizes[id(node)]
+        if self._values > _MOST_VALUES:
+            raise yaml.composer.ComposerError(None, None, f"more than {_MOST_VALUES:,} values", event.start_mark)
+        if not is_alias:
+            self._sizes[id(node)] = self._values - before
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for (key, _), name in zip(node.value, keys, strict=True):
-            if keys.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} appears twice", key.start_mark)
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys):
+            name = _twice(keys)
+            mark = next(key.start_mark for key, _ in node.value if key.value == name)
+            raise yaml.constructor.ConstructorError(None, None, f"key {name!r} appears twice", mark)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        text = self.construct_scalar(node)
+        return _whole(text.removeprefix("+"))
 
 
 class _Dumper(yaml.SafeDumper):
-    pass  # keeps YAML 1.1's resolvers, so that text such as "no" is quoted
+    """Keeps YAML 1.1's resolvers, so that text such as "no" is quoted; writes a value again instead of an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 _NUMBER_START = list("-+.0123456789")
@@ -81,4 +182,5 @@ _Loader.add_implicit_resolver(
 )
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]*)$"), _NUMBER_START)
 _Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _NUMBER_START)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _NUMBER_START)

@@ -32,8 +32,9 @@ from fsdp_lab.early import checked
 from fsdp_lab.evaluate import Evaluation, summed_loss
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
+from fsdp_lab.models.tokenizers import check_ids
 from fsdp_lab.settings import Config, Settings, setting
-from fsdp_lab.strict import load_yaml
+from fsdp_lab.strict import read_yaml
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 PROGRAM = "fsdp_lab.validate"
@@ -64,6 +65,7 @@ def validate(config: ValidateConfig) -> Evaluation:
     model = CausalLM(load_pretrained(folder, config.validate.trust_pickle)).eval()
     check_data(config.data)
     tokenizer, cache, fraction = load_tokenizer(folder), cache_dir(config.data.cache_dir), config.data.val_fraction
+    check_ids([tokenizer.vocab_size - 1], model.hf.config.vocab_size, "model_dir")
     length = config.data.max_length or min(512, int(model.hf.config.max_position_embeddings))
     dataset: TokenDataset | JoinedDataset
     if config.data.data_mix:
@@ -85,7 +87,12 @@ def of_the_run(config: ValidateConfig, argv: list[str]) -> ValidateConfig:
     settings = folder.parent / "config.yaml"
     if not settings.is_file():
         return config
-    saved = load_yaml(settings.read_text(encoding="utf-8"))
+    try:
+        saved = read_yaml(settings)
+    except ValueError as error:
+        raise ValueError(f"model_dir: {settings}, of the run that saved the model: {error}") from None
+    if not isinstance(saved, dict):
+        raise ValueError(f"model_dir: {settings}, of the run that saved the model: holds no settings")
     given = given_by(ValidateConfig, argv, PROGRAM).keys()
     text = () if given & {"data_path", "data_mix"} else ("data_path", "data_mix")
     names = (*text, *({"max_length", "val_fraction"} - given))

@@ -28,7 +28,7 @@ from experiments.sweeps.trainers import CORPORA_FOLDER, LANGUAGE_MODEL, TRAINERS
 from experiments.sweeps.words import RecipeError, checked_settings, unknown
 from fsdp_lab.cli import given_by
 from fsdp_lab.data.corpora import CORPORA
-from fsdp_lab.strict import load_yaml
+from fsdp_lab.strict import read_yaml
 
 KEYS = (
     *("name", "about", "include", "trainer", "corpus", "common", "models", "targets", "arms", "seeds"),
@@ -112,7 +112,7 @@ def _included(path: Path) -> dict[Any, Any]:
 
 def _load(path: Path) -> dict[Any, Any]:
     try:
-        loaded = load_yaml(path.read_text(encoding="utf-8"))
+        loaded = read_yaml(path)
     except OSError as error:
         raise RecipeError(path, [f"cannot be read ({error.strerror})"]) from None
     except ValueError as error:  # malformed YAML, or not UTF-8

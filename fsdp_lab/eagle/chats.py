@@ -18,6 +18,7 @@ from fsdp_lab.eagle.config import EagleConfig
 from fsdp_lab.eagle.data import Batch, Example, collate, load_chat_tokenizer, load_examples, vocabulary_of
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.vocabulary import Vocabulary
+from fsdp_lab.models.tokenizers import check_ids
 from fsdp_lab.run import Run
 
 _STEPS = 1000  # where neither max_steps nor num_epochs is given
@@ -116,6 +117,7 @@ def open_chats(config: EagleConfig, target: Target, run: Run) -> Chats:
     eagle, ranks = config.eagle, run.ranks
     tokenizer = load_chat_tokenizer(Path(str(eagle.target_dir)))
     found = load_examples(Path(str(eagle.data_path)), tokenizer, min(eagle.max_length, target.max_positions))
+    check_ids(found.largest_ids(), target.vocab_size, "target_dir")
     path = Path(config.run.output_dir) / "vocabulary.safetensors"
     is_known = ranks.broadcast(path.exists())
     if eagle.draft_dir:

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer
 
 from fsdp_lab.eagle.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.eagle.vocabulary import Vocabulary, count_tokens, most_frequent
 from fsdp_lab.flags import program
+from fsdp_lab.models.config_json import read_config_json
+from fsdp_lab.models.tokenizers import check_ids, read_tokenizer
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 GREEN, PLAIN = "\033[32m", "\033[0m"
@@ -70,13 +71,14 @@ class Examples:
         """The assistant's tokens, example by example."""
         return (example.tokens[example.said] for example in self.examples)
 
+    def largest_ids(self) -> Iterator[int]:
+        """Each example's largest token."""
+        return (int(example.tokens.max()) for example in self.examples)
+
 
 def load_chat_tokenizer(folder: Path) -> Any:
     """The tokenizer of a Hugging Face folder; ValueError when there is none, or it has no chat template."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"target_dir: {folder} has no usable tokenizer: {error}") from None
+    tokenizer = read_tokenizer(folder, "target_dir")
     if tokenizer.chat_template is None:
         raise ValueError(f"target_dir: the tokenizer of {folder} has no chat template: add chat_template.jinja to it")
     if not tokenizer.is_fast:
@@ -216,7 +218,10 @@ def _scan(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.target_dir)
     tokenizer = load_chat_tokenizer(folder)
     found = load_examples(Path(arguments.file), tokenizer, arguments.max_length)
-    size = AutoConfig.from_pretrained(folder, local_files_only=True).vocab_size
+    size = read_config_json(folder, "target_dir").get("vocab_size")
+    if size is None:
+        raise ValueError(f"target_dir: {folder / 'config.json'} names no vocab_size")
+    check_ids(found.largest_ids(), size, "target_dir")
     vocabulary, covered = vocabulary_of(found, tokenizer, size, arguments.draft_vocab_size)
     vocabulary.save(Path(arguments.out))
     _summary(found)

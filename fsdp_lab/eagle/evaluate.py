@@ -23,6 +23,7 @@ from fsdp_lab.eagle.speed import measure_speed, speed_table
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.training import EagleTrainingModel
 from fsdp_lab.early import checked
+from fsdp_lab.models.tokenizers import check_ids
 from fsdp_lab.settings import Config, Settings, setting
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -167,6 +168,7 @@ def main(argv: list[str]) -> int:
         tokenizer = load_chat_tokenizer(Path(settings.target_dir))
         path = Path(settings.data_path)
         found = load_examples(path, tokenizer, min(settings.max_length, target.max_positions))
+        check_ids(found.largest_ids(), target.vocab_size, "target_dir")
         table = positions(model, found.examples[: settings.conversations], settings.batch_size)
         print(report(table), flush=True)
         prompts = first_prompts(path, tokenizer, settings.prompts, target.max_positions - settings.max_new_tokens)

@@ -22,6 +22,7 @@ from jinja2 import TemplateError
 from transformers import GenerationConfig
 
 from fsdp_lab.eagle.conversations import Conversation, Skipped, read_conversations
+from fsdp_lab.models.tokenizers import check_ids
 from fsdp_lab.strict import load_json
 
 _FROM = {"user": "human", "assistant": "gpt", "system": "system"}
@@ -105,6 +106,7 @@ class Regeneration:
             return 0
         encoded = self._tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
         width = encoded["input_ids"].shape[1]
+        check_ids(encoded["input_ids"].flatten().tolist(), self._hf.config.vocab_size, "target_dir")
         inputs = {name: encoded[name].to(self._hf.device) for name in ("input_ids", "attention_mask")}
         made = self._hf.generate(**inputs)[:, width:].tolist()
         count = 0

@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
+
+from fsdp_lab.models.config_json import brings_code, read_config_json
+from fsdp_lab.models.families import logits_divisor
+from fsdp_lab.models.folder import SavedWeights
 
 transformers_logging.disable_progress_bar()
 
@@ -33,7 +37,7 @@ class Seen(NamedTuple):
 
 
 class Target(nn.Module):
-    """A causal LM whose decoder blocks are tapped. Llama, Qwen2, Qwen3, Granite (which MiniCPM4 is, renamed) and GPT-2
+    """A causal LM whose decoder blocks are tapped. Llama, Qwen2, Qwen3, MiniCPM and GPT-2
     are tested; any other of transformers with one list of blocks and a head without bias should do.
 
     ``layers``: which blocks' inputs are the features; none: `default_layers`. Parameters are frozen.
@@ -56,17 +60,26 @@ class Target(nn.Module):
             if getattr(self.hf.config, name, None) not in (None, 1.0):
                 raise ValueError(f"target: {name}: logits that are not the head's product alone are not supported")
         # MiniCPM and Granite divide their logits; folded into the rows that are multiplied with the head
-        self._last_scale = 1.0 / float(getattr(self.hf.config, "logits_scaling", 1.0))
+        self._last_scale = 1.0 / logits_divisor(self.hf.config)
 
     @classmethod
     def from_folder(cls, folder: Path, dtype: torch.dtype, layers: tuple[int, ...] | None = None) -> Target:
         """A target from a local Hugging Face folder; ValueError says what is wrong with the folder."""
-        if not (folder / "config.json").is_file():
-            raise ValueError(f"target_dir: {folder} holds no config.json: not a saved Hugging Face model")
+        settings = read_config_json(folder, "target_dir")
+        model_type = settings.get("model_type")
+        if brings_code(settings) and model_type not in CONFIG_MAPPING:
+            raise ValueError(
+                f"target_dir: {folder} is a {model_type!r}, which only the code that comes with the folder (auto_map) "
+                "knows; such code is never run"
+            )
+        _check_room(folder)
         try:
-            hf = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise ValueError(f"target_dir: {folder} cannot be loaded as a causal language model: {error}") from None
+            hf = AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+            )
+        except Exception as error:  # a stranger's file: transformers' checks of it raise all sorts
+            what = " ".join(str(error).split())
+            raise ValueError(f"target_dir: {folder} cannot be loaded as a causal language model: {what}") from None
         return cls(hf, layers)
 
     def train(self, mode: bool = True) -> Target:
@@ -112,6 +125,22 @@ class Target(nn.Module):
     def logits(self, last: Tensor) -> Tensor:
         """``[..., V]`` of ``last`` ``[..., h]``."""
         return F.linear(last, self.head)
+
+
+def _check_room(folder: Path) -> None:
+    """ValueError where the configuration wants more parameters than the files hold: transformers would invent them."""
+    saved = SavedWeights(folder, key="target_dir")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        saved.check_blocks(config)
+        with torch.device("meta"):  # no memory
+            sketch = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:  # as below
+        what = " ".join(str(error).split())
+        raise ValueError(f"target_dir: no model can be built from {folder / 'config.json'}: {what}") from None
+    wanted, found = sum(p.numel() for p in sketch.parameters()), saved.num_elements()
+    if wanted > found and not hasattr(config, "quantization_config"):
+        raise ValueError(f"target_dir: {folder}: config.json wants {wanted:,} parameters, the files hold {found:,}")
 
 
 def _blocks(hf: Any) -> nn.ModuleList:

@@ -41,7 +41,11 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int)
     param_dtype = _param_dtype(config, ranks)
     hf_config._attn_implementation = _attention(config.model.attention, ranks.device, param_dtype)
     saved = SavedWeights(Path(name), config.model.trust_pickle) if config.model.model_dir is not None else None
+    if saved is not None:
+        saved.check_blocks(hf_config)
     sketch = _sketch(hf_config, config.model)
+    if saved is not None:
+        saved.check(sketch.model)  # while nothing has memory yet
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
     module = CausalLM(sketch.model)
     _prepare_blocks(sketch.model, config.model)
@@ -68,7 +72,9 @@ def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel
     """The whole float32 model of a local Hugging Face folder, on the CPU; ValueError says what is wrong with it."""
     config = read_config(folder)
     saved = SavedWeights(folder, trust_pickle)
-    sketch = Sketch.of(config)
+    saved.check_blocks(config)
+    sketch = _of_stranger(config, folder)
+    saved.check(sketch.model)
     sketch.allocate(sketch.model, torch.device("cpu"))
     saved.copy_to(sketch.model)
     return sketch.model
@@ -103,12 +109,21 @@ def _attention(name: str, device: torch.device, param_dtype: str) -> str:
 
 
 def _sketch(hf_config: PreTrainedConfig, config: ModelConfig) -> Sketch:
+    if config.model_dir is not None and config.attention not in ("flash", "flex"):
+        return _of_stranger(hf_config, Path(config.model_dir))
     try:
         return Sketch.of(hf_config)
     except (ImportError, ValueError) as error:  # a package is missing, or sizes do not fit each other
-        is_own = config.attention in ("flash", "flex")
-        what = f"attention: {config.attention} is not available" if is_own else f"model_dir: {config.model_dir}"
+        what = f"attention: {config.attention} is not available"
         raise ValueError(f"{what}: {' '.join(str(error).split())}") from None
+
+
+def _of_stranger(hf_config: PreTrainedConfig, folder: Path) -> Sketch:
+    try:
+        return Sketch.of(hf_config)
+    except Exception as error:  # sizes that do not fit each other, unknown names: transformers raises all sorts
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"model_dir: no model can be built from {folder / 'config.json'}: {what}") from None
 
 
 def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:

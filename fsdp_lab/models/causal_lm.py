@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.models.families import logits_divisor
 from fsdp_lab.models.linear_loss import LinearCrossEntropy
 
 IGNORED = -100  # F.cross_entropy's own "no target here"
@@ -18,6 +19,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.hf = hf
         self.loss = LinearCrossEntropy(IGNORED)
+        self._divisor = logits_divisor(hf.config)
 
     def forward(self, tokens: Tensor, weight: Tensor | None = None) -> Tensor:
         """Summed negative log-likelihood (nats, float32 scalar) of tokens 2 to T of each row.
@@ -29,5 +31,7 @@ class CausalLM(nn.Module):
         if weight is not None:
             targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
         hidden = self.hf.base_model(tokens, use_cache=False).last_hidden_state
+        if self._divisor != 1.0:
+            hidden = hidden / self._divisor
         head = self.hf.get_output_embeddings().weight
         return self.loss(hidden.flatten(0, 1), head, targets.flatten())

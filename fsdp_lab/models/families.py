@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,9 @@ from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+
+from fsdp_lab.models.config_json import brings_code, read_config_json
+from fsdp_lab.models.minicpm import MiniCPMConfig, MiniCPMForCausalLM
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ FAMILIES = {  # by the "model_type" of a config.json
     "qwen2": Family(Qwen2Config, Qwen2ForCausalLM, "model.layers"),
     "qwen3": Family(Qwen3Config, Qwen3ForCausalLM, "model.layers"),
     "llama": Family(LlamaConfig, LlamaForCausalLM, "model.layers"),
+    "minicpm": Family(MiniCPMConfig, MiniCPMForCausalLM, "model.layers"),
 }
 
 
@@ -66,14 +69,21 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
     Code that a folder brings along (``auto_map``) is never looked at: the architectures are transformers' own.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(f"model_dir: {folder} holds no config.json: not a saved Hugging Face model")
+    saved = read_config_json(folder, "model_dir")
+    path, name = folder / "config.json", saved.get("model_type")
+    if name not in FAMILIES:
+        code = "; the code that comes with the folder (auto_map) is never run" if brings_code(saved) else ""
+        known = ", ".join(FAMILIES)
+        raise ValueError(f"model_dir: {path} cannot be used: its architecture is {name!r}; known: {known}{code}")
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        name = saved.get("model_type")
-        if name not in FAMILIES:
-            raise ValueError(f"its architecture is {name!r}; known: {', '.join(FAMILIES)}")
-        return FAMILIES[name].config.from_pretrained(folder, local_files_only=True, **FAMILIES[name].no_dropout)
+        found = FAMILIES[name].config.from_pretrained(folder, local_files_only=True, **FAMILIES[name].no_dropout)
     except Exception as error:  # a stranger's file: transformers' checks of it raise all sorts
         raise ValueError(f"model_dir: {path} cannot be used: {' '.join(str(error).split())}") from None
+    if hasattr(found, "auto_map"):
+        del found.auto_map  # names code that is not copied with the weights
+    return found
+
+
+def logits_divisor(config: PreTrainedConfig) -> float:
+    """What the head's product is divided by: 1 but for MiniCPM and Granite."""
+    return float(getattr(config, "logits_scaling", 1.0))

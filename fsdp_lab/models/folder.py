@@ -7,6 +7,7 @@ A folder comes from a stranger. Its weights are read from safetensors, which can
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 from collections.abc import Mapping
@@ -19,10 +20,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.families import family_of
 from fsdp_lab.models.sharding import held
+from fsdp_lab.strict import load_json
 
 FILE_BYTES = 5_000_000_000
 _NOT_WEIGHTS = (r"\.attn\.(masked_)?bias$", r"rotary_emb\.inv_freq$")  # masks and tables that older versions saved
@@ -31,8 +34,9 @@ _NOT_WEIGHTS = (r"\.attn\.(masked_)?bias$", r"rotary_emb\.inv_freq$")  # masks a
 class SavedWeights:
     """The tensors of a folder by name; only what is asked for is read. Raises ValueError naming what is wrong."""
 
-    def __init__(self, folder: Path, trust_pickle: bool = False) -> None:
-        self.folder, self._trust_pickle = folder, trust_pickle
+    def __init__(self, folder: Path, trust_pickle: bool = False, key: str = "model_dir") -> None:
+        """``key``: the flag that named the folder, for messages; only model_dir's pickles can be trusted."""
+        self.folder, self._trust_pickle, self._key = folder, trust_pickle, key
         self._files = {path.name: self._open(path) for path in self._paths()}
         self._file_of = {name: file for file, tensors in self._files.items() for name in tensors.keys()}  # noqa: SIM118 - safe_open is no dict
 
@@ -41,12 +45,29 @@ class SavedWeights:
 
         ValueError when a tensor is missing, has another shape, or is one that the model does not have.
         """
+        source = self.check(model)
         parameters = dict(model.named_parameters())
-        source = {self._in_model(name, model): name for name in self._file_of}
-        self._check(model, parameters, source)
         for name, parameter in parameters.items():
             local, rows = held(parameter)
             local.copy_(self._slice(source[name])[rows])
+
+    def check(self, model: PreTrainedModel) -> dict[str, str]:
+        """Which tensor is which parameter of ``model``, which may be on the meta device. ValueError as above."""
+        source = {self._in_model(name, model): name for name in self._file_of}
+        self._check(model, dict(model.named_parameters()), source)
+        return source
+
+    def check_blocks(self, config: PreTrainedConfig) -> None:
+        """ValueError where ``config`` has more blocks than there are tensors: building those takes minutes."""
+        if config.num_hidden_layers > len(self._file_of):
+            raise ValueError(
+                f"{self._key}: {self.folder}: config.json says {config.num_hidden_layers:,} blocks, "
+                f"the files hold {len(self._file_of):,} tensors"
+            )
+
+    def num_elements(self) -> int:
+        """Numbers in all tensors."""
+        return sum(math.prod(self._shape(name)) for name in self._file_of)
 
     def _paths(self) -> list[Path]:
         kinds = [("model.safetensors", "model.safetensors.index.json")]
@@ -58,30 +79,30 @@ class SavedWeights:
                 return [self.folder / single]
         if any(self.folder.glob("pytorch_model*.bin")):
             raise ValueError(
-                f"model_dir: {self.folder} holds its weights as pickles, which can run code; convert them to "
-                "safetensors, or give --trust_pickle if you trust whoever made them"
+                f"{self._key}: {self.folder} holds its weights as pickles, which can run code; convert them to "
+                f"safetensors{self._advice('them')}"
             )
-        raise ValueError(f"model_dir: {self.folder} holds no model.safetensors")
+        raise ValueError(f"{self._key}: {self.folder} holds no model.safetensors")
 
     def _listed(self, index: Path) -> list[Path]:
         try:
-            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            files = sorted(set(load_json(index.read_bytes())["weight_map"].values()))
             strange = [file for file in files if Path(file).name != file]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"model_dir: {index} is no index of weights: {error}") from None
+            raise ValueError(f"{self._key}: {index} is no index of weights: {error}") from None
         if strange:
-            raise ValueError(f"model_dir: {index} names {strange[0]!r}, which is not a file of its folder")
+            raise ValueError(f"{self._key}: {index} names {strange[0]!r}, which is not a file of its folder")
         return [self.folder / file for file in files]
 
     def _open(self, path: Path) -> Any:
         try:
             return safe_open(path, framework="pt") if path.suffix == ".safetensors" else self._open_pickle(path)
         except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-            raise ValueError(f"model_dir: {path} cannot be read: {error}") from None
+            raise ValueError(f"{self._key}: {path} cannot be read: {error}") from None
 
     def _open_pickle(self, path: Path) -> dict[str, Tensor]:
         if not self._trust_pickle:
-            raise ValueError("a pickle; give --trust_pickle if you trust whoever made it")
+            raise ValueError(f"a pickle{self._advice('it')}")
         try:
             found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except pickle.UnpicklingError:  # whose text advises to read it in the way that runs code
@@ -89,6 +110,9 @@ class SavedWeights:
         if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
             raise ValueError("it holds something else than tensors by name")
         return found
+
+    def _advice(self, what: str) -> str:
+        return f", or give --trust_pickle if you trust whoever made {what}" if self._key == "model_dir" else ""
 
     def _slice(self, name: str) -> Any:
         """Something that gives the tensor's rows when indexed, and reads no others."""
@@ -122,7 +146,7 @@ class SavedWeights:
         ]
         if complaints:
             more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
-            raise ValueError(f"model_dir: {self.folder}: {complaints[0]}{more}")
+            raise ValueError(f"{self._key}: {self.folder}: {complaints[0]}{more}")
 
 
 def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:

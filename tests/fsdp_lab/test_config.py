@@ -1,5 +1,6 @@
 """Laws of the settings: every flag, file key and field is the same thing, and every mistake is named, together."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -287,3 +288,67 @@ def test_settings_load_without_torch() -> None:
 def test_strict_yaml_and_json_read_back_what_was_written(value: Any) -> None:
     assert strict.load_yaml(strict.dump_yaml({"x": value})) == {"x": value}
     assert strict.load_json(json.dumps(value)) == value
+
+
+ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{after}: &{after} [{', '.join(['*' + before] * 10)}]\n" for before, after in itertools.pairwise("abcdefghijk")
+)
+HOSTILE_YAML = [
+    (ALIAS_BOMB, "more than 10,000 values"),
+    ("x: &a [*a]", "an alias of what it lies in"),
+    ("x: " + "[" * 3000, "more than 100 levels"),
+    ("- " * 3000 + "x", "more than 100 levels"),
+    ("!!bool x", "not what its tag says"),
+    ("x: !!timestamp x", "not what its tag says"),
+    ("x: !!python/object/apply:os.system ['true']", "not valid YAML"),
+    ("x: " + "9" * 400, "too large for a whole number of 64 bits"),
+    ("x: " + "9" * 5000, "too large for a whole number of 64 bits"),
+    ("x: 1\n" * 2, "'x' appears twice"),
+    ("[1]: 2", "unhashable key"),
+    ("x" * (1 << 21), "2,097,152 characters"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), HOSTILE_YAML)
+def test_hostile_yaml_is_one_message(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        strict.load_yaml(text)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 101 + "]" * 101, "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": ' + "9" * 400 + "}", "too large for a whole number of 64 bits"),
+        ("-" + "9" * 5000, "too large for a whole number of 64 bits"),
+        (str(2**64), "too large"),
+        (
+            "{" + ",".join(f'"{i}": 0' for i in range(200_000)) + ', "199999": 1}',
+            "'199999' appears twice",
+        ),  # no n squared
+    ],
+)
+def test_hostile_json_is_one_message(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        strict.load_json(text)
+    assert len(str(caught.value)) < 300
+
+
+def test_aliases_and_numbers_of_64_bits_are_taken() -> None:
+    assert strict.load_yaml("x: &a {b: 1}\ny: *a\nz: [*a, *a]") == {"x": {"b": 1}, "y": {"b": 1}, "z": [{"b": 1}] * 2}
+    shared = {"b": [1]}
+    assert strict.load_yaml(strict.dump_yaml({"x": shared, "y": shared})) == {"x": shared, "y": shared}
+    for number in (2**64 - 1, -(2**63)):
+        assert strict.load_json(str(number)) == strict.load_yaml(str(number)) == number
+
+
+@pytest.mark.parametrize("digits", [30, 299, 301, 400, 5000])
+@pytest.mark.parametrize("name", ["seed", "batch_size", "val_fraction"])
+def test_numbers_of_many_digits_are_refused_wherever_they_come_from(tmp_path: Path, name: str, digits: int) -> None:
+    assert f"--{name}" in complaints(f"--{name}", "9" * digits)
+    assert "64 bits" in complaints("--config", file_with(tmp_path, f"{name}: {'9' * digits}"))
+    assert "64 bits" in complaints("--comm_config_json", f'{{"a": {"9" * digits}}}')
+    with pytest.raises(ConfigError, match=name):
+        TrainConfig.of(**{name: 10 ** min(digits, 4000)})

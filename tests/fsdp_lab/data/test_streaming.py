@@ -312,6 +312,15 @@ def test_the_digest_is_the_same_for_every_split_and_another_for_another_order(
     assert other.part(5) is None
 
 
+@pytest.mark.parametrize(
+    "mix",
+    [{"a": 1e308, "b": 1e308}, {"a": 10**400, "b": 1}, {"a": 1.0, "b": 5e-324}, {"a": float("inf")}, {"a": True}],
+)
+def test_weights_that_no_float_can_share_are_refused(mix: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"data_mix: the weight of '[ab]'"):
+        shares(mix)
+
+
 def test_shares_do_not_depend_on_how_the_mix_is_written() -> None:
     assert shares({"b": 40, "a": 10}) == shares({"a": 0.1, "b": 0.4}) == {"a": 0.2, "b": 0.8}
     assert list(shares({"b": 1, "a": 1})) == ["a", "b"]

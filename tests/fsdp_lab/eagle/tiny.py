@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import GPT2Config, GraniteConfig, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
+from transformers import GPT2Config, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
-from transformers.models.granite.modeling_granite import GraniteForCausalLM
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
@@ -17,6 +16,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 from fsdp_lab.eagle.draft import Draft
 from fsdp_lab.eagle.target import Target
 from fsdp_lab.eagle.vocabulary import Vocabulary
+from fsdp_lab.models.minicpm import MiniCPMConfig, MiniCPMForCausalLM
 
 VOCABULARY, DRAFT_VOCABULARY, CONTEXT, HIDDEN = 61, 40, 64, 32
 _SHAPE = {
@@ -29,13 +29,7 @@ _SHAPE = {
     "max_position_embeddings": CONTEXT,
     "initializer_range": 0.3,
 }
-# MiniCPM4's own arithmetic under Granite's names: scale_emb 12, scale_depth 1.4 / sqrt(layers), dim_model_base 256
-_MINICPM = {
-    "embedding_multiplier": 12.0,
-    "residual_multiplier": 1.4 / 7**0.5,
-    "logits_scaling": 6.0,
-    "attention_multiplier": 8**-0.5,
-}
+_MINICPM = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": HIDDEN / 6, "tie_word_embeddings": False}
 _GPT2 = {
     "n_embd": HIDDEN,
     "n_layer": 7,
@@ -62,7 +56,7 @@ def tiny_target(family: str, dtype: torch.dtype = torch.float64, seed: int = 0, 
         case "qwen3":
             hf = Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=12))
         case "minicpm4":
-            hf = GraniteForCausalLM(GraniteConfig(**shape, **_MINICPM))
+            hf = MiniCPMForCausalLM(MiniCPMConfig(**{**shape, **_MINICPM}))
         case "gpt2":
             hf = GPT2LMHeadModel(GPT2Config(**_GPT2, initializer_range=0.3))
         case _:

@@ -1,0 +1,41 @@
+"""The tokenizer of a model folder as transformers reads it, with its chat template; never by the folder's code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+import fsdp_lab.models.families  # noqa: F401 - MiniCPM's configuration, which transformers looks for first
+from fsdp_lab.models.config_json import brings_code
+from fsdp_lab.strict import load_json
+
+
+def read_tokenizer(folder: Path, key: str) -> Any:
+    """transformers' tokenizer of ``folder``; ``key`` is the flag that named it. ValueError when there is none.
+
+    Also where only Python that comes with the folder (``auto_map``) could read it: such code is never run.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a stranger's files: transformers' and tokenizers' readers raise all sorts
+        what = " ".join(str(error).split())
+        if _wants_code(folder):
+            what = "only the code that comes with the folder (auto_map) reads it, and such code is never run"
+        raise ValueError(f"{key}: {folder} has no usable tokenizer: {what}") from None
+
+
+def check_ids(ids: Iterable[int], vocab_size: int, key: str) -> None:
+    """ValueError when one of ``ids`` is none of the ``vocab_size`` tokens that the model of the flag ``key`` embeds."""
+    largest = max(ids, default=0)
+    if largest >= vocab_size:
+        raise ValueError(f"{key}: the tokenizer gives token {largest:,}, the model has {vocab_size:,} of them")
+
+
+def _wants_code(folder: Path) -> bool:
+    try:
+        return brings_code(load_json((folder / "tokenizer_config.json").read_bytes()))
+    except (OSError, ValueError, AttributeError):
+        return False
