@@ -1,5 +1,6 @@
 """The SHA-256 of big files, remembered: nobody wants to hash 500 MB again at every start."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -35,15 +36,21 @@ def remembered_sha256(path: Path, cache_dir: Path, say: Callable[[str], None]) -
     """
     key, identity = str(path.resolve()), file_identity(path)
     known = _read(cache_dir).get(key)
-    if known and known["identity"] == identity:
+    if isinstance(known, dict) and known.get("identity") == identity and "sha256" in known:
         say(f"{path}: unchanged since it was hashed (same size, time and inode), content not read again")
         return str(known["sha256"])
     sha256 = file_sha256(path)
     if file_identity(path) != identity:
         raise DataError(f"{path} changed while it was being read; start again when it is complete")
     if time.time() - identity[1] / 1e9 > _SETTLED_SECONDS:
-        _remember(cache_dir, key, {"identity": identity, "sha256": sha256})
+        with contextlib.suppress(OSError):  # a cache that others may only read: hashed again the next time
+            _remember(cache_dir, key, {"identity": identity, "sha256": sha256})
     return sha256
+
+
+def has_memory(cache_dir: Path) -> bool:
+    """Whether hashes are remembered in `cache_dir` already."""
+    return (cache_dir / _MEMORY).is_file()
 
 
 def _read(cache_dir: Path) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def open_sources(
 
 
 def _of_folder(folder: Path, tokenizer: TextTokenizer, val_fraction: float) -> TokenizedCorpus:
-    tokens = TokenizedCorpus.open(folder)
+    tokens = TokenizedCorpus.open(folder, vocab_size=tokenizer.vocab_size)
     settings = tokens.meta.settings
     if settings.tokenizer != tokenizer.fingerprint:
         raise DataError(f"data_mix: {folder} holds tokens of another tokenizer than the model's; give the text instead")

@@ -45,7 +45,7 @@ def prepare(
     """
     path = status_path(cache_dir, run_id)
     if not is_builder:
-        return TokenizedCorpus.open(cache_dir / _wait(path, patience_s, check))
+        return TokenizedCorpus.open(cache_dir / _wait(path, patience_s, check), vocab_size=tokenizer.vocab_size)
     try:
         with cache_errors(cache_dir), heartbeat(path):
             corpus = tokenize(

@@ -10,6 +10,7 @@ corpus once "finalized" is true.
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,8 @@ import numpy.typing as npt
 
 from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.files import file_sha256, write_json
+from fsdp_lab.data.fingerprints import has_memory, remembered_sha256
+from fsdp_lab.strict import load_json
 
 FORMAT = 1
 """Raise it whenever the same text would give other bytes: it is part of every cache key."""
@@ -100,9 +103,11 @@ class Meta:
         """The folder's meta.json, None if there is none. Raises DataError if it is damaged."""
         path = folder / _META
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = load_json(path.read_bytes())
             shards = {split: [_shard(entry) for entry in content["shards"][split]] for split in SPLITS}
-            return cls(Settings(**content["settings"]), shards, content["documents"], content["finalized"])
+            found = cls(Settings(**content["settings"]), shards, content["documents"], content["finalized"])
+            _check_meta(found)
+            return found
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -111,22 +116,27 @@ class Meta:
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """A finished token cache: two streams of tokens, each document's followed by <|endoftext|>."""
+    """A finished token cache: two streams of tokens, each document's followed by <|endoftext|>.
+
+    `vocab_size`: of the tokenizer, if known; tokens are compared with it when they are read.
+    """
 
     folder: Path
     meta: Meta
+    vocab_size: int | None = None
 
     @classmethod
-    def open(cls, folder: Path, *, verify: bool = False) -> "TokenizedCorpus":
+    def open(cls, folder: Path, *, verify: bool = False, vocab_size: int | None = None) -> "TokenizedCorpus":
         """Open a finished cache folder. Sizes are always checked, SHA-256 sums if `verify`.
 
-        Raises DataError naming the file that is missing, cut off or changed.
+        Without `verify` a shard's sum is still looked at where the file is not the one that was seen last (its size,
+        time of change or inode differ). Raises DataError naming the file that is missing, cut off or changed.
         """
         meta = Meta.read(folder)
         if meta is None or not meta.finalized:
             raise DataError(f"{folder} holds no finished token cache; tokenise the data first")
-        check_shards(folder, meta, verify=verify)
-        return cls(folder, meta)
+        check_shards(folder, meta, file_sha256 if verify else known_sha256)
+        return cls(folder, meta, vocab_size)
 
     def num_tokens(self, split: SplitName) -> int:
         """Tokens of a split, "train" or "val"."""
@@ -138,8 +148,14 @@ class TokenizedCorpus:
         return [np.memmap(self.folder / shard.file, dtype=dtype, mode="r") for shard in self.meta.shards[split]]
 
 
-def check_shards(folder: Path, meta: Meta, *, verify: bool) -> None:
-    """Compare every shard `meta` lists with the file: size, and SHA-256 if `verify`. Raises DataError naming it."""
+def known_sha256(path: Path) -> str:
+    """SHA-256 of a shard; remembered in the --cache_dir it lies in, and read again only when the file has changed."""
+    cache_dir = path.parent.parent
+    return remembered_sha256(path, cache_dir, _silent) if has_memory(cache_dir) else file_sha256(path)
+
+
+def check_shards(folder: Path, meta: Meta, sha256_of: Callable[[Path], str] | None = None) -> None:
+    """Compare every shard `meta` lists with the file: size, and SHA-256 as told. Raises DataError naming it."""
     for shard in (shard for split in SPLITS for shard in meta.shards[split]):
         path = folder / shard.file
         expected = shard.tokens * meta.settings.numpy_dtype.itemsize
@@ -147,8 +163,30 @@ def check_shards(folder: Path, meta: Meta, *, verify: bool) -> None:
         if found != expected:
             size = "is missing" if found is None else f"has {found:,} bytes instead of {expected:,}"
             raise DataError(f"token shard {path} {size}; delete the folder {folder} and tokenise again")
-        if verify and file_sha256(path) != shard.sha256:
+        if sha256_of is not None and sha256_of(path) != shard.sha256:
             raise DataError(f"token shard {path} has changed (SHA-256 differs); delete {folder} and tokenise again")
+
+
+def _silent(_: str) -> None: ...
+
+
+def _check_meta(meta: Meta) -> None:
+    """ValueError for what would break those who believe it."""
+    settings = meta.settings
+    whole = {"eot_id": settings.eot_id, "shard_tokens": settings.shard_tokens, "documents": meta.documents}
+    for split in SPLITS:
+        for number, shard in enumerate(meta.shards[split]):
+            whole |= {f"tokens of {split} shard {number}": shard.tokens}
+            if not isinstance(shard.file, str) or Path(shard.file).name != shard.file:
+                raise ValueError(f"{shard.file!r} is not the name of a file in it")
+    for name, value in whole.items():
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name} is {value!r}, wants a whole number")
+    if settings.dtype not in ("uint16", "uint32") or settings.shard_tokens < 1:
+        raise ValueError("its settings are not those of a token cache")
+    for split in SPLITS:
+        if any(shard.tokens != settings.shard_tokens for shard in meta.shards[split][:-1]):
+            raise ValueError(f"a {split} shard before the last has not {settings.shard_tokens:,} tokens")
 
 
 def _shard(entry: dict[str, Any]) -> Shard:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fsdp_lab.data.errors import DataError
 from fsdp_lab.data.shards import SplitName, TokenizedCorpus
 
 _CHUNK = 1 << 18
@@ -18,15 +19,25 @@ class TokenStream:
         self.num_tokens = corpus.num_tokens(split)
         self.dtype = settings.numpy_dtype
         self._eot_id, self._shard_tokens = settings.eot_id, settings.shard_tokens
+        self._vocab_size = corpus.vocab_size
+        self._folder, self._files = corpus.folder, [shard.file for shard in corpus.meta.shards[split]]
         self._shards = [np.asarray(shard) for shard in corpus.shards(split)]  # the same maps; slices cost a third
 
     def read_into(self, out: npt.NDArray[Any], start: int) -> None:
-        """Fill the 1-D ``out``, of any integer dtype that holds the ids, with the tokens from ``start`` on."""
+        """Fill the 1-D ``out``, of any integer dtype that holds the ids, with the tokens from ``start`` on.
+
+        Raises DataError naming the shard that holds a token which the tokenizer does not have.
+        """
         assert 0 <= start <= self.num_tokens - len(out), (start, len(out), self.num_tokens)
         number, offset = divmod(start, self._shard_tokens)
         done = 0
         while done < len(out):
             part = self._shards[number][offset : offset + len(out) - done]
+            if self._vocab_size is not None and len(part) and int(part.max()) >= self._vocab_size:
+                raise DataError(
+                    f"token shard {self._folder / self._files[number]} holds token {int(part.max()):,}, the tokenizer "
+                    f"has {self._vocab_size:,}: it was overwritten; delete {self._folder} and tokenise again"
+                )
             out[done : done + len(part)] = part
             done += len(part)
             number, offset = number + 1, 0

@@ -70,7 +70,7 @@ def tokenize(
                 _finish(data_path, tokenizer, folder, settings, report, check)
         if file_identity(data_path) != identity:
             raise DataError(f"{data_path} changed while it was being tokenised; start again when it is complete")
-    return TokenizedCorpus.open(folder)
+    return TokenizedCorpus.open(folder, vocab_size=tokenizer.vocab_size)
 
 
 def _is_finished(folder: Path) -> bool:
@@ -116,7 +116,7 @@ def _finish(
         return
     for leftover in folder.glob(f"*{TEMPORARY}"):
         leftover.unlink()
-    check_shards(folder, meta, verify=False)
+    check_shards(folder, meta)
     reader = _Reader(path, meta)
     writers = {split: ShardWriter(folder, meta, split, lambda: reader.file_bytes) for split in SPLITS}
     if meta.shards["train"]:

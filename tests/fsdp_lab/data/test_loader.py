@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdp_lab.data.errors import DataError
+from fsdp_lab.data.files import file_sha256
 from fsdp_lab.data.loader import (
     Batches,
     Cursor,
@@ -30,7 +31,7 @@ def corpus(folder: Path, num_train: int, num_val: int = 0, shard_tokens: int = 6
             tokens = np.arange(start, min(start + shard_tokens, count)).astype("<u2")
             name = f"{split}-{number:05d}.bin"
             tokens.tofile(folder / name)
-            meta.shards[split].append(Shard(name, len(tokens), "", Position(1)))  # type: ignore[index]
+            meta.shards[split].append(Shard(name, len(tokens), file_sha256(folder / name), Position(1)))  # type: ignore[index]
     meta.write(folder)
     return TokenizedCorpus.open(folder)
 

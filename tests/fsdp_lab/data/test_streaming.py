@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fsdp_lab.corpus import MixedCorpus
 from fsdp_lab.data.errors import DataError
+from fsdp_lab.data.files import file_sha256
 from fsdp_lab.data.mix import MixSource, open_sources, validation_sequences
 from fsdp_lab.data.row_digest import RowDigest, digest_of_all
 from fsdp_lab.data.shards import Meta, Position, Settings, Shard, TokenizedCorpus
@@ -40,8 +41,8 @@ def corpus(folder: Path, lengths: list[int], start: int, shard_tokens: int = 50)
     meta = Meta(Settings(f"text {start}", "", EOT, "uint16", 0.0, shard_tokens), documents=len(lengths), finalized=True)
     for number, first in enumerate(range(0, len(ids), shard_tokens)):
         part = ids[first : first + shard_tokens].astype("<u2")
-        part.tofile(folder / f"{number:05d}.bin")
-        meta.shards["train"].append(Shard(f"{number:05d}.bin", len(part), "", Position(1)))
+        part.tofile(path := folder / f"{number:05d}.bin")
+        meta.shards["train"].append(Shard(path.name, len(part), file_sha256(path), Position(1)))
     meta.write(folder)
     return TokenizedCorpus.open(folder)
 

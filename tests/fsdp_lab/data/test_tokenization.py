@@ -8,12 +8,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fsdp_lab.data.documents import Document
 from fsdp_lab.data.errors import DataError
+from fsdp_lab.data.files import file_sha256
+from fsdp_lab.data.loader import TokenDataset
 from fsdp_lab.data.shards import TokenizedCorpus
 from fsdp_lab.data.tokenization import split_of, tokenize
 from fsdp_lab.data.tokenizer import TextTokenizer, TokenArray
@@ -216,9 +219,10 @@ def test_two_processes_at_once(tokenizer: TextTokenizer, write_array: WriteArray
     assert streams(corpus) == expected_streams(rows(1500), tokenizer)
 
 
+@pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("damage", ["cut", "gone", "flipped", "meta"])
 def test_damaged_shards_are_refused_by_name(
-    tokenizer: TextTokenizer, write_array: WriteArray, tmp_path: Path, damage: str
+    tokenizer: TextTokenizer, write_array: WriteArray, tmp_path: Path, damage: str, verify: bool
 ) -> None:
     folder = run(write_array(rows(30)), tokenizer, tmp_path / "cache").folder
     shard, content = folder / "train-00001.bin", (folder / "train-00001.bin").read_bytes()
@@ -228,13 +232,53 @@ def test_damaged_shards_are_refused_by_name(
         shard.unlink()
     elif damage == "flipped":
         shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        TokenizedCorpus.open(folder)  # only a hash can tell
     else:
         shard = folder / "meta.json"
         shard.write_bytes(shard.read_bytes()[:-20])
     with pytest.raises(DataError, match="delete") as caught:
-        TokenizedCorpus.open(folder, verify=True)
+        TokenizedCorpus.open(folder, verify=verify)
     assert str(shard) in str(caught.value)
+
+
+def test_a_shard_that_changed_unseen_is_refused_when_it_is_read(
+    tokenizer: TextTokenizer, write_array: WriteArray, tmp_path: Path
+) -> None:
+    """A stranger's folder: its sums fit, its tokens do not."""
+    folder = run(write_array(rows(30)), tokenizer, tmp_path / "cache").folder
+    shard, meta = folder / "train-00001.bin", json.loads((folder / "meta.json").read_text())
+    shard.write_bytes(b"\xff" * shard.stat().st_size)
+    entry = next(entry for entry in meta["shards"]["train"] if entry["file"] == shard.name)
+    entry["sha256"] = file_sha256(shard)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    corpus = run(write_array(rows(30)), tokenizer, tmp_path / "cache")
+    dataset = TokenDataset(corpus, "train", 10)
+    with pytest.raises(DataError, match=rf"{shard} holds token 65,535.*delete {folder}"):
+        dataset.rows(np.arange(len(dataset)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shard_tokens": 0}, "not those of a token cache"),
+        ({"shard_tokens": 10**400}, "64 bits"),
+        ({"dtype": "object"}, "not those of a token cache"),
+        ({"eot_id": "end"}, "eot_id is 'end'"),
+        ({"file": "../../secret"}, "not the name of a file"),
+        ({"tokens": -5}, "wants a whole number"),
+        ({"tokens": "many"}, "wants a whole number"),
+        ({"tokens": 5}, "before the last"),
+    ],
+)
+def test_a_meta_file_that_lies_is_refused(
+    tokenizer: TextTokenizer, write_array: WriteArray, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    folder = run(write_array(rows(30)), tokenizer, tmp_path / "cache").folder
+    meta = json.loads((folder / "meta.json").read_text())
+    place = meta["shards"]["train"][0] if change.keys() & {"file", "tokens"} else meta["settings"]
+    place.update(change)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(DataError, match=rf"meta\.json is damaged.*{words}.*delete the folder"):
+        TokenizedCorpus.open(folder)
 
 
 def test_a_damaged_shard_is_refused_when_resuming(
