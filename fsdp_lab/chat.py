@@ -97,7 +97,11 @@ class Answering:
     def tokens(self, prompt: str) -> list[int]:
         """The conversation so far, up to where the model speaks."""
         turns = [{"role": "user", "content": prompt}]
-        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        try:
+            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a stranger's program
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(f"model_dir: the chat template refuses the prompt: {what}") from None
         found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return found
 

@@ -25,6 +25,7 @@ from fsdp_lab.eagle.vocabulary import Vocabulary, count_tokens, most_frequent
 from fsdp_lab.flags import program
 from fsdp_lab.models.config_json import read_config_json
 from fsdp_lab.models.tokenizers import check_ids, read_tokenizer
+from fsdp_lab.strict import short
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 GREEN, PLAIN = "\033[32m", "\033[0m"
@@ -107,8 +108,10 @@ def encode(conversation: Conversation, tokenizer: Any, max_length: int) -> Examp
     """
     try:
         text, spans = rendered(conversation.messages, tokenizer)
-    except TemplateError as error:
-        raise UnusableError(f"the chat template refuses it: {error}") from None
+    except UnusableError:
+        raise
+    except Exception as error:  # a template is a stranger's program, as a conversation is a stranger's text
+        raise refused_by_template(error) from None
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     tokens = torch.tensor(encoded["input_ids"][:max_length], dtype=torch.int64)
     offsets = encoded["offset_mapping"][:max_length]
@@ -116,6 +119,20 @@ def encode(conversation: Conversation, tokenizer: Any, max_length: int) -> Examp
     if not bool((said[1:] & said[:-1]).any()):
         raise UnusableError(f"no answer within {max_length} tokens")
     return Example(conversation.name, tokens, said)
+
+
+def question(messages: list[dict[str, str]], tokenizer: Any) -> str:
+    """The template's text up to where the assistant speaks next. UnusableError when the template refuses it."""
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # as in `encode`
+        raise refused_by_template(error) from None
+
+
+def refused_by_template(error: Exception) -> UnusableError:
+    """What a template said, or stumbled over."""
+    what = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+    return UnusableError(f"the chat template refuses it: {short(' '.join(what.split()))}")
 
 
 def rendered(messages: list[dict[str, str]], tokenizer: Any) -> tuple[str, list[tuple[int, int]]]:
@@ -192,9 +209,14 @@ def coloured(example: Example, tokenizer: Any, colour: bool) -> str:
     for token, said in zip(example.tokens.tolist(), example.said.tolist(), strict=True):
         if said != last:
             pieces.append(on if said else off)
-        pieces.append(tokenizer.decode([token]))
+        pieces.append(_visible(tokenizer.decode([token])))
         last = said
     return "".join(pieces) + (off if last else "")
+
+
+def _visible(text: str) -> str:
+    """``text`` without characters that move a terminal's cursor or change its colours."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _show(arguments: argparse.Namespace) -> None:

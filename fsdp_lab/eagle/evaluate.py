@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fsdp_lab.data.files import write_json
-from fsdp_lab.eagle.conversations import Skipped, read_conversations
-from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples
+from fsdp_lab.eagle.conversations import Skipped, UnusableError, read_conversations
+from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples, question
 from fsdp_lab.eagle.decoding import Sampling
 from fsdp_lab.eagle.export import load_draft
 from fsdp_lab.eagle.speed import measure_speed, speed_table
@@ -96,9 +96,10 @@ def first_prompts(path: Path, tokenizer: Any, count: int, max_length: int) -> li
     found = []
     for conversation in read_conversations(path, Skipped()):
         asked = next(i for i, message in enumerate(conversation.messages) if message["role"] == "user")
-        text = tokenizer.apply_chat_template(
-            conversation.messages[: asked + 1], tokenize=False, add_generation_prompt=True
-        )
+        try:
+            text = question(conversation.messages[: asked + 1], tokenizer)
+        except UnusableError:
+            continue  # counted where the file is read for the table
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(tokens) <= max_length:
             found.append(tokens)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from transformers import GenerationConfig
 
-from fsdp_lab.eagle.conversations import Conversation, Skipped, read_conversations
+from fsdp_lab.eagle.conversations import Conversation, Skipped, UnusableError, read_conversations
+from fsdp_lab.eagle.data import question
 from fsdp_lab.models.tokenizers import check_ids
 from fsdp_lab.strict import load_json
 
@@ -131,9 +131,9 @@ class Regeneration:
             return None
         heard = [*dialogue.said, *rest[: until + 1]]
         try:
-            text: str = self._tokenizer.apply_chat_template(heard, tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            dialogue.ended = f"the chat template refuses it: {error}"
+            text = question(heard, self._tokenizer)
+        except UnusableError as error:
+            dialogue.ended = str(error)
             return None
         room = self._hf.config.max_position_embeddings - self._asking.max_new_tokens
         if len(self._tokenizer(text, add_special_tokens=False)["input_ids"]) > room:

@@ -97,20 +97,81 @@ def test_every_unusable_line_is_named_and_counted(tmp_path: Path) -> None:
     found = load_examples(path, byte_tokenizer(), 100)
     assert [example.name for example in found.examples] == ["first", "line 2"]
     assert list(found.skipped.lines()) == [
-        "2 skipped: unknown role 'robot' (line 7, line 8)",
-        "1 skipped: broken JSON (line 3)",
-        "1 skipped: not a JSON object (line 4)",
-        "1 skipped: no conversations or messages (line 5)",
-        "1 skipped: nothing said by the assistant (line 6)",
-        "1 skipped: user and assistant do not take turns, user first (line 9)",
-        "1 skipped: a turn without text (line 10)",
-        "1 skipped: no answer within 100 tokens (too long)",
+        "2 skipped of chats.jsonl: unknown role 'robot' (line 7, line 8)",
+        "1 skipped of chats.jsonl: broken JSON (line 3)",
+        "1 skipped of chats.jsonl: not a JSON object (line 4)",
+        "1 skipped of chats.jsonl: no conversations or messages (line 5)",
+        "1 skipped of chats.jsonl: nothing said by the assistant (line 6)",
+        "1 skipped of chats.jsonl: user and assistant do not take turns, user first (line 9)",
+        "1 skipped of chats.jsonl: a turn without text (line 10)",
+        "1 skipped of chats.jsonl: no answer within 100 tokens (too long)",
     ]
     path.write_text("{broken\n")
-    with pytest.raises(ValueError, match=r"no usable conversation .*\n1 skipped: broken JSON"):
+    with pytest.raises(ValueError, match=r"no usable conversation .*\n1 skipped of chats.jsonl: broken JSON"):
         load_examples(path, byte_tokenizer(), 100)
     with pytest.raises(ValueError, match="cannot read"):
         list(read_conversations(tmp_path / "none", Skipped()))
+
+
+HOSTILE: dict[str, tuple[str, str]] = {  # a line, and why it is left out
+    "a list as a role": (json.dumps({"conversations": [{"from": ["human"], "value": "x"}]}), "role that is not a text"),
+    "an object as a role": (json.dumps({"messages": [{"role": {}, "content": "x"}]}), "role that is not a text"),
+    "deep nesting": ('{"conversations": ' + "[" * 100_000, "nested too deeply"),
+    "half a surrogate pair": ('{"conversations": [{"from": "human", "value": "\\ud800"}]}', "no Unicode text"),
+    "a long number": ('{"id": ' + "9" * 5000 + "}", "broken JSON"),
+    "a long role": (line([("r" * 9999, "x")]), "unknown role 'rrr"),
+    "a role of control characters": (line([("\x1b[31m", "x")]), r"unknown role '\x1b"),
+    "a long line": ('"' + "x" * (1 << 22) + '"', "more than 4,194,304 characters"),
+    "many turns": (line([("human", "x"), ("gpt", "y")] * 501), "more than 1,000 turns"),
+    "no text": (line([("human", "x"), ("gpt", 7)]), "a turn without text"),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_one_hostile_line_costs_itself_alone(tmp_path: Path, name: str) -> None:
+    hostile, reason = HOSTILE[name]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join([line(TALK, id="before"), hostile, line(TALK, id="after")]))
+    found = load_examples(path, byte_tokenizer(), 100)
+    assert [example.name for example in found.examples] == ["before", "after"]
+    [said] = found.skipped.lines()
+    assert said.startswith("1 skipped of chats.jsonl: ")
+    assert reason in said
+    assert said.endswith("(line 2)")
+    assert len(said) < 200
+    assert said.isprintable()
+
+
+def test_as_many_reasons_as_lines_are_not_all_told(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join([line(TALK), *(line([(f"role {i}", "x")]) for i in range(200))]))
+    said = list(load_examples(path, byte_tokenizer(), 100).skipped.lines())
+    assert len(said) == 51
+    assert said[0].startswith("150 skipped of chats.jsonl: other reasons")
+
+
+@pytest.mark.parametrize("given", [["x"], {"x": 1}, "\ud800", "\x1b[2J", "x" * 101, "", None])
+def test_an_id_that_cannot_be_printed_is_the_line(tmp_path: Path, given: Any) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text(line(TALK, id=given))
+    assert [example.name for example in load_examples(path, byte_tokenizer(), 100).examples] == ["line 1"]
+
+
+def test_what_a_template_stumbles_over_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join([line(TALK, id="fine"), line([("human", "stumble"), ("gpt", "x")], id="other")]))
+    stumbles = "{% if messages[0]['content'] == 'stumble' %}{{ messages[0]['content'] + 1 }}{% endif %}" + CHATML
+    found = load_examples(path, byte_tokenizer(stumbles), 100)
+    assert [example.name for example in found.examples] == ["fine"]
+    assert "the chat template refuses it: TypeError" in next(found.skipped.lines())
+
+
+def test_what_is_shown_moves_no_cursor() -> None:
+    tokenizer = byte_tokenizer()
+    example = encode(Conversation("a", messages([("human", "\x1b[2Jx"), ("gpt", "yes\n")])), tokenizer, 100)
+    shown = data.coloured(example, tokenizer, colour=False)
+    assert "\x1b" not in shown
+    assert "\\x1b[2Jx" in shown
 
 
 def test_batches_are_padded_on_the_right() -> None:
@@ -150,7 +211,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert data.main(["show", str(path), "--target_dir", str(target)]) == 0
     shown = capsys.readouterr().out
     assert "[[Hello.<|im_end|>]]\n<|im_start|>user" in shown
-    assert "1 skipped: broken JSON (line 2)" in shown
+    assert "1 skipped of chats.jsonl: broken JSON (line 2)" in shown
     scan = ["scandata", str(path), "--target_dir", str(target), "--out", str(out), "--draft_vocab_size", "20"]
     assert data.main(scan) == 0
     assert Vocabulary.load(out, 258).draft_size == 20

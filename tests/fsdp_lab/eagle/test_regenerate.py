@@ -64,8 +64,8 @@ def test_answers_are_those_of_greedy_decoding(folder: Path, capsys: pytest.Captu
             cut_off += tokenizer.eos_token_id not in got
     assert f"6 answers in {folder / 'own.jsonl'}, {cut_off} of them cut off at {LIMIT} tokens" in said
     assert sum(row["cut_off"] for row in found) == cut_off
-    assert "1 skipped: broken JSON (line 1)" in said
-    assert f"1 skipped: a question leaves no room for {LIMIT} tokens (n4)" in said
+    assert "1 skipped of chats.jsonl: broken JSON (line 1)" in said
+    assert f"1 skipped of chats.jsonl: a question leaves no room for {LIMIT} tokens (n4)" in said
     assert len(list(read_conversations(folder / "own.jsonl", Skipped()))) == len(found), "it can be trained on"
 
 
