@@ -92,19 +92,28 @@ def load_tokenizer(model_dir: Path | None = None, vocab_size: int = gpt2.VOCAB_S
         core = Tokenizer.from_buffer(path.read_bytes())
     except OSError:
         raise DataError(f"{model_dir} has no readable tokenizer.json; give a Hugging Face model folder") from None
-    except Exception as error:  # the Rust side raises bare Exception
+    except Exception as error:  # the Rust side raises bare Exception, of all that a stranger's file can be
         raise DataError(f"{path} is not a tokenizer of the tokenizers library: {error}") from None
     return TextTokenizer(core, _end_of_text(core, model_dir), model_dir)
 
 
 def _end_of_text(core: Tokenizer, folder: Path) -> int:
     """<|endoftext|> if there is one (chat models name their end of turn as eos_token), else eos_token."""
-    config = folder / "tokenizer_config.json"
-    named = json.loads(config.read_text(encoding="utf-8")).get("eos_token") if config.is_file() else None
-    for token in (gpt2.END_OF_TEXT, named["content"] if isinstance(named, dict) else named):
+    for token in (gpt2.END_OF_TEXT, _eos_token(folder / "tokenizer_config.json")):
         if token is not None and (found := core.token_to_id(token)) is not None:
             return int(found)
     raise DataError(f"{folder}: no {gpt2.END_OF_TEXT} in tokenizer.json and no eos_token in tokenizer_config.json")
+
+
+def _eos_token(config: Path) -> str | None:
+    if not config.is_file():
+        return None
+    try:  # not the strict reader: transformers itself writes 10^30 for a length without limit
+        named = json.loads(config.read_text(encoding="utf-8")).get("eos_token")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        raise DataError(f"{config} is no JSON object of a tokenizer's settings") from None
+    token = named.get("content") if isinstance(named, dict) else named
+    return token if isinstance(token, str) else None
 
 
 def _save_gpt2(core: Tokenizer, folder: Path) -> None:

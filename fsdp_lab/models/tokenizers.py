@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 import fsdp_lab.models.families  # noqa: F401 - MiniCPM's configuration, which transformers looks for first
-from fsdp_lab.models.config_json import brings_code
-from fsdp_lab.strict import load_json
+from fsdp_lab.models.config_json import brings_code, read_config_json
 
 
 def read_tokenizer(folder: Path, key: str) -> Any:
@@ -18,6 +18,8 @@ def read_tokenizer(folder: Path, key: str) -> Any:
 
     Also where only Python that comes with the folder (``auto_map``) could read it: such code is never run.
     """
+    if (folder / "config.json").is_file():
+        read_config_json(folder, key)  # transformers reads it, too, to choose the kind of tokenizer
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a stranger's files: transformers' and tokenizers' readers raise all sorts
@@ -35,7 +37,7 @@ def check_ids(ids: Iterable[int], vocab_size: int, key: str) -> None:
 
 
 def _wants_code(folder: Path) -> bool:
-    try:
-        return brings_code(load_json((folder / "tokenizer_config.json").read_bytes()))
-    except (OSError, ValueError, AttributeError):
+    try:  # not the strict reader: transformers itself writes 10^30 for a length without limit
+        return brings_code(json.loads((folder / "tokenizer_config.json").read_bytes()))
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
