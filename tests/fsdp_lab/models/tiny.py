@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import fsdp_lab.models.minicpm  # noqa: F401 - tells transformers of it
+
 VOCABULARY, CONTEXT = 257, 24
 _MODERN: dict[str, Any] = {
     "hidden_size": 36,
@@ -29,6 +31,7 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {**_MODERN, "tie_word_embeddings": True}),
     "qwen3": ("qwen3", {**_MODERN, "head_dim": 10, "num_key_value_heads": 3, "tie_word_embeddings": False}),
     "llama": ("llama", {**_MODERN, "rope_scaling": _STRETCHED, "rope_theta": 5e5, "tie_word_embeddings": False}),
+    "minicpm": ("minicpm", {**_MODERN, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 9}),
     "llama-tied": ("llama", {**_MODERN, "num_key_value_heads": 6, "tie_word_embeddings": True}),
 }
 
