@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from fsdp_lab import disk
 from fsdp_lab.config import TrainConfig
+from fsdp_lab.data.errors import DataError
 from fsdp_lab.early import checked
 from fsdp_lab.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
 from fsdp_lab.preempt import Preempted, RankLostError
@@ -56,7 +57,8 @@ def run_training(train: Callable[[C], Any], config: type[C], program: str) -> No
     except Exception as error:
         code = FAILED
         rank = os.environ.get("RANK", "0")
-        print(_disk_trouble(error, program, rank) or f"rank {rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        known = _disk_trouble(error, program, rank) or _damaged_data(error, program, rank)
+        print(known or f"rank {rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
     _leave(code)
 
 
@@ -65,6 +67,11 @@ def _disk_trouble(error: Exception, program: str, rank: str) -> str | None:
         return None
     where = f": {error.filename}" if error.filename else ""
     return f"{program}: rank {rank}: {error.strerror}{where}; make room or write elsewhere, and start again"
+
+
+def _damaged_data(error: Exception, program: str, rank: str) -> str | None:
+    """What was wrong with the data, where that came out only in training."""
+    return f"{program}: rank {rank}: {error}" if isinstance(error.__cause__, DataError) else None
 
 
 def _leave(code: int) -> NoReturn:

@@ -56,8 +56,8 @@ def _convert(folder: Path, gguf: str, out: Path) -> None:
     import torch  # these take seconds, and only here are they needed
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
-    read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf, trust_remote_code=False)
+    read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32, trust_remote_code=False)
     config = read.config.to_dict()
     config.pop("quantization_config", None)  # with it transformers refuses to save
     model = LlamaForCausalLM(LlamaConfig(**config))

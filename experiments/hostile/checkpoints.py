@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.hostile.case import Case, Make
-from experiments.hostile.limited import run_limited
-
-_FLAGS = ("--run_name", "x", "--max_length", "32", "--batch_size", "2", "--eval_interval", "0", "--max_steps", "4")
-_SAVING = ("--save_steps", "2")
+from experiments.hostile.limited import run_limited, trained
 
 
 def _words(out: Path) -> list[str]:
-    return ["fsdp_lab.train", *_FLAGS, *_SAVING, "--output_dir", str(out)]
+    return trained(out, "--run_name", "x", "--save_steps", "2")
 
 
 _ONE = threading.Lock()  # cases may be made at once

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 from experiments.hostile.case import Case, Make
+from experiments.hostile.limited import trained
 
 _GOOD = b'{"id": "1", "title": "t", "text": "good"}'
 _TEXTS: dict[str, tuple[bytes, str]] = {
@@ -28,7 +29,7 @@ _TEXTS: dict[str, tuple[bytes, str]] = {
 def _train(content: bytes) -> Make:
     def make(folder: Path) -> list[str]:
         (folder / "text.json").write_bytes(content)
-        return _command(folder, folder / "text.json")
+        return trained(folder / "out", "--data_path", str(folder / "text.json"))
 
     return make
 
@@ -38,12 +39,7 @@ def _bomb(folder: Path) -> list[str]:
         file.write(b'[{"text": "')
         for _ in range(600):
             file.write(b"a" * (1 << 20))
-    return _command(folder, folder / "bomb.gz")
-
-
-def _command(folder: Path, path: Path) -> list[str]:
-    places = ["--output_dir", str(folder / "out"), "--cache_dir", str(folder / "cache")]
-    return ["fsdp_lab.train", "--data_path", str(path), "--max_steps", "1", *places]
+    return trained(folder / "out", "--data_path", str(folder / "bomb.gz"))
 
 
 CASES = [

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from experiments.hostile.case import Case, Make
+from experiments.hostile.limited import trained
 
 
 def _check(*flags: str) -> Make:
     return lambda folder: ["fsdp_lab.cli", "check", "--", *(flag.replace("FOLDER", str(folder)) for flag in flags)]
 
 
-def _trained_on(mix: str) -> Make:
+def _trained_on(embedded: float, other: float) -> Make:
     def make(folder: Path) -> list[str]:
-        return ["fsdp_lab.train", "--data_mix", mix, "--max_steps", "1", "--output_dir", str(folder / "out")]
+        (folder / "text.jsonl").write_text('{"text": "x"}\n', encoding="utf-8")
+        mix = json.dumps({"embedded": embedded, str(folder / "text.jsonl"): other})
+        return trained(folder / "out", "--data_mix", mix)
 
     return make
 
@@ -34,6 +38,6 @@ _ABSURD = {
 
 CASES = [
     *(Case("flags", name, _check(*flags), says) for name, (flags, says) in _ABSURD.items()),
-    Case("flags", "weights of 1e308", _trained_on('{"embedded": 1e308, "x": 1e308}'), "data_mix: the weight"),
-    Case("flags", "a weight of 5e-324 beside 1", _trained_on('{"embedded": 1, "x": 5e-324}'), "data_mix: the weight"),
+    Case("flags", "weights of 1e308", _trained_on(1e308, 1e308), "data_mix: the weight"),
+    Case("flags", "a weight of 5e-324 beside 1", _trained_on(1.0, 5e-324), "data_mix: the weight"),
 ]

@@ -16,6 +16,21 @@ ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.05
 
 
+def trained(out: Path, *flags: str) -> list[str]:
+    """The words of a training of a few steps that writes nothing but below ``out``."""
+    settings = {
+        "output_dir": out,
+        "results_path": out / "results.jsonl",
+        "cache_dir": out / "cache",
+        "max_length": 32,
+        "batch_size": 2,
+        "max_steps": 4,
+        "val_fraction": 0.05,
+        "tensorboard": "false",
+    }
+    return ["fsdp_lab.train", *(word for name, value in settings.items() for word in (f"--{name}", str(value))), *flags]
+
+
 class Ended(NamedTuple):
     """``code``: negative for a signal, None when time was over; ``peak_mb``: the process's largest resident memory."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.hostile.case import Case, Make
+from experiments.hostile.limited import trained
 from experiments.hostile.made import change
 from fsdp_lab.data import load_tokenizer, tokenize
 from fsdp_lab.data.files import file_sha256
@@ -46,11 +47,11 @@ def _train(spoil: Callable[[Path], None], mixed: bool = False) -> Make:
         text = folder / "text.jsonl"
         lines = (json.dumps({"id": str(i), "text": f"document number {i} " * 100}) for i in range(200))
         text.write_text("\n".join(lines), encoding="utf-8")
-        cache = tokenize(text, load_tokenizer(), folder / "cache", progress=False).folder
+        places = folder / "out" / "cache"
+        cache = tokenize(text, load_tokenizer(), places, val_fraction=0.05, progress=False).folder
         spoil(cache)
         data = ["--data_mix", json.dumps({str(cache): 1})] if mixed else ["--data_path", str(text)]
-        places = ["--output_dir", str(folder / "out"), "--cache_dir", str(folder / "cache")]
-        return ["fsdp_lab.train", *data, *places, "--max_steps", "2"]
+        return trained(folder / "out", *data)
 
     return make
 
@@ -58,7 +59,13 @@ def _train(spoil: Callable[[Path], None], mixed: bool = False) -> Make:
 CASES = [
     Case("token shards", "overwritten at the same size", _train(_overwritten), "has changed .*delete"),
     Case("token shards", "overwritten, in a mix", _train(_overwritten, mixed=True), "has changed .*delete"),
-    Case("token shards", "overwritten, and its sum fits", _train(_overwritten_with_its_sum), "holds token 65,535"),
+    Case(  # a stranger's sums can fit; then it comes out when the tokens are read: the run has begun, and has failed
+        "token shards",
+        "overwritten, and its sum fits",
+        _train(_overwritten_with_its_sum),
+        "fsdp_lab.train: rank 0: .*holds token 65,535.*delete",
+        code=1,
+    ),
     Case("token shards", "cut off", _train(_cut_off), "bytes instead of"),
     Case("token shards", "shards of 0 tokens", _train(_settings(shard_tokens=0)), "is damaged .*delete the folder"),
     Case("token shards", "a dtype that is no number's", _train(_settings(dtype="object")), "is damaged .*delete"),
