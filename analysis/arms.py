@@ -17,6 +17,7 @@ from typing import Any
 from analysis.quality import loss_of
 from analysis.rows import Row
 from comm_compress.labels import Method, arm_label, label, parse_arm, spelled_out
+from fsdp_lab.user_errors import printable
 
 ARM_SETTINGS = (
     "comm_compress",
@@ -72,13 +73,14 @@ class Arm:
         """``int4 hadamard + delta``; parameters are named when they are compressed, dtypes when not float32."""
         if self.name is not None:
             return self.name
-        return arm_label(
+        text = arm_label(
             label(self.gradients, json.loads(self.gradient_settings)),
             label(self.parameters, json.loads(self.parameter_settings)),
             reduced_in=self.comm_dtype,
             prefetch=1 if self.prefetch is None else self.prefetch,
             reshard=self.reshard is not False,
         )
+        return printable(text)
 
     @property
     def family(self) -> str:
@@ -122,7 +124,7 @@ class Setting:
         parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
         parts += [_rate(self.link_rate)] if self.link_rate else []
         parts += [f"{self.link_delay_ms:g} ms"] if self.link_delay_ms else []
-        return ", ".join(parts)
+        return printable(", ".join(parts))
 
     def differences(self, other: Setting) -> list[str]:
         """``max_steps 300, not 200``: what is otherwise than in ``other``."""

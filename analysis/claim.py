@@ -27,7 +27,7 @@ from analysis.rows import Row
 from analysis.sixteen_bits import sixteen_bit_arm
 from analysis.statistics import Paired, Verdict, paired, within
 from fsdp_lab.flags import program
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.user_errors import printable, unix_pipes, user_errors
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def report(found: Claim) -> str:
         *(f"  {f.severity:12s} {f.what}; {f.advice} [{f.check}]" for f in found.held_against),
         f"{_yes(found.holds)}",
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _yes(is_so: bool) -> str:

@@ -25,7 +25,7 @@ from analysis.names import named
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.table_formats import Table
 from fsdp_lab.flags import program
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.user_errors import printable, unix_pipes, user_errors
 
 HEADS = (
     "arm",
@@ -93,7 +93,7 @@ def _write(folder: Path, found: Sequence[Comparison], tables: Sequence[Table]) -
         try:
             points = figure.points(comparison)
         except ValueError as error:
-            print(f"missing: {name}: {error}", file=sys.stderr)
+            print(f"missing: {name}: {printable(str(error))}", file=sys.stderr)
             continue
         foot = f"{table.title}. {table.note}"
         written += styles.save(figure.draw(points, styles.Style(), foot), folder, name)

@@ -23,7 +23,7 @@ from analysis.overlaps import meetings
 from analysis.rows import Row, parse_selection, read, select
 from analysis.sixteen_bits import baselines_of, compresses_further
 from fsdp_lab.flags import program
-from fsdp_lab.user_errors import unix_pipes
+from fsdp_lab.user_errors import printable, unix_pipes
 
 _LETTERS = 90  # of a verdict's list
 _NAMED = 2  # arms that a verdict names
@@ -207,11 +207,12 @@ def main(argv: Sequence[str]) -> int:
         if options.json is not None:
             options.json.write_text(json.dumps([_plain(finding) for finding in found], indent=1) + "\n")
     except (ValueError, OSError) as error:
-        print(f"fairness: {error}", file=sys.stderr)
+        print(f"fairness: {printable(str(error))}", file=sys.stderr)
         return 2
     print("".join(f"left out: {line}\n" for line in there.left_out), end="", file=sys.stderr)
     for finding in found:
-        print(f"{finding.severity:8s}{finding.subject}: {finding.what}\n{'':8s}{finding.advice} [{finding.check}]")
+        print(f"{finding.severity:8s}{printable(f'{finding.subject}: {finding.what}')}")
+        print(f"{'':8s}{printable(finding.advice)} [{finding.check}]")
     left_out = f", {len(there.left_out)} lines left out" if there.left_out else ""
     print(f"{len(rows)} rows{left_out}, {len(found)} findings")
     return int(any(finding.severity == "error" for finding in found))

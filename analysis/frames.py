@@ -27,7 +27,7 @@ from analysis.arms import Arm, canonical
 from analysis.options import add_selection
 from analysis.rows import Row, parse_selection, read_all, select
 from fsdp_lab.flags import program
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.user_errors import printable, unix_pipes, user_errors
 
 _SETTINGS = ("compress_config", "param_compress_config")  # of a method: each has its own, and {} is a value
 
@@ -69,7 +69,10 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("frames"):
         found = frame(options.file, **parse_selection(options.select))
         try:
-            found.to_csv(options.out or sys.stdout, index=False)
+            if options.out is None and sys.stdout.isatty():
+                print(printable(found.to_csv(index=False), keep="\n"), end="")
+            else:
+                found.to_csv(options.out or sys.stdout, index=False)
         except BrokenPipeError:
             raise
         except OSError as error:

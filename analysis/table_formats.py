@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analysis.markup import block, inline
+from fsdp_lab.user_errors import printable
+
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{special: "\\" + special for special in "&%$#_{}"},
@@ -33,7 +36,7 @@ class Table:
 
     def text(self) -> str:
         """Columns of spaces, for a terminal."""
-        lines = [self.heads, *self.rows]
+        lines = [[printable(cell) for cell in line] for line in (self.heads, *self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.heads))]
         shown = [
             "  ".join(
@@ -42,15 +45,14 @@ class Table:
             )
             for line in lines
         ]
-        return "\n".join([self.title, "", *(line.rstrip() for line in shown), *_below(self.note)])
+        title, note = printable(self.title), printable(self.note)
+        return "\n".join([title, "", *(line.rstrip() for line in shown), *_below(note)])
 
     def markdown(self) -> str:
         """A pipe table under its title in bold."""
         align = "".join("|---" if i in self.left else "|---:" for i in range(len(self.heads))) + "|"
-        lines = [
-            "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in [self.heads, *self.rows]
-        ]
-        return "\n".join([f"**{self.title}**", "", lines[0], align, *lines[1:], *_below(self.note)])
+        lines = ["| " + " | ".join(map(inline, line)) + " |" for line in [self.heads, *self.rows]]
+        return "\n".join([f"**{inline(self.title)}**", "", lines[0], align, *lines[1:], *_below(block(self.note))])
 
     def latex(self) -> str:
         """A ``table`` environment; the document needs ``\\usepackage{booktabs}``."""
@@ -77,7 +79,7 @@ class Table:
 
 def latex_escaped(text: str) -> str:
     """``text`` as LaTeX shows it: specials escaped, signs and the x of a ratio in mathematics."""
-    escaped = "".join(_LATEX.get(letter, letter) for letter in text)
+    escaped = "".join(_LATEX.get(letter, letter) for letter in printable(text))
     escaped = re.sub(r"(?<![\w}$-])-(?=\d)", "$-$", escaped)
     return re.sub(r"(?<=\d)x(?!\w)", r"$\\times$", escaped)
 

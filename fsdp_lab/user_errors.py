@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import sys
+import unicodedata
 from collections.abc import Iterator
 
 
@@ -14,8 +15,29 @@ def user_errors(prog: str = "error") -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        print(f"{prog}: {error}", file=sys.stderr, flush=True)
+        message = printable(str(error), keep="\n")
+        print(f"{prog}: {message}", file=sys.stderr, flush=True)
         raise SystemExit(2) from None
+
+
+def printable(text: str, keep: str = "") -> str:
+    """``text`` with its control characters written out (``\\x1b``).
+
+    So what somebody else wrote moves no cursor, colours or clears no terminal, reverses no line (Unicode's
+    bidirectional marks), breaks no table and no XML.
+
+    ``keep``: characters that are let through, such as a newline."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter in keep or not _controls(letter) else _written_out(letter) for letter in text)
+
+
+def _controls(letter: str) -> bool:
+    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def _written_out(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 @contextlib.contextmanager

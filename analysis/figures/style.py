@@ -114,6 +114,7 @@ class Style:
             "pdf.fonttype": 42,  # text as TrueType, which publishers ask for
             "savefig.dpi": DPI,
             "path.simplify": False,
+            "text.parse_math": False,  # names of arms may have dollars in them; no label of ours is mathematics
         }
 
     def __enter__(self) -> Style:

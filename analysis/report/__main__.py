@@ -29,7 +29,7 @@ from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.rows import is_draft, parse_selection, read, select
 from fsdp_lab.flags import Parser, program
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.user_errors import printable, unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,9 +50,9 @@ def main(argv: Sequence[str]) -> int:
         _write(options.out / "table.tex", "\n\n".join(table.latex() for table in drawn.tables) + "\n")
         _write(options.out / "data.csv", numbers.csv_text(drawn.data))
     for line in subject.left_out:
-        print(f"left out: {line}", file=sys.stderr)
+        print(f"left out: {printable(line)}", file=sys.stderr)
     for name, reason in drawn.left_out:
-        print(f"missing: {name}: {reason}", file=sys.stderr)
+        print(f"missing: {name}: {printable(reason)}", file=sys.stderr)
     lines = f", {len(subject.left_out)} lines left out" if subject.left_out else ""
     figures, compared = len(drawn.files) // len(formats), len(subject.comparisons) + len(subject.drafts)
     print(f"{len(subject.rows)} rows{lines}, {compared} comparisons, {figures} figures")

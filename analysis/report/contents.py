@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from analysis.arms import Comparison
 from analysis.drafts import acceptance_table
 from analysis.fairness import Judge
 from analysis.finding import Finding
+from analysis.markup import slug
 from analysis.predict import Predictor
 from analysis.report import entries, plan
 from analysis.report.document import Block, Command, Document, Facts, Notes, Section, Text
@@ -80,7 +80,7 @@ def anchors(comparisons: Sequence[Comparison]) -> list[str]:
     numbers: dict[str, itertools.count[int]] = {}
     found: dict[str, None] = {}
     for comparison in comparisons:
-        name = re.sub(r"[^a-z0-9]+", "-", comparison.setting.label.lower()).strip("-")
+        name = slug(comparison.setting.label)
         numbered = (f"{name}-no{number}" for number in numbers.setdefault(name, itertools.count(2)))
         found[next(one for one in itertools.chain([name], numbered) if one not in found)] = None
     return list(found)
@@ -219,7 +219,7 @@ def _group(
 
 def _machine(machine: Machine, subject: Subject, drawn: Drawn) -> Section:
     title = f"Predicted: {machine.model}, {machine.predictor.world} ranks"
-    name = f"predicted-{machine.model}-{machine.predictor.world}-ranks"
+    name = f"predicted-{slug(machine.model)}-{machine.predictor.world}-ranks"
     about = f"predicted from {subject.machine_file}: {machine.model}, {machine.predictor.world} ranks"
     text = "Not the runs above: times of a calibrated machine and model, behind links of any bandwidth."
     return Section(name, title, [Text(text), *drawn.pictures(entries.OF_MACHINE, machine, name, about, None)])

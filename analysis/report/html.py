@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
+from analysis.markup import page as escape
 from analysis.report.document import Block, Command, Document, Facts, Notes, Picture, Section, Text
 from analysis.table_formats import Table
 
@@ -16,7 +16,7 @@ STYLE = (Path(__file__).parent / "page.css").read_text()
 
 def render(document: Document, folder: Path, formats: Sequence[str]) -> str:
     """The page. Figures are read from ``folder``, where they were written in ``formats``."""
-    contents = "".join(f'<li><a href="#{s.anchor}">{escape(s.title)}</a></li>' for s in document.sections)
+    contents = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title)}</a></li>' for s in document.sections)
     body = "\n".join(_section(section, folder, formats) for section in document.sections)
     title = escape(document.title)
     return (
@@ -29,7 +29,7 @@ def render(document: Document, folder: Path, formats: Sequence[str]) -> str:
 
 def _section(section: Section, folder: Path, formats: Sequence[str]) -> str:
     blocks = "\n".join(_block(block, folder, formats) for block in section.blocks)
-    return f'<section id="{section.anchor}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>'
+    return f'<section id="{escape(section.anchor)}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>'
 
 
 def _block(block: Block, folder: Path, formats: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ def _side(block: Table, column: int) -> str:
 
 
 def _picture(block: Picture, folder: Path, formats: Sequence[str]) -> str:
-    links = ", ".join(f'<a href="{block.name}.{kind}">{kind}</a>' for kind in formats)
+    links = ", ".join(f'<a href="{escape(block.name)}.{kind}">{kind}</a>' for kind in formats)
     text = f"<b>{escape(block.title)}.</b> {escape(block.about)} <small>({links})</small>"
     shown = next((kind for kind in MEDIA if kind in formats), None)
     if shown is None:
@@ -77,4 +77,4 @@ def _picture(block: Picture, folder: Path, formats: Sequence[str]) -> str:
     data = base64.b64encode((folder / f"{block.name}.{shown}").read_bytes()).decode()
     alt = escape(f"{block.title}. {block.about}")
     image = f'<img src="data:{MEDIA[shown]};base64,{data}" alt="{alt}">'
-    return f'<figure id="{block.name}">{image}<figcaption>{text}</figcaption></figure>'
+    return f'<figure id="{escape(block.name)}">{image}<figcaption>{text}</figcaption></figure>'

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from analysis import markup
 from analysis.report.document import Block, Command, Document, Facts, Notes, Picture, Text
 from analysis.table_formats import Table
 
 
 def render(document: Document, picture_format: str) -> str:
     """The whole text. ``picture_format``: which of the written formats is shown (svg, png)."""
-    parts = [f"# {document.title}"]
+    parts = [f"# {markup.inline(document.title)}"]
     for section in document.sections:
-        parts.append(f"## {section.title}")
+        parts.append(f"## {markup.inline(section.title)}")
         parts += [_block(block, picture_format) for block in section.blocks]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -18,14 +19,15 @@ def render(document: Document, picture_format: str) -> str:
 def _block(block: Block, picture_format: str) -> str:
     match block:
         case Text():
-            return block.text
+            return markup.block(block.text)
         case Facts():
-            return "\n".join(f"- {name}: {value}" for name, value in block.facts)
+            return "\n".join(f"- {markup.block(name)}: {markup.inline(value)}" for name, value in block.facts)
         case Notes():
-            return "\n".join(f"- **{kind}** {text}" for kind, text in block.notes)
+            return "\n".join(f"- **{kind}** {markup.inline(text)}" for kind, text in block.notes)
         case Command():
             return "\n".join(f"    {line}" for line in block.text.splitlines())
         case Table():
             return block.markdown()
         case Picture():
-            return f"**{block.title}.** {block.about}\n\n![{block.title}]({block.name}.{picture_format})"
+            title = markup.inline(block.title)
+            return f"**{title}.** {markup.inline(block.about)}\n\n![{title}]({block.name}.{picture_format})"

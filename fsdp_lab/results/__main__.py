@@ -17,7 +17,7 @@ from fsdp_lab.flags import program
 from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import FIELDS
 from fsdp_lab.results.store import load, scan
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.user_errors import printable, unix_pipes, user_errors
 
 _COLUMNS = {  # heading -> (field, format)
     "run": ("run_name", "s"),
@@ -40,7 +40,7 @@ def check(path: str) -> int:
     lines = list(scan(path))
     bad = [(number, complaint) for number, _, complaints in lines for complaint in complaints]
     for number, complaint in bad:
-        print(f"{path}, line {number}: {complaint}", file=sys.stderr)
+        print(f"{path}, line {number}: {printable(complaint)}", file=sys.stderr)
     sound = [row for _, row, _ in lines if row is not None]
     older = sum(row.get("migrated_from") is not None for row in sound)
     note = f"; {older} of an earlier schema version, migrated when read" if older else ""
@@ -82,7 +82,7 @@ def migrated(path: str, out: str) -> int:
     print(f"{out}: {len(rows)} rows, {older} of them migrated")
     for number, _, complaints in lines:
         if complaints:
-            print(f"{path}, line {number} left out: {'; '.join(complaints)}", file=sys.stderr)
+            print(f"{path}, line {number} left out: {printable('; '.join(complaints))}", file=sys.stderr)
     return 2 if len(rows) < len(lines) else 0
 
 
@@ -99,7 +99,7 @@ def fields() -> str:
 def _cell(value: Any, form: str) -> str:
     if value is None:
         return "-"
-    return f"{value / 1e6:.2f}" if form == "MB" else format(value, form)
+    return f"{value / 1e6:.2f}" if form == "MB" else printable(format(value, form))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> str:

@@ -21,6 +21,7 @@ from fsdp_lab.data.files import make_folder
 from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, problems
 from fsdp_lab.strict import load_json
+from fsdp_lab.user_errors import printable
 
 _LOCK_TIMEOUT_S = 60
 _log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     rows = []
     for number, row, complaints in scan(path):
         if row is None:
-            _log.warning("%s, line %d left out: %s", path, number, "; ".join(complaints))
+            _log.warning("%s, line %d left out: %s", path, number, printable("; ".join(complaints)))
         else:
             rows.append(row)
     return rows
