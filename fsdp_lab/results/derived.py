@@ -25,6 +25,7 @@ def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
         "mfu": _over(flops, _product(_number(row, "world_size"), _number(row, "peak_flops"))),
         "compress_time_ms": _over(_number(row, "compress_time_ms_total"), steps),
         "decompress_time_ms": _over(_number(row, "decompress_time_ms_total"), steps),
+        "extra_collective_time_ms": _over(_number(row, "extra_collectives_time_ms_total"), steps),
         "effective_bw_raw_gbps": _over(raw or None, milliseconds, 1e-6),
         "effective_bw_compressed_gbps": _over(sent or None, milliseconds, 1e-6),
         "compression_ratio": _over(raw, sent),

@@ -12,14 +12,19 @@ from fsdp_lab.settings import ConfigError
 def migrate(row: Mapping[str, Any]) -> dict[str, Any]:
     """``row`` in the present version, with ``migrated_from`` saying which it had.
 
-    What was not measured then is null. A row of this version, or of one that is not known, is returned as it is.
+    What was not measured then is null. A row of this version gets what follows from its counts where it was written
+    before the program knew the field; of a version that is not known it is returned as it is.
     """
     version, new = row.get("schema_version"), dict(row)
+    if type(version) is int and version == SCHEMA_VERSION:
+        return new | {name: value for name, value in derived(new).items() if name not in new}
     if type(version) is not int or version not in STEPS:
         return new
     for step in range(version, SCHEMA_VERSION):
         STEPS[step](new)
     new |= {"schema_version": SCHEMA_VERSION, "migrated_from": new.get("migrated_from") or version}
+    for name, value in derived(new).items():
+        new.setdefault(name, value)
     return {name: new.pop(name, None) for name in BY_NAME} | new  # what is left over is for the validator to name
 
 

@@ -159,6 +159,14 @@ FIELDS = (
         since=2,
     ),
     Field(
+        "extra_collective_time_ms",
+        "float",
+        "ms/step",
+        "extra_collectives_time_ms_total / steps",
+        nullable=True,
+        since=2,
+    ),
+    Field(
         "effective_bw_raw_gbps",
         "float",
         "GB/s (1e9 bytes)",
@@ -372,6 +380,7 @@ TIMES = (
     "compress_time_ms",
     "decompress_time_ms",
     "extra_collectives_time_ms_total",
+    "extra_collective_time_ms",
     "effective_bw_raw_gbps",
     "effective_bw_compressed_gbps",
     "overlap_ratio",

@@ -294,6 +294,7 @@ def test_every_ratio_names_its_denominator() -> None:
         "steps": 10,
         "comm_time_ms_total": 2000.0,
         "compress_time_ms_total": 50.0,
+        "extra_collectives_time_ms_total": 5.0,
         "decompress_time_ms_total": None,
         "bytes_raw_total": 600,
         "bytes_compressed_total": 150,
@@ -309,6 +310,7 @@ def test_every_ratio_names_its_denominator() -> None:
         "mfu": 50 * 400 / (2 * 1e5),
         "compress_time_ms": 5,
         "decompress_time_ms": None,
+        "extra_collective_time_ms": 0.5,
         "effective_bw_raw_gbps": pytest.approx(600 / 2 / 1e9),
         "effective_bw_compressed_gbps": pytest.approx(150 / 2 / 1e9),
         "compression_ratio": 600 / 150,
@@ -381,6 +383,31 @@ def test_settings_that_came_later_have_their_defaults() -> None:
     assert new["migrated_from"] == 2
     gone = migrate(example(schema_version=2, config={**lacking, "colour": "red"}, config_hash="0" * 64))
     assert (gone["config"], gone["config_hash"]) == ({**lacking, "colour": "red"}, "0" * 64)
+
+
+# what the user's list of fields names, required and optional, letter by letter
+WANTED = """
+run_name world_size model dataset max_length batch_size compress_method compress_config seed
+step_time_ms_mean step_time_ms_p50 step_time_ms_p90 tokens_per_s comm_time_ms_total comm_ratio comm_time_ms_by_op
+bytes_raw_total bytes_compressed_total compression_ratio train_loss val_loss val_ppl
+compress_time_ms decompress_time_ms extra_collectives extra_collective_time_ms index_bytes density residual_norm
+grad_rel_error grad_cos_sim mem_peak_alloc_gb mem_peak_reserved_gb time_to_target_ppl_s ppl_at_fixed_time
+"""
+
+
+def test_every_field_that_was_asked_for_has_its_name() -> None:
+    assert set(WANTED.split()) <= {field.name for field in FIELDS}
+
+
+@pytest.mark.parametrize("file", ["bar.jsonl", "links.jsonl", "world_size.jsonl", "all_methods.jsonl"])
+def test_committed_rows_have_what_follows_from_their_counts(file: str) -> None:
+    """Also a field that is younger than the row: the time of further rounds, in a step."""
+    rows = results.load(REFERENCE / file)
+    known = [row for row in rows if row["extra_collectives_time_ms_total"] is not None]
+    assert known or file == "all_methods.jsonl"
+    for row in known:
+        assert row["extra_collective_time_ms"] == row["extra_collectives_time_ms_total"] / row["steps"]
+    assert all("extra_collective_time_ms" in row for row in rows)
 
 
 def test_migration_touches_nothing_else() -> None:
