@@ -158,9 +158,11 @@ def _place(
         return replace(line, front="yes")
     squares = np.nansum((worse - mean[:, None]) ** 2, axis=1)
     error = np.sqrt(squares / np.maximum(pairs - 1, 1) / np.maximum(pairs, 1))
-    quantile = np.array([t_quantile(CONFIDENCE, n - 1) if n > 1 else np.inf for n in pairs.tolist()])
+    quantile = np.full(losses.shape[1] + 1, np.inf)  # by the number of pairs
+    for n in np.unique(pairs[pairs > 1]).tolist():
+        quantile[n] = t_quantile(CONFIDENCE, n - 1)
     with np.errstate(invalid="ignore"):  # of one pair, whose infinite bound times no spread is no number
-        is_sure = is_beaten & (pairs > 1) & (mean - quantile * error > 0)
+        is_sure = is_beaten & (pairs > 1) & (mean - quantile[pairs] * error > 0)
     chosen = is_sure if is_sure.any() else is_beaten
     by = known[rivals[np.argmax(np.where(chosen, mean, -np.inf))]].label
     return replace(line, front="no" if is_sure.any() else "perhaps", beaten_by=by)
