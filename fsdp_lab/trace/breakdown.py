@@ -69,6 +69,18 @@ class StepTimes:
     phases: dict[str, Times]
     collectives: dict[str, Traffic] = field(default_factory=dict)
 
+    def share_of_step(self, op: str) -> float | None:
+        """Of the step's time, that with a collective of ``op`` under way, hidden or not; None for a step of no time."""
+        return _share(self.collectives[op].milliseconds, self.whole.total)
+
+    def share_of_communication(self, op: str) -> float | None:
+        """Of all time in communication. Those of all operations add up to more than 1 where two ran at once."""
+        return _share(self.collectives[op].milliseconds, self.whole.communication)
+
+
+def _share(milliseconds: float, whole: float) -> float | None:
+    return milliseconds / whole if whole else None
+
 
 def step_times(activity: Activity) -> list[StepTimes]:
     """Every step's. Of the collectives only those that occur."""

@@ -120,7 +120,11 @@ def _step(step: StepTimes) -> dict[str, Any]:
     return {
         "whole": asdict(step.whole),
         "phases": {phase: asdict(times) for phase, times in step.phases.items()},
-        "collectives": {op: _traffic(traffic) for op, traffic in step.collectives.items()},
+        "collectives": {
+            op: _traffic(traffic)
+            | {"share_of_step": step.share_of_step(op), "share_of_communication": step.share_of_communication(op)}
+            for op, traffic in step.collectives.items()
+        },
     }
 
 

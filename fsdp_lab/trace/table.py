@@ -66,11 +66,12 @@ def _phases(profile: Profile) -> list[str]:
 
 
 def _collectives(profile: Profile) -> list[str]:
-    heads = ("count", "ms", "exposed ms", "raw MB", "sent MB", "raw GB/s", "sent GB/s")
+    heads = ("count", "ms", "of step", "of comm.", "exposed ms", "raw MB", "sent MB", "raw GB/s", "sent GB/s")
     lines = [f"{'collectives, a step':25s}" + "".join(f"{head:>12s}" for head in heads)]
     for op, t in profile.mean.collectives.items():
         raw, sent = (None if b is None else b / 1e6 for b in (t.raw_bytes, t.sent_bytes))
-        cells = [f"{t.count:12.4g}", f"{t.milliseconds:12.1f}", f"{t.exposed:12.1f}"]
+        shares = (profile.mean.share_of_step(op), profile.mean.share_of_communication(op))
+        cells = [f"{t.count:12.4g}", f"{t.milliseconds:12.1f}", *map(_percent, shares), f"{t.exposed:12.1f}"]
         cells += [_number(x) for x in (raw, sent, t.raw_gbps, t.sent_gbps)]
         lines.append(f"{op:25s}" + "".join(cells))
     return lines if len(lines) > 1 else ["no collectives in these steps"]
@@ -78,6 +79,10 @@ def _collectives(profile: Profile) -> list[str]:
 
 def _number(value: float | None) -> str:
     return f"{'?':>12s}" if value is None else f"{value:12.3f}"
+
+
+def _percent(share: float | None) -> str:
+    return f"{'?':>12s}" if share is None else f"{100 * share:10.1f} %"
 
 
 def _count(number: int, what: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from fsdp_lab.trace import Profile, rank_profile, read
 from fsdp_lab.trace.__main__ import main
 from fsdp_lab.trace.breakdown import StepTimes
+from fsdp_lab.trace.table import short_table, table
 from tests.fsdp_lab.trace.traces import GLOO, Event, event, kernel, launch, note, op, shapes, write
 
 KINDS = ("compute", "communication", "compression", "exposed_communication", "exposed_compression", "idle", "total")
@@ -104,6 +105,28 @@ def test_what_collectives_moved(tmp_path: Path) -> None:
     reduce_scatter = step.collectives["reduce_scatter"]
     assert reduce_scatter.raw_gbps == pytest.approx(4020 / 170e-6 / 1e9)
     assert reduce_scatter.sent_gbps == pytest.approx(1040 / 170e-6 / 1e9)
+
+
+def test_each_collectives_share_of_the_step_and_of_communication(tmp_path: Path) -> None:
+    """In a step of 1 ms: 170, 65 and 40 us. Those of communication say nothing that runs beside another."""
+    profile = Profile([rank_profile(read(write(tmp_path, cpu_step())))])
+    step, whole = profile.mean, profile.mean.whole
+    milliseconds = {"reduce_scatter": 0.17, "all_gather": 0.065, "all_reduce": 0.04}
+    assert {op: step.share_of_step(op) for op in step.collectives} == {
+        op: pytest.approx(ms / whole.total) for op, ms in milliseconds.items()
+    }
+    assert {op: step.share_of_communication(op) for op in step.collectives} == {
+        op: pytest.approx(ms / whole.communication) for op, ms in milliseconds.items()
+    }
+    said = table(profile)
+    heads = next(line for line in said.splitlines() if line.startswith("collectives"))
+    assert heads.split()[4:10] == ["ms", "of", "step", "of", "comm.", "exposed"]
+    reduce_scatter = next(line for line in said.splitlines() if line.startswith("reduce_scatter"))
+    shares = f"{100 * 0.17 / whole.total:.1f} % {100 * 0.17 / whole.communication:.1f} %"
+    assert shares in " ".join(reduce_scatter.split())
+    assert short_table(profile).count("of comm.") == 1
+    written = profile.to_json()["mean"]["collectives"]["all_gather"]
+    assert written["share_of_step"] == pytest.approx(0.065 / whole.total)
 
 
 def test_a_prefetched_message_counts_while_it_is_waited_for(tmp_path: Path) -> None:
