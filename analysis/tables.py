@@ -2,7 +2,8 @@
 
     python -m analysis.tables FILE... [--markdown | --latex] [--select COLUMN=VALUE ...] [--baseline ARM]
 
-prints two tables for each comparison in the files: every arm's figures, and what they answer. Ratios name their
+prints two tables for each comparison in the files: every arm's figures, and what they answer; and a third, of the time
+to a target and PPL at a time, where runs were given those (``target_ppl``, ``ppl_at_s``). Ratios name their
 denominator and are of all traffic, unless they say gradients; **bits** are those a parameter and step, both directions.
 **PPL** is the mean over seeds with their standard deviation (sd) and the 95 % interval of the mean, **change** that of
 PPL against the baseline seed by seed, with its 95 % interval. The **bar** is at least 2 times fewer bytes at no more
@@ -12,14 +13,16 @@ where one has, but not beyond chance.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 
 from analysis.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.arms import Comparison, titles
 from analysis.changes import change_text, summary_text
-from analysis.fairness import Judge, overall
+from analysis.fairness import Judge, overall, verdict
 from analysis.finding import Finding
+from analysis.goals import Goal, goals
 from analysis.options import add_options, comparisons_of, rows_of
 from analysis.statistics import Summary
 from analysis.table_formats import Table
@@ -71,6 +74,34 @@ def comparison_table(
     return Table(title, HEADS, rows, overall(found, comparison), _LEFT)
 
 
+def goals_table(comparison: Comparison, found: Sequence[Finding], title: str | None = None) -> Table | None:
+    """Time to the target and perplexity at the fixed time, of runs that were given them; None where none was.
+
+    ``found``: what speaks against the comparison. Times are medians over the baseline's seeds, or the arm's where there
+    is no baseline; a run that missed the target, failed or is missing counts as infinite. A run that ended before the
+    fixed time has no perplexity there."""
+    asked = goals(comparison)
+    if asked is None:
+        return None
+    rows = [
+        [
+            goal.label,
+            _spread(goal),
+            "-" if goal.reached is None else f"{goal.reached} of {goal.runs}",
+            "-" if goal.faster is None else f"{goal.faster:.2f}x",
+            "-" if goal.ppl is None else summary_text(goal.ppl, digits=1),
+            "-" if goal.ppl is None else f"{goal.ppl.n} of {goal.runs}",
+        ]
+        for goal in asked.arms
+    ]
+    target = "target PPL" if asked.target_ppl is None else f"PPL {asked.target_ppl:g}"
+    at = "fixed time" if asked.at_s is None else f"{asked.at_s:g} s"
+    heads = ("arm", f"time to {target}", "reached", "times as fast", f"PPL at {at}", "runs that long")
+    said = ["time in optimizer steps, without evaluation: median over seeds (best to worst), a miss is infinite"]
+    note = "; ".join([verdict(found, comparison, ("quality", "times")), *said, *asked.left_out])
+    return Table(f"{title or comparison.setting.label}: time to quality, quality at a time", heads, rows, note)
+
+
 def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str | None = None) -> Table:
     """Arms by what they answer: those that hold the bar by falling ratio, then the others; the front; and why not."""
     found = [line for line in lines(comparison, shared_seeds) if line.bar != "baseline"]
@@ -96,6 +127,18 @@ def _mean(summary: Summary | None) -> str:
     if summary is None:
         return "-"
     return f"{summary.mean:,.0f}" + ("" if summary.std is None else f" (sd {summary.std:,.0f})")
+
+
+def _spread(goal: Goal) -> str:
+    text = _seconds(goal.time_s)
+    is_one = goal.runs < 2 or goal.best_s is None or math.isinf(goal.best_s)
+    return text if is_one else f"{text} ({_seconds(goal.best_s)} to {_seconds(goal.worst_s)})"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "never" if math.isinf(value) else f"{value:,.1f} s"
 
 
 def _ratio(value: float | None) -> str:
@@ -124,6 +167,9 @@ def main(argv: Sequence[str]) -> int:
         shown.append(getattr(table, options.form)())
         if comparison.rivals and comparison.baseline is not None:
             shown.append(getattr(answer_table(comparison, options.shared_seeds, title), options.form)())
+        reached = goals_table(comparison, judge.findings(comparison), title)
+        if reached is not None:
+            shown.append(getattr(reached, options.form)())
     print("\n\n".join(shown))
     return 0
 

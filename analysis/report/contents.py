@@ -21,7 +21,7 @@ from analysis.report.drawn import Drawn
 from analysis.report.entries import Behind, Entry, Machine
 from analysis.rows import Row
 from analysis.table_formats import Table
-from analysis.tables import answer_table, comparison_table
+from analysis.tables import answer_table, comparison_table, goals_table
 
 SHOWN = 8  # subjects of findings of a kind
 MOST_ARMS = 150  # of a comparison that has figures
@@ -164,6 +164,8 @@ def _comparison(
     tables = [comparison_table(comparison, found)]
     if comparison.baseline is not None and comparison.rivals:
         tables.append(answer_table(comparison))
+    reached = goals_table(comparison, found)
+    tables += [reached] if reached is not None else []
     drawn.tables += tables
     short = [[runs.arm.label, names.full(runs.arm)] for runs in comparison.arms if runs.arm.name is not None]
     tables += [Table("Short names", ["arm", "settings"], short, left=(0, 1))] if short else []
