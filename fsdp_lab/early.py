@@ -5,6 +5,7 @@ Ranks take 14 seconds to import, join and agree; a misspelled method, preset or 
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,8 +43,8 @@ def _of_part(part: Any) -> list[str]:
 
         return [complaint] if (complaint := unknown_preset(part.model)) else []
     if isinstance(part, DataConfig):
-        lacking = [name for name in part.data_mix if name != "embedded" and not Path(name).exists()]
-        return [f"data_mix: {name} is not there" for name in lacking]
+        said = [_absent(name) for name in part.data_mix if name != "embedded"]
+        return [f"data_mix: {complaint}" for complaint in said if complaint]
     return []
 
 
@@ -61,8 +62,23 @@ def _methods(comm: CommConfig) -> list[str]:
 def _missing(values: Mapping[str, Any], specs: Mapping[str, Spec]) -> list[str]:
     found = []
     for name, value in values.items():
-        kind, *words = specs[name].limits.get("exists", ("", value)) if name in specs else ("", value)
-        path = Path(value) if isinstance(value, str) and value not in words else None
-        if path is not None and not (path.is_dir() if kind == "folder" else path.exists()):
-            found.append(f"{name}: {f'no folder {path}' if kind == 'folder' else f'{path} is not there'}")
+        kind, *words = specs[name].limits.get("exists", ("",)) if name in specs else ("",)
+        if kind and isinstance(value, str) and value not in words and (complaint := _absent(value, kind)):
+            found.append(f"{name}: {complaint}")
     return found
+
+
+def _absent(name: str, kind: str = "") -> str:
+    """Why ``name`` is no path of a "file" or "folder" (or of either) that is there; empty when it is one."""
+    try:
+        mode = Path(name).stat().st_mode if name else 0
+    except FileNotFoundError:
+        mode = 0
+    except (OSError, ValueError) as error:  # too long, not ours to see, through a file as if it were a folder, a NUL
+        return f"{name[:200]} cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    if not mode:
+        return f"no folder {name}" if kind == "folder" else f"{name} is not there"
+    is_folder = stat.S_ISDIR(mode)
+    if (kind == "folder" and not is_folder) or (kind == "file" and is_folder):
+        return f"no folder {name}" if kind == "folder" else f"{name} is a folder, not a file"
+    return ""

@@ -23,6 +23,10 @@ WRONG = [
     (["--param_compress", "int9"], "param_compress: unknown compression method 'int9' (did you mean 'int8'?)"),
     (["--model", "gpt2-nanno"], "model: no preset 'gpt2-nanno' (did you mean gpt2-nano?)"),
     (["--data_path", "no/such.json"], "data_path: no/such.json is not there"),
+    (["--data_path", "/"], "data_path: / is a folder, not a file"),
+    (["--data_path", 3000 * "a"], f"data_path: {200 * 'a'} cannot be looked at (File name too long)"),
+    (["--data_path", "/etc/passwd/x"], "data_path: /etc/passwd/x cannot be looked at (Not a directory)"),
+    (["--data_mix", '{"": 1}'], "data_mix:  is not there"),
     (["--data_mix", '{"embedded": 1, "no/such.json": 1}'], "data_mix: no/such.json is not there"),
     (["--model_dir", "no/such"], "model_dir: no folder no/such"),
     (["--resume", "no/such"], "resume: no folder no/such"),
@@ -32,7 +36,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("flags", "complaint"), WRONG, ids=lambda part: " ".join(part) if isinstance(part, list) else ""
+    ("flags", "complaint"), WRONG, ids=lambda part: " ".join(part)[:40] if isinstance(part, list) else ""
 )
 def test_what_is_wrong(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("check", "get"):
