@@ -28,6 +28,12 @@ def test_fields_lie_at_multiples_of_their_size_and_gaps_are_metadata() -> None:
     assert layout.byte_count == ByteCount(values=5, indices=6, metadata=8 + 5)
 
 
+def test_rows_of_bytes_are_as_long_as_they_are() -> None:
+    codes, nothing = Field("codes", torch.uint8, 5, "values"), Field("none", torch.float64, 0, "values")
+    assert Layout(codes).row_bytes == 5
+    assert Layout(nothing, codes).row_bytes == 5, "nothing of eight bytes does not make the row a multiple of eight"
+
+
 def test_equal_values_give_equal_bytes_whatever_lay_in_the_padding() -> None:
     layout = Layout(Field("codes", torch.uint8, 1, "values"), Field("scale", torch.float32, 1, "metadata"))
     dirty = torch.full((2, layout.row_bytes), 255, dtype=torch.uint8)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from comm_compress.segments import Segment, flatten, put_columns, segments_of, take_columns, unflatten
+from comm_compress.segments import (
+    Segment,
+    flatten,
+    moved_together,
+    other_columns,
+    put_columns,
+    segments_of,
+    spans_within,
+    take_columns,
+    unflatten,
+)
 
 SHAPES: list[tuple[str, tuple[int, ...]]] = [("weight", (5, 2)), ("bias", (4,))]
 WEIGHT, BIAS = torch.arange(1.0, 11).view(5, 2), torch.arange(11.0, 15)
@@ -35,3 +45,24 @@ def test_columns_go_back_to_where_they_were_taken_from() -> None:
     put_columns(columns, spans, out)
     assert out.tolist() == [[1, 0, 0, 4, 11, 12], [5, 0, 0, 8, 13, 14], [9, 0, 0, 0, 0, 0]]
     assert take_columns(rows, []).shape == (3, 0)
+
+
+def test_parameters_moved_side_by_side() -> None:
+    apart = [Segment("a", (2,), 3, 5), Segment("b", (3,), 8, 11)]
+    assert moved_together(apart) == (Segment("a", (2,), 0, 2), Segment("b", (3,), 2, 5))
+
+
+def test_the_columns_between_others() -> None:
+    assert other_columns([(6, 8), (1, 3)], 10) == [(0, 1), (3, 6), (8, 10)]
+    assert other_columns([(0, 4), (4, 10)], 10) == []
+    assert other_columns([], 3) == [(0, 3)]
+
+
+def test_spans_of_columns_that_were_taken_are_found_in_the_rows_they_came_from() -> None:
+    outer = [(2, 5), (7, 9), (10, 14)]  # taken: 2 3 4 | 7 8 | 10 11 12 13
+    for spans in ([(0, 3)], [(1, 4)], [(2, 7)], [(0, 1), (4, 9)], [(3, 3)]):
+        places = take_columns(torch.arange(20)[None], outer)
+        assert torch.equal(
+            take_columns(torch.arange(20)[None], spans_within(spans, outer)), take_columns(places, spans)
+        )
+    assert spans_within([(1, 4)], outer) == [(3, 5), (7, 8)]

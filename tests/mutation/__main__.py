@@ -4,6 +4,9 @@ Takes a sample of the mutants (`tests.mutation.mutants`) of each core module, th
 against each the test files that ought to catch it (`tests.mutation.targets`): those without processes first, then those
 with real ranks. It works on a copy of the checkout. Mutants that no test noticed are written to survivors.md, each with
 the reason that stands there already; exit code 1 when one has none. To be run by hand: it takes seconds a mutant.
+
+Our own, because mutmut's mutants would not be active in the ranks (they are chosen in the environment of the process
+that runs pytest, and ours fork from a server), and cosmic-ray deletes no statements and changes type annotations.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ import pytest
 import torch.distributed.fsdp  # noqa: F401  (imported once, for all mutants' processes)
 
 from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.targets import TARGETS
+from tests.mutation.survivors import listed
+from tests.mutation.targets import TARGETS, Stages
 
 ROOT = Path(__file__).resolve().parents[2]
 SURVIVORS = Path(__file__).with_name("survivors.md")
-UNEXPLAINED = "UNEXPLAINED"
 
 
 def main() -> int:
@@ -40,33 +43,39 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=10, help="mutants of a module (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default %(default)s)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one stage; longer counts as noticed")
+    parser.add_argument("--first-stage", action="store_true", help="only the tests that run first: seconds a mutant")
     options = parser.parse_args()
     if unknown := set(options.modules) - TARGETS.keys():
         parser.error(f"no such module: {', '.join(sorted(unknown))}; there are {', '.join(sorted(TARGETS))}")
-    reasons, tried, rows = _reasons(), 0, []
+    how = f"--each {options.each} --seed {options.seed}{' --first-stage' * options.first_stage}"
     with tempfile.TemporaryDirectory() as folder:
         checkout = Path(folder)
         for name in ("comm_compress", "tests", "pyproject.toml"):
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, checkout / name)
         for module in options.modules:
-            path = checkout / "comm_compress" / f"{module}.py"
-            original = path.read_text()
-            assert not _caught(checkout, TARGETS[module], 600), f"the tests of {module} fail without a mutant"
-            print(f"{module}: its tests pass", flush=True)
-            for mutant in _sample(mutants(original), options.each, f"{options.seed} {module}"):
-                path.write_text(mutant.source)
-                caught = _caught(checkout, TARGETS[module], options.timeout)
-                print(f"{'caught  ' if caught else 'SURVIVED'} {module}:{mutant.line} {mutant.change}", flush=True)
-                tried += 1
-                if not caught:
-                    key = (module, mutant.where, mutant.change)
-                    rows.append((*key, reasons.get(key, UNEXPLAINED)))
-            path.write_text(original)
-    _write(rows, tried, options)
-    unexplained = sum(row[-1] == UNEXPLAINED for row in rows)
-    print(f"{tried} mutants, {len(rows)} survived, {unexplained} without a reason: {SURVIVORS}")
+            stages = TARGETS[module][:1] if options.first_stage else TARGETS[module]
+            tried, survivors = _try(checkout, module, stages, options)
+            unexplained = listed(SURVIVORS, module, f"{date.today()}, `{how}`", tried, survivors)
+    print(f"{unexplained} survivors without a reason in {SURVIVORS}")
     return 1 if unexplained else 0
+
+
+def _try(checkout: Path, module: str, stages: Stages, options: argparse.Namespace) -> tuple[int, list[Mutant]]:
+    """How many mutants of a module were tried, and those that no test noticed."""
+    path = checkout / "comm_compress" / f"{module}.py"
+    original = path.read_text()
+    if _caught(checkout, stages, 1200):
+        raise ValueError(f"the tests of {module} fail without a mutant")
+    sample, survivors = _sample(mutants(original), options.each, f"{options.seed} {module}"), []
+    for mutant in sample:
+        path.write_text(mutant.source)
+        caught = _caught(checkout, stages, options.timeout)
+        print(f"{'caught  ' if caught else 'SURVIVED'} {module}:{mutant.line} {mutant.change}", flush=True)
+        if not caught:
+            survivors.append(mutant)
+    path.write_text(original)
+    return len(sample), survivors
 
 
 def _sample(found: list[Mutant], number: int, seed: str) -> list[Mutant]:
@@ -74,7 +83,7 @@ def _sample(found: list[Mutant], number: int, seed: str) -> list[Mutant]:
     return [found[i] for i in sorted(chosen)]
 
 
-def _caught(checkout: Path, stages: Sequence[Sequence[str]], timeout: float) -> bool:
+def _caught(checkout: Path, stages: Stages, timeout: float) -> bool:
     return any(_fails(checkout, stage, timeout) for stage in stages)
 
 
@@ -103,34 +112,6 @@ def _fails(checkout: Path, words: Sequence[str], timeout: float) -> bool:
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return True
-
-
-def _reasons() -> dict[tuple[str, str, str], str]:
-    """What survivors.md says already, by module, function and change."""
-    found = {}
-    for line in SURVIVORS.read_text().splitlines() if SURVIVORS.exists() else []:
-        cells = [cell.strip() for cell in line.strip("|").replace(r"\|", "\0").split("|")]
-        if line.startswith("| ") and len(cells) == 4 and cells[0] in TARGETS:
-            module, where, change, reason = (cell.replace("\0", "|") for cell in cells)
-            found[module, where, change.strip("`")] = reason
-    return found
-
-
-def _write(rows: list[tuple[str, str, str, str]], tried: int, options: argparse.Namespace) -> None:
-    only = "" if set(options.modules) == TARGETS.keys() else " " + " ".join(options.modules)
-    lines = [
-        "# Mutants that no test notices, and why each may live",
-        "",
-        f"Made by `python -m tests.mutation{only} --each {options.each} --seed {options.seed}` on {date.today()}: "
-        f"{tried} mutants, {tried - len(rows)} noticed. Reasons are written by hand, here; the command keeps them.",
-        "",
-        "| module | function | change | reason |",
-        "|---|---|---|---|",
-    ]
-    for module, where, change, reason in rows:
-        escaped = change.replace("|", r"\|")
-        lines.append(f"| {module} | {where} | `{escaped}` | {reason} |")
-    SURVIVORS.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

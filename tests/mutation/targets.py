@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+Stages = list[list[str]]
 _LIBRARY = "tests/comm_compress"
 
 
@@ -16,7 +17,7 @@ def _files(*names: str) -> list[str]:
 
 _FEW = ("identity-default", "int8-default", "topk-default", "rans-what_is", "majority-default")
 
-TARGETS: dict[str, list[list[str]]] = {
+TARGETS: dict[str, Stages] = {
     "allreduce": [_files("allreduce"), _files("ddp")],
     "compressor": [_files("laws"), _laws("identity-default", "int8-default", "fp8 and error_feedback")],
     "encoded": [_files("encoded"), _laws(*_FEW)],
