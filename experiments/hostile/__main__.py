@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from experiments.hostile import (
     checkpoints,
@@ -31,6 +32,7 @@ from experiments.hostile import (
 from experiments.hostile.case import Case, Seen, judged
 from experiments.hostile.limited import run_limited
 from fsdp_lab.data.files import write_bytes, write_json
+from fsdp_lab.strict import load_json
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
 PARTS = (flags, settings_files, documents, conversations, model_folders, shards, checkpoints, rows)
@@ -86,6 +88,20 @@ def _chosen(areas: Sequence[str], words: Sequence[str]) -> list[Case]:
     return found
 
 
+def _kept(out: Path | None) -> dict[tuple[str, str], Seen]:
+    if out is None:
+        raise ValueError("again: wants --out, the table to mend")
+    try:
+        rows = load_json(out.with_suffix(".json").read_bytes())
+    except OSError as error:
+        raise ValueError(f"again: cannot read {out.with_suffix('.json')} ({error.strerror})") from None
+    return {(row["area"], row["name"]): Seen(**_fields(row)) for row in rows if row["kept"]}
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "kept"} | {"broken": tuple(row["broken"])}
+
+
 def _told(case: Case) -> Seen:
     seen = tried(case)
     result = "kept" if seen.kept else "BROKEN: " + "; ".join(seen.broken)
@@ -100,11 +116,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--areas", nargs="+", default=[], help="only these; none: all")
     parser.add_argument("--cases", nargs="+", default=[], help="only those with one of these texts in their names")
     parser.add_argument("--jobs", type=int, default=1, choices=range(1, 17), metavar="N", help="cases at once")
+    parser.add_argument("--again", action="store_true", help="only what --out has not seen kept; the rest stays")
     options = parser.parse_args(argv)
     with user_errors("experiments.hostile"):
         cases = _chosen(options.areas, options.cases)
+        known = _kept(options.out) if options.again else {}
         with ThreadPoolExecutor(options.jobs) as pool:
-            seen = list(pool.map(_told, cases))
+            seen = list(pool.map(lambda case: known.get((case.area, case.name)) or _told(case), cases))
         if options.out is None:
             print(table(seen), end="")
         else:

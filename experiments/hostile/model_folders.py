@@ -72,7 +72,7 @@ def _sparse_minicpm(model: Path) -> None:
 def _chat(spoil: Spoil) -> Make:
     def make(folder: Path) -> list[str]:
         spoil(save_model(folder / "model"))
-        return ["fsdp_lab.chat", "--model_dir", str(folder / "model"), "--prompt", "hello", "--max_new_tokens", "2"]
+        return ["fsdp_lab.chat", "--model_dir", str(folder / "model"), "--prompt", "hello you", "--max_new_tokens", "2"]
 
     return make
 
