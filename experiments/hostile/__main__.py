@@ -57,7 +57,7 @@ def table(seen: Iterable[Seen]) -> str:
         f"Made by `python -m experiments.hostile`: {len(seen)} cases, {broken} promises broken. Promised: the exit "
         "code, one message that names what is wrong, no traceback, no code of a stranger run, under a limit on memory "
         "and time. Exit code 0: the bad part is left out and counted. The memory is the process's largest, libraries "
-        "included.",
+        "included, and never below that of the program that started it.",
         "",
         "| area | case | exit code | MB | said | promise |",
         "|---|---|---:|---:|---|---|",
