@@ -26,6 +26,7 @@ from comm_compress.fsdp_hooks import (
     require_segments,
 )
 from comm_compress.handle import BaseHandle
+from comm_compress.ledger import Op
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.prefetch import Prefetch
 from comm_compress.registry import AnyMethod, chosen
@@ -162,9 +163,9 @@ def attach(
 
     A method is given as ``"int8"``, ``"topk ratio=0.01"``, ``{"method": "topk", "ratio": 0.01}`` or what `make` built.
     ``reduce_scatter`` carries gradients, ``all_gather`` parameters; None leaves that direction to FSDP2
-    untouched. On a 2-D mesh (HSDP) these run within a shard group, and ``all_reduce`` carries the reduced
-    gradients between replicas: its first half (to the owner of each part) by this method, its second half
-    (the sum, back to everyone) by ``all_reduce_gather``, exactly by default.
+    untouched, and the ledger names it as uncounted. On a 2-D mesh (HSDP) these run within a shard group, and
+    ``all_reduce`` carries the reduced gradients between replicas: its first half (to the owner of each part) by this
+    method, its second half (the sum, back to everyone) by ``all_reduce_gather``, exactly by default.
     ``keep_frozen``: send each frozen parameter once, exactly, and keep it on every rank (`FrozenReplicas`), until any
     rank sees before a forward that its part has changed (`FrozenWatch`: a byte a parameter tells the others); only
     trainable ones then travel, by ``all_gather`` or, with None, as they are. Numbers of stock and ``identity`` do not
@@ -193,6 +194,7 @@ def attach(
     for unit in units:
         _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)
+    handle.ledger.uncounted = _stock(units, reduce_scatter, all_gather, all_reduce)
     inexact = [hop.name for hop in (all_reduce, all_reduce_gather) if hop is not None and not hop.lossless]
     handle._inexact_hop = " and ".join(inexact) or None
     if prefetch:
@@ -251,6 +253,16 @@ def _frozen_advice(units: list[Unit]) -> str:
         "at every use; attach(..., keep_frozen=True) sends them once, for which every rank keeps "
         f"{size / 1e6:.1f} MB"
     )
+
+
+def _stock(
+    units: list[Unit], reduce_scatter: Compressor | None, all_gather: Compressor | None, all_reduce: Compressor | None
+) -> tuple[Op, ...]:
+    """The operations that are left to FSDP2, where nobody counts them."""
+    methods: list[tuple[Op, Compressor | None]] = [("reduce_scatter", reduce_scatter), ("all_gather", all_gather)]
+    if any(unit.meshes.replicas is not None for unit in units):
+        methods.append(("all_reduce", all_reduce))
+    return tuple(op for op, method in methods if method is None)
 
 
 def _units(model: nn.Module) -> list[Unit]:

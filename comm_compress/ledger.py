@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -41,6 +42,9 @@ class Totals:
     ``extra_collectives`` are rounds beyond those that the uncompressed operation takes (`ROUNDS`): a scale agreed
     first, a sketch before its exact values. ``extra_ms`` is their share of ``wire_ms``, where the rounds with the
     most bytes are taken for the operation's own. The lengths that precede ragged rows belong to their round.
+
+    ``uncounted``: operations asked for that are left to stock collectives. What these send is in none of the numbers:
+    zeros do not mean that nothing was sent.
     """
 
     calls: int = 0
@@ -56,6 +60,7 @@ class Totals:
     decode_ms: float = 0.0
     extra_ms: float = 0.0
     nonfinite_inputs: int = 0
+    uncounted: tuple[Op, ...] = field(default=(), compare=False)
 
     @property
     def sent_bytes(self) -> int:
@@ -63,10 +68,18 @@ class Totals:
         return self.value_bytes + self.index_bytes + self.metadata_bytes
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        sums = {name: getattr(self, name) + getattr(other, name) for name in NUMBERS}
+        return Totals(**sums, uncounted=self._neither_counted(other))
 
     def __sub__(self, other: Totals) -> Totals:
-        return Totals(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+        differences = {name: getattr(self, name) - getattr(other, name) for name in NUMBERS}
+        return Totals(**differences, uncounted=self._neither_counted(other))
+
+    def _neither_counted(self, other: Totals) -> tuple[Op, ...]:
+        return tuple(sorted({*self.uncounted, *other.uncounted}))
+
+
+NUMBERS = tuple(f.name for f in fields(Totals) if f.name != "uncounted")
 
 
 @dataclass
@@ -106,9 +119,13 @@ class Collective:
 
 
 class Ledger:
-    """Totals by (operation, unit). Adding is cheap; CUDA events are read only when totals are asked for."""
+    """Totals by (operation, unit). Adding is cheap; CUDA events are read only when totals are asked for.
 
-    def __init__(self) -> None:
+    ``uncounted``: the operations that are left to stock collectives, which nobody counts here.
+    """
+
+    def __init__(self, uncounted: tuple[Op, ...] = ()) -> None:
+        self.uncounted = uncounted
         self._totals: dict[tuple[Op, str], Totals] = {}
         self._unread: list[tuple[Totals, list[Span], set[int]]] = []
         self._nonfinite: list[tuple[Totals, torch.Tensor]] = []
@@ -134,26 +151,34 @@ class Ledger:
             self._read()
 
     def totals(self, op: Op | None = None, unit: str | None = None) -> Totals:
-        """Sums so far, of one operation and one unit or of all."""
+        """Sums so far, of one operation and one unit or of all; they name what is not counted (`Totals.uncounted`)."""
         self._read()
         chosen = (t for (o, u), t in self._totals.items() if op in (None, o) and unit in (None, u))
-        return sum(chosen, Totals())
+        return sum(chosen, Totals(uncounted=tuple(o for o in self.uncounted if op in (None, o))))
+
+    def summary(self) -> str:
+        """A line for each operation: calls, MB sent and what share of the uncompressed bytes; or that nobody counts."""
+        lines = []
+        for op in sorted({*self.uncounted, *(o for o, _ in self._totals)}):
+            totals = self.totals(op)
+            share = f" ({totals.sent_bytes / totals.raw_bytes:.1%} of uncompressed)" if totals.raw_bytes else ""
+            counted = f"{totals.calls} calls, {totals.sent_bytes / 1e6:.3f} MB sent{share}"
+            lines.append(f"{op}: {'stock collectives, not counted' if op in self.uncounted else counted}")
+        return "\n".join(lines)
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Everything counted so far, as plain values by "operation/unit"."""
         self._read()
-        return {f"{op}/{unit}": asdict(totals) for (op, unit), totals in self._totals.items()}
+        return {
+            f"{op}/{unit}": {name: getattr(totals, name) for name in NUMBERS}
+            for (op, unit), totals in self._totals.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Count on from what `state_dict` gave. ValueError for what it cannot have given."""
+        """Count on from what `state_dict` gave. ValueError, with nothing changed, for what it cannot have given."""
+        loaded = dict(_entry(key, totals) for key, totals in state.items())
         self._read()
-        self._totals.clear()
-        for key, totals in state.items():
-            name, _, unit = key.partition("/")
-            (op,) = [known for known in get_args(Op) if known == name] or [None]
-            if op is None or totals.keys() != {f.name for f in fields(Totals)}:
-                raise ValueError(f"not a ledger's state: {key!r}")
-            self._totals[op, unit] = Totals(**totals)
+        self._totals = loaded
 
     def _read(self) -> None:
         for totals, spans, extra in self._unread:
@@ -167,6 +192,21 @@ class Ledger:
                 totals.nonfinite_inputs += not finite
         self._unread.clear()
         self._nonfinite.clear()
+
+
+def _entry(key: str, totals: Mapping[str, Any]) -> tuple[tuple[Op, str], Totals]:
+    """One entry of a ledger's state, if it is one."""
+    name, _, unit = key.partition("/")
+    (op,) = [known for known in get_args(Op) if known == name] or [None]
+    if op is None or not unit:
+        raise ValueError(f"not a ledger's state: {key!r} is not OPERATION/UNIT, with one of {', '.join(get_args(Op))}")
+    if not isinstance(totals, Mapping) or totals.keys() != {*NUMBERS}:
+        odd = sorted({*totals} ^ {*NUMBERS}, key=str) if isinstance(totals, Mapping) else [totals]
+        raise ValueError(f"not a ledger's state: {key!r} has, or lacks, {', '.join(map(str, odd))}")
+    for field_name, value in totals.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise ValueError(f"not a ledger's state: {key!r} says {field_name} = {value!r}, which is no count")
+    return (op, unit), Totals(**totals)
 
 
 def _milliseconds(start: Moment, end: Moment) -> float:

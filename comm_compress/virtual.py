@@ -76,7 +76,9 @@ class VirtualRanks:
         allreduce.check_gather("all_gather", all_gather)
         self.world, self.reduce_scatter, self.all_gather = world, reduce_scatter, all_gather
         self.reshard_after_forward = reshard_after_forward
-        self.ledgers = [Ledger() for _ in range(world)]
+        stock: list[Op] = ["reduce_scatter"] if reduce_scatter is None else []
+        stock += ["all_gather"] if all_gather is None else []
+        self.ledgers = [Ledger(tuple(stock)) for _ in range(world)]
         """One for each rank."""
         self._model = model
         self._units = _units(model, world, units, seed)

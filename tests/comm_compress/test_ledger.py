@@ -1,10 +1,13 @@
 """Which of a collective's rounds are extra."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from comm_compress.encoded import ByteCount
-from comm_compress.ledger import Collective, Ledger, Span, Totals
+from comm_compress.ledger import NUMBERS, Collective, Ledger, Span, Totals
 
 
 def test_the_rounds_with_the_fewest_bytes_are_the_extra_ones() -> None:
@@ -82,3 +85,48 @@ def test_what_no_ledger_gave_is_refused(how: str) -> None:
         del state["reduce_scatter/a"]["calls"]
     with pytest.raises(ValueError, match="not a ledger's state"):
         Ledger().load_state_dict(state)
+
+
+def test_what_is_left_to_stock_collectives_is_named_not_shown_as_nothing() -> None:
+    ledger = Ledger(("all_gather",))
+    collective = Collective(torch.device("cpu"))
+    collective.charge(ByteCount(values=1000))
+    ledger.add("reduce_scatter", "unit", collective, 1000, 4, None)
+    assert ledger.totals().uncounted == ledger.totals("all_gather").uncounted == ("all_gather",)
+    assert ledger.totals("reduce_scatter").uncounted == ()
+    assert "uncounted=('all_gather',)" in str(ledger.totals())
+    assert (ledger.totals() + ledger.totals()).uncounted == (ledger.totals() - Totals()).uncounted == ("all_gather",)
+    assert ledger.summary().splitlines() == [
+        "all_gather: stock collectives, not counted",
+        "reduce_scatter: 1 calls, 0.001 MB sent (25.0% of uncompressed)",
+    ]
+    again = Ledger(("all_gather",))
+    again.load_state_dict(ledger.state_dict())
+    assert again.totals() == replace(ledger.totals(), uncounted=())
+    assert again.totals().uncounted == ("all_gather",)
+
+
+GOOD = dict.fromkeys(NUMBERS, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "why"),
+    [
+        ("reduce_scatter/unit", {**GOOD, "strange": 1}, "strange"),
+        ("reduce_scatter/unit", {k: v for k, v in GOOD.items() if k != "calls"}, "calls"),
+        ("reduce_scatter/unit", {**GOOD, "calls": "many"}, "'many'"),
+        ("reduce_scatter/unit", {**GOOD, "calls": -1}, "-1"),
+        ("reduce_scatter/unit", {**GOOD, "wire_ms": float("nan")}, "nan"),
+        ("reduce_scatter/unit", 3, "3"),
+        ("reduce_scatter", GOOD, "OPERATION/UNIT"),
+        ("broadcast/unit", GOOD, "OPERATION/UNIT"),
+    ],
+)
+def test_what_no_ledger_has_written_is_refused_and_changes_nothing(key: str, entry: Any, why: str) -> None:
+    ledger = Ledger()
+    ledger.load_state_dict({"all_gather/unit": GOOD})
+    before = ledger.state_dict()
+    with pytest.raises(ValueError, match="not a ledger's state") as refusal:
+        ledger.load_state_dict({"all_gather/unit": GOOD, key: entry})
+    assert why in str(refusal.value)
+    assert ledger.state_dict() == before
