@@ -266,17 +266,23 @@ def _stock(
 
 
 def _units(model: nn.Module) -> list[Unit]:
-    """Every parameter group of every FSDP2 module that has parameters of its own."""
-    found = []
-    for name, module in model.named_modules():
-        if isinstance(module, FSDPModule):
-            groups = _compat.param_groups(module)
-            for i, group in enumerate(groups):
-                full_name = (name or "root") + (f"[{i}]" if len(groups) > 1 else "")
-                meshes = _compat.meshes(group)
-                if meshes is None:
-                    raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.ddp")
-                found.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
+    """Every parameter group of every FSDP2 module that has parameters of its own.
+
+    Modules that `fully_shard` was given together, as a list, are one unit: "norm+head".
+    """
+    found, names = [], dict[tuple[int, ...], list[str]]()
+    sharded = [(name or "root", module) for name, module in model.named_modules() if isinstance(module, FSDPModule)]
+    for name, module in sharded:
+        names.setdefault(tuple(map(id, _compat.param_groups(module))), []).append(name)
+    for name, module in sharded:
+        groups = _compat.param_groups(module)
+        together = names[tuple(map(id, groups))]
+        for i, group in enumerate(groups if name == together[0] else []):
+            full_name = "+".join(together) + (f"[{i}]" if len(groups) > 1 else "")
+            meshes = _compat.meshes(group)
+            if meshes is None:
+                raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.ddp")
+            found.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
     if not found:
         raise ValueError("attach: the model has no FSDP2 unit with parameters; call fully_shard on it first")
     return found

@@ -335,3 +335,28 @@ def _unused() -> dict[str, Any]:
 def test_unused_parameters_are_reduced_as_zeros() -> None:
     for seen in run_ranks(2, _unused):
         assert seen == {"finite": True, "calls": 4, "parameters": len(dict(Net().named_parameters()))}
+
+
+def _together() -> dict[str, Any]:
+    """`fully_shard` of a list makes one unit of several modules."""
+    model, mesh = Net(), init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard([model.branch, model.head], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    handle = cc.attach(model, reduce_scatter="topk ratio=0.2", all_gather="identity")
+    for step in range(2):
+        loss_of(model, batch(dist.get_rank(), step)).backward()
+    saved = handle.state_dict()
+    return {
+        "states": {key: int(entry["tensors"]["tick"]) for key, entry in saved.items() if key.startswith("reduce")},
+        "counted": sorted(key for key in handle.ledger.state_dict()),
+        "parameters": [name for name, _ in saved["reduce_scatter/branch+head"]["layouts"][""]],
+    }
+
+
+def test_modules_sharded_together_are_one_unit() -> None:
+    for seen in run_ranks(2, _together):
+        assert seen["states"] == {"reduce_scatter/root": 2, "reduce_scatter/branch+head": 2}
+        assert seen["counted"] == [
+            f"{op}/{u}" for op in ("all_gather", "reduce_scatter") for u in ("branch+head", "root")
+        ]
+        assert seen["parameters"] == ["branch.weight", "head.weight", "head.bias"]
