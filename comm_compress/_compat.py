@@ -15,7 +15,7 @@ from comm_compress.segments import Segment, segments_of
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-# 2.13 only: reduce a parameter without a gradient as zeros, so that a unit's gradient keeps its size
+# 2.13 only, `set_reduce_scatter_unused_params`: reduce a parameter without a gradient as zeros
 UNUSED_AS_ZEROS = "reduce_scatter_unused_params"
 
 
@@ -72,6 +72,36 @@ def held(parameter: Any) -> str:
         for i, (name, placement) in enumerate(zip(names, spec.placements, strict=True))
         if not placement.is_replicate()
     )
+
+
+def unreduced(group: Any) -> dict[int, Tensor]:
+    """What ``post_backward`` is about to reduce, by the id of FSDP2's record of the parameter: its local gradient."""
+    found = {}
+    for p in group.fsdp_params:
+        if hasattr(p, "_unsharded_param"):
+            gradient = p.unsharded_accumulated_grad
+            gradient = p.unsharded_param.grad if gradient is None else gradient
+            if gradient is None and getattr(group, UNUSED_AS_ZEROS, False) and p.unsharded_param.requires_grad:
+                gradient = p.unsharded_param  # stands for the zeros that FSDP2 makes
+            if gradient is not None:
+                found[id(p)] = gradient
+    return found
+
+
+def give_zeros(parameter: Any, like: Tensor) -> Tensor:
+    """Let FSDP2 find zeros of the dtype of ``like``, another gradient of the group, as the parameter's gradient."""
+    parameter.unsharded_accumulated_grad = torch.zeros_like(parameter.unsharded_param, dtype=like.dtype)
+    return parameter.unsharded_accumulated_grad  # type: ignore[no-any-return]
+
+
+def keeps_gradients(group: Any) -> bool:
+    """Is there a gradient of an earlier backward that the next one will be added to?"""
+    return group._partial_reduce_output is not None or any(p.sharded_param.grad is not None for p in group.fsdp_params)
+
+
+def sharded_numel(parameters: list[tuple[str, Any]]) -> int:
+    """Elements of one rank's row, padding included."""
+    return sum(p.padded_sharded_param_size.numel() for _, p in parameters)
 
 
 def gathered_dtypes(group: Any) -> set[torch.dtype]:

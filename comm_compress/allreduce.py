@@ -49,7 +49,8 @@ def all_reduce(
         return (yield from gather.all_gather(mine, back))
     put_columns((reduced.shared.totals() / divisor).to(rows.dtype), reduced.shared.spans, everything)
     if others := other_columns(reduced.shared.spans, rows.shape[1]):
-        back = state.child("gather", _segments_within(state.segments, others))
+        # other rows than above: a warm-up may send all of them first
+        back = state.child("rest").child("gather", _segments_within(state.segments, others))
         gathered = yield from gather.all_gather(take_columns(mine, others), back)
         put_columns(gathered, others, everything)
     return everything
@@ -85,9 +86,17 @@ class GradientAllReduce:
 
     @spanned("all_reduce")
     def __call__(
-        self, named: Sequence[tuple[str, Tensor]], unit: str, group: dist.ProcessGroup, divisor: float
+        self,
+        named: Sequence[tuple[str, Tensor]],
+        unit: str,
+        group: dist.ProcessGroup,
+        divisor: float,
+        goes_on: bool = False,
     ) -> None:
-        """Every tensor (one dtype: fp32, bf16 or fp16) becomes its sum over ``group``, divided by ``divisor``."""
+        """Every tensor (one dtype: fp32, bf16 or fp16) becomes its sum over ``group``, divided by ``divisor``.
+
+        ``goes_on``: in the same optimizer step as the last call (`State.begin`).
+        """
         tensors = [tensor.view(-1) if tensor.dim() == 0 else tensor for _, tensor in named]
         collective = Collective(tensors[0].device)
         start = collective.now()
@@ -97,7 +106,7 @@ class GradientAllReduce:
         workspace = self.workspaces.acquire(rows.device)
         finite = self.reduce.mark(rows)
         self.scale.take_off(rows)
-        self.state.begin(finite, workspace=workspace)
+        self.state.begin(finite, workspace=workspace, goes_on=goes_on)
         collective.spent("encode", start)
         rounds = all_reduce(rows, self.reduce, self.gather, self.state, divisor)
         everything = transport.run(rounds, group, collective, workspace)

@@ -56,10 +56,10 @@ def states(world: int, n: int) -> list[State]:
     return simulate.states(world, "unit", 0, segments(world, n))
 
 
-def step(compressor: Compressor, inputs: list[Tensor], states: list[State]) -> list[Reduced]:
-    """One more collective, begun as the FSDP hook begins it."""
+def step(compressor: Compressor, inputs: list[Tensor], states: list[State], goes_on: bool = False) -> list[Reduced]:
+    """One more collective, begun as the FSDP hook begins it; ``goes_on``: of the same optimizer step as the last."""
     for rows, state in zip(inputs, states, strict=True):
-        state.begin(torch.isfinite(rows).all())
+        state.begin(torch.isfinite(rows).all(), goes_on=goes_on)
     return simulate.reduce_scatter(compressor, inputs, states)
 
 
@@ -208,18 +208,24 @@ def state_survives_a_round_trip(factory: Factory) -> None:
 
 
 def a_void_step_leaves_no_trace(factory: Factory) -> None:
-    """After `State.rollback`, also of a step with a NaN, everything is as before it."""
+    """After `State.rollback` all is as before, also of the first step, with a NaN, and of several collectives."""
     world, n = 2, 600
     compressor, mine = factory(), states(world, n)
-    step(compressor, gradient(world, n, 0), mine)
-    before = [{k: v.clone() for k, v in s.state_dict().items()} for s in mine]
-    for void in (gradient(world, n, 1), [torch.full((world, n), math.nan)] * world):
-        step(compressor, void, mine)
-        for state, old in zip(mine, before, strict=True):
-            state.rollback()
-            new = state.state_dict()
-            assert new.keys() == old.keys(), f"{new.keys() ^ old.keys()} came or went"
-            assert all(torch.equal(new[k], old[k]) for k in old), "a void step left a trace"
+    for state in mine:
+        state.lasting = False  # as the hooks have it for gradients
+    spoiled = [torch.full((world, n), math.nan)] * world
+    for made in range(2):
+        before = [{k: v.clone() for k, v in s.state_dict().items()} for s in mine]
+        for void in ([gradient(world, n, 1)], [spoiled], [gradient(world, n, number) for number in (1, 2, 3)]):
+            for number, micro_batch in enumerate(void):
+                step(compressor, micro_batch, mine, goes_on=number > 0)
+            for state in mine:
+                state.rollback()
+            for state, old in zip(mine, before, strict=True):
+                new = state.state_dict()
+                assert new.keys() == old.keys(), f"{new.keys() ^ old.keys()} came or went"
+                assert all(torch.equal(new[k], old[k]) for k in old), "a void step left a trace"
+        step(compressor, gradient(world, n, made), mine)
 
 
 def unbiased_as_claimed(factory: Factory) -> None:

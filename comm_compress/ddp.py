@@ -15,11 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from comm_compress import allreduce
 from comm_compress.allreduce import GradientAllReduce
 from comm_compress.compressor import Compressor
-from comm_compress.handle import BaseHandle, check
+from comm_compress.handle import BaseHandle, check, load
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import AnyMethod, chosen
 from comm_compress.segments import segments_of
 from comm_compress.state import State
+from comm_compress.steps import OptimizerSteps
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -44,6 +45,8 @@ class Handle(BaseHandle):
         self._provisional = 2 if model.static_graph else 0 if model.find_unused_parameters else 1
         self._reductions: dict[int, GradientAllReduce] = {}
         self._loaded: dict[str, Mapping[str, Any]] = {}
+        self.steps: OptimizerSteps = OptimizerSteps(model)
+        self._step = dict[int, int]()  # in which step a bucket was last reduced
         self._detached = False
 
     def _states(self) -> dict[str, State]:
@@ -51,16 +54,21 @@ class Handle(BaseHandle):
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Put back what `state_dict` gave; each bucket's part when it is next reduced. Raises ValueError for another
-        rank's or another world size's."""
+        rank's or another world size's, for what is not whole, and for nothing."""
+        if not states:
+            raise ValueError(
+                "no bucket's state to load: nothing had been reduced when it was saved (then go on without), or "
+                'torch.distributed.checkpoint filled an empty template: give it {"comm": handle.rank_states()}'
+            )
         here = State(rank=self._group.rank(), world=self._group.size())
         for key, saved in states.items():
             check(key, {**saved, "layouts": {"": []}}, here)
         self._reductions.clear()
         self._loaded = dict(states)
 
-    def state_dict(self) -> dict[str, dict[str, Any]]:
-        """As `BaseHandle.state_dict`; what was loaded and not used yet is handed on."""
-        return {**{key: dict(saved) for key, saved in self._loaded.items()}, **super().state_dict()}
+    def _state_dict(self) -> dict[str, dict[str, Any]]:
+        """What was loaded and not used yet is handed on."""
+        return {**{key: dict(saved) for key, saved in self._loaded.items()}, **super()._state_dict()}
 
     def compare(self) -> NoReturn:
         """ValueError: only FSDP2's reduce-scatter can be compared with the exact gradient."""
@@ -72,6 +80,7 @@ class Handle(BaseHandle):
     def detach(self) -> None:
         """Back to DDP's own all-reduce. DDP cannot lose a hook, so another one cannot be attached."""
         self._detached = True
+        self.steps.close()
         self._reductions.clear()
         self._loaded.clear()
 
@@ -80,14 +89,16 @@ class Handle(BaseHandle):
         gradients, parameters = bucket.gradients(), bucket.parameters()
         named = [(self._names[id(p)], g) for p, g in zip(parameters, gradients, strict=True)]
         unit = f"bucket{bucket.index()}"
-        self._reduction(bucket.index(), named)(named, unit, self._group, self._group.size())
+        goes_on = self._step.get(bucket.index()) == self.steps.number
+        self._step[bucket.index()] = self.steps.number
+        self._reduction(bucket.index(), named)(named, unit, self._group, self._group.size(), goes_on)
         if bucket.is_last() and self._provisional:
             self._provisional -= 1
 
     def _reduction(self, index: int, named: list[tuple[str, Tensor]]) -> GradientAllReduce:
         world, unit = self._group.size(), f"bucket{index}"
         layout = segments_of([(name, tuple(g.shape) or (1,)) for name, g in named], world)
-        fresh = State(unit, self._group.rank(), world, self.seed, layout)
+        fresh = State(unit, self._group.rank(), world, self.seed, layout, lasting=False)
         if self._provisional:
             return GradientAllReduce(fresh, UNCOMPRESSED, None, self.ledger, self.workspaces, self._scale)
         known = self._reductions.get(index)
@@ -100,10 +111,11 @@ class Handle(BaseHandle):
         saved = self._loaded.pop(f"all_reduce/{unit}", None)
         if saved is not None:
             try:
-                check(unit, saved, fresh)
-                fresh.load_state_dict(saved["tensors"])
+                load({unit: saved}, {unit: fresh})
+                fresh.segments = layout  # refused where it is of some of the parameters only
             except ValueError as e:
                 warnings.warn(f"comm_compress: loaded state dropped: {e}", stacklevel=2)
+                fresh = State(unit, self._group.rank(), world, self.seed, layout, lasting=False)
         self._reductions[index] = GradientAllReduce(
             fresh, self.compressor, self.all_gather, self.ledger, self.workspaces, self._scale
         )

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from comm_compress import _compat, allreduce
 from comm_compress.allreduce import GradientAllReduce
+from comm_compress.backward import Backward
 from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.frozen import FrozenReplicas, FrozenWatch, Watched
@@ -31,6 +32,7 @@ from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.prefetch import Prefetch
 from comm_compress.registry import AnyMethod, chosen
 from comm_compress.state import State
+from comm_compress.steps import OptimizerSteps
 
 CARRIED = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -128,6 +130,8 @@ class Handle(BaseHandle):
         if self._prefetch is not None:
             self._prefetch.undo()
             self._prefetch = None
+        if self.steps is not None:
+            self.steps.close()
         self._undo.clear()
         self._gathers.clear()
         self._reductions.clear()
@@ -201,6 +205,11 @@ def attach(
         handle._prefetch = Prefetch(model, prefetch)
     for unit in units:
         group = unit.group
+        if reduce_scatter is not None or all_reduce is not None:
+            handle.steps = handle.steps or OptimizerSteps(model)
+            backward = Backward(group, unit.parameters, handle.steps)
+            handle._set(group, "post_backward", backward)
+            unit = unit._replace(backward=backward)
         if reduce_scatter is not None:
             state = handle._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
             method = unit.apart(reduce_scatter)
@@ -217,7 +226,7 @@ def attach(
             handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
         if all_gather is not None:
             state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
-            state.segments = unit.gathered_segments(keep_frozen)
+            state.segments = state.parameters = unit.gathered_segments(keep_frozen)
             method = unit.apart(all_gather)
             gather = CompressedAllGather(state, method, handle.ledger, handle.workspaces, unit)
             if keep_frozen:
@@ -230,8 +239,8 @@ def attach(
         if reduce_scatter is not None or all_reduce is not None:
             if unit.meshes.shard.size() > 1:  # FSDP2 divides twice by a divide factor when one rank is to sum
                 handle._set(group, "force_sum_reduction_for_comms", True)
-            if hasattr(group, _compat.UNUSED_AS_ZEROS):  # torch >= 2.13: rows keep their size without some gradients
-                handle._set(group, _compat.UNUSED_AS_ZEROS, True)
+            keys = (f"reduce_scatter/{unit.name}", f"all_reduce/{unit.name}")
+            backward.states = [handle._by_key[key] for key in keys if key in handle._by_key]
     if keep_frozen:
         handle._frozen_watch = FrozenWatch(model, handle._frozen, handle.ledger)
     return handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from comm_compress import _compat, transport
 from comm_compress.allreduce import GradientAllReduce
+from comm_compress.backward import Backward
 from comm_compress.comparison import Comparisons
 from comm_compress.compressor import Compressor
 from comm_compress.frozen import Column, FrozenReplicas
@@ -20,7 +22,7 @@ from comm_compress.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.replicas import ReplicasApart, apart
 from comm_compress.rounds import AllGatherRounds
-from comm_compress.segments import Segment, Spans, moved_together, take_columns
+from comm_compress.segments import Segment, Spans, moved_together, segments_of, take_columns
 from comm_compress.spans import span, spanned
 from comm_compress.state import State
 from comm_compress.workspace import Workspace, WorkspacePool
@@ -33,6 +35,7 @@ class Unit(NamedTuple):
     group: Any
     parameters: list[tuple[str, Any]]
     meshes: _compat.Meshes
+    backward: Backward | None = None  # where gradients pass our hooks
 
     def apart(self, method: Compressor) -> Compressor:
         """``method`` for this unit: parameters that tensor parallelism replicates apart from those that it shards."""
@@ -48,10 +51,12 @@ class Unit(NamedTuple):
         if op == "all_reduce":
             assert replicas is not None
             seed += shard.rank() << 32
-            return State(f"{self.name}/all_reduce", replica, replicas.size(), seed)
-        parameters = _compat.trainable(self.parameters) if op == "reduce_scatter" else self.parameters
-        segments = _compat.segments(parameters, shard.size())
-        return State(self.name, shard.rank(), shard.size(), seed + (replica << 32), segments)
+            n = _compat.sharded_numel(_compat.trainable(self.parameters))
+            segments = segments_of(self.pieces(n), replicas.size())
+            return State(f"{self.name}/all_reduce", replica, replicas.size(), seed, segments, lasting=False)
+        gathers = op == "all_gather"
+        segments = _compat.segments(self.parameters if gathers else _compat.trainable(self.parameters), shard.size())
+        return State(self.name, shard.rank(), shard.size(), seed + (replica << 32), segments, lasting=gathers)
 
     def master(self, row: Tensor) -> Callable[[], Tensor] | None:
         """Reads the float32 values that ``row`` was rounded from; None when it was not."""
@@ -82,8 +87,27 @@ class Unit(NamedTuple):
 
     def gradient_segments(self, n: int) -> tuple[Segment, ...]:
         """Where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
-        segments = _compat.segments(_compat.trainable(self.parameters), self.meshes.shard.size())
+        reduced = _compat.trainable(self.parameters) if self.backward is None else self.backward.reduced
+        segments = _compat.segments(reduced, self.meshes.shard.size())
         return segments if segments and segments[-1].stop == n else ()
+
+    def pieces(self, n: int) -> list[tuple[str, tuple[int, ...]]]:
+        """(name, shape) of what a rank's row of ``n`` reduced gradients consists of: its chunk of each parameter."""
+        chunks = [(s.name, s.stop - s.start, s.shape[1:]) for s in self.gradient_segments(n)]
+        return [(name, (size // math.prod(shape), *shape)) for name, size, shape in chunks] or [(self.name, (n,))]
+
+
+class _Goes:
+    """Does a reduction belong to the optimizer step of the last one?"""
+
+    def __init__(self, unit: Unit | None) -> None:
+        self._unit, self._step = unit, -1
+
+    def on(self) -> bool:
+        """Asked once a reduction."""
+        backward = self._unit.backward if self._unit is not None else None
+        before, self._step = self._step, backward.step if backward is not None else -1
+        return before == self._step != -1
 
 
 class Comm:
@@ -100,6 +124,7 @@ class Comm:
     ) -> None:
         self.scale = scale or LossScale()
         self.state, self.compressor, self.ledger, self.unit = state, compressor, ledger, unit
+        self._goes = _Goes(unit)
         self.workspaces = workspaces or WorkspacePool()
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -132,7 +157,7 @@ class CompressedReduceScatter(Comm):
         workspace = self.workspaces.acquire(rows.device)
         finite = self.compressor.mark(rows)
         self.scale.take_off(rows)
-        self.state.begin(finite, output_tensor, workspace)
+        self.state.begin(finite, output_tensor, workspace, self._goes.on())
         collective.spent("encode", start)
         reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
         start = collective.now()
@@ -286,7 +311,7 @@ class CompressedAllReduce:
     """
 
     def __init__(self, unit: Unit, reduction: GradientAllReduce) -> None:
-        self.unit, self.reduction = unit, reduction
+        self.unit, self.reduction, self._goes = unit, reduction, _Goes(unit)
 
     def __call__(self, reduce_output: Tensor) -> None:
         """``reduce_output`` ``[n]``: overwritten."""
@@ -294,13 +319,13 @@ class CompressedAllReduce:
         assert replicas is not None
         if replicas.size() == 1:
             return
-        segments = self.unit.gradient_segments(reduce_output.numel())
-        whole = [(self.unit.name, reduce_output)]
-        pieces = [(s.name, reduce_output[s.start : s.stop].view(-1, *s.shape[1:])) for s in segments]
-        if not segments:
+        if not self.unit.gradient_segments(reduce_output.numel()):
             require_segments(self.reduction.reduce, State(self.unit.name))
+        pieces = self.unit.pieces(reduce_output.numel())
+        parts = torch.split(reduce_output, [math.prod(shape) for _, shape in pieces])
+        named = [(name, part.view(shape)) for (name, shape), part in zip(pieces, parts, strict=True)]
         divisor = replicas.size() if self.unit.group.gradient_divide_factor is None else 1
-        self.reduction(pieces or whole, self.unit.name, replicas, divisor)
+        self.reduction(named, self.unit.name, replicas, divisor, self._goes.on())
 
 
 def require_segments(compressor: Compressor, state: State) -> None:
@@ -309,12 +334,11 @@ def require_segments(compressor: Compressor, state: State) -> None:
         if isinstance(compressor, ReplicasApart):
             raise ValueError(
                 f"{compressor.name}: unit {state.unit!r} mixes parameters that tensor parallelism shards with ones "
-                "that it replicates, and does not show which lies where in its rows (it is not sharded over dim 0, or, "
-                "with torch < 2.13, not every parameter got a gradient): call fully_shard on the replicated ones' "
+                "that it replicates, and does not show which lies where in its rows (it is not sharded over dim 0): "
+                "call fully_shard on the replicated ones' "
                 "modules too, or use identity"
             )
         raise ValueError(
             f"{compressor.name}: unit {state.unit!r} does not show which parameter lies where in its rows: it is not "
-            "sharded over dim 0, or (torch < 2.13) not every parameter got a gradient; use a method without matrices "
-            "or layers"
+            "sharded over dim 0; use a method without matrices or layers"
         )

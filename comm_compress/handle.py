@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from comm_compress import savers
 from comm_compress.ledger import Ledger
 from comm_compress.loss_scale import LossScale
+from comm_compress.savers import RankStates
+from comm_compress.segments import segments_of
 from comm_compress.state import State
+from comm_compress.steps import OptimizerSteps
 from comm_compress.workspace import WorkspacePool
 
 
@@ -18,6 +23,7 @@ class BaseHandle(ABC):
 
     def __init__(self) -> None:
         self.ledger = Ledger()
+        self.steps: OptimizerSteps | None = None
         self.workspaces = WorkspacePool()
         self._scale = LossScale()
 
@@ -58,44 +64,67 @@ class BaseHandle(ABC):
         return self.workspaces.num_bytes
 
     def rollback(self) -> None:
-        """Take back what the last step did to every state. Call it when the optimizer step is skipped.
+        """Take back what the optimizer step under way did to every state. Call it when that step is skipped.
 
-        Otherwise the states count the step as made, at the latest when each unit is next used.
+        All its micro-batches are taken back, however many of them reduced gradients. A step begins with the first
+        reduction after an optimizer of the model's parameters made a step (any `torch.optim.Optimizer`: `step_ended`
+        for others), after a `rollback`, after `state_dict`, and, of an FSDP2 unit, wherever no gradient of it is kept
+        from before. Without a call the states count a skipped step as made. What all-gathers of parameters remember
+        stays: they were gathered in earnest.
         """
         for key, state in self._states().items():
             if not key.startswith("all_gather/"):  # parameters were gathered in earnest
                 state.rollback()
 
-    def state_dict(self) -> dict[str, dict[str, Any]]:
-        """This rank's states by "operation/unit": nested dicts of tensors and plain values. Call it between steps.
+    def step_ended(self) -> None:
+        """An optimizer step was made: for loops that update parameters without a `torch.optim.Optimizer`."""
+        if self.steps is not None:
+            self.steps.number += 1
 
-        The tensors are the states' own, which the next step changes: save or copy them before it.
-        Every rank has its own: torch.save it to a file of the rank's, or put it under a key with the rank in it when
-        one checkpoint collects all ranks (DCP keeps one copy of a plain tensor that several ranks save under a name).
-        Each entry also says whose it is (``world``, ``rank``) and how its rows are laid out (``layouts``),
-        which `comm_compress.reshard` needs.
+    @property
+    def state_dict(self) -> Callable[[], dict[str, dict[str, Any]]]:
+        """``state_dict()``: this rank's states by "operation/unit", nested dicts of tensors and plain values.
+
+        Call it between optimizer steps: the last one counts as made. The tensors are the states' own, which the next
+        step changes: save or copy them before it. Every rank has its own: torch.save it to a file of the rank's, or
+        give `rank_states` to torch.distributed.checkpoint. Each entry also says whose it is (``world``, ``rank``), how
+        its rows are laid out (``layouts``), which `comm_compress.reshard` needs, and what it holds (``names``).
+        Raises ValueError for a program that would save one rank's states for all (`savers`).
         """
+        savers.refuse(sys._getframe(1))
+        return self._state_dict
+
+    def _state_dict(self) -> dict[str, dict[str, Any]]:
         return {key: save(state) for key, state in self._states().items()}
 
+    def rank_states(self) -> RankStates:
+        """What torch.distributed.checkpoint saves and loads whole: ``{"comm": handle.rank_states()}`` on every rank."""
+        return RankStates(self)
+
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Put back what `state_dict` gave on the same rank of as many. Raises ValueError when anything differs."""
+        """Put back what `state_dict` gave on the same rank of as many.
+
+        Raises ValueError when anything differs, or is missing: then nothing is changed.
+        """
         load(states, self._states())
 
     def state_dicts(self) -> list[dict[str, dict[str, Any]]]:
         """`state_dict` of each rank that this process is: one."""
-        return [self.state_dict()]
+        return [self._state_dict()]
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
         """Put back what `state_dicts` gave; like `load_state_dict`."""
         (mine,) = states
-        self.load_state_dict(mine)
+        if mine or self._states():  # nothing is remembered of DDP's buckets before the first reduction
+            self.load_state_dict(mine)
 
 
 def save(state: State) -> dict[str, Any]:
     """One state as plain values and tensors."""
     tensors = state.state_dict()
     layouts = {prefix: [[s.name, list(s.shape)] for s in segments] for prefix, segments in state.layouts()}
-    return {"world": state.world, "rank": state.rank, "layouts": layouts, "tensors": tensors}
+    whose = {"world": state.world, "rank": state.rank}
+    return {**whose, "layouts": layouts, "names": sorted(tensors), "tensors": tensors}
 
 
 def load(saved: Mapping[str, Mapping[str, Any]], states: Mapping[str, State]) -> None:
@@ -106,11 +135,15 @@ def load(saved: Mapping[str, Mapping[str, Any]], states: Mapping[str, State]) ->
     for key, state in states.items():
         check(key, saved[key], state)
     for key, state in states.items():
-        state.load_state_dict(saved[key]["tensors"])
+        layouts = {
+            prefix: segments_of([(name, tuple(shape)) for name, shape in layout], state.world)
+            for prefix, layout in saved[key]["layouts"].items()
+        }
+        state.load_state_dict(saved[key]["tensors"], layouts)
 
 
 def check(key: str, saved: Mapping[str, Any], state: State) -> None:
-    """ValueError when ``saved`` is not of this rank, of so many ranks, of these parameters."""
+    """ValueError when ``saved`` is not whole, not of this rank, of so many ranks, of (some of) these parameters."""
     if saved["world"] != state.world:
         raise ValueError(
             f"{key}: compressor state of {saved['world']} ranks does not fit {state.world}; pass all ranks' states "
@@ -118,10 +151,16 @@ def check(key: str, saved: Mapping[str, Any], state: State) -> None:
         )
     if saved["rank"] != state.rank:
         raise ValueError(f"{key}: compressor state is of rank {saved['rank']}, this is rank {state.rank}")
-    here = [[s.name, list(s.shape)] for s in state.segments]
-    if saved["layouts"][""] != here:
+    here = [[s.name, list(s.shape)] for s in state.parameters]
+    there, rest = saved["layouts"][""], iter(here)
+    if bool(there) != bool(here) or not all(entry in rest for entry in there):  # some may never have had a gradient
         names = {name for name, _ in _differing(saved["layouts"][""], here)}
         raise ValueError(f"{key}: compressor state is of other parameters: {', '.join(sorted(names))}")
+    if absent := sorted({"tick", *saved.get("names", ())} - saved["tensors"].keys()):
+        raise ValueError(
+            f"{key}: compressor state without its tensors {', '.join(absent)}. torch.distributed.checkpoint fills in "
+            'only what it finds in the template: save and load {"comm": handle.rank_states()}, not handle.state_dict()'
+        )
 
 
 def _differing(a: Iterable[list[Any]], b: Iterable[list[Any]]) -> set[tuple[str, str]]:

@@ -53,6 +53,8 @@ def reshard(
             for name, tensors in _moved(key, entries, new_world, keep, lost).items():
                 for mine, tensor in zip(new, tensors, strict=True):
                     mine[key]["tensors"][name] = tensor
+            for mine in new:
+                mine[key]["names"] = sorted(mine[key]["tensors"])
     if lost:
         warnings.warn(f"reshard: depends on the number of ranks and starts afresh: {', '.join(lost)}", stacklevel=2)
     return new
@@ -68,6 +70,8 @@ def _check(key: str, entries: Sequence[Saved]) -> None:
         )
     if any(entry["layouts"][""] != entries[0]["layouts"][""] for entry in entries):
         raise ValueError(f"reshard: {key}: the ranks' states are of different parameters")
+    if any(absent := {*entry.get("names", ())} - entry["tensors"].keys() for entry in entries):
+        raise ValueError(f"reshard: {key}: a rank's state is not whole, it lacks {', '.join(sorted(absent))}")
 
 
 def _moved(key: str, entries: Sequence[Saved], new_world: int, keep: str, lost: list[str]) -> dict[str, list[Tensor]]:

@@ -84,7 +84,6 @@ class VirtualRanks:
         self._units = _units(model, world, units, seed)
         self._collected: list[dict[nn.Parameter, Tensor]] = [{} for _ in range(world)]
         self._reduced: dict[nn.Parameter, Tensor] = {}
-        self._used: set[str] = set()
         self._comparisons: Comparisons | None = None
         self._check_dtypes()
 
@@ -196,21 +195,16 @@ class VirtualRanks:
     def reduce(self) -> None:
         """Reduce what was collected: ``p.grad`` becomes the mean over ranks, as FSDP2 leaves it.
 
-        A parameter without a gradient on some ranks counts as zeros there. Where a rank's unit is not finite, every
-        rank's part of it gets a NaN, as over a network: look at the gradient norm, and call `rollback` when the step
-        is void.
+        A parameter without a gradient on some ranks counts as zeros there; without one on all ranks it is left alone,
+        unless the method remembers something of it. Where a rank's unit is not finite, every rank's part of it gets a
+        NaN, as over a network: look at the gradient norm, and call `rollback` when the step is void.
         """
         for unit in self._units:
-            if any(p in mine for mine in self._collected for p in unit.trainable.values()):
-                self._used.add(unit.name)
-            if unit.name in self._used:  # attach has FSDP2 reduce a unit in every step from its first use on
-                self._reduce(unit)
+            self._reduce(unit)
         self._collected = [{} for _ in range(self.world)]
 
     def _reduce(self, unit: _Unit) -> None:
-        trainable = unit.trainable
-        if self.reduce_scatter is None:  # stock FSDP2 reduces no parameter without a gradient
-            trainable = {n: p for n, p in trainable.items() if any(p in mine for mine in self._collected)}
+        trainable = self._reduced_now(unit)
         if not trainable:
             return
         inputs = [  # taken out one by one: of a unit and rank there is either the gradients or the rows
@@ -219,6 +213,13 @@ class VirtualRanks:
         segments = _segments(trainable, self.world)
         for p, value in zip(trainable.values(), unflatten(self._mean(unit, inputs, segments), segments), strict=True):
             p.grad = self._reduced[p] = value.clone()
+
+    def _reduced_now(self, unit: _Unit) -> dict[str, nn.Parameter]:
+        """Those with a gradient on some rank; if there are any, those that something is remembered of, too."""
+        trainable = unit.trainable
+        used = {n for n, p in trainable.items() if any(p in mine for mine in self._collected)}
+        kept = {s.name for state in unit.gradients[:1] if state.remembers for s in state.segments}
+        return {n: p for n, p in trainable.items() if n in used | kept} if used else {}
 
     def _mean(self, unit: _Unit, inputs: list[Tensor], segments: tuple[Segment, ...]) -> Tensor:
         """``[W, n]``: row r is the mean that rank r holds."""
@@ -324,8 +325,8 @@ def _units(model: nn.Module, world: int, names: Sequence[str], seed: int) -> lis
             unit = name or "root"
             trainable = {n: p for n, p in parameters.items() if p.requires_grad}
             states = [
-                [State(unit, rank, world, seed, _segments(held, world)) for rank in range(world)]
-                for held in (trainable, parameters)
+                [State(unit, rank, world, seed, _segments(held, world), lasting) for rank in range(world)]
+                for held, lasting in ((trainable, False), (parameters, True))
             ]
             found.append(_Unit(unit, parameters, *states))
     return found

@@ -20,10 +20,10 @@ ALLOWED = {
 SHARED = ("fsdp_lab.user_errors", "fsdp_lab.flags", "comm_compress.labels")
 # inside comm_compress, lowest first: a file imports only files of lower layers (or its own)
 LAYERS = [
-    {"workspace", "labels"},
+    {"labels", "savers", "steps", "workspace"},
     {"encoded", "segments", "spans"},
     {"kernels", "rounds", "state", "_compat", "nonfinite", "loss_scale"},
-    {"compressor", "ledger", "prefetch"},
+    {"backward", "compressor", "ledger", "prefetch"},
     {"entropy", "feedback", "handle", "index_codes", "parts", "policy"},
     {"layers", "replicas"},
     {"registry"},

@@ -45,6 +45,8 @@ class Delta(Compressor):
         received = yield Gather(Encoded.ragged([message], row.numel(), state.scratch))
         followed = torch.empty(shape, dtype=source.dtype, device=row.device) if replicas is None else replicas
         if replicas is None or any(received.lengths):
+            if replicas is not None:
+                followed = state.changing("replicas", replicas)
             for r, replica in enumerate(followed):
                 self._follow(replica, received.row(r), replicas is not None, row.dtype, r, state)
         state.put("replicas", followed)
@@ -146,6 +148,8 @@ class LossyDelta(Delta):
         last = state.get("last")
         if last is None or last.shape != row.shape or last.dtype != row.dtype:
             last = torch.empty_like(row)
+        else:
+            last = state.changing("last", last)
         state.put("last", last.copy_(row))
 
 

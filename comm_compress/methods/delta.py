@@ -105,7 +105,8 @@ class PredictedDelta(QuantizedDelta):
         before = replica.clone()
         super()._follow(replica, message, known, dtype, rank, state)
         change = replica - before if known else torch.zeros_like(replica)
-        self._moved(replica, state)[rank] = torch.where(torch.isfinite(change), change, 0)
+        moved = state.changing("moved", self._moved(replica, state))
+        moved[rank] = torch.where(torch.isfinite(change), change, 0)
 
     def _moved(self, replica: Tensor, state: State) -> Tensor:
         """``[W, n]``: the last change of all replicas."""
