@@ -10,7 +10,6 @@ table in Markdown and all that was seen as JSON beside it; the exit code is 1 wh
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -32,6 +31,7 @@ from experiments.hostile import (
 from experiments.hostile.case import Case, Seen, judged
 from experiments.hostile.limited import run_limited
 from fsdp_lab.data.files import write_bytes, write_json
+from fsdp_lab.flags import program
 from fsdp_lab.strict import load_json
 from fsdp_lab.user_errors import unix_pipes, user_errors
 
@@ -111,7 +111,7 @@ def _told(case: Case) -> Seen:
 
 def main(argv: Sequence[str]) -> int:
     """Try the cases; returns 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(prog="experiments.hostile", description=__doc__.partition("\n")[0])
+    parser = program("experiments.hostile", __doc__)
     parser.add_argument("--out", type=Path, help="Markdown file to write, with JSON beside it; none: print")
     parser.add_argument("--areas", nargs="+", default=[], help="only these; none: all")
     parser.add_argument("--cases", nargs="+", default=[], help="only those with one of these texts in their names")
