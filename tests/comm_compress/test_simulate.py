@@ -69,6 +69,12 @@ def test_an_all_reduce_is_elementwise(op: Any, expected: list[float]) -> None:
     assert [answer.tolist() for answer in outcome.results] == [expected] * 2
 
 
+def test_one_rank_alone_is_answered_by_itself() -> None:
+    outcome = simulate.lockstep([once(AllReduce(torch.ones(2), "sum"))])
+    assert outcome.results[0].tolist() == [1, 1]
+    assert outcome.sent == [ByteCount()]
+
+
 def test_bytes_of_all_rounds_are_added() -> None:
     def twice() -> Generator[Any, Any, int]:
         yield AllReduce(torch.zeros(1), "max")

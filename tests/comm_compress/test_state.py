@@ -105,7 +105,8 @@ def test_children_are_saved_loaded_and_counted_with_the_whole() -> None:
     assert dict(state.layouts()) == {"": (), "a/": (), "a/b/": segments}
     assert [s.unit for s in state.with_children()] == ["unit", "unit/a", "unit/a/b"]
     copy = State("unit", 1, 2, 9)
-    proposed(copy, 8)
+    for step in range(3):  # so that it has a tick, a tensor and a spare one of its own
+        proposed(copy, step)
     copy.load_state_dict(state.state_dict())
     assert copy.get("x") is None
     assert copy.num_bytes == 12

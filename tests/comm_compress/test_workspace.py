@@ -48,3 +48,10 @@ def test_a_pool_has_as_many_as_run_at_once() -> None:
     pool.release(second)
     assert {pool.acquire(CPU), pool.acquire(CPU)} == {first, second}
     assert pool.num_bytes == 7
+
+
+def test_a_pool_of_one_gives_it_again_and_again() -> None:
+    pool = WorkspacePool()
+    first = pool.acquire(CPU)
+    pool.release(first)
+    assert pool.acquire(CPU) is first
