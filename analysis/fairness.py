@@ -153,7 +153,7 @@ def _fair(comparison: Comparison, arms: Sequence[ArmRuns]) -> str:
     seeds = str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     baselines = baselines_of(comparison)
     against = f"{' and '.join(baselines)} baseline{'s' * (len(baselines) > 1)}" if baselines else "no plain baseline"
-    return f"fair: {seeds} seeds, same tokens, {against}"
+    return f"fair: {seeds} seed{'s' * (seeds != '1')}, same tokens, {against}"
 
 
 def _is_of_few(finding: Finding, comparison: Comparison) -> bool:

@@ -106,6 +106,9 @@ def test_verdicts() -> None:
 
     assert line(fair()) == "fair: 3 seeds, same tokens, bf16 and fp32 baselines"
     assert line([r for r in without("bf16") if r["seed"] == 1]) == "NOT FAIR: one seed; no 16 bit baseline"
+    assert (
+        line([r for r in fair() if r["seed"] == 1], ["times"]) == "fair: 1 seed, same tokens, bf16 and fp32 baselines"
+    )
     assert line(but("int8", git_dirty=True)) == (
         "fair: 3 seeds, same tokens, bf16 and fp32 baselines (to note: dirty checkout)"
     )
