@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from comm_compress import allreduce, simulate
 from comm_compress.encoded import ByteCount
+from comm_compress.ledger import Ledger
 from comm_compress.methods.identity import UNCOMPRESSED, Identity, IdentityConfig
-from comm_compress.segments import segments_of
+from comm_compress.segments import Segment, segments_of
+from comm_compress.state import State
+from comm_compress.workspace import WorkspacePool
 from tests.comm_compress.table import build
+from tests.distributed import run_ranks
 
 WORLD, N = 3, 4
 ROWS = [torch.arange(12.0).view(WORLD, N) * (rank + 1) for rank in range(WORLD)]  # sum: 6 times the first
@@ -30,6 +35,33 @@ def test_everyone_gets_the_quotient_of_the_sum_in_the_dtype_of_the_rows(dtype: t
     assert outcome.sent == [ByteCount(values=2 * half)] * WORLD, "two halves of one row to each other rank"
     assert outcome.rounds == 2
     assert [s.segments for s in states[0].with_children()] == [states[0].segments] * 2
+
+
+def _gradients() -> tuple[list[float], float, int, int, bool]:
+    """What a vector and a number become, elements and bytes in the ledger, and whether all memory was given back."""
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    ledger, workspaces = Ledger(), WorkspacePool()
+    state = State("bucket", rank, 2)
+    vector, number = torch.arange(3.0) + rank, torch.tensor(5.0 + rank)
+    reduction = allreduce.GradientAllReduce(state, UNCOMPRESSED, None, ledger, workspaces)
+    reduction([("vector", vector), ("number", number)], "bucket", group, 2)
+    held = workspaces.num_bytes
+    state.scratch("afterwards", (held,), torch.uint8, torch.device("cpu"))
+    totals = ledger.totals("all_reduce", "bucket")
+    return vector.tolist(), float(number), totals.elements, totals.raw_bytes, workspaces.num_bytes == held
+
+
+def test_gradients_of_any_shape_become_their_mean_in_place() -> None:
+    # two ranks: a row holds two of the vector's three elements (one of them padding) and one for the number
+    assert run_ranks(2, _gradients) == [([0.5, 1.5, 2.5], 5.5, 2 * 3, 2 * 3 * 4, True)] * 2
+
+
+def test_parameters_that_lie_in_part_in_some_columns_are_not_known_there() -> None:
+    a, b = Segment("a", (4,), 0, 4), Segment("b", (2,), 4, 6)
+    assert allreduce._segments_within([a, b], [(0, 4)]) == (a,)
+    assert allreduce._segments_within([a, b], [(4, 6)]) == (Segment("b", (2,), 0, 2),)
+    assert allreduce._segments_within([a, b], [(1, 6)]) == ()
 
 
 def test_what_cannot_make_an_all_reduce_is_refused() -> None:

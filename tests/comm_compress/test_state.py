@@ -107,6 +107,7 @@ def test_children_are_saved_loaded_and_counted_with_the_whole() -> None:
     copy = State("unit", 1, 2, 9)
     for step in range(3):  # so that it has a tick, a tensor and a spare one of its own
         proposed(copy, step)
+    copy.commit()
     copy.load_state_dict(state.state_dict())
     assert copy.get("x") is None
     assert copy.num_bytes == 12
