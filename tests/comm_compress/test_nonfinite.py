@@ -36,12 +36,12 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.body = nn.Linear(6, 8)
+        self.embed = nn.Linear(6, 8)  # a name that the table has a pattern for
         self.head = nn.Linear(8, 9)
         self.sick: float | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(torch.tanh(self.body(x)))
+        y: Tensor = self.head(torch.tanh(self.embed(x)))
         return y if self.sick is None else y + sickens(self.head.bias[-1:], self.sick)
 
 
@@ -63,7 +63,7 @@ def sickens(x: Tensor, value: float) -> Tensor:
 
 def sharded() -> Net:
     model, mesh = Net(), init_device_mesh("cpu", (dist.get_world_size(),))
-    fully_shard(model.body, mesh=mesh)
+    fully_shard(model.embed, mesh=mesh)
     return fully_shard(model, mesh=mesh)  # type: ignore[no-any-return]
 
 
@@ -90,7 +90,7 @@ def test_a_single_element_is_not_finite() -> None:
 
 def _sees(model: Net) -> dict[str, bool]:
     """By unit: is anything in this rank's shard of the gradient not finite?"""
-    found = {"body": False, "head": False}
+    found = {"embed": False, "head": False}
     for name, p in model.named_parameters():
         assert p.grad is not None
         found[name.split(".")[0]] |= not bool(torch.isfinite(p.grad.to_local()).all())  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ def _after_a_sick_step(table: Rows, sick: float) -> list[dict[str, bool]]:
 def test_one_element_of_one_rank_reaches_every_rank_whatever_the_method(sick: float, table: Rows) -> None:
     for rank, seen in enumerate(run_ranks(3, _after_a_sick_step, table, sick)):
         for (name, config), units in zip(table, seen, strict=True):
-            assert units == {"body": False, "head": True}, f"rank {rank}, {name} {config}"
+            assert units == {"embed": False, "head": True}, f"rank {rank}, {name} {config}"
 
 
 def _without_marks() -> list[dict[str, bool]]:
@@ -135,7 +135,7 @@ def _replicas() -> list[dict[str, bool]]:
     for method in ("identity", "int8", "topk"):
         model = Net()
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        fully_shard(model.body, mesh=mesh)
+        fully_shard(model.embed, mesh=mesh)
         fully_shard(model, mesh=mesh)
         cc.attach(model, reduce_scatter=build(method, {}), all_reduce=build(method, {}))
         backward(model, model, dist.get_rank(), math.nan)
@@ -145,7 +145,7 @@ def _replicas() -> list[dict[str, bool]]:
 
 def test_one_element_reaches_the_other_replicas_too() -> None:
     for seen in run_ranks(4, _replicas):
-        assert seen == [{"body": False, "head": True}] * 3
+        assert seen == [{"embed": False, "head": True}] * 3
 
 
 def _buckets(table: Rows) -> list[bool]:
@@ -174,7 +174,7 @@ def test_one_element_reaches_every_rank_of_ddp_whatever_brings_the_sums_back() -
 @pytest.mark.parametrize("method", ["identity", "int8", "topk"])
 def test_one_element_reaches_every_virtual_rank(method: str) -> None:
     world, model = 3, Net()
-    ranks = cc.VirtualRanks(model, world, ["body"], reduce_scatter=build(method, {}))
+    ranks = cc.VirtualRanks(model, world, ["embed"], reduce_scatter=build(method, {}))
     for rank in range(world):
         backward(model, model, rank, math.nan)
         ranks.collect(rank)
@@ -182,4 +182,4 @@ def test_one_element_reaches_every_virtual_rank(method: str) -> None:
     weight = model.head.weight.grad
     assert weight is not None
     assert not any(bool(torch.isfinite(part).all()) for part in weight.chunk(world)), "each rank's part of the unit"
-    assert all(bool(torch.isfinite(p.grad).all()) for p in model.body.parameters() if p.grad is not None)
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.embed.parameters() if p.grad is not None)

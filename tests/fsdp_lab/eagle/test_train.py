@@ -233,4 +233,7 @@ def test_who_hangs_is_said_by_the_program_that_was_started(tmp_path: Path) -> No
 def test_mistakes_are_one_message(tmp_path: Path) -> None:
     chats(tmp_path / "chats.jsonl")
     code, _, err = run(tmp_path, 1)
+    assert (code, "target_dir: no folder" in err, "Traceback" in err) == (2, True, False)
+    (tmp_path / "target").mkdir()
+    code, _, err = run(tmp_path, 1)
     assert (code, "holds no config.json" in err, "Traceback" in err) == (2, True, False)

@@ -39,7 +39,8 @@ def logits(model: Any) -> Tensor:
     hf, seen = model.module.hf, []
 
     def watch(body: Any, args: Any, output: Any) -> None:
-        seen.append(output.last_hidden_state @ hf.get_output_embeddings().weight.T)
+        product = output.last_hidden_state @ hf.get_output_embeddings().weight.T
+        seen.append(product / getattr(hf.config, "logits_scaling", 1.0))  # MiniCPM's
 
     with torch.no_grad(), hf.base_model.register_forward_hook(watch):
         model.module(some_tokens())

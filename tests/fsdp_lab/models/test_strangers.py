@@ -103,7 +103,7 @@ SIZES: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": 0}, "hidden_size is 0, wants a whole number of 1 to"),
     ({"hidden_size": 1_000_000, "num_hidden_layers": 100_000}, "num_hidden_layers is 100000"),
     ({"hidden_size": 1_000_000}, "config.json"),
-    ({"hidden_size": 10**400}, "hidden_size is 1000"),
+    ({"hidden_size": 10**400}, "too large for a whole number of 64 bits"),
     ({"vocab_size": 16_000_000}, "config.json"),
     ({"num_hidden_layers": 1000}, "config.json says 1,000 blocks, the files hold 30 tensors"),
     ({"num_attention_heads": 3.5}, "num_attention_heads is 3.5"),
