@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -252,7 +253,8 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
         progress=ranks.is_first,
         check=check,
     )
-    run_id = f"{run_name}-{os.uname().nodename}"
+    start = ranks.broadcast(uuid.uuid4().hex[:12])  # the same run may have been started before, and left its last word
+    run_id = f"{run_name}-{start}-{os.uname().nodename}"
     if config.data.data_mix:
         sources = open_sources(
             config.data.data_mix,

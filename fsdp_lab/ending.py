@@ -47,8 +47,8 @@ class Ending:
         """Why the row could not be written."""
 
     def ended_well(self) -> dict[str, Any]:
-        """Append the row, and return it."""
-        return self._append("ok")
+        """Append the row, and return it. Rank 0 alone does: where it died meanwhile, the run has not ended well."""
+        return self._append("ok") if self._ranks.is_first else self._record.row("ok")
 
     def failed(self, error: BaseException) -> str | None:
         """Append the row of a run that did not go well; what to say of it where another rank is the reason."""
