@@ -81,7 +81,7 @@ class RemembersInPlace(Broken):
         if last is None:
             state.put("last", rows.clone())
         else:
-            last.copy_(rows)  # no rollback can know of it
+            last.copy_(rows)  # not by `State.changing`: what it held is lost
         return super().encode(rows, state)
 
 

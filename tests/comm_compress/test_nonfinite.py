@@ -85,6 +85,11 @@ def test_a_single_element_is_not_finite() -> None:
     assert _elements_alone() == [0, 0, 0, 1]
 
 
+def test_nothing_at_all_is_finite() -> None:
+    finite = nonfinite.mark(torch.empty(3, 0))
+    assert (finite.dtype, bool(finite)) == (torch.bool, True)
+
+
 # ---- FSDP2 ----------------------------------------------------------------------------------------------------
 
 
@@ -111,7 +116,7 @@ def _after_a_sick_step(table: Rows, sick: float) -> list[dict[str, bool]]:
 
 @pytest.mark.parametrize(("sick", "table"), [(math.nan, GRADIENT_TABLE), (-math.inf, ONE_OF_EACH)], ids=["nan", "inf"])
 def test_one_element_of_one_rank_reaches_every_rank_whatever_the_method(sick: float, table: Rows) -> None:
-    for rank, seen in enumerate(run_ranks(3, _after_a_sick_step, table, sick)):
+    for rank, seen in enumerate(run_ranks(3, _after_a_sick_step, table, sick, timeout=280)):
         for (name, config), units in zip(table, seen, strict=True):
             assert units == {"embed": False, "head": True}, f"rank {rank}, {name} {config}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -60,22 +61,22 @@ def plain(answer: Any) -> Any:
     return answer.tolist()
 
 
-def _real() -> tuple[list[Any], tuple[int, ...], int, float, int]:
+def _real() -> tuple[list[Any], tuple[int, ...], int, float, Counter[str]]:
     group, collective = dist.group.WORLD, Collective(torch.device("cpu"))
     assert group is not None
     answers = transport.run(everything(dist.get_rank()), group, collective, Workspace())
-    waits = sum(span.part == "wire" for span in collective.spans)
-    return answers, tuple(collective.bytes), collective.rounds, collective.messages, waits
+    parts = Counter(span.part for span in collective.spans)
+    return answers, tuple(collective.bytes), collective.rounds, collective.messages, parts
 
 
 def test_real_ranks_get_the_answers_of_virtual_ones_and_send_their_bytes() -> None:
     virtual = simulate.lockstep([everything(rank) for rank in range(WORLD)])
-    for rank, (answers, sent, rounds, messages, waits) in enumerate(run_ranks(WORLD, _real)):
+    for rank, (answers, sent, rounds, messages, parts) in enumerate(run_ranks(WORLD, _real)):
         assert answers == virtual.results[rank]
         assert ByteCount(*sent) == virtual.sent[rank]
         assert rounds == virtual.rounds == len(requests(rank))
         assert messages == sum(messages_by(request, rank, WORLD) for request in requests(rank))
-        assert waits == 2 * rounds, "posted, then waited for"
+        assert parts == {"encode": rounds, "wire": 2 * rounds, "decode": 1}, "each posted, then waited for"
 
 
 def _into() -> bool:
