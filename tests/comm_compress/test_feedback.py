@@ -54,3 +54,12 @@ def test_settings_say_how_it_is_fed_back() -> None:
     assert compressor.settings["error_feedback"] == {"dtype": "fp32", "decay": 0.5, "reset_every": 0}
     bare = ErrorFeedback(compressor.inner, compressor.config)
     assert bare.settings["error_feedback"]["decay"] == 0.5
+
+
+def test_a_residual_of_another_size_is_refused() -> None:
+    compressor = build("topk", {"k": 1})
+    (state,) = simulate.states(1, "unit")
+    simulate.reduce_scatter(compressor, [ROWS], [state])
+    state.begin(torch.tensor(True))
+    with pytest.raises(ValueError, match=r"the residual has shape \(1, 4\) but this gradient has \(1, 3\)"):
+        simulate.reduce_scatter(compressor, [ROWS[:, :3]], [state])

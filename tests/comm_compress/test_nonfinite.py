@@ -90,6 +90,18 @@ def test_nothing_at_all_is_finite() -> None:
     assert (finite.dtype, bool(finite)) == (torch.bool, True)
 
 
+def test_the_mark_is_in_front_of_every_row_and_nowhere_else() -> None:
+    rows = torch.arange(6.0).view(2, 3)
+    healthy = rows.clone()
+    assert bool(nonfinite.mark(healthy))
+    assert torch.equal(healthy, rows)
+    sick = rows.clone()
+    sick[1, 2] = math.inf
+    assert not bool(nonfinite.mark(sick))
+    assert torch.isnan(sick[:, 0]).all()
+    assert sick[:, 1:].tolist() == [[1, 2], [4, math.inf]]
+
+
 # ---- FSDP2 ----------------------------------------------------------------------------------------------------
 
 

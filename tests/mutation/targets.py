@@ -19,13 +19,17 @@ _FEW = ("identity-default", "int8-default", "topk-default", "rans-what_is", "maj
 
 TARGETS: dict[str, Stages] = {
     "allreduce": [_files("allreduce"), _files("ddp")],
-    "compressor": [_files("laws"), _laws("identity-default", "int8-default", "fp8 and error_feedback")],
+    "compressor": [
+        _files("compressor"),
+        _files("laws"),
+        _laws("identity-default", "int8-default", "fp8 and error_feedback"),
+    ],
     "encoded": [_files("encoded"), _laws(*_FEW)],
-    "entropy": [_files("entropy")],
+    "entropy": [_files("entropy", "compressor")],
     "feedback": [_files("feedback"), _laws("feedback_loses_nothing", "reset_every")],
     "layers": [_files("layers"), _laws("layers"), _files("delta")],
     "ledger": [_files("ledger"), _files("fsdp")],
-    "nonfinite": [_laws("identity-default"), _files("nonfinite")],
+    "nonfinite": [[*_files("nonfinite"), "-k", "not whatever"], _laws("identity-default")],
     "policy": [_files("policy"), _laws("warmup_steps", "min_numel")],
     "rounds": [_files("rounds"), _laws(*_FEW)],
     "segments": [_files("segments"), _laws("powersgd-default", "layers")],
