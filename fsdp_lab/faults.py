@@ -145,18 +145,20 @@ def arm(rank: int) -> str | None:
     return "; ".join(map(str, faults)) or None
 
 
-def at(point: str, *, step: int | None = None, path: Path | None = None) -> None:
+def at(point: str, *, step: int | None = None, path: Path | None = None, writes: bool = True) -> None:
     """The run has come to ``point``: what is due here happens.
 
     ``step``: the one that it belongs to, where that is not the step that training is in (saving goes on beside it).
-    ``path``: of the file that is about to be written, for full_disk.
+    ``path``: of the file that is about to be written, for full_disk. ``writes``: does this rank write it? For others no
+    disk is full.
     """
     global _step
     if point == "step" and step is not None:
         _step = step
     now = _step if step is None else step
     for fault in _armed:
-        if fault.at == point and fault.step in (None, now) and fault.kind != "nan":
+        is_due = fault.at == point and fault.step in (None, now) and fault.kind != "nan"
+        if is_due and (writes or fault.kind != "full_disk"):
             _happen(fault, now, path)
 
 

@@ -223,8 +223,8 @@ class Run:
     def saving_model(self) -> Iterator[None]:
         """While `model_folder` is written: where the disk does not take it, half a model does not stay. OSError."""
         self.watchdog.passed("model")
-        was_there = self.ranks.broadcast(self.model_folder.exists())  # before any rank writes, or a fault does
-        faults.at("model", path=self.model_folder / "config.json")
+        was_there = self.model_folder.exists()
+        faults.at("model", path=self.model_folder / "config.json", writes=self.ranks.is_first)
         try:
             with disk.refusals(self.model_folder):
                 yield
