@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from comm_compress import labels
-    from comm_compress.comparison import Comparison, Comparisons
-    from comm_compress.compressor import Compressor
-    from comm_compress.fsdp import Handle, attach
-    from comm_compress.ledger import Ledger, Totals
+    from comm_compress.attach.fsdp.attach import Handle, attach
+    from comm_compress.attach.reshard import reshard
+    from comm_compress.attach.virtual import VirtualRanks
+    from comm_compress.core.compressor import Compressor
+    from comm_compress.core.ledger import Ledger, Totals
+    from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.registry import available, make, register
-    from comm_compress.resharding import reshard
-    from comm_compress.virtual import VirtualRanks
 
 # Imported when they are asked for: figures and command lines need `labels`, which is there at once, and not torch.
 _HOME = {
-    "Comparison": "comparison",
-    "Comparisons": "comparison",
-    "Compressor": "compressor",
-    "Handle": "fsdp",
-    "Ledger": "ledger",
-    "Totals": "ledger",
-    "VirtualRanks": "virtual",
-    "attach": "fsdp",
+    "Comparison": "drive.comparison",
+    "Comparisons": "drive.comparison",
+    "Compressor": "core.compressor",
+    "Handle": "attach.fsdp.attach",
+    "Ledger": "core.ledger",
+    "Totals": "core.ledger",
+    "VirtualRanks": "attach.virtual",
+    "attach": "attach.fsdp.attach",
     "available": "registry",
     "make": "registry",
     "register": "registry",
-    "reshard": "resharding",
+    "reshard": "attach.reshard",
 }
 
 __all__ = [

@@ -2,7 +2,7 @@
 
     python -m comm_compress.conformance "my_method bits=4"        # or my_method '{"bits": 4}'
 
-Virtual ranks only (`comm_compress.simulate`): no network, seconds. Each law raises AssertionError with what was
+Virtual ranks only (`comm_compress.drive.simulate`): no network, seconds. Each law raises AssertionError with what was
 expected and what was seen.
 """
 
@@ -18,14 +18,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from comm_compress import nonfinite, simulate
-from comm_compress.compressor import Codec, Compressor
-from comm_compress.feedback import ErrorFeedback
+from comm_compress.core import nonfinite
+from comm_compress.core.compressor import Codec, Compressor
+from comm_compress.core.rounds import Reduced
+from comm_compress.core.segments import Segment, segments_of
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
 from comm_compress.registry import make
-from comm_compress.replicas import ReplicasApart
-from comm_compress.rounds import Reduced
-from comm_compress.segments import Segment, segments_of
-from comm_compress.state import State
+from comm_compress.wrappers.error_feedback import ErrorFeedback
+from comm_compress.wrappers.replicas import ReplicasApart
 
 Factory = Callable[[], Compressor]
 WORLDS = (1, 2, 3)
@@ -126,7 +127,7 @@ def what_is_not_finite_never_becomes_plausible(factory: Factory) -> None:
 def what_is_not_finite_reaches_every_rank(factory: Factory) -> None:
     """One NaN or infinity, in a single element of one rank's rows, makes the total of every rank not finite.
 
-    The rows are marked as the hooks mark them before they ask for a collective (`comm_compress.nonfinite.mark`).
+    The rows are marked as the hooks mark them before they ask for a collective (`comm_compress.core.nonfinite.mark`).
     """
     for world, n, bad in itertools.product((2, 3), SIZES, (math.nan, math.inf, -math.inf)):
         inputs = gradient(world, n)

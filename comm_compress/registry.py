@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from comm_compress.compressor import Codec, Compressor
-from comm_compress.entropy import EntropyCoded
-from comm_compress.feedback import ErrorFeedback, FeedbackConfig
+from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.labels import named, parse_label, spelled_out, with_settings
-from comm_compress.layers import ByLayer
-from comm_compress.policy import Sparing
+from comm_compress.wrappers.by_layer import ByLayer
+from comm_compress.wrappers.entropy import EntropyCoded
+from comm_compress.wrappers.error_feedback import ErrorFeedback, FeedbackConfig
+from comm_compress.wrappers.warmup import Sparing
 
 Builder = TypeVar("Builder", bound=Callable[[Any], Compressor])
 
@@ -45,8 +45,8 @@ class CommonConfig:
     """Settings that every method takes beside its own.
 
     ``entropy``: code the encoded bytes further, without loss, by "rans" or "zstd"; see
-    `comm_compress.entropy.EntropyCoded`.
-    ``error_feedback``: true, false, or the settings of `comm_compress.feedback.FeedbackConfig`.
+    `comm_compress.wrappers.entropy.EntropyCoded`.
+    ``error_feedback``: true, false, or the settings of `comm_compress.wrappers.error_feedback.FeedbackConfig`.
     ``warmup_steps``: so many first collectives of each unit go uncompressed. ``min_numel``: so do units
     of fewer elements, always. ``layers``: methods for parameters by name pattern, each a name or
     ``{"method": name, ...settings}``; the rest goes by this method.

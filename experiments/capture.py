@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress.segments import Segment
+from comm_compress.core.segments import Segment
 from experiments.training import train
 from fsdp_lab.data.files import make_folder
 from fsdp_lab.flags import program
@@ -68,10 +68,10 @@ def load(folder: Path, kind: str = GRADIENTS) -> list[Unit]:
 
 def _rank_main(out: Path, first: int, last: int) -> None:
     """One rank: the trainer itself, with a method that saves what passes through it."""
+    from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
+    from comm_compress.core.state import State
     from comm_compress.methods.identity import Identity, IdentityConfig
     from comm_compress.registry import register
-    from comm_compress.rounds import AllGatherRounds, ReduceScatterRounds
-    from comm_compress.state import State
     from fsdp_lab import train as trainer
     from fsdp_lab.entry import run_as_program
 

@@ -9,7 +9,7 @@ from types import ModuleType
 from unittest import mock
 
 from comm_compress import kernels
-from comm_compress.compressor import Compressor
+from comm_compress.core.compressor import Compressor
 from experiments.codec_timing import WORLDS, Run, Sample, runs
 from experiments.codec_unit import LEAST_MIB, Unit
 
@@ -23,7 +23,7 @@ def reference_kernels() -> Iterator[set[str]]:
 
     def reference(device: str, topic: str) -> ModuleType:
         asked.add(topic)
-        return importlib.import_module(f"comm_compress.kernels.{topic}_reference")
+        return importlib.import_module(f"comm_compress.kernels.reference.{topic}")
 
     with mock.patch.object(kernels, "_on", reference):
         yield asked

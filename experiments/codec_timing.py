@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress import simulate
-from comm_compress.compressor import Codec, Compressor
-from comm_compress.feedback import ErrorFeedback
-from comm_compress.rounds import AllReduce, Reduced, Request
-from comm_compress.workspace import Workspace
+from comm_compress.core.compressor import Codec, Compressor
+from comm_compress.core.rounds import AllReduce, Reduced, Request
+from comm_compress.core.workspace import Workspace
+from comm_compress.drive import simulate
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 from experiments.codec_unit import Unit, timed
 
 ENCODE, FEEDBACK, DECODE = "encode", "encode with feedback", "decode"

@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from comm_compress.segments import segments_of
-from comm_compress.state import State
+from comm_compress.core.segments import segments_of
+from comm_compress.core.state import State
 
 SIDE = 256  # both sides of the unit's matrix are multiples: any number of ranks and every block size come out even
 LEAST_MIB, MOST_MIB = 4 * SIDE**2 / (1 << 20), 1 << 16

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comm_compress import simulate
-from comm_compress.encoded import ByteCount
-from comm_compress.segments import Segment, segments_of
+from comm_compress.core.encoded import ByteCount
+from comm_compress.core.segments import Segment, segments_of
+from comm_compress.drive import simulate
 from experiments import capture
 from experiments.method_settings import GRADIENT_METHODS, plain
 from fsdp_lab.flags import program

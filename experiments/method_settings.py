@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import comm_compress as cc
-from comm_compress.feedback import ErrorFeedback
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 
 Settings = dict[str, Any]
 

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import simulate
-from comm_compress.encoded import ByteCount
+from comm_compress.core.encoded import ByteCount
+from comm_compress.drive import simulate
 from experiments.capture import GRADIENTS, PARAMETERS, Unit, load
 from experiments.method_settings import GRADIENT_METHODS, PARAMETER_METHODS, Settings
 from fsdp_lab.flags import program

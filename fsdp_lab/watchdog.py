@@ -22,7 +22,7 @@ from fsdp_lab.noticeboard import Noticeboard
 _QUIET_S, _POLL_S = 5.0, 0.5
 _UNWATCHED = ("", "start", "profile", "save", "model", "row")  # may take one rank long: timeout_s is for those
 _ROOT = Path(__file__).resolve().parents[1]
-_WAITING = ("torch/distributed/", "comm_compress/transport.py")  # where a rank stands that waits for others
+_WAITING = ("torch/distributed/", "comm_compress/drive/transport.py")  # where a rank stands that waits for others
 
 
 @dataclass(frozen=True)

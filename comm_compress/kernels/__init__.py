@@ -15,12 +15,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.block_code import BlockCode
-from comm_compress.kernels.lines import Lines, Shape, lines_of
-from comm_compress.kernels.powers_reference import POWER_BLOCK
-from comm_compress.kernels.residual import Residual
-from comm_compress.kernels.sketch_reference import WINDOW
-from comm_compress.workspace import Scratch, fresh
+from comm_compress.kernels.common.block_code import BlockCode
+from comm_compress.kernels.common.matrix_scales import Lines, Shape, lines_of
+from comm_compress.kernels.common.residual import Residual
+from comm_compress.kernels.common.scratch import Scratch, fresh
+from comm_compress.kernels.reference.powers import POWER_BLOCK
+from comm_compress.kernels.reference.sketch import WINDOW
 
 __all__ = [
     "POWER_BLOCK",
@@ -97,7 +97,7 @@ def encode_blocks(
     scales: Tensor,
     residual: Residual | None = None,
 ) -> None:
-    """Codes and scales of every block, packed; with the residual in the same pass. See `blocks_reference`."""
+    """Codes and scales of every block, packed; with the residual in the same pass. See `reference.blocks`."""
     _topic("blocks", rows).encode_blocks(rows, code, key, codes, scales, residual)
 
 
@@ -112,7 +112,7 @@ def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
 
 
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
-    """One little-endian bit stream a row; see `bits_reference.pack`."""
+    """One little-endian bit stream a row; see `reference.bits.pack`."""
     _topic("bits", codes).pack(codes, bits, packed)
 
 
@@ -123,25 +123,25 @@ def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) 
 
 
 def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """int32 ``[n]``: 32 random bits a counter; see `random_reference.random_bits`."""
+    """int32 ``[n]``: 32 random bits a counter; see `reference.random.random_bits`."""
     words: Tensor = _on(device.type, "random").random_bits(key, n, device)
     return words
 
 
 def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device) -> Tensor:
-    """int32 ``[R, n]``: 32 random bits for each element of rows; see `random_reference.noise_bits`."""
+    """int32 ``[R, n]``: 32 random bits for each element of rows; see `reference.random.noise_bits`."""
     words: Tensor = _on(device.type, "random").noise_bits(key, num_rows, n, device)
     return words
 
 
 def random_subset(key: tuple[int, int], n: int, k: int, device: torch.device) -> Tensor:
-    """int64 ``[k]``: k distinct numbers below n, ascending; see `permutation_reference.random_subset`."""
-    numbers: Tensor = _on(device.type, "permutation").random_subset(key, n, k, device)
+    """int64 ``[k]``: k distinct numbers below n, ascending; see `reference.subsets.random_subset`."""
+    numbers: Tensor = _on(device.type, "subsets").random_subset(key, n, k, device)
     return numbers
 
 
 def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `random_reference.uniform`."""
+    """float32 ``[n]`` in [0, 1), multiples of 2^-24; see `reference.random.uniform`."""
     numbers: Tensor = _on(device.type, "random").uniform(key, n, device)
     return numbers
 
@@ -149,42 +149,42 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
 def encode_means(
     rows: Tensor, group_size: int, above: Tensor, below: Tensor, bits: Tensor, residual: Residual | None = None
 ) -> None:
-    """The mean of each side of zero in every group, and the signs; see `means_reference.encode_means`."""
-    _topic("means", rows).encode_means(rows, group_size, above, below, bits, residual)
+    """The mean of each side of zero in every group, and the signs; see `reference.onebit.encode_means`."""
+    _topic("onebit", rows).encode_means(rows, group_size, above, below, bits, residual)
 
 
 def decode_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     """The mean of every element's side, to ``out`` ``[R, n]`` of any float dtype."""
-    _topic("means", bits).decode_means(above, below, bits, group_size, out)
+    _topic("onebit", bits).decode_means(above, below, bits, group_size, out)
 
 
 def sum_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     """The sum of the decoded rows, accumulated in row order, to ``out`` float32 ``[n]``."""
-    _topic("means", bits).sum_means(above, below, bits, group_size, out)
+    _topic("onebit", bits).sum_means(above, below, bits, group_size, out)
 
 
 def encode_votes(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
-    """Signs, zeros by coin, and what every group is; see `votes_reference.encode_votes`."""
+    """Signs, zeros by coin, and what every group is; see `reference.votes.encode_votes`."""
     _topic("votes", rows).encode_votes(rows, group_size, key, marks, bits)
 
 
 def decode_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """-1, 0, 1 or NaN, to ``out`` ``[R, n]`` of any float dtype; see `votes_reference.decode_votes`."""
+    """-1, 0, 1 or NaN, to ``out`` ``[R, n]`` of any float dtype; see `reference.votes.decode_votes`."""
     _topic("votes", bits).decode_votes(marks, bits, group_size, out)
 
 
 def sum_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """R times the sign that most rows have, to ``out`` float32 ``[n]``; see `votes_reference.sum_votes`."""
+    """R times the sign that most rows have, to ``out`` float32 ``[n]``; see `reference.votes.sum_votes`."""
     _topic("votes", bits).sum_votes(marks, bits, group_size, out)
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
-    """The residual's target of ``rows`` ``[R, n]`` in ``out``'s dtype, and what that loses; see `casts_reference`."""
+    """The residual's target of ``rows`` ``[R, n]`` in ``out``'s dtype, and what that loses; see `reference.casts`."""
     _topic("casts", rows).cast_with_feedback(rows, residual, out)
 
 
 def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
-    """``rows`` times ``factor`` as whole numbers, to int8 ``codes``; see `casts_reference.round_to_bytes`."""
+    """``rows`` times ``factor`` as whole numbers, to int8 ``codes``; see `reference.casts.round_to_bytes`."""
     _topic("casts", rows).round_to_bytes(rows, factor, codes)
 
 
@@ -206,7 +206,7 @@ def sum_rows(rows: Tensor, out: Tensor) -> None:
 def encode_powers(
     rows: Tensor, key: tuple[int, int] | None, exponents: Tensor, signs: Tensor, residual: Residual | None = None
 ) -> None:
-    """Powers of two as exponents and signs; see `powers_reference.encode_powers`."""
+    """Powers of two as exponents and signs; see `reference.powers.encode_powers`."""
     _topic("powers", rows).encode_powers(rows, key, exponents, signs, residual)
 
 
@@ -223,7 +223,7 @@ def sum_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
 def encode_window(
     rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
 ) -> None:
-    """Powers of two in a byte each, under their block's largest; see `powers_reference.encode_window`."""
+    """Powers of two in a byte each, under their block's largest; see `reference.powers.encode_window`."""
     _topic("powers", rows).encode_window(rows, key, lowest, codes, residual)
 
 
@@ -238,33 +238,33 @@ def sum_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
 
 
 def pack_trits(codes: Tensor, packed: Tensor) -> None:
-    """Five codes of -1, 0, 1 a byte; see `formats_reference.pack_trits`."""
-    _topic("formats", codes).pack_trits(codes, packed)
+    """Five codes of -1, 0, 1 a byte; see `reference.trits.pack_trits`."""
+    _topic("trits", codes).pack_trits(codes, packed)
 
 
 def unpack_trits(packed: Tensor, n: int) -> Tensor:
     """int8 ``[R, n]``: the codes that `pack_trits` wrote."""
-    codes: Tensor = _topic("formats", packed).unpack_trits(packed, n)
+    codes: Tensor = _topic("trits", packed).unpack_trits(packed, n)
     return codes
 
 
 def largest(
     rows: Tensor, places: Tensor, values: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> None:
-    """Places and values of each row's k largest magnitudes; see `select_reference.largest`."""
+    """Places and values of each row's k largest magnitudes; see `reference.select.largest`."""
     _topic("select", rows).largest(rows, places, values, residual, scratch)
 
 
 def at_least(
     rows: Tensor, floors: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> list[tuple[Tensor, Tensor]]:
-    """Places and values of what reaches its row's floor; see `select_reference.at_least`."""
+    """Places and values of what reaches its row's floor; see `reference.select.at_least`."""
     found: list[tuple[Tensor, Tensor]] = _topic("select", rows).at_least(rows, floors, residual, scratch)
     return found
 
 
 def mark_bits(places: Tensor, bitmap: Tensor) -> None:
-    """Ones at these places of a bit string, zeros elsewhere; see `bitmap_reference.mark_bits`."""
+    """Ones at these places of a bit string, zeros elsewhere; see `reference.bitmap.mark_bits`."""
     _topic("bitmap", places).mark_bits(places, bitmap)
 
 
@@ -275,7 +275,7 @@ def marked_bits(bitmap: Tensor, k: int) -> Tensor:
 
 
 def encode_positions(positions: Tensor, low: int, gaps: bool, upper: Tensor, lower: Tensor) -> None:
-    """Ascending positions as unary steps and lower bits; see `positions_reference.encode_positions`."""
+    """Ascending positions as unary steps and lower bits; see `reference.positions.encode_positions`."""
     _topic("positions", positions).encode_positions(positions, low, gaps, upper, lower)
 
 
@@ -286,13 +286,13 @@ def decode_positions(upper: Tensor, lower: Tensor, low: int, gaps: bool, k: int)
 
 
 def gap_steps(positions: Tensor, widths: int) -> list[int]:
-    """Unary steps that gaps take with 0, 1, ... lower bits; see `positions_reference.gap_steps`."""
+    """Unary steps that gaps take with 0, 1, ... lower bits; see `reference.positions.gap_steps`."""
     steps: list[int] = _topic("positions", positions).gap_steps(positions, widths)
     return steps
 
 
 def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
-    """A count-sketch of each row, to ``out`` float32 ``[R, len(keys), columns]``; see `sketch_reference`."""
+    """A count-sketch of each row, to ``out`` float32 ``[R, len(keys), columns]``; see `reference.sketch`."""
     _topic("sketch", rows).count_sketch(rows, keys, out)
 
 
@@ -302,37 +302,37 @@ def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: 
 
 
 def line_bytes(energies: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Bytes for the scales of lines with these mean squares, and their matrices' peaks; see `lines_reference`."""
-    codes, peaks = _topic("lines", energies).line_bytes(energies, lengths)
+    """Bytes for the scales of lines with these mean squares, and the peaks; see `reference.matrix_scales`."""
+    codes, peaks = _topic("matrix_scales", energies).line_bytes(energies, lengths)
     return codes, peaks
 
 
 def line_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
-    """float32 ``[k]``: the scales that bytes stand for; see `lines_reference.line_scales`."""
-    scales: Tensor = _topic("lines", codes).line_scales(codes, lengths, peaks)
+    """float32 ``[k]``: the scales that bytes stand for; see `reference.matrix_scales.line_scales`."""
+    scales: Tensor = _topic("matrix_scales", codes).line_scales(codes, lengths, peaks)
     return scales
 
 
 def row_energies(x: Tensor, lines: Lines) -> Tensor:
     """float64 ``[rows]``: the mean square of each row of the matrices in ``x`` float32 ``[n]``, summed in any order."""
-    found: Tensor = _topic("lines", x).row_energies(x, lines)
+    found: Tensor = _topic("matrix_scales", x).row_energies(x, lines)
     return found
 
 
 def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
-    """float64 ``[columns]``: that of each column, once rows are divided by their scales; see `lines_reference`."""
-    found: Tensor = _topic("lines", x).column_energies(x, rows, lines)
+    """float64 ``[columns]``: that of each column, after its rows were divided by their scales."""
+    found: Tensor = _topic("matrix_scales", x).column_energies(x, rows, lines)
     return found
 
 
 def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, lines: Lines) -> None:
-    """Codes of ``x``, in which what they lose is left; see `lines_reference.quantise_lines`."""
-    _topic("lines", x).quantise_lines(x, rows, columns, dead_zone, codes, lines)
+    """Codes of ``x``, in which what they lose is left; see `reference.matrix_scales.quantise_lines`."""
+    _topic("matrix_scales", x).quantise_lines(x, rows, columns, dead_zone, codes, lines)
 
 
 def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: Lines) -> None:
     """Add what they stand for to ``out`` float32 ``[n]``."""
-    _topic("lines", codes).add_lines(codes, rows, columns, out, lines)
+    _topic("matrix_scales", codes).add_lines(codes, rows, columns, out, lines)
 
 
 def rans_encode(
@@ -378,13 +378,13 @@ def by_exponent(values: Tensor, table: Tensor, out: Tensor) -> Tensor:
 
 
 def ulp_difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
-    """Symbols and raw bits of the way between floats; see `ulp_reference.ulp_difference`."""
+    """Symbols and raw bits of the way between floats; see `reference.ulp.ulp_difference`."""
     symbols, raw_bits = _topic("ulp", old).ulp_difference(old, new, scratch)
     return symbols, raw_bits
 
 
 def ulp_apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
-    """Go that way in place; see `ulp_reference.ulp_apply`."""
+    """Go that way in place; see `reference.ulp.ulp_apply`."""
     new: Tensor = _topic("ulp", values).ulp_apply(values, symbols, raw_bits)
     return new
 
@@ -392,14 +392,17 @@ def ulp_apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
 @functools.cache
 def _on(device: str, topic: str) -> ModuleType:
     """A topic's kernels for one kind of device; numba takes a third of a second to import, so only where used."""
-    kind = device if device == "cpu" or (device == "cuda" and _on_triton(topic)) else "reference"
-    return importlib.import_module(f"comm_compress.kernels.{topic}_{kind}")
+    if device == "cuda":
+        kind = "triton" if _on_triton(topic) else "reference"
+    else:
+        kind = "cpu" if device == "cpu" else "reference"
+    return importlib.import_module(f"comm_compress.kernels.{kind}.{topic}")
 
 
 @functools.cache
 def _on_triton(topic: str) -> bool:
     """Triton comes with CUDA builds of torch; without it, and for what it has no kernels for, the reference runs."""
-    wanted = ("triton", f"comm_compress.kernels.{topic}_cuda")
+    wanted = ("triton", f"comm_compress.kernels.triton.{topic}")
     return all(importlib.util.find_spec(name) is not None for name in wanted)
 
 
@@ -416,6 +419,5 @@ def _coding_device(symbols: Tensor) -> torch.device:
 @functools.cache
 def _rans(device: str) -> tuple[ModuleType, object]:
     """What codes streams, and the loops that it needs on one kind of device."""
-    names = ("rans_stream", f"entropy_{device}")
-    coder, implementation = (importlib.import_module(f"comm_compress.kernels.{name}") for name in names)
-    return coder, implementation.LOOPS
+    coder = importlib.import_module("comm_compress.kernels.common.rans_stream")
+    return coder, _on(device, "entropy").LOOPS

@@ -2,10 +2,7 @@
 
 from comm_compress.methods import (
     cast,
-    control,
-    delta,
     dgc,
-    dither,
     ecsq,
     float8,
     gradiveq,
@@ -20,6 +17,9 @@ from comm_compress.methods import (
     topk,
     uniform,
 )
+from comm_compress.methods import qsgd as dither
+from comm_compress.methods import zero as control
+from comm_compress.methods.delta import method as delta
 
 __all__ = [
     "cast",

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Codec
-from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.core.compressor import Codec
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.state import State
 from comm_compress.kernels import Residual
 from comm_compress.registry import register
-from comm_compress.state import State
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.encoded import Encoded
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.state import State
 from comm_compress.kernels import Residual
-from comm_compress.methods.sparse_rows import Chosen, Indices, SparseCodec, SparseLayout, SparseRows
+from comm_compress.methods.shared.sparse_rows import Chosen, Indices, SparseCodec, SparseLayout, SparseRows
 from comm_compress.registry import register, require
-from comm_compress.state import State
 
 WARMUP_FROM = 0.25  # the density that the warm-up begins with, as in the paper
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Codec
-from comm_compress.encoded import Encoded
+from comm_compress.core.compressor import Codec
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.state import State
 from comm_compress.kernels import Lines, Residual
-from comm_compress.methods.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
+from comm_compress.kernels.common.scratch import apart
+from comm_compress.methods.shared.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
 from comm_compress.registry import register, require
-from comm_compress.state import State
-from comm_compress.workspace import apart
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comm_compress.kernels import BlockCode
-from comm_compress.methods.blockwise import BlockCodec, require_block
+from comm_compress.methods.shared.blockwise import BlockCodec, require_block
 from comm_compress.registry import register
 
 LARGEST = {"e4m3": 448, "e5m2": 57344}

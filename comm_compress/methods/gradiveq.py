@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.rounds import AllReduce, Exchange, Gather, Reduced, ReduceScatterRounds, Request, Sum
+from comm_compress.core.state import State
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.thin import times
+from comm_compress.methods.shared.thin_factors import times
 from comm_compress.registry import register, require
-from comm_compress.rounds import AllReduce, Exchange, Gather, Reduced, ReduceScatterRounds, Request, Sum
-from comm_compress.state import State
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Codec
-from comm_compress.encoded import ByteCount, Encoded, RaggedRow, size_of
+from comm_compress.core.compressor import Codec
+from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow, size_of
+from comm_compress.core.segments import Segment, Spans, other_columns, put_columns, take_columns
+from comm_compress.core.state import State
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.nested_values import value_codec
-from comm_compress.methods.thin import orthonormal, times
+from comm_compress.methods.shared.nested_values import value_codec
+from comm_compress.methods.shared.thin_factors import orthonormal, times
 from comm_compress.registry import register, require
-from comm_compress.segments import Segment, Spans, other_columns, put_columns, take_columns
-from comm_compress.state import State
 
 WORTH_FACTORS = 2  # a matrix goes as factors when it has so many times their elements
 HEAD = struct.Struct("<2I")  # of a row: how many matrices, bytes of their values

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress import kernels, nonfinite
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded
+from comm_compress import kernels
+from comm_compress.core import nonfinite
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request, Shared
+from comm_compress.core.segments import Segment, Spans, put_columns, take_columns
+from comm_compress.core.state import State
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.thin import orthonormal, times
+from comm_compress.methods.shared.thin_factors import orthonormal, times
 from comm_compress.registry import register, require
-from comm_compress.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request, Shared
-from comm_compress.segments import Segment, Spans, put_columns, take_columns
-from comm_compress.state import State
 
 
 @dataclass(frozen=True)

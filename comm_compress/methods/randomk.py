@@ -9,14 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from comm_compress import kernels, nonfinite
-from comm_compress.compressor import Codec
-from comm_compress.encoded import Encoded, Field, Layout
-from comm_compress.methods.nested_values import value_codec
-from comm_compress.methods.sparse_rows import AmountConfig
+from comm_compress import kernels
+from comm_compress.core import nonfinite
+from comm_compress.core.compressor import Codec
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds, Sum
+from comm_compress.core.state import State
+from comm_compress.methods.shared.nested_values import value_codec
+from comm_compress.methods.shared.sparse_rows import AmountConfig
 from comm_compress.registry import register
-from comm_compress.rounds import Exchange, Reduced, ReduceScatterRounds, Sum
-from comm_compress.state import State
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.state import State
 from comm_compress.kernels import BlockCode, Residual
-from comm_compress.methods.blockwise import BlockCodec, require_block
-from comm_compress.methods.fused import FusedCodec
+from comm_compress.methods.shared.blockwise import BlockCodec, require_block
+from comm_compress.methods.shared.fused import FusedCodec
 from comm_compress.registry import register
-from comm_compress.state import State
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Field, Layout
-from comm_compress.index_codes import Packed
-from comm_compress.methods.sparse_rows import in_float32
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.encoded import Field, Layout
+from comm_compress.core.rounds import Exchange, Gather, Reduced, ReduceScatterRounds, Sum
+from comm_compress.core.state import State
+from comm_compress.methods.shared.index_codes import Packed
+from comm_compress.methods.shared.sparse_rows import in_float32
 from comm_compress.registry import register, require
-from comm_compress.rounds import Exchange, Gather, Reduced, ReduceScatterRounds, Sum
-from comm_compress.state import State
 
 INDICES = Packed()
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
+from comm_compress.core.state import State
 from comm_compress.kernels import Residual
-from comm_compress.methods.sparse_rows import Chosen, Indices, SparseCodec, SparseRows, in_float32
+from comm_compress.methods.shared.sparse_rows import Chosen, Indices, SparseCodec, SparseRows, in_float32
 from comm_compress.registry import register, require
-from comm_compress.state import State
 
 SAMPLE = 1 << 14  # elements of a row that its quantile is taken from; their quantile's density errs by 8 % at 1 %
 SMALLEST = 2.0**-149  # the smallest positive number: zeros are never sent

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.index_codes import Packed
+from comm_compress.core.state import State
 from comm_compress.kernels import Residual
-from comm_compress.methods.nested_values import reproduces_its_values
-from comm_compress.methods.sparse_rows import (
+from comm_compress.methods.shared.index_codes import Packed
+from comm_compress.methods.shared.nested_values import reproduces_its_values
+from comm_compress.methods.shared.sparse_rows import (
     AmountConfig,
     Chosen,
     Indices,
@@ -23,7 +24,6 @@ from comm_compress.methods.sparse_rows import (
     in_float32,
 )
 from comm_compress.registry import register, require
-from comm_compress.state import State
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TopK(SparseCodec):
     row-local. Exactly k, of equal magnitudes the first; NaN ranks above everything, so it is sent and seen.
 
     Bits an element: k / n times those of a value (32, or what ``values`` takes) and of a position, about
-    log2(n / k) + 2 (`comm_compress.index_codes`).
+    log2(n / k) + 2 (`comm_compress.methods.shared.index_codes`).
 
     Chunked, k of every chunk: the same bound, as it holds in every chunk; less energy where chunks differ in
     norm, positions of log2(chunk_size) bits, and no dependence between distant parts (SparseLoCo,

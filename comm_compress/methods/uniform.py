@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.rounds import AllReduce, Reduced, ReduceScatterRounds, Sum
+from comm_compress.core.state import State
 from comm_compress.kernels import BlockCode
-from comm_compress.methods.blockwise import BlockCodec, require_block
+from comm_compress.methods.shared.blockwise import BlockCodec, require_block
 from comm_compress.registry import register, require
-from comm_compress.rounds import AllReduce, Reduced, ReduceScatterRounds, Sum
-from comm_compress.state import State
 
 LEVELS = 127  # codes -127..127: symmetric, -128 unused
 

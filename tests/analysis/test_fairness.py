@@ -12,11 +12,11 @@ import torch
 import comm_compress as cc
 from analysis.fairness import main, of_rows
 from analysis.row_checks import MARGIN_BITS, too_accurate
-from comm_compress import simulate
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.rounds import Exchange, Reduced
+from comm_compress.drive import simulate
 from comm_compress.methods.identity import Identity, IdentityConfig
-from comm_compress.rounds import Exchange, Reduced
 from fsdp_lab.results import load
 from tests.analysis.planted_rows import fair, row, write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from comm_compress import Compressor, available, make
-from comm_compress.compressor import Codec
+from comm_compress.core.compressor import Codec
 from tests.comm_compress import table_rows
 
 TABLE: list[tuple[str, dict[str, Any]]] = [row for rows in table_rows.FAMILIES for row in rows]

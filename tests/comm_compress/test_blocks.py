@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from comm_compress.kernels import BlockCode, Residual, blocks_cpu, blocks_reference, random_cpu, random_reference
+from comm_compress.kernels import BlockCode, Residual
+from comm_compress.kernels.cpu import blocks as blocks_cpu
+from comm_compress.kernels.cpu import random as random_cpu
+from comm_compress.kernels.reference import blocks as blocks_reference
+from comm_compress.kernels.reference import random as random_reference
 
 CPU = torch.device("cpu")
 CODES = [

@@ -47,7 +47,7 @@ def _accumulated(micros: int = 3) -> dict[str, Any]:
 
 
 def test_accumulation_both_ways_loses_nothing() -> None:
-    from comm_compress.segments import segments_of, unflatten
+    from comm_compress.core.segments import segments_of, unflatten
 
     world, micros = 3, 3
     results = run_ranks(world, _accumulated)

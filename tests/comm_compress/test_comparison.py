@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import comm_compress as cc
-from comm_compress import transport
+from comm_compress.drive import transport
 from tests.comm_compress.test_fsdp import batch, full, loss_of, serial_gradients, sharded
 from tests.comm_compress.test_hsdp import replicated
 from tests.distributed import run_ranks

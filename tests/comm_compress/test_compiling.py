@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comm_compress.kernels import numba_tools
-from comm_compress.kernels.numba_tools import compiled
+from comm_compress.kernels.tools import compiled as numba_tools
+from comm_compress.kernels.tools.compiled import compiled
 
 
 def kernel() -> Any:

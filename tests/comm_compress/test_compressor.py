@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from comm_compress import simulate
-from comm_compress.compressor import Compressor, claim_as
-from comm_compress.entropy import EntropyCoded
+from comm_compress.core.compressor import Compressor, claim_as
+from comm_compress.drive import simulate
+from comm_compress.wrappers.entropy import EntropyCoded
 from tests.comm_compress.table import build, codec
 
 CLAIMS = ("unbiased", "lossless", "for_gradients", "for_parameters", "additive")

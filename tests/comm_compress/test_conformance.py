@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from comm_compress import available, conformance, simulate
+from comm_compress import available, conformance
+from comm_compress.drive import simulate
 from tests.comm_compress.table import IDS, TABLE, build
 from tests.distributed import run_ranks
 
@@ -32,8 +33,8 @@ def test_law(name: str, config: dict[str, Any], law: conformance.Law) -> None:
 def _real(name: str, config: dict[str, Any], inputs: list[Tensor]) -> list[Any]:
     import torch.distributed as dist
 
-    from comm_compress import transport
-    from comm_compress.ledger import Collective
+    from comm_compress.core.ledger import Collective
+    from comm_compress.drive import transport
 
     compressor, totals, rank = build(name, config), [], dist.get_rank()
     group, collective = dist.group.WORLD, Collective(torch.device("cpu"))

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import comm_compress as cc
-from comm_compress import kernels, simulate
-from comm_compress.encoded import ByteCount
-from comm_compress.kernels import ulp_cpu, ulp_reference
-from comm_compress.state import State
+from comm_compress import kernels
+from comm_compress.core.encoded import ByteCount
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
+from comm_compress.kernels.cpu import ulp as ulp_cpu
+from comm_compress.kernels.reference import ulp as ulp_reference
 from tests.comm_compress.table import build
 from tests.comm_compress.test_fsdp import Net, batch, full, loss_of, sharded, train, worst
 from tests.distributed import run_ranks

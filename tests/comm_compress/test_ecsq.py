@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import kernels, simulate
-from comm_compress.encoded import Encoded
-from comm_compress.kernels import Lines, Shape, lines_cpu, lines_reference
-from comm_compress.methods.scaled_matrices import Scales
-from comm_compress.segments import Segment, segments_of
-from comm_compress.state import State
+from comm_compress import kernels
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.segments import Segment, segments_of
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
+from comm_compress.kernels import Lines, Shape
+from comm_compress.kernels.cpu import matrix_scales as lines_cpu
+from comm_compress.kernels.reference import matrix_scales as lines_reference
+from comm_compress.methods.shared.scaled_matrices import Scales
 from tests.comm_compress.table import build, codec
 
 ONCE = {"error_feedback": False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow, size_of
+from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow, size_of
 
 
 def test_byte_counts_add_and_multiply_kind_by_kind() -> None:

@@ -19,13 +19,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import kernels, simulate
-from comm_compress.encoded import Encoded, RaggedRow
-from comm_compress.entropy import DTYPES, EntropyCoded
-from comm_compress.kernels import entropy_cpu, entropy_reference, rans_stream
-from comm_compress.kernels.frequencies import MOST_BYTES, RARE, TOTAL, Table, table_bytes
+from comm_compress import kernels
+from comm_compress.core.encoded import Encoded, RaggedRow
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
+from comm_compress.kernels.common import rans_stream
+from comm_compress.kernels.common.frequencies import MOST_BYTES, RARE, TOTAL, Table, table_bytes
+from comm_compress.kernels.cpu import entropy as entropy_cpu
+from comm_compress.kernels.reference import entropy as entropy_reference
 from comm_compress.registry import COMMON
-from comm_compress.state import State
+from comm_compress.wrappers.entropy import DTYPES, EntropyCoded
 from tests.comm_compress.table import TABLE, build
 
 BLOCK_BYTES = 4 + 4 * rans_stream.LANES

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from comm_compress import simulate
-from comm_compress.feedback import ErrorFeedback
+from comm_compress.drive import simulate
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build
 
 ROWS = torch.tensor([[8.0, 5.0, 2.0, 1.0]])

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import comm_compress as cc
-from comm_compress.rounds import AllReduce, sent_by
+from comm_compress.core.rounds import AllReduce, sent_by
 from tests.comm_compress.table import build
 from tests.comm_compress.test_breadth import Adapted
 from tests.comm_compress.test_fsdp import full, worst

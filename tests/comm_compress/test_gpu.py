@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from comm_compress import conformance, nonfinite, simulate
-from comm_compress.compressor import Codec
+from comm_compress import conformance
+from comm_compress.core import nonfinite
+from comm_compress.core.compressor import Codec
+from comm_compress.drive import simulate
 from tests.comm_compress.table import IDS, TABLE, build
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import simulate
-from comm_compress.segments import segments_of
+from comm_compress.core.segments import segments_of
+from comm_compress.drive import simulate
 from tests.comm_compress.table import build
 
 SHAPE = (64, 120)

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comm_compress import conformance, kernels
-from comm_compress.compressor import Codec
-from comm_compress.encoded import Encoded
-from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import Residual, bits_reference, random_reference, stream_cpu
+from comm_compress.core.compressor import Codec
+from comm_compress.core.encoded import Encoded
+from comm_compress.kernels import Residual
+from comm_compress.kernels.cpu.vectors import nontemporal as stream_cpu
+from comm_compress.kernels.reference import bits as bits_reference
+from comm_compress.kernels.reference import random as random_reference
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import IDS, TABLE, build
 
 KEYS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
@@ -97,7 +100,7 @@ def test_the_reference_kernels_give_the_same_bytes(
     expected = second()
     decoded, total = codec.decode(expected), codec.decode_sum(expected)
     monkeypatch.setattr(
-        kernels, "_on", lambda _, topic: importlib.import_module(f"comm_compress.kernels.{topic}_reference")
+        kernels, "_on", lambda _, topic: importlib.import_module(f"comm_compress.kernels.reference.{topic}")
     )
     got = second()
     assert got.lengths == expected.lengths

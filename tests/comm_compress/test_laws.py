@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from comm_compress import conformance
-from comm_compress.compressor import Compressor
-from comm_compress.encoded import Encoded
-from comm_compress.feedback import ErrorFeedback, FeedbackConfig
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
-from comm_compress.state import State
+from comm_compress.wrappers.error_feedback import ErrorFeedback, FeedbackConfig
 
 
 class Broken(Identity):

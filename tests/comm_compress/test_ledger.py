@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from comm_compress.encoded import ByteCount
-from comm_compress.ledger import NUMBERS, Collective, Ledger, Span, Totals
+from comm_compress.core.encoded import ByteCount
+from comm_compress.core.ledger import NUMBERS, Collective, Ledger, Span, Totals
 
 
 def test_the_rounds_with_the_fewest_bytes_are_the_extra_ones() -> None:

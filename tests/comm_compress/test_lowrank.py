@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import simulate
-from comm_compress.compressor import Codec
-from comm_compress.encoded import Encoded
-from comm_compress.segments import Segment, flatten, segments_of, unflatten
-from comm_compress.state import State
+from comm_compress.core.compressor import Codec
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.segments import Segment, flatten, segments_of, unflatten
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
 from tests.comm_compress.table import build, codec
 
 PLAIN = {"lines": 0.0, "line_scales": False}

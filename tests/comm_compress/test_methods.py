@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from comm_compress import simulate
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
 from comm_compress.kernels import Residual
-from comm_compress.state import State
 from tests.comm_compress.table import build, codec
 
 

@@ -1,6 +1,6 @@
 """One element of one row on one rank that is not finite: every rank must see it in the same collective.
 
-The hooks mark their input (`comm_compress.nonfinite`), so the tests go through the hooks: an input that is not finite
+The hooks mark their input (`core.nonfinite`), so the tests go through the hooks: an input that is not finite
 everywhere, as a whole backward of NaNs makes it, would be seen by every rank without any mark.
 """
 
@@ -19,7 +19,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
-from comm_compress import ddp, nonfinite
+from comm_compress.attach import ddp
+from comm_compress.core import nonfinite
 from tests.comm_compress.table import TABLE, build
 from tests.comm_compress.table_rows import Rows
 from tests.distributed import run_ranks

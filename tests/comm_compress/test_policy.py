@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from comm_compress import make, simulate
+from comm_compress import make
+from comm_compress.drive import simulate
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.policy import Sparing
+from comm_compress.wrappers.warmup import Sparing
 from tests.comm_compress.table import build
 
 WORLD = 2

@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from comm_compress import kernels, make, simulate
-from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import sketch_cpu, sketch_reference
+from comm_compress import kernels, make
+from comm_compress.core.segments import Segment, flatten, segments_of, unflatten
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
+from comm_compress.kernels.cpu import sketch as sketch_cpu
+from comm_compress.kernels.reference import sketch as sketch_reference
 from comm_compress.methods.gradiveq import GradiVeQ
 from comm_compress.methods.powersgd import PowerSGD
-from comm_compress.segments import Segment, flatten, segments_of, unflatten
-from comm_compress.state import State
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build
 from tests.comm_compress.test_fsdp import _nan_step
 from tests.distributed import run_ranks

@@ -18,27 +18,26 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import kernels, simulate
-from comm_compress.feedback import ErrorFeedback
-from comm_compress.kernels import (
-    Residual,
-    bits_cpu,
-    bits_reference,
-    blocks_reference,
-    casts_cpu,
-    casts_reference,
-    formats_cpu,
-    formats_reference,
-    hadamard_cpu,
-    means_cpu,
-    means_reference,
-    powers_cpu,
-    powers_reference,
-    random_reference,
-    votes_cpu,
-    votes_reference,
-)
-from comm_compress.state import State
+from comm_compress import kernels
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
+from comm_compress.kernels import Residual
+from comm_compress.kernels.cpu import bits as bits_cpu
+from comm_compress.kernels.cpu import casts as casts_cpu
+from comm_compress.kernels.cpu import onebit as means_cpu
+from comm_compress.kernels.cpu import powers as powers_cpu
+from comm_compress.kernels.cpu import trits as formats_cpu
+from comm_compress.kernels.cpu import votes as votes_cpu
+from comm_compress.kernels.cpu.vectors import hadamard as hadamard_cpu
+from comm_compress.kernels.reference import bits as bits_reference
+from comm_compress.kernels.reference import blocks as blocks_reference
+from comm_compress.kernels.reference import casts as casts_reference
+from comm_compress.kernels.reference import onebit as means_reference
+from comm_compress.kernels.reference import powers as powers_reference
+from comm_compress.kernels.reference import random as random_reference
+from comm_compress.kernels.reference import trits as formats_reference
+from comm_compress.kernels.reference import votes as votes_reference
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build, codec
 
 SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 1.2e-38, 3e-38, 1.8e38, 3.4e38, -3.4e38]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import comm_compress as cc
-from comm_compress.handle import save
-from comm_compress.segments import flatten, segments_of, unflatten
-from comm_compress.state import State
+from comm_compress.attach.handle import save
+from comm_compress.core.segments import flatten, segments_of, unflatten
+from comm_compress.core.state import State
 from tests.comm_compress.test_fsdp import batch, gradients, loss_of, sharded
 from tests.distributed import run_ranks
 
@@ -125,7 +125,7 @@ def test_rules_for_every_kind_of_tensor(old: int, new: int, rows: int, columns: 
 
 def test_an_int8_residual_keeps_its_sum_to_its_own_rounding() -> None:
     shapes, old = [("w", (9, 40))], segments_of([("w", (9, 40))], 2)
-    from comm_compress.feedback import from_int8, to_int8
+    from comm_compress.wrappers.error_feedback import from_int8, to_int8
 
     states: Saved = []
     dense = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
-from comm_compress.rounds import AllReduce, Exchange, Gather, Sum, messages_by, ring_messages, sent_by
+from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
+from comm_compress.core.rounds import AllReduce, Exchange, Gather, Sum, messages_by, ring_messages, sent_by
 
 WORLD = 3
 LAYOUT = Layout(Field("codes", torch.uint8, 6, "values"), Field("places", torch.uint8, 2, "indices"))

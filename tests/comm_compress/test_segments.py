@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from comm_compress.segments import (
+from comm_compress.core.segments import (
     Segment,
     flatten,
     moved_together,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from comm_compress import simulate
-from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
-from comm_compress.rounds import AllReduce, Exchange, Gather, Sum
-from comm_compress.segments import segments_of
+from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
+from comm_compress.core.rounds import AllReduce, Exchange, Gather, Sum
+from comm_compress.core.segments import segments_of
+from comm_compress.drive import simulate
 
 PAIR = Layout(Field("codes", torch.int8, 2, "values"))
 CPU = torch.device("cpu")

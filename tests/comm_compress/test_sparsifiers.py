@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import comm_compress as cc
-from comm_compress import kernels, simulate
-from comm_compress.compressor import Codec
-from comm_compress.feedback import ErrorFeedback
-from comm_compress.index_codes import CODES, Packed, smallest
-from comm_compress.kernels import Residual, bitmap_reference, positions_reference, select_reference
-from comm_compress.kernels import permutation_reference as permutation
-from comm_compress.methods.nested_values import probe, reproduces_its_values
-from comm_compress.methods.sparse_rows import SparseRows
-from comm_compress.rounds import Exchange, Sum
-from comm_compress.state import State
+from comm_compress import kernels
+from comm_compress.core.compressor import Codec
+from comm_compress.core.rounds import Exchange, Sum
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
+from comm_compress.kernels import Residual
+from comm_compress.kernels.reference import bitmap as bitmap_reference
+from comm_compress.kernels.reference import positions as positions_reference
+from comm_compress.kernels.reference import select as select_reference
+from comm_compress.kernels.reference import subsets as permutation
+from comm_compress.methods.shared.index_codes import CODES, Packed, smallest
+from comm_compress.methods.shared.nested_values import probe, reproduces_its_values
+from comm_compress.methods.shared.sparse_rows import SparseRows
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build, codec
 
 SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1.0, -1.0]

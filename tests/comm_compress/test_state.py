@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from comm_compress.encoded import Field, Layout
-from comm_compress.segments import segments_of
-from comm_compress.state import State
-from comm_compress.workspace import Workspace
+from comm_compress.core.encoded import Field, Layout
+from comm_compress.core.segments import segments_of
+from comm_compress.core.state import State
+from comm_compress.core.workspace import Workspace
 
 CPU = torch.device("cpu")
 YES, NO = torch.tensor(True), torch.tensor(False)

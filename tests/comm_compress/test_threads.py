@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from comm_compress.kernels import threads
-from comm_compress.kernels.threads import WORTH_SHARING, Team, openmp_team, over_blocks, pool_team
+from comm_compress.kernels.tools import threads
+from comm_compress.kernels.tools.threads import WORTH_SHARING, Team, openmp_team, over_blocks, pool_team
 
 
 @pytest.fixture(params=["openmp", "pool"])
@@ -62,7 +62,7 @@ def test_a_team_does_all_its_work(team: Team, number: int) -> None:
 def test_fewer_threads_than_asked_for_do_all_the_work() -> None:
     program = (
         "import torch; torch.set_num_threads(3)\n"
-        "from comm_compress.kernels.threads import openmp_team, pool_team\n"
+        "from comm_compress.kernels.tools.threads import openmp_team, pool_team\n"
         "seen = []; (openmp_team() or pool_team)(seen.append, 50); print(sorted(seen) == list(range(50)))"
     )
     done = subprocess.run(

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from comm_compress import simulate, transport
-from comm_compress.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
-from comm_compress.ledger import Collective
-from comm_compress.rounds import AllReduce, Exchange, Gather, Request, Sum, messages_by
-from comm_compress.workspace import Workspace
+from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
+from comm_compress.core.ledger import Collective
+from comm_compress.core.rounds import AllReduce, Exchange, Gather, Request, Sum, messages_by
+from comm_compress.core.workspace import Workspace
+from comm_compress.drive import simulate, transport
 from tests.distributed import run_ranks
 
 WORLD = 3

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from comm_compress.kernels import BlockCode, Residual
-from comm_compress.kernels.frequencies import TOTAL
-from comm_compress.workspace import fresh
+from comm_compress.kernels.common.frequencies import TOTAL
+from comm_compress.kernels.common.scratch import fresh
 
 triton = pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +102,7 @@ CODES = [
 
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_block_codes_compile_and_contract_nothing(code: BlockCode, assembly: dict[str, str]) -> None:
-    from comm_compress.kernels import blocks_cuda
+    from comm_compress.kernels.triton import blocks as blocks_cuda
 
     rows, n = torch.empty(2, 40_000), 40_000
     codes, scales = torch.empty(2, code.code_bytes(n), dtype=torch.uint8), torch.empty(2, code.blocks(n))
@@ -116,7 +116,8 @@ def test_block_codes_compile_and_contract_nothing(code: BlockCode, assembly: dic
 
 @pytest.mark.parametrize("bits", [1, 3, 8, 13, 31])
 def test_streams_and_random_numbers_compile(bits: int, assembly: dict[str, str]) -> None:
-    from comm_compress.kernels import bits_cuda, random_cuda
+    from comm_compress.kernels.triton import bits as bits_cuda
+    from comm_compress.kernels.triton import random as random_cuda
 
     packed = torch.empty(2, 500 * bits, dtype=torch.uint8)
     bits_cuda.pack(torch.empty(2, 4000, dtype=torch.int32), bits, packed)
@@ -130,7 +131,7 @@ def test_streams_and_random_numbers_compile(bits: int, assembly: dict[str, str])
 
 
 def test_selection_compiles(assembly: dict[str, str]) -> None:
-    from comm_compress.kernels import select_cuda
+    from comm_compress.kernels.triton import select as select_cuda
 
     for n in (3000, 30_000):
         places, values = torch.zeros(2, 30, dtype=torch.int32), torch.zeros(2, 30)
@@ -139,7 +140,8 @@ def test_selection_compiles(assembly: dict[str, str]) -> None:
 
 
 def test_means_and_votes_compile_and_contract_nothing(assembly: dict[str, str]) -> None:
-    from comm_compress.kernels import means_cuda, votes_cuda
+    from comm_compress.kernels.triton import onebit as means_cuda
+    from comm_compress.kernels.triton import votes as votes_cuda
 
     rows, means = torch.empty(2, 40_000), torch.empty(2, 40)
     bits, marks = torch.empty(2, 5000, dtype=torch.uint8), torch.empty(2, 40, dtype=torch.uint8)
@@ -157,7 +159,8 @@ def test_means_and_votes_compile_and_contract_nothing(assembly: dict[str, str]) 
 
 @pytest.mark.parametrize("key", [None, (1, 2)], ids=["nearest", "random"])
 def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | None, assembly: dict[str, str]) -> None:
-    from comm_compress.kernels import casts_cuda, powers_cuda
+    from comm_compress.kernels.triton import casts as casts_cuda
+    from comm_compress.kernels.triton import powers as powers_cuda
 
     rows, exponents = torch.empty(2, 40_000), torch.empty(2, 40_000, dtype=torch.uint8)
     signs, lowest = (torch.empty(2, n, dtype=torch.uint8) for n in (5000, 20))
@@ -183,7 +186,7 @@ def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | No
 
 @pytest.mark.parametrize("tables", [1, 3])
 def test_entropy_coding_compiles(tables: int, assembly: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from comm_compress.kernels import entropy_cuda
+    from comm_compress.kernels.triton import entropy as entropy_cuda
 
     n, frequencies = 300_000, np.eye(tables, 256, dtype=np.int64) * TOTAL
     contexts = None if tables == 1 else torch.zeros(n, dtype=torch.uint8)

@@ -8,35 +8,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import (
-    BlockCode,
-    Residual,
-    bits_reference,
-    blocks_reference,
-    casts_cpu,
-    casts_reference,
-    entropy_reference,
-    means_reference,
-    powers_reference,
-    random_reference,
-    rans_stream,
-    select_reference,
-    votes_reference,
-)
+from comm_compress.kernels import BlockCode, Residual
+from comm_compress.kernels.common import rans_stream
+from comm_compress.kernels.cpu import casts as casts_cpu
+from comm_compress.kernels.reference import bits as bits_reference
+from comm_compress.kernels.reference import blocks as blocks_reference
+from comm_compress.kernels.reference import casts as casts_reference
+from comm_compress.kernels.reference import entropy as entropy_reference
+from comm_compress.kernels.reference import onebit as means_reference
+from comm_compress.kernels.reference import powers as powers_reference
+from comm_compress.kernels.reference import random as random_reference
+from comm_compress.kernels.reference import select as select_reference
+from comm_compress.kernels.reference import votes as votes_reference
 
 pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 
-from comm_compress.kernels import (
-    bits_cuda,
-    blocks_cuda,
-    casts_cuda,
-    entropy_cuda,
-    means_cuda,
-    powers_cuda,
-    random_cuda,
-    select_cuda,
-    votes_cuda,
-)
+from comm_compress.kernels.triton import bits as bits_cuda
+from comm_compress.kernels.triton import blocks as blocks_cuda
+from comm_compress.kernels.triton import casts as casts_cuda
+from comm_compress.kernels.triton import entropy as entropy_cuda
+from comm_compress.kernels.triton import onebit as means_cuda
+from comm_compress.kernels.triton import powers as powers_cuda
+from comm_compress.kernels.triton import random as random_cuda
+from comm_compress.kernels.triton import select as select_cuda
+from comm_compress.kernels.triton import votes as votes_cuda
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = torch.device("cpu" if INTERPRETED else "cuda")

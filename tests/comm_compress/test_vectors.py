@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.float8_cpu import from_float8, to_float8
-from comm_compress.kernels.numba_tools import Array, compiled
-from comm_compress.kernels.packing_cpu import load_codes, store_codes
-from comm_compress.kernels.stream_cpu import fence, stream
-from comm_compress.kernels.vectors import (
+from comm_compress.kernels.cpu.vectors.float8 import from_float8, to_float8
+from comm_compress.kernels.cpu.vectors.nontemporal import fence, stream
+from comm_compress.kernels.cpu.vectors.packing import load_codes, store_codes
+from comm_compress.kernels.cpu.vectors.vectors import (
     LANES,
     at_least,
     bits_of,
@@ -27,6 +26,7 @@ from comm_compress.kernels.vectors import (
     store_mask,
     where,
 )
+from comm_compress.kernels.tools.compiled import Array, compiled
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 HARD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 6e-8, 2.9e-8, 65519.0, 65520.0, 3.4e38, -3.39e38]

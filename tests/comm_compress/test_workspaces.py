@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress import conformance, transport
-from comm_compress.ledger import Collective
-from comm_compress.workspace import Workspace, WorkspacePool
+from comm_compress import conformance
+from comm_compress.core.ledger import Collective
+from comm_compress.core.workspace import Workspace, WorkspacePool
+from comm_compress.drive import transport
 from tests.comm_compress.table import TABLE, build
 from tests.distributed import run_ranks
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import comm_compress as cc
-from comm_compress import kernels, simulate
-from comm_compress.rounds import AllReduce
+from comm_compress import kernels
+from comm_compress.core.rounds import AllReduce
+from comm_compress.drive import simulate
 from experiments import codec_timing
 from experiments.bench_codecs import label, main, variant
 from experiments.codec_eager import eager, reference_kernels

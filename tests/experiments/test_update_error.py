@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import comm_compress as cc
+from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
+from comm_compress.core.segments import segments_of
+from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
-from comm_compress.rounds import AllGatherRounds, ReduceScatterRounds
-from comm_compress.segments import segments_of
-from comm_compress.state import State
 from experiments import capture, update_error
 from experiments.capture import GRADIENTS, PARAMETERS, Unit
 from experiments.update_error import measure

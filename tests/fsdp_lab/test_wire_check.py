@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress.encoded import Encoded, Field, Layout
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds
+from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
 from comm_compress.registry import register
-from comm_compress.rounds import Exchange, Reduced, ReduceScatterRounds
-from comm_compress.state import State
 from experiments.namespaces import Namespaces, unavailable
 from fsdp_lab import results
 from fsdp_lab.link import VARIABLE, Link, link_of_this_run

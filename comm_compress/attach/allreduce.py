@@ -1,0 +1,151 @@
+"""An all-reduce made of the other two collectives: what DDP needs, and HSDP between its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from comm_compress.attach.loss_scale import LossScale
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.ledger import Collective, Ledger
+from comm_compress.core.rounds import Reduced, Request
+from comm_compress.core.segments import (
+    Segment,
+    Spans,
+    flatten,
+    moved_together,
+    other_columns,
+    put_columns,
+    segments_of,
+    take_columns,
+    unflatten,
+)
+from comm_compress.core.state import State
+from comm_compress.core.tracing import spanned
+from comm_compress.core.workspace import WorkspacePool
+from comm_compress.drive import transport
+from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.wrappers.error_feedback import ErrorFeedback
+
+
+def all_reduce(
+    rows: Tensor, reduce: Compressor, gather: Compressor, state: State, divisor: float
+) -> Generator[Request, Any, Tensor]:
+    """The rounds of one all-reduce of ``rows`` ``[W, n]``; returns the sum over ranks over ``divisor``, ``[W, n]``.
+
+    ``reduce`` brings row d to rank d, where it is summed and divided in float32; ``gather`` brings the result, cast
+    to the rows' dtype, to everyone. All ranks decode the same bytes, so all end with the same numbers. What every rank
+    knows already (`Reduced.shared`) is not sent again.
+    """
+    reduced: Reduced = yield from reduce.reduce_scatter(rows, state)
+    mine = (reduced.total / divisor).to(rows.dtype)
+    everything = state.scratch("gathered", tuple(rows.shape), rows.dtype, rows.device)
+    if reduced.shared is None:
+        back = state.child("gather", state.segments)
+        back.output = everything
+        return (yield from gather.all_gather(mine, back))
+    put_columns((reduced.shared.totals() / divisor).to(rows.dtype), reduced.shared.spans, everything)
+    if others := other_columns(reduced.shared.spans, rows.shape[1]):
+        # other rows than above: a warm-up may send all of them first
+        back = state.child("rest").child("gather", _segments_within(state.segments, others))
+        gathered = yield from gather.all_gather(take_columns(mine, others), back)
+        put_columns(gathered, others, everything)
+    return everything
+
+
+def _segments_within(segments: Sequence[Segment], spans: Spans) -> tuple[Segment, ...]:
+    """Which parameter lies where in the columns of ``spans``; empty when one lies there in part."""
+    inside = [s for s in segments if any(a <= s.start and s.stop <= b for a, b in spans)]
+    known = sum(s.stop - s.start for s in inside) == sum(b - a for a, b in spans)
+    return moved_together(inside) if known else ()
+
+
+class GradientAllReduce:
+    """Reduces gradients over a process group, in place.
+
+    They are laid out as FSDP2 lays out a unit (`segments.flatten`: row d holds dim-0 chunk d of every one), whatever
+    the caller's own buffer looks like: so every method works here that works there, those with matrices and
+    layers included, at the price of a copy and of FSDP2's padding.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        reduce: Compressor,
+        gather: Compressor | None,
+        ledger: Ledger,
+        workspaces: WorkspacePool,
+        scale: LossScale | None = None,
+    ) -> None:
+        self.scale = scale or LossScale()
+        self.state, self.reduce, self.ledger, self.workspaces = state, reduce, ledger, workspaces
+        self.gather = gather if gather is not None else UNCOMPRESSED
+
+    @spanned("all_reduce")
+    def __call__(
+        self,
+        named: Sequence[tuple[str, Tensor]],
+        unit: str,
+        group: dist.ProcessGroup,
+        divisor: float,
+        goes_on: bool = False,
+    ) -> None:
+        """Every tensor (one dtype: fp32, bf16 or fp16) becomes its sum over ``group``, divided by ``divisor``.
+
+        ``goes_on``: in the same optimizer step as the last call (`State.begin`).
+        """
+        tensors = [tensor.view(-1) if tensor.dim() == 0 else tensor for _, tensor in named]
+        collective = Collective(tensors[0].device)
+        start = collective.now()
+        shapes = [(name, tuple(tensor.shape)) for (name, _), tensor in zip(named, tensors, strict=True)]
+        self.state.segments = segments_of(shapes, group.size())
+        rows = flatten(tensors, group.size())
+        workspace = self.workspaces.acquire(rows.device)
+        finite = self.reduce.mark(rows)
+        self.scale.take_off(rows)
+        self.state.begin(finite, workspace=workspace, goes_on=goes_on)
+        collective.spent("encode", start)
+        rounds = all_reduce(rows, self.reduce, self.gather, self.state, divisor)
+        everything = transport.run(rounds, group, collective, workspace)
+        start = collective.now()
+        for tensor, result in zip(tensors, unflatten(everything, self.state.segments), strict=True):
+            self.scale.put_on(tensor.copy_(result))
+        self.state.end()
+        self.workspaces.release(workspace)
+        collective.spent("decode", start)
+        elements = 2 * rows[1:].numel()  # both halves
+        self.ledger.add("all_reduce", unit, collective, elements, rows.itemsize, self.state.finite)
+
+
+def check(name: str, reduce: Compressor, gather: Compressor | None, ranks: int) -> None:
+    """ValueError when these methods cannot make an all-reduce of gradients over ``ranks``; ``name``: the argument's."""
+    if not reduce.for_gradients:
+        raise ValueError(f"{name}: {reduce.name} is for parameters (all_gather) only")
+    check_gather(f"{name}'s gather" if name == "all_reduce" else "all_gather", gather)
+    check_ranks(reduce, ranks)
+    if gather is not None:
+        check_ranks(gather, ranks)
+
+
+def check_gather(name: str, gather: Compressor | None) -> None:
+    """ValueError when ``gather`` cannot bring the same values to every rank."""
+    if gather is None:
+        return
+    if isinstance(gather, ErrorFeedback):
+        raise ValueError(f"{name}: {gather.name} with error_feedback is for gradients only")
+    if not gather.for_parameters:
+        raise ValueError(
+            f"{name}: {gather.name} with these settings does not bring every element back the same at every gather; "
+            "use a deterministic dense method (identity, bf16, fp16, fp8, int8, int4, delta)"
+        )
+
+
+def check_ranks(compressor: Compressor, ranks: int) -> None:
+    """ValueError when ``compressor`` is not defined for so many."""
+    if compressor.max_ranks is not None and ranks > compressor.max_ranks:
+        raise ValueError(
+            f"{compressor.name} is defined for at most {compressor.max_ranks} ranks, this unit has {ranks}"
+        )

@@ -1,0 +1,1 @@
+"""Compressors inside FSDP2: `attach` puts them there, the other files are what it installs."""

@@ -1,0 +1,205 @@
+"""The interface of every compression method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels
+from comm_compress.core import nonfinite
+from comm_compress.core.encoded import Encoded, Layout
+from comm_compress.core.rounds import AllGatherRounds, Exchange, Gather, Reduced, ReduceScatterRounds
+from comm_compress.core.state import State
+from comm_compress.kernels.common.residual import Residual
+
+
+class Compressor(ABC):
+    """A way to run compressed collectives. Knows no process group and no devices.
+
+    A collective is a generator of requests (`comm_compress.core.rounds`), so a method may take as many rounds as
+    its paper needs. Most methods need one exchange of encoded rows: they derive from `Codec` and implement
+    `encode` and `decode`.
+
+    Laws that hold for every method, tested over one table of all of them (`comm_compress.conformance`):
+
+    - the bytes counted are the bytes sent;
+    - a NaN or an infinity in a row makes its destination's total not finite;
+    - zeros give zeros, and empty rows (n = 0) empty results;
+    - ``total`` is the sum over ranks of their `contribution` (where `additive`).
+    """
+
+    unbiased: bool = False
+    """E[contribution] = input?"""
+    lossless: bool = False
+    """Does the contribution equal the input bit for bit?"""
+    for_gradients: bool = True
+    """May it run a reduce-scatter?"""
+    for_parameters: bool = False
+    """May it run an all-gather? Only methods that bring every element back close to itself, the same at every
+    call between two optimizer steps."""
+    for_changes: bool = False
+    """May it carry changes of parameters (`delta`), whose error is fed back, though not parameters themselves?"""
+    every_element: bool = False
+    """Of methods for changes: does every element come back within a step of its size, so that none is left out?"""
+    needs_segments: bool = False
+    """Does it need to know where each parameter lies (`State.segments`)?"""
+    additive: bool = True
+    """Is the total the sum over ranks of their contributions? A majority vote is not."""
+    sparse: bool = False
+    """Is its contribution zero wherever the message holds nothing? Then that is most of it."""
+    no_feedback: str = ""
+    """Why error feedback makes no sense around it; empty when it does."""
+    feedback_by_default: bool | None = None
+    """Is error feedback on unless told otherwise, with these settings? None: as the method was registered."""
+    max_ranks: int | None = None
+    """The largest world size the method is defined for; None: any."""
+
+    name: str = ""
+    """The registry's name, set by `comm_compress.make`."""
+    settings: dict[str, Any]
+    """The configuration with every default filled in, set by `comm_compress.make`."""
+
+    @abstractmethod
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """The rounds of one reduce-scatter of ``rows`` ``[W, n]`` (fp32, bf16 or fp16), row d for rank d.
+
+        ``rows`` is not written to.
+        """
+
+    @abstractmethod
+    def contribution(self, sent: Any) -> Tensor:
+        """What this rank added to every rank's total, ``[W, n]``: row d went to rank d."""
+
+    def subtract_contribution(self, target: Tensor, sent: Any) -> Tensor:
+        """``target - contribution(sent)``, in ``target``'s memory (float32 ``[W, n]``): the new residual."""
+        return target.sub_(self.contribution(sent))
+
+    def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
+        """The rounds of one reduce-scatter of the residual's target; what it leaves out goes to ``residual.new``."""
+        target = kernels.residual_target(rows, residual)
+        reduced: Reduced = yield from self.reduce_scatter(target, state)
+        self.subtract_contribution(target, reduced.sent)
+        return reduced
+
+    def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
+        """The rounds of one all-gather of ``row`` ``[n]``; returns all ranks' rows, ``[W, n]``."""
+        raise ValueError(f"{self.name}: not for all-gather")
+
+    def mark(self, rows: Tensor) -> Tensor:
+        """Is all of the input ``rows`` ``[W, n]`` finite (bool scalar)? If not, it is marked, for every rank to see."""
+        return nonfinite.mark(rows)
+
+    def check_names(self, names: Collection[str]) -> None:  # noqa: B027  (most have nothing to check)
+        """ValueError when a setting is about parameters by name, and a model of these full ``names`` has no such."""
+
+    def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """Bytes that one rank sends to others in a reduce-scatter of ``[world, n]``; None when the data decide."""
+        return None
+
+
+def claim_as(wrapper: Compressor, first: Compressor, *others: Compressor) -> None:
+    """Let ``wrapper`` claim what ``first`` and ``others`` all claim, under the name and settings of ``first``.
+
+    What it changes itself it sets afterwards.
+    """
+    everyone = [first, *others]
+    wrapper.name, wrapper.settings = first.name, first.settings
+    for claim in ("unbiased", "lossless", "for_gradients", "for_parameters", "additive"):
+        setattr(wrapper, claim, all(getattr(c, claim) for c in everyone))
+    wrapper.sparse = any(c.sparse for c in everyone)
+    wrapper.needs_segments = any(c.needs_segments for c in everyone)
+    wrapper.max_ranks = min((c.max_ranks for c in everyone if c.max_ranks is not None), default=None)
+    wrapper.no_feedback = next((c.no_feedback for c in everyone if c.no_feedback), "")
+    wrapper.feedback_by_default = first.feedback_by_default
+
+
+class Codec(Compressor):
+    """Turns rows of floats into rows of bytes and back: one exchange makes a reduce-scatter, one gather an all-gather.
+
+    A method of fixed size says what a row consists of (`layout`), and fills an `Encoded` with it. One whose
+    rows differ in length sets ``fixed_size = False`` and returns `Encoded.ragged`.
+    """
+
+    fixed_size: bool = True
+    """Is the byte count a function of n alone?"""
+    plain: bool = False
+    """Are an encoded row's bytes those of the row itself?"""
+
+    @abstractmethod
+    def encode(self, rows: Tensor, state: State) -> Encoded:
+        """Encode float rows ``[R, n]`` (fp32, bf16 or fp16), each for another receiver."""
+
+    @abstractmethod
+    def decode(self, encoded: Encoded) -> Tensor:
+        """The rows again, ``[R, n]``, in float32 or in a narrower dtype that holds them exactly."""
+
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """`decode` to ``out`` ``[R, n]``, of any float dtype; returns it."""
+        return out.copy_(self.decode(encoded))
+
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """The sum of the decoded rows, accumulated in rank order, to ``out`` (float32 ``[n]``); returns it."""
+        kernels.sum_rows(self.decode(encoded), out)
+        return out
+
+    def decode_sum(self, encoded: Encoded) -> Tensor:
+        """`sum_into` a new tensor."""
+        return self.sum_into(encoded, torch.empty(encoded.n, device=encoded.buffer.device))
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """Encode ``residual.target(rows)`` and leave what that loses in ``residual.new``.
+
+        Three passes over memory; a method with a fused kernel needs one.
+        """
+        target = kernels.residual_target(rows, residual)
+        encoded = self.encode(target, state)
+        self.subtract_contribution(target, encoded)
+        return encoded
+
+    def layout(self, n: int, dtype: torch.dtype) -> Layout:
+        """The fields of one encoded row of ``n`` elements of ``dtype`` (methods of fixed size)."""
+        raise AssertionError(f"{self.name or type(self).__name__} has rows of variable size, or lacks its layout")
+
+    def received(self, row: Tensor, n: int) -> Encoded:
+        """One encoded row of ``n`` float32 elements, from its bytes alone (uint8, aligned as if newly allocated)."""
+        if self.fixed_size:
+            return Encoded(row.unsqueeze(0), self.layout(n, torch.float32), n)
+        return Encoded(row.unsqueeze(0), None, n, lengths=(row.numel(),))
+
+    def wire_bytes(self, n: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """Bytes of one encoded row of ``n`` elements; None when the data decide."""
+        return self.layout(n, dtype).row_bytes if self.fixed_size else None
+
+    def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
+        """A row to every other rank."""
+        row = self.wire_bytes(n, dtype)
+        return None if row is None else (world - 1) * row
+
+    def contribution(self, sent: Encoded) -> Tensor:
+        """Receivers decode what was sent."""
+        return self.decode(sent)
+
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """Encode, exchange, decode and sum."""
+        return (yield from self.exchange(self.encode(rows, state), state))
+
+    def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
+        """The same of the target; the residual is ready before anything is sent."""
+        return (yield from self.exchange(self.encode_with_feedback(rows, residual, state), state))
+
+    def exchange(self, message: Encoded, state: State) -> ReduceScatterRounds:
+        """Exchange, decode and sum."""
+        received = yield Exchange(message)
+        return Reduced(self.sum_into(received, state.result((message.n,), message.buffer.device)), message)
+
+    def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
+        """Encode, gather, decode."""
+        message, out = self.encode(row.unsqueeze(0), state), state.output
+        received = yield Gather(message, out if self.plain else None)
+        if out is None or self.plain:
+            return self.decode(received)
+        return self.decode_into(received, out.view(state.world, row.numel()))

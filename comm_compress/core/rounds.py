@@ -1,0 +1,122 @@
+"""What a compressor may ask of the network.
+
+A compressed collective is a generator: it yields requests and is resumed with their answers, and it
+returns the result. So a method knows no process group, may take as many rounds as its paper needs
+(one exchange; a scale agreed first; a sketch, then exact values), and the same code runs over real
+ranks (`transport`) and over virtual ones (`simulate`). Every byte passes through whoever drives it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from comm_compress.core.encoded import ByteCount, Encoded, Kind
+from comm_compress.core.segments import Spans
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Row d goes to rank d. Answer: an `Encoded` of W rows, row r from rank r.
+
+    Ragged rows are preceded by their lengths (8 bytes each, counted).
+    """
+
+    message: Encoded
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The message's single row goes to every rank. Answer: an `Encoded` of W rows, row r from rank r.
+
+    ``into``: contiguous memory of just their size that the rows may be received in, to save a copy.
+    """
+
+    message: Encoded
+    into: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Reduce-scatter in the encoded domain: row d of all ranks is summed, in ``dtype``, at rank d.
+
+    Answer: an `Encoded` of one row. The caller must know that the sum cannot overflow ``dtype``.
+    """
+
+    message: Encoded
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """Answer: the elementwise ``op`` of ``tensor`` over all ranks (same shape and dtype). Charged to ``kind``."""
+
+    tensor: Tensor
+    op: Literal["max", "sum"]
+    kind: Kind = "metadata"
+
+
+Request = Exchange | Gather | Sum | AllReduce
+
+
+LENGTH_BYTES = 8  # an int64 in front of every ragged row
+
+
+def sent_by(request: Request, rank: int, world: int) -> ByteCount:
+    """What ``rank`` puts on the wire for one request: payload to other ranks, by kind."""
+    peers = [r for r in range(world) if r != rank]
+    if isinstance(request, AllReduce):  # a ring: reduce-scatter, then all-gather, of W chunks
+        return ByteCount(**{request.kind: 2 * len(peers) * math.ceil(request.tensor.nbytes / world)})
+    message = request.message
+    rows = [0] * len(peers) if isinstance(request, Gather) else peers
+    lengths = ByteCount(metadata=LENGTH_BYTES * len(peers) if message.lengths is not None else 0)
+    return sum((message.byte_count(row) for row in rows), lengths)
+
+
+def messages_by(request: Request, rank: int, world: int) -> float:
+    """How many messages to other ranks carry that, where messages are pairs of send and receive (gloo)."""
+    if isinstance(request, AllReduce):
+        return ring_messages(request.tensor.nbytes, request.tensor.itemsize, world)
+    message, peers = request.message, [r for r in range(world) if r != rank]
+    rows = [0] * len(peers) if isinstance(request, Gather) else peers
+    lengths = len(peers) if message.lengths is not None else 0
+    return lengths + sum(message.byte_count(row).total > 0 for row in rows)
+
+
+def ring_messages(nbytes: int, itemsize: int, world: int) -> float:
+    """Messages of a rank in gloo's ring all-reduce, mean over the ranks: two parts a rank, sent once in each half."""
+    part = math.ceil(nbytes / (2 * world) / itemsize) * itemsize
+    return 2 * (world - 1) * math.ceil(nbytes / part) / world if part else 0
+
+
+class Shared(NamedTuple):
+    """What every rank knows at the end of a reduce-scatter beyond its own row: an all-reduce need not gather it.
+
+    ``spans``: of columns. ``totals``: computes them for all rows, float32 ``[W, columns of the spans side by side]``,
+    the same bits on every rank, non-finite where this rank's own total is.
+    """
+
+    spans: Spans
+    totals: Callable[[], Tensor]
+
+
+class Reduced(NamedTuple):
+    """The outcome of one compressed reduce-scatter on one rank.
+
+    ``total``: float32 ``[n]``, the sum over ranks of this rank's row (the mean belongs to FSDP2).
+    ``sent``: what this rank contributed, in the form its compressor's `contribution` reads (an `Encoded`
+    for codecs): error feedback asks what the receivers made of it.
+    ``shared``: columns whose totals every rank knows for all rows, if the method has such.
+    """
+
+    total: Tensor
+    sent: Any
+    shared: Shared | None = None
+
+
+ReduceScatterRounds = Generator[Request, Any, Reduced]
+AllGatherRounds = Generator[Request, Any, Tensor]

@@ -1,0 +1,63 @@
+"""Buffers for what a collective needs while it runs, used by one collective after another."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class Workspace:
+    """Named buffers that grow to what was asked of them and stay.
+
+    Fresh memory costs a CPU a page fault for every 4 KiB: decoding 64 MiB into it took three to five times as long
+    (docs/LOG.md). So what lives no longer than one collective (messages, received rows, totals) goes where the last
+    one's went. Two collectives that run at the same time need a workspace each.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.device], Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """An uninitialised tensor; what was taken under this name before is overwritten through it."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        buffer = self._buffers.get((name, device))
+        if buffer is None or buffer.numel() < num_bytes:
+            buffer = self._buffers[name, device] = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        return buffer[:num_bytes].view(dtype).view(shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return sum(buffer.numel() for buffer in self._buffers.values())
+
+
+class WorkspacePool:
+    """As many workspaces as collectives ever ran at the same time: one, unless gathers are prefetched.
+
+    On CUDA each stream has its own: work that was enqueued in another one may still be using what was released here.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Workspace, int]] = []
+        self._free: dict[int, list[Workspace]] = {}
+
+    def acquire(self, device: torch.device) -> Workspace:
+        """A workspace that nobody uses; give it back with `release`."""
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        free = self._free.setdefault(stream, [])
+        if not free:
+            free.append(Workspace())
+            self._all.append((free[0], stream))
+        return free.pop()
+
+    def release(self, workspace: Workspace) -> None:
+        """Its collective is over (CUDA: enqueued), and so are the tensors taken from it."""
+        stream = next(stream for known, stream in self._all if known is workspace)
+        self._free[stream].append(workspace)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return sum(workspace.num_bytes for workspace, _ in self._all)

@@ -1,0 +1,1 @@
+"""Who answers the requests of a compressor: real ranks (`transport`) or virtual ones in one process (`simulate`)."""

@@ -1,0 +1,215 @@
+"""Matrices with scales of rows and columns as numba kernels: the reference's bytes, but for the order of sums.
+
+One call for all matrices of a vector: they are many, and most of them small.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Lines
+from comm_compress.kernels.reference.matrix_scales import LARGEST
+from comm_compress.kernels.tools.compiled import TINY, Array, compiled, inlined
+from comm_compress.kernels.tools.threads import over_blocks
+
+LANES = 16
+EXPONENT, BIAS = 52, 1023  # of a float64
+LIMITS, SCALES = EDGES.numpy(), FACTORS.numpy()
+
+
+def line_bytes(energies: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """As `reference.matrix_scales.line_bytes`."""
+    found, peaks = torch.empty_like(energies, dtype=torch.uint8), torch.empty(lengths.numel())
+    _line_bytes(energies.numpy(), lengths.numpy(), LIMITS, found.numpy(), peaks.numpy())
+    return found, peaks
+
+
+def line_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
+    """As `reference.matrix_scales.line_scales`."""
+    scales = torch.empty_like(codes, dtype=torch.float32)
+    _line_scales(codes.numpy(), lengths.numpy(), peaks.numpy(), SCALES, scales.numpy())
+    return scales
+
+
+def row_energies(x: Tensor, lines: Lines) -> Tensor:
+    """As `reference.matrix_scales.row_energies`."""
+    found = torch.empty(lines.num_rows, dtype=torch.float64)
+    over_blocks(_row_energies, lines.num_rows, _width(x, lines), x.numpy(), lines.tables.rows, found.numpy())
+    return found
+
+
+def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
+    """As `reference.matrix_scales.column_energies`."""
+    tables = lines.tables
+    found = torch.empty(lines.num_columns, dtype=torch.float64)
+    sums = np.zeros(int((tables.sums[:, 1] * tables.sums[:, 2]).sum()))
+    each = x.numel() // max(len(tables.parts), 1)
+    arrays = (x.numpy(), rows.numpy(), tables.rows, tables.parts, sums)
+    over_blocks(_column_sums, len(tables.parts), each, *arrays)
+    _column_means(sums, tables.sums, found.numpy())
+    return found
+
+
+def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, lines: Lines) -> None:
+    """As `reference.matrix_scales.quantise_lines`."""
+    scales = (rows.numpy(), columns.numpy(), _inverses(columns.numpy()))
+    arrays = (x.numpy(), *scales, np.float32(1 - dead_zone), codes.numpy(), lines.tables.rows)
+    over_blocks(_quantise, lines.num_rows, _width(x, lines), *arrays)
+
+
+def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: Lines) -> None:
+    """As `reference.matrix_scales.add_lines`."""
+    arrays = (codes.numpy(), rows.numpy(), columns.numpy(), out.numpy(), lines.tables.rows)
+    over_blocks(_add, lines.num_rows, _width(codes, lines), *arrays)
+
+
+def _width(x: Tensor, lines: Lines) -> int:
+    """Of a row on average."""
+    return x.numel() // max(lines.num_rows, 1)
+
+
+@inlined
+def _inverse(scale: Any) -> Any:
+    return np.float32(1.0) / scale if scale > 0 else np.float32(0.0)
+
+
+@compiled
+def _inverses(scales: Array) -> Array:
+    found = np.empty_like(scales)
+    for i in range(scales.size):
+        found[i] = _inverse(scales[i])
+    return found
+
+
+@compiled
+def _line_bytes(energies: Array, lengths: Array, limits: Array, found: Array, peaks: Array) -> None:
+    end = 0
+    for matrix in range(lengths.size):
+        begin, end = end, end + lengths[matrix]
+        largest = np.float64(0.0)
+        for i in range(begin, end):
+            if energies[i] > largest or np.isnan(energies[i]):  # nothing is larger than NaN
+                largest = energies[i]
+        peak = np.float32(np.sqrt(largest))
+        if not np.isfinite(peak):
+            peak = np.float32(np.nan)
+        elif peak < TINY:
+            peak = np.float32(0.0)
+        peaks[matrix] = peak
+        whole = largest if peak > 0 else np.inf
+        for i in range(begin, end):
+            found[i] = NOTHING - _limits_reached(energies[i] / whole, limits)
+
+
+@compiled
+def _limits_reached(share: np.float64, limits: Array) -> int:
+    """How many are no more than the share. There are two in each octave: at 2^(e + 1/4) and at 2^(e + 3/4)."""
+    if np.isnan(share):
+        return NOTHING
+    octave = int(np.float64(share).view(np.int64) >> EXPONENT) - BIAS
+    reached = min(max(2 * octave + NOTHING, 0), NOTHING)
+    while reached < NOTHING and share >= limits[reached]:
+        reached += 1
+    return reached
+
+
+@compiled
+def _line_scales(codes: Array, lengths: Array, peaks: Array, factors: Array, scales: Array) -> None:
+    end = 0
+    for matrix in range(lengths.size):
+        begin, end = end, end + lengths[matrix]
+        for i in range(begin, end):
+            scale = factors[codes[i]] * peaks[matrix]
+            scales[i] = np.float32(0.0) if scale < TINY else scale
+
+
+@compiled
+def _row_energies(first: int, last: int, x: Array, rows: Array, found: Array) -> None:
+    lanes = np.empty(LANES, np.float64)
+    for i in range(first, last):
+        start, width, _ = rows[i]
+        row = x[start : start + width]
+        whole = width - width % LANES
+        lanes[:] = 0.0
+        for j in range(0, whole, LANES):
+            for lane in range(LANES):
+                value = np.float64(row[j + lane])
+                lanes[lane] += value * value
+        total = 0.0
+        for j in range(whole, width):
+            value = np.float64(row[j])
+            total += value * value
+        for lane in range(LANES):
+            total += lanes[lane]
+        found[i] = total / width
+
+
+@compiled
+def _column_sums(first: int, last: int, x: Array, scales: Array, rows: Array, parts: Array, sums: Array) -> None:
+    for part in range(first, last):
+        top, bottom, place = parts[part]
+        for i in range(top, bottom):
+            start, width, _ = rows[i]
+            row, factor, out = x[start : start + width], np.float64(_inverse(scales[i])), sums[place : place + width]
+            for j in range(width):
+                value = np.float64(row[j]) * factor
+                out[j] += value * value
+
+
+@compiled
+def _column_means(sums: Array, groups: Array, found: Array) -> None:
+    for g in range(groups.shape[0]):
+        place, parts, width, column, height = groups[g]
+        out = found[column : column + width]
+        out[:] = 0.0
+        for part in range(parts):
+            some = sums[place + part * width : place + (part + 1) * width]
+            for j in range(width):
+                out[j] += some[j]
+        for j in range(width):
+            out[j] /= height
+
+
+@compiled
+def _quantise(
+    first: int,
+    last: int,
+    x: Array,
+    row_scales: Array,
+    column_scales: Array,
+    column_inverses: Array,
+    offset: np.float32,
+    codes: Array,
+    rows: Array,
+) -> None:
+    most = np.float32(LARGEST)
+    for i in range(first, last):
+        start, width, column = rows[i]
+        row, out, scale = x[start : start + width], codes[start : start + width], row_scales[i]
+        scales, factors = column_scales[column : column + width], column_inverses[column : column + width]
+        if not np.isfinite(scale):
+            row[:] = np.nan
+            out[:] = 0
+            continue
+        factor = _inverse(scale)
+        for j in range(width):
+            t = row[j] * factor * factors[j]
+            code = np.copysign(min(np.floor(abs(t) + offset), most), t)
+            out[j] = np.int8(code)
+            row[j] -= code * scales[j] * scale
+
+
+@compiled
+def _add(
+    first: int, last: int, codes: Array, row_scales: Array, column_scales: Array, sums: Array, rows: Array
+) -> None:
+    for i in range(first, last):
+        start, width, column = rows[i]
+        row, out, scale = codes[start : start + width], sums[start : start + width], row_scales[i]
+        scales = column_scales[column : column + width]
+        for j in range(width):
+            out[j] += np.float32(row[j]) * scales[j] * scale

@@ -1,0 +1,42 @@
+"""64 bits at a time, from any byte on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.core import types
+
+from comm_compress.kernels.cpu.vectors.llvm import BOOL, LONG, element, intrinsic
+
+
+@intrinsic
+def load_word(context: Any, octets: Any, start: Any) -> Any:
+    """uint64: eight bytes from any place of a uint8 array."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        octets, start = arguments
+        return builder.load(element(context, builder, signature.args[0], octets, start, LONG), align=1)
+
+    return types.uint64(octets, types.intp), build
+
+
+@intrinsic
+def store_word(context: Any, octets: Any, start: Any, word: Any) -> Any:
+    """The same to be written."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        octets, start, word = arguments
+        builder.store(word, element(context, builder, signature.args[0], octets, start, LONG), align=1)
+        return context.get_dummy_value()
+
+    return types.void(octets, types.intp, types.uint64), build
+
+
+@intrinsic
+def lowest_bit(context: Any, mask: Any) -> Any:
+    """int64: the place of the lowest one in a uint64 that is not zero."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], BOOL(1))
+
+    return types.int64(types.uint64), build

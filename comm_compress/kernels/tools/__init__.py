@@ -1,0 +1,1 @@
+"""How numba kernels are compiled, cached and spread over threads."""

@@ -1,0 +1,1 @@
+"""Kernels for CUDA tensors, written in Triton: the bytes of the reference."""

@@ -1,0 +1,1 @@
+"""The method `delta`: parameters are sent as changes since the last all-gather."""

@@ -1,0 +1,52 @@
+"""Small codes times a scale for every block of a row: what most quantisers send."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels
+from comm_compress.core.encoded import Encoded, Field, Layout
+from comm_compress.core.state import State
+from comm_compress.kernels import BlockCode, Residual
+from comm_compress.methods.shared.fused import FusedCodec
+from comm_compress.registry import require
+
+
+class BlockCodec(FusedCodec):
+    """value = code * scale of its block. A method says which `BlockCode` that is; the arithmetic is a fused kernel.
+
+    A scale that is NaN makes its whole block NaN.
+    """
+
+    def __init__(self, code: BlockCode) -> None:
+        self.code = code
+        self.unbiased = code.rounding == "stochastic" and code.clip_sigmas == 0
+
+    def layout(self, n: int, dtype: torch.dtype) -> Layout:
+        """Scales first (they need the alignment), then the packed codes."""
+        return Layout(
+            Field(
+                "scales", torch.bfloat16 if self.code.short_scales else torch.float32, self.code.blocks(n), "metadata"
+            ),
+            Field("codes", torch.uint8, self.code.code_bytes(n), "values"),
+        )
+
+    def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
+        key = state.key("rounding") if self.code.rounding == "stochastic" else None
+        scales = torch.empty_like(out["scales"], dtype=torch.float32) if self.code.short_scales else out["scales"]
+        kernels.encode_blocks(rows, self.code, key, out["codes"], scales, residual)
+        if self.code.short_scales:
+            out["scales"].copy_(scales)  # exact
+
+    def _decode(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.decode_blocks(encoded["codes"], encoded["scales"].float(), self.code, out)
+
+    def _sum(self, encoded: Encoded, out: Tensor) -> None:
+        kernels.sum_blocks(encoded["codes"], encoded["scales"].float(), self.code, out)
+
+
+def require_block(key: str, size: int | None) -> None:
+    """Refuse blocks that begin inside a byte, whose scales cost more than their codes, or that outgrow the caches."""
+    good = size is None or (8 <= size <= 1 << 20 and size % 8 == 0)
+    require(good, key, size, "a multiple of 8 between 8 and 1048576")

@@ -1,0 +1,157 @@
+"""Whole numbers times a scale for each row, and perhaps each column, of matrices: the message, entropy coded.
+
+    uint32 matrices; of each: uint32 rows, uint32 columns, bool columns have scales
+    float32 the rows' largest scale in each matrix, then the columns'
+    the rows' scales, a byte each (`kernels.lines`), matrix after matrix, then the columns'
+    the numbers, int8, in the order of the row's elements
+
+The last two are rANS streams, or stored as they are where that is shorter. A receiver needs nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels
+from comm_compress.core.encoded import ByteCount, RaggedRow, size_of
+from comm_compress.core.segments import Segment
+from comm_compress.kernels import Lines, Shape
+from comm_compress.kernels.common.matrix_scales import NOTHING
+from comm_compress.kernels.common.scratch import Scratch
+from comm_compress.wrappers.entropy import bytes_of, restored, shortened, tensor_of
+
+HEAD = struct.Struct("<I")
+SHAPE = struct.Struct("<2I?")
+LEAST_WIDTH = 16  # of a matrix's rows: narrower ones are joined
+WORTH_COLUMNS = 16  # rows: of fewer, columns have no scales of their own
+BLOCK = 256  # elements of a row where nobody knows which parameter lies where
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Of the rows of all matrices and of the columns that have scales: a byte each, below the largest of the matrix.
+
+    ``row_bytes``, ``column_bytes`` uint8 ``[rows]``, ``[columns]``; ``row_peaks``, ``column_peaks`` float32
+    ``[matrices]``.
+    """
+
+    lines: Lines
+    row_bytes: Tensor
+    row_peaks: Tensor
+    column_bytes: Tensor
+    column_peaks: Tensor
+
+    @classmethod
+    def of_rows(cls, energies: Tensor, lines: Lines) -> Scales:
+        """For rows of these mean squares (float64 ``[rows]``); all columns zero."""
+        rows, row_peaks = kernels.line_bytes(energies, lines.heights)
+        return cls(lines, rows, row_peaks, rows.new_full((lines.num_columns,), NOTHING), torch.zeros_like(row_peaks))
+
+    def with_columns(self, energies: Tensor) -> Scales:
+        """And for columns of these (float64 ``[columns]``)."""
+        columns, peaks = kernels.line_bytes(energies, self.lines.widths)
+        return dataclasses.replace(self, column_bytes=columns, column_peaks=peaks)
+
+    def times(self, factor: float) -> Scales:
+        """The rows' times ``factor``."""
+        return dataclasses.replace(self, row_peaks=self.row_peaks * factor)
+
+    def rows(self) -> Tensor:
+        """float32 ``[rows]``."""
+        return kernels.line_scales(self.row_bytes, self.lines.heights, self.row_peaks)
+
+    def columns(self) -> Tensor:
+        """float32 ``[columns]``, and ones for matrices whose columns have none."""
+        own = kernels.line_scales(self.column_bytes, self.lines.widths, self.column_peaks)
+        return torch.cat([own, self.lines.ones])
+
+
+@functools.lru_cache(maxsize=1024)  # as `kernels.lines_of`
+def lines_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: torch.device) -> Lines:
+    """What all ``n`` elements of a row make up, in order: a matrix for each parameter's shard, else rows of 256.
+
+    ``columns``: do those of matrices of some height have scales of their own?
+    """
+    found, place = list[Shape](), 0
+    for s in segments:
+        found += _blocks(s.start - place, columns)
+        if s.stop > s.start:
+            width = _width(s)
+            found.append(_shape((s.stop - s.start) // width, width, columns))
+        place = s.stop
+    found += _blocks(n - place, columns)
+    return kernels.lines_of(tuple(found), device)
+
+
+def quantised(x: Tensor, scales: Scales, dead_zone: float, scratch: Scratch) -> Tensor:
+    """int8 ``[n]``: codes of ``x`` float32 ``[n]``, in which what they lose is left; in memory of ``scratch``.
+
+    Of a matrix whose scales are not finite, all is lost: NaN.
+    """
+    codes = scratch("codes", tuple(x.shape), torch.int8, x.device)
+    kernels.quantise_lines(x, scales.rows(), scales.columns(), dead_zone, codes, scales.lines)
+    return codes
+
+
+def message_of(scales: Scales, codes: Tensor, scratch: Scratch) -> RaggedRow:
+    """The bytes of one row with these ``codes`` int8 ``[n]``, in parts, some of them in memory of ``scratch``."""
+    peaks = torch.cat([scales.row_peaks, scales.column_peaks]).view(torch.uint8)
+    octets = torch.cat([scales.row_bytes, scales.column_bytes])
+    metadata = [_described(scales.lines.shapes, codes.device), peaks, *shortened(octets, "rans")]
+    head, *values = shortened(codes.view(torch.uint8), "rans", scratch)
+    metadata.append(head)
+    return RaggedRow([*metadata, *values], ByteCount(values=size_of(values), metadata=size_of(metadata)))
+
+
+def add_message(message: Tensor, out: Tensor, scratch: Scratch) -> None:
+    """Add what a message stands for to ``out`` float32 ``[n]``; what is needed meanwhile lies in ``scratch``."""
+    (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
+    place = HEAD.size + count * SHAPE.size
+    lines = kernels.lines_of(_shapes(bytes_of(message[HEAD.size : place])), message.device)
+    peaks = message[place : place + 8 * count].clone().view(torch.float32)  # the clone is aligned
+    octets = message.new_empty(lines.num_rows + lines.num_columns)
+    codes = scratch("codes", tuple(out.shape), torch.int8, out.device)
+    place = restored(message, place + 8 * count, octets, "rans")
+    restored(message, place, codes.view(torch.uint8), "rans", scratch)
+    rows, columns = torch.split_with_sizes(octets, [lines.num_rows, lines.num_columns])
+    scales = Scales(lines, rows, peaks[:count], columns, peaks[count:])
+    kernels.add_lines(codes, scales.rows(), scales.columns(), out, lines)
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(shapes: tuple[Shape, ...], device: torch.device) -> Tensor:
+    return tensor_of(HEAD.pack(len(shapes)) + b"".join(SHAPE.pack(*shape) for shape in shapes), device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shapes(described: bytes) -> tuple[Shape, ...]:
+    return tuple(Shape(*fields) for fields in SHAPE.iter_unpack(described))
+
+
+def _shape(a: int, b: int, columns: bool) -> Shape:
+    return Shape(a, b, columns and a >= WORTH_COLUMNS)
+
+
+def _width(segment: Segment) -> int:
+    """Elements of a row: the last dimension's, with others before it where that is narrow; a vector is one row."""
+    width = 1
+    for length in reversed(segment.shape[1:]):
+        width *= length
+        if width >= LEAST_WIDTH:
+            return width
+    return segment.stop - segment.start
+
+
+def _blocks(n: int, columns: bool) -> Iterator[Shape]:
+    whole, rest = divmod(n, BLOCK)
+    if whole:
+        yield _shape(whole, BLOCK, columns)
+    if rest:
+        yield Shape(1, rest, columns=False)

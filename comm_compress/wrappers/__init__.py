@@ -1,0 +1,1 @@
+"""Compressors around compressors: error feedback, warm-up, one method for each layer, entropy coding."""

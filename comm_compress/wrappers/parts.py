@@ -1,0 +1,103 @@
+"""A unit's parameters in several parts, each carried by itself: its own columns, state and rounds."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.rounds import AllGatherRounds, Reduced, ReduceScatterRounds, Shared
+from comm_compress.core.segments import Segment, Spans, moved_together, put_columns, spans_within, take_columns
+from comm_compress.core.state import State
+
+
+class Part(NamedTuple):
+    """The columns that one method carries, as spans, and the segments as they lie in them.
+
+    ``label``: of the child state that belongs to it.
+    """
+
+    label: str
+    method: Compressor
+    spans: Spans
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, label: str, method: Compressor, chosen: Sequence[Segment]) -> Part:
+        """The columns of ``chosen``, moved together."""
+        return cls(label, method, [(s.start, s.stop) for s in chosen], moved_together(chosen))
+
+
+class _Sent(NamedTuple):
+    shape: torch.Size
+    device: torch.device
+    parts: list[tuple[Part, Any]]
+
+
+class InParts(Compressor):
+    """Cuts every row into parts and lets their methods run one after another, each over its columns side by side.
+
+    So a unit takes one exchange (or more) for every part that occurs in it. What a part's method computes depends on
+    nothing outside of its columns.
+    """
+
+    needs_segments = True
+
+    def __init__(self) -> None:
+        self._parts = functools.cache(self._find_parts)  # the same few rows at every step
+
+    @abstractmethod
+    def _find_parts(self, n: int, segments: tuple[Segment, ...]) -> list[Part]:
+        """The parts of a unit with rows of ``n``; together they hold every segment once."""
+
+    def _columns(self, part: Part, rows: Tensor, state: State) -> tuple[Tensor, State]:
+        """The part's columns, a copy, and its state."""
+        return take_columns(rows, part.spans), state.child(part.label, part.segments)
+
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """Part after part."""
+        total = rows.new_zeros(rows.shape[1], dtype=torch.float32)
+        sent, shared = [], []
+        for part in self._parts(rows.shape[1], state.segments):
+            reduced: Reduced = yield from part.method.reduce_scatter(*self._columns(part, rows, state))
+            put_columns(reduced.total, part.spans, total)
+            sent.append((part, reduced.sent))
+            if reduced.shared is not None:
+                shared.append(Shared(spans_within(reduced.shared.spans, part.spans), reduced.shared.totals))
+        return Reduced(total, _Sent(rows.shape, rows.device, sent), _together(shared))
+
+    def contribution(self, sent: _Sent) -> Tensor:
+        """The parts' contributions in their places."""
+        out = torch.zeros(sent.shape, device=sent.device)
+        for part, message in sent.parts:
+            put_columns(part.method.contribution(message), part.spans, out)
+        return out
+
+    def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
+        """Part after part."""
+        out = row.new_empty((state.world, row.numel()))
+        for part in self._parts(row.numel(), state.segments):
+            columns, child = take_columns(row, part.spans), state.child(part.label, part.segments)
+            if state.master is not None:
+                child.master = partial(_columns_of, state.master, part.spans)
+            gathered = yield from part.method.all_gather(columns, child)
+            put_columns(gathered, part.spans, out)
+        return out
+
+
+def _together(shared: Sequence[Shared]) -> Shared | None:
+    """What all parts' ranks know, if that is anything."""
+    if not shared:
+        return None
+    spans = [span for part in shared for span in part.spans]
+    return Shared(spans, lambda: torch.cat([part.totals() for part in shared], 1))
+
+
+def _columns_of(master: Callable[[], Tensor], spans: Spans) -> Tensor:
+    return take_columns(master(), spans)
