@@ -104,11 +104,11 @@ ensure_environment "$root" || exit
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 if [ -n "${help-}" ]; then
     usage
-    exec "$venv_python" -m fsdp_lab.cli check -- --help
+    exec "$venv_python" -m fsdp_lab.settings check -- --help
 fi
 
 # A bad flag ends here, with one message, before any rank is started (torchrun would turn exit code 2 into 1).
-settings=$("$venv_python" -m fsdp_lab.cli get output_dir tensorboard virtual_ranks -- ${flags[@]+"${flags[@]}"}) || exit
+settings=$("$venv_python" -m fsdp_lab.settings get output_dir tensorboard virtual_ranks -- ${flags[@]+"${flags[@]}"}) || exit
 { read -r output_dir && read -r tensorboard && read -r virtual_ranks; } <<<"$settings"
 if [ "$nodes" != 1 ] && [ "$virtual_ranks" != 0 ]; then
     echo "--nnodes, --virtual_ranks: virtual ranks are one process on one machine; leave one of the two out" >&2

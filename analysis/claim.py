@@ -15,19 +15,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.arms import Comparison
-from analysis.asked import check_arm
-from analysis.changes import change_text
-from analysis.fairness import Judge, held_against, verdict
-from analysis.finding import QUALITY_AND_BYTES, Finding
-from analysis.measures import bits_per_parameter
-from analysis.names import called
-from analysis.options import add_options, comparisons_of, rows_of
-from analysis.rows import Row
-from analysis.sixteen_bits import sixteen_bit_arm
-from analysis.statistics import Paired, Verdict, paired, within
-from fsdp_lab.flags import program
-from fsdp_lab.user_errors import printable, unix_pipes, user_errors
+from analysis.checks.fairness import Judge, held_against, verdict
+from analysis.checks.finding import QUALITY_AND_BYTES, Finding
+from analysis.checks.sixteen_bits import sixteen_bit_arm
+from analysis.rows.arms import Comparison
+from analysis.rows.reading import Row
+from analysis.statistics.intervals import Paired, Verdict, paired, within
+from analysis.statistics.measures import bits_per_parameter
+from analysis.statistics.names import called
+from analysis.tables.asked import check_arm
+from analysis.tables.changes import change_text
+from analysis.tables.options import add_options, comparisons_of, rows_of
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
 
 @dataclass(frozen=True)

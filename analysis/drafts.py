@@ -14,18 +14,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.acceptance import lines
-from analysis.arms import Comparison, titles
-from analysis.changes import change_text, summary_text
-from analysis.fairness import Judge, verdict
+from analysis.checks.fairness import Judge, verdict
+from analysis.checks.finding import QUALITY_AND_BYTES, Finding
 from analysis.figures import acceptance as figure
-from analysis.figures import style as styles
-from analysis.finding import QUALITY_AND_BYTES, Finding
-from analysis.names import named
-from analysis.options import add_options, comparisons_of, rows_of
-from analysis.table_formats import Table
-from fsdp_lab.flags import program
-from fsdp_lab.user_errors import printable, unix_pipes, user_errors
+from analysis.figures.drawing import style as styles
+from analysis.rows.arms import Comparison, titles
+from analysis.statistics.acceptance import lines
+from analysis.statistics.names import named
+from analysis.tables.changes import change_text, summary_text
+from analysis.tables.formats import Table
+from analysis.tables.options import add_options, comparisons_of, rows_of
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
 HEADS = (
     "arm",

@@ -21,17 +21,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.sweeps import slurm
-from experiments.sweeps.cells import cells_of
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.obstacles import obstacles
 from experiments.sweeps.plan import Plan, describe, past_of, sound_rows
 from experiments.sweeps.progress import Progress, summary
-from experiments.sweeps.recipe import read
+from experiments.sweeps.recipe.cells import cells_of
+from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.runner import Runner
 from experiments.sweeps.slots import divide, gpus_here, too_large, warning
 from fsdp_lab import results
-from fsdp_lab.flags import Parser, program
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.flags import Parser, program
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
 

@@ -4,7 +4,7 @@
 
 Exits with the first failed rank's own code (2: the user's mistake), 1 when a rank was killed, and 143 when it was told
 to stop, by whichever signal. torchrun would say 1 in all these cases, and die of SIGUSR1 and SIGUSR2 while its ranks
-run on. On one node nothing listens but on the loopback address (`fsdp_lab.loopback`); torchrun would open its store to
+run on. On one node nothing listens but on the loopback address (`ranks.loopback`); torchrun would open its store to
 the network.
 """
 
@@ -25,15 +25,15 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
-from fsdp_lab import loopback
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.early import checked
-from fsdp_lab.exit_codes import PREEMPTED, USER_ERROR
-from fsdp_lab.preempt import SAME_S, stop_signals
-from fsdp_lab.processes import LAUNCHER
-from fsdp_lab.rank_environment import rank_environment
-from fsdp_lab.settings import Config
-from fsdp_lab.user_errors import user_errors
+from fsdp_lab.ranks import loopback
+from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.ranks.exit_codes import PREEMPTED, USER_ERROR
+from fsdp_lab.ranks.preempt import SAME_S, stop_signals
+from fsdp_lab.ranks.processes import LAUNCHER
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.early import checked
+from fsdp_lab.settings.fields import Config
+from fsdp_lab.settings.user_errors import user_errors
 
 
 def main(argv: list[str]) -> int:
@@ -114,7 +114,7 @@ def _refuse_early(module: str, flags: list[str]) -> None:
     if module == "fsdp_lab.train":
         config = TrainConfig
     elif module == "fsdp_lab.eagle.train":
-        from fsdp_lab.eagle.config import EagleConfig  # with all of drafts
+        from fsdp_lab.eagle.draft.config import EagleConfig  # with all of drafts
 
         config = EagleConfig
     else:

@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fsdp_lab import faults
-from fsdp_lab.bf16_products import fast_products
 from fsdp_lab.checkpoint import Saving
-from fsdp_lab.comm import Communication
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.corpus import Corpus, open_corpus
-from fsdp_lab.entry import run_as_program
-from fsdp_lab.evaluate import Evaluation, evaluate
-from fsdp_lab.loss_scaler import LossScaler
+from fsdp_lab.data.corpus import Corpus, open_corpus
 from fsdp_lab.models import Model, build_model, save_pretrained
-from fsdp_lab.optim import build_optimizer, take_step
-from fsdp_lab.presets import resolve
-from fsdp_lab.run import Run
-from fsdp_lab.summary import summary
+from fsdp_lab.ranks import faults
+from fsdp_lab.run.entry import run_as_program
+from fsdp_lab.run.run import Run
+from fsdp_lab.run.summary import summary
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.presets import resolve
+from fsdp_lab.training.bf16_products import fast_products
+from fsdp_lab.training.communication import Communication
+from fsdp_lab.training.evaluate import Evaluation, evaluate
+from fsdp_lab.training.loss_scaler import LossScaler
+from fsdp_lab.training.optim import build_optimizer, take_step
 
 
 def train(config: TrainConfig) -> dict[str, Any]:

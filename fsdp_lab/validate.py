@@ -14,10 +14,6 @@ from pathlib import Path
 
 import torch
 
-from fsdp_lab.cli import given_by
-from fsdp_lab.config import DataConfig
-from fsdp_lab.conflicts import check_data
-from fsdp_lab.corpus import cache_dir
 from fsdp_lab.data import (
     WIKI_LEADS,
     JoinedDataset,
@@ -28,14 +24,18 @@ from fsdp_lab.data import (
     validation_batches,
     validation_sequences,
 )
-from fsdp_lab.early import checked
-from fsdp_lab.evaluate import Evaluation, summed_loss
+from fsdp_lab.data.corpus import cache_dir
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.models.tokenizers import check_ids
-from fsdp_lab.settings import Config, Settings, setting
-from fsdp_lab.strict import read_yaml
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.cli import given_by
+from fsdp_lab.settings.conflicts import check_data
+from fsdp_lab.settings.early import checked
+from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.settings.groups import DataConfig
+from fsdp_lab.settings.strict import read_yaml
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.training.evaluate import Evaluation, summed_loss
 
 PROGRAM = "fsdp_lab.validate"
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.flags import program
+from fsdp_lab.settings.flags import program
 from tests.distributed import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = "results/reference/all_methods.jsonl"
-FAILS = "from fsdp_lab.user_errors import unix_pipes\nwith unix_pipes():\n    raise BrokenPipeError('a socket')"
+FAILS = (
+    "from fsdp_lab.settings.user_errors import unix_pipes\nwith unix_pipes():\n    raise BrokenPipeError('a socket')"
+)
 
 
 def run(*words: str, stdout: int) -> tuple[int, str]:
@@ -24,7 +26,7 @@ def run(*words: str, stdout: int) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("words", [["fsdp_lab.results", "show", ROWS], ["analysis.fairness", ROWS]], ids=lambda w: w[0])
+@pytest.mark.parametrize("words", [["fsdp_lab.results", "show", ROWS], ["analysis.checks", ROWS]], ids=lambda w: w[0])
 def test_a_reader_that_leaves_ends_a_command_without_a_word(words: list[str]) -> None:
     theirs, ours = os.pipe()
     os.close(theirs)
@@ -80,7 +82,11 @@ def test_there_are_many_of_them() -> None:
 
 
 def test_only_the_shared_parser_is_used() -> None:
-    alone = {"fsdp_lab/flags.py", "experiments/stream.py", "comm_compress/conformance.py"}  # need no flags of ours
+    alone = {
+        "fsdp_lab/settings/flags.py",
+        "experiments/runs/stream.py",
+        "comm_compress/conformance.py",
+    }  # need no flags of ours
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             if str(path.relative_to(ROOT)) not in alone:

@@ -116,8 +116,8 @@ def test_flags_reach_the_training_word_for_word(checkout: Checkout) -> None:
 
 
 def test_torchrun_itself_takes_none_of_our_flags(checkout: Checkout) -> None:
-    from fsdp_lab.config import TrainConfig
     from fsdp_lab.launch import get_args_parser
+    from fsdp_lab.settings.config import TrainConfig
 
     checkout.train("--nproc_per_node=2", "--no_tensorboard")
     call = checkout.torchrun()[2:]
@@ -357,7 +357,7 @@ def test_mistakes_that_only_the_ranks_can_find_are_one_message_and_exit_code_2(c
     (checkout.root / "fsdp_lab").unlink()
     shutil.copytree(ROOT / "fsdp_lab", checkout.root / "fsdp_lab", ignore=shutil.ignore_patterns("__pycache__"))
     (checkout.root / "fsdp_lab" / "train.py").write_text(
-        "from fsdp_lab.entry import run_as_program\n"
+        "from fsdp_lab.run.entry import run_as_program\n"
         "def refuse(config):\n    raise ValueError('no such corpus')\n"
         "run_as_program(refuse)\n"
     )

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
-from experiments.links import unavailable
-from experiments.sweeps.trainers import LANGUAGE_MODEL, TRAINERS
+from experiments.links.command import unavailable
+from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import chat, validate
-from fsdp_lab.data import build, corpora, download_wikipedia
-from fsdp_lab.data.sources import wiki_articles
+from fsdp_lab.data import build, download_wikipedia
+from fsdp_lab.data.sources import corpora, wiki_articles
 from fsdp_lab.data.sources.packages import Package
-from fsdp_lab.eagle import data as conversations
 from fsdp_lab.eagle import evaluate
+from fsdp_lab.eagle.data import tokens as conversations
 from tests.distributed import preload, torchrun_environment
 from tests.experiments.sweeps.kitchen import quick, write_recipe
 from tests.fsdp_lab.eagle.test_train import _main as train_draft

@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from analysis.acceptance import Line, is_lost, lines
-from analysis.arms import Comparison
-from analysis.figures.labels import Named, place
-from analysis.figures.palette import look
+from analysis.figures.drawing.labels import Named, place
+from analysis.figures.drawing.palette import look
+from analysis.figures.drawing.style import GREY, Style
 from analysis.figures.pareto import BAND
-from analysis.figures.style import GREY, Style
+from analysis.rows.arms import Comparison
+from analysis.statistics.acceptance import Line, is_lost, lines
 
 TAU = "acceptance length, tokens a pass"
 BITS = "bits a parameter and step"

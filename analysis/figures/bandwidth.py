@@ -10,9 +10,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from analysis.arms import Comparison
-from analysis.figures.style import Style
-from analysis.predict import Predictor, parse_rate, show_rate
+from analysis.figures.drawing.style import Style
+from analysis.predict.predictor import Predictor, parse_rate, show_rate
+from analysis.rows.arms import Comparison
 
 SLOWEST, FASTEST = 5e7, 2e10  # bit/s
 _POINTS = 120
@@ -46,7 +46,7 @@ def of_calibration(predictor: Predictor, model: str, cells: Iterable[Mapping[str
 
 
 def of_comparisons(group: Sequence[Comparison]) -> list[Series]:
-    """Every arm's median step behind the links of a group that differs in nothing else (`analysis.series.links`)."""
+    """Every arm's median step behind the links of a group that differs in nothing else (`series.links`)."""
     found: dict[str, Series] = {}
     for comparison in group:
         for runs in comparison.arms:

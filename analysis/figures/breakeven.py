@@ -9,13 +9,13 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from analysis import timing
-from analysis.arms import ArmRuns, Comparison
-from analysis.figures import bars
-from analysis.figures.data import Datum, arms, of_quantity
-from analysis.figures.palette import look
-from analysis.figures.style import Style
-from analysis.predict import Predictor, show_rate
+from analysis.figures.drawing import bars
+from analysis.figures.drawing.data import Datum, arms, of_quantity
+from analysis.figures.drawing.palette import look
+from analysis.figures.drawing.style import Style
+from analysis.predict.predictor import Predictor, show_rate
+from analysis.rows.arms import ArmRuns, Comparison
+from analysis.statistics import timing
 
 ANY = 1e12  # bit/s: where "at any" is drawn
 THAN_NONE, THAN_BF16 = "than none", "than bf16"

@@ -7,13 +7,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from analysis import timing
-from analysis.arms import Comparison
-from analysis.figures import bars
-from analysis.figures.data import Datum, arms
+from analysis.figures.drawing import bars
+from analysis.figures.drawing.data import Datum, arms
+from analysis.figures.drawing.style import Style
 from analysis.figures.step_time import ENCODE, WIRE
-from analysis.figures.style import Style
-from analysis.measures import Measure, column
+from analysis.rows.arms import Comparison
+from analysis.statistics import timing
+from analysis.statistics.measures import Measure, column
 
 CODEC = bars.Part("encoding and decoding", ENCODE.colour, ENCODE.hatch)
 SHARE = "share of the step, %"

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from analysis.curves import Course
-from analysis.figures.labels import panels
+from analysis.figures.drawing.labels import panels
+from analysis.figures.drawing.style import Style
 from analysis.figures.loss_curves import draw_course, handles, notes, strength
-from analysis.figures.style import Style
+from analysis.rows.curves import Course
 
 QUANTITIES: Final = {
     "grad_rel_error": "error of the gradient, relative",

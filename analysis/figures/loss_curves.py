@@ -10,10 +10,10 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.curves import Along, Course, above
-from analysis.figures.labels import Named, end_labels, panels
-from analysis.figures.palette import look
-from analysis.figures.style import Style
+from analysis.figures.drawing.labels import Named, end_labels, panels
+from analysis.figures.drawing.palette import look
+from analysis.figures.drawing.style import Style
+from analysis.rows.curves import Along, Course, above
 
 X_LABELS: Final[dict[Along, str]] = {
     "step": "step",

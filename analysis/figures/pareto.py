@@ -19,11 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.answers import MARGIN, RATIO
-from analysis.figures.labels import Named, Place, panels, place
-from analysis.figures.palette import look
-from analysis.figures.style import GREY, Style
-from analysis.pareto import Point, Traffic, front
+from analysis.figures.drawing.labels import Named, Place, panels, place
+from analysis.figures.drawing.palette import look
+from analysis.figures.drawing.style import GREY, Style
+from analysis.statistics.answers import MARGIN, RATIO
+from analysis.statistics.pareto import Point, Traffic, front
 
 _LINEAR = 2.0  # percent: the scale is linear up to it on both sides, logarithmic beyond
 _TICKS = (0.0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)

@@ -12,15 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from analysis.arms import ArmRuns, Comparison
-from analysis.figures import bars
 from analysis.figures.comm_share import percent
-from analysis.figures.data import Datum, arms, of_summary, strengths
-from analysis.figures.palette import look
-from analysis.figures.style import GREY, Style
-from analysis.measures import Measure, column, over_seeds
-from analysis.series import is_virtual, labels
-from analysis.statistics import Paired, Summary, paired, summary
+from analysis.figures.drawing import bars
+from analysis.figures.drawing.data import Datum, arms, of_summary, strengths
+from analysis.figures.drawing.palette import look
+from analysis.figures.drawing.style import GREY, Style
+from analysis.rows.arms import ArmRuns, Comparison
+from analysis.rows.series import is_virtual, labels
+from analysis.statistics.intervals import Paired, Summary, paired, summary
+from analysis.statistics.measures import Measure, column, over_seeds
 
 SPEED, SHARE, PPL = "tokens/s", "communication, % of the step", "validation PPL"
 CHANGE = "change of validation PPL, %"

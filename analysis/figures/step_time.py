@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis import timing
-from analysis.arms import Comparison
-from analysis.figures import bars
-from analysis.figures.data import Datum, arms
-from analysis.figures.style import Style
-from analysis.measures import Measure, column
+from analysis.figures.drawing import bars
+from analysis.figures.drawing.data import Datum, arms
+from analysis.figures.drawing.style import Style
+from analysis.rows.arms import Comparison
+from analysis.statistics import timing
+from analysis.statistics.measures import Measure, column
 
 # the parts of a step: colours of their own, told apart by any eye, hatched where print is grey
 REST = bars.Part("computation and the rest", "#D0D0D0")

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from analysis.figures.style import GREY, Style
+from analysis.figures.drawing.style import GREY, Style
 
 Kind = Literal["memory", "compute", "codec", "network", "ledger"]
 Side = Literal["left", "right", "top", "bottom"]

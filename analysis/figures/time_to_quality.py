@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.arms import Arm
-from analysis.figures.labels import Named, end_labels, panels
-from analysis.figures.palette import look
+from analysis.figures.drawing.labels import Named, end_labels, panels
+from analysis.figures.drawing.palette import look
+from analysis.figures.drawing.style import Style
 from analysis.figures.pareto import BAND
-from analysis.figures.style import Style
-from analysis.time_to_quality import Rate, Time, Times
+from analysis.rows.arms import Arm
+from analysis.statistics.time_to_quality import Rate, Time, Times
 
 
 def draw(found: Times, style: Style, *, foot: str = "") -> Figure:

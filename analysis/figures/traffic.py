@@ -7,12 +7,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from analysis.arms import Comparison
-from analysis.figures import bars
-from analysis.figures.data import Datum, arms, of_quantity
-from analysis.figures.style import Style
-from analysis.measures import Measure, bits_per_parameter
-from analysis.rows import is_number
+from analysis.figures.drawing import bars
+from analysis.figures.drawing.data import Datum, arms, of_quantity
+from analysis.figures.drawing.style import Style
+from analysis.rows.arms import Comparison
+from analysis.rows.reading import is_number
+from analysis.statistics.measures import Measure, bits_per_parameter
 
 KINDS = ("value", "index", "metadata")
 GRADIENTS = bars.Part("reduce-scatter (gradients)", "#0072B2")

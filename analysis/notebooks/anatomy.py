@@ -23,12 +23,12 @@ sys.path.insert(0, str(ROOT))
 FILES = [ROOT / "results/reference/all_methods.jsonl"]
 
 # %%
-from analysis.arms import comparisons
-from analysis.curves import courses
 from analysis.figures import comm_share, loss_curves, system, traffic
-from analysis.figures.style import Style
-from analysis.names import named
-from analysis.rows import read
+from analysis.figures.drawing.style import Style
+from analysis.rows.arms import comparisons
+from analysis.rows.curves import courses
+from analysis.rows.reading import read
+from analysis.statistics.names import named
 
 comparison = named(comparisons(read(FILES).rows))[0]
 

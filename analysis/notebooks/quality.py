@@ -24,14 +24,14 @@ sys.path.insert(0, str(ROOT))
 FILES = [ROOT / "results/reference/all_methods.jsonl"]
 
 # %%
-from analysis.arms import comparisons
-from analysis.fairness import findings_of, verdict
+from analysis.checks.fairness import findings_of, verdict
 from analysis.figures import pareto
-from analysis.figures.style import Style
-from analysis.names import named
-from analysis.pareto import points
-from analysis.rows import read
-from analysis.tables import answer_table, comparison_table
+from analysis.figures.drawing.style import Style
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import read
+from analysis.statistics.names import named
+from analysis.statistics.pareto import points
+from analysis.tables.comparison import answer_table, comparison_table
 
 rows = read(FILES).rows
 comparison = named(comparisons(rows))[0]

@@ -25,15 +25,15 @@ FILES = [ROOT / "results/reference/all_methods.jsonl"]
 CALIBRATION, MATRIX = (ROOT / "results/reference" / name for name in ("calibration.json", "link_matrix.jsonl"))
 
 # %%
-from analysis.arms import comparisons
-from analysis.calibration import Calibration, read_json
-from analysis.fairness import findings_of, verdict
+from analysis.checks.fairness import findings_of, verdict
 from analysis.figures import bandwidth, breakeven, step_time, time_to_quality
-from analysis.figures.style import Style
-from analysis.names import named
-from analysis.predict import Predictor
-from analysis.rows import read
-from analysis.time_to_quality import times
+from analysis.figures.drawing.style import Style
+from analysis.predict.calibration import Calibration, read_json
+from analysis.predict.predictor import Predictor
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import read
+from analysis.statistics.names import named
+from analysis.statistics.time_to_quality import times
 
 rows = read(FILES).rows
 comparison = named(comparisons(rows))[0]

@@ -5,7 +5,7 @@
         [--calibration CALIBRATION.json] [--calibrated_model default] [--matrix MATRIX.jsonl]
 
 writes ``index.html`` (one page, readable without a network), ``report.md``, ``data.csv`` (every number plotted),
-``table.md``, ``table.tex`` and the figures. The same rows give the same bytes. A calibration (`experiments.calibrate`)
+``table.md``, ``table.tex`` and the figures. The same rows give the same bytes. A calibration (`links.calibrate`)
 adds predictions; by default that beside the first results file, if there is one. ``--calibrated_model`` says which of
 its models the rows trained, so that their time to quality behind any link can be predicted.
 """
@@ -18,18 +18,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.calibration import Calibration, read_json
-from analysis.figures.style import FORMATS, Style
-from analysis.names import named
-from analysis.options import add_options, comparisons_of
-from analysis.predict import Predictor
+from analysis.figures.drawing.style import FORMATS, Style
+from analysis.predict.calibration import Calibration, read_json
+from analysis.predict.predictor import Predictor
 from analysis.report import html, markdown, numbers
 from analysis.report.contents import DRAWN_COMPARISONS, Subject, document
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
-from analysis.rows import is_draft, parse_selection, read, select
-from fsdp_lab.flags import Parser, program
-from fsdp_lab.user_errors import printable, unix_pipes, user_errors
+from analysis.rows.reading import is_draft, parse_selection, read, select
+from analysis.statistics.names import named
+from analysis.tables.options import add_options, comparisons_of
+from fsdp_lab.settings.flags import Parser, program
+from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,7 +74,7 @@ def _parser() -> Parser:
     drawn.help = f"draw figures for the N largest comparisons (default: {DRAWN_COMPARISONS}); tables are of all"
     parser.add_argument("--calibration", type=Path, help="of a machine, to predict with")
     parser.add_argument("--calibrated_model", metavar="MODEL", help="of the calibration: the one that the rows trained")
-    parser.add_argument("--matrix", type=Path, help="step times measured behind links (experiments.link_matrix)")
+    parser.add_argument("--matrix", type=Path, help="step times measured behind links (experiments.links.matrix)")
     return parser
 
 

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from analysis import fairness, names, series
-from analysis.arms import Comparison
+from analysis.checks import fairness
+from analysis.checks.fairness import Judge
+from analysis.checks.finding import Finding
 from analysis.drafts import acceptance_table
-from analysis.fairness import Judge
-from analysis.finding import Finding
-from analysis.markup import slug
-from analysis.predict import Predictor
+from analysis.predict.predictor import Predictor
 from analysis.report import entries, plan
 from analysis.report.document import Block, Command, Document, Facts, Notes, Section, Text
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Behind, Entry, Machine
-from analysis.rows import Row
-from analysis.table_formats import Table
-from analysis.tables import answer_table, comparison_table, goals_table
+from analysis.rows import series
+from analysis.rows.arms import Comparison
+from analysis.rows.reading import Row
+from analysis.statistics import names
+from analysis.tables.comparison import answer_table, comparison_table, goals_table
+from analysis.tables.formats import Table
+from analysis.tables.markup import slug
 
 SHOWN = 8  # subjects of findings of a kind
 MOST_ARMS = 150  # of a comparison that has figures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis.table_formats import Table
+from analysis.tables.formats import Table
 
 
 @dataclass(frozen=True)

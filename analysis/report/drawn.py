@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis import fairness
-from analysis.arms import Comparison
-from analysis.figures import style as styles
-from analysis.figures.data import Datum
-from analysis.figures.style import Style
-from analysis.finding import Finding
+from analysis.checks import fairness
+from analysis.checks.finding import Finding
+from analysis.figures.drawing import style as styles
+from analysis.figures.drawing.data import Datum
+from analysis.figures.drawing.style import Style
 from analysis.report.document import Block, Picture
 from analysis.report.entries import Entry
-from analysis.table_formats import Table
+from analysis.rows.arms import Comparison
+from analysis.tables.formats import Table
 
 LIST = "figures.txt"  # names of the files drawn, in a report's folder
 SHOWN = 4  # complaints about a figure

@@ -13,9 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
-from analysis.answers import MARGIN
-from analysis.arms import Comparison
-from analysis.curves import Along, Courses, courses
+from analysis.checks.finding import QUALITY_AND_BYTES, Concerns
 from analysis.figures import (
     acceptance,
     bandwidth,
@@ -30,13 +28,15 @@ from analysis.figures import (
     time_to_quality,
     traffic,
 )
-from analysis.figures.data import Datum
-from analysis.figures.style import Style
-from analysis.finding import QUALITY_AND_BYTES, Concerns
-from analysis.pareto import Traffic, points
-from analysis.predict import Predictor
-from analysis.rows import Row
-from analysis.time_to_quality import measured_rates, times
+from analysis.figures.drawing.data import Datum
+from analysis.figures.drawing.style import Style
+from analysis.predict.predictor import Predictor
+from analysis.rows.arms import Comparison
+from analysis.rows.curves import Along, Courses, courses
+from analysis.rows.reading import Row
+from analysis.statistics.answers import MARGIN
+from analysis.statistics.pareto import Traffic, points
+from analysis.statistics.time_to_quality import measured_rates, times
 
 S = TypeVar("S")
 

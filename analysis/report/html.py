@@ -6,9 +6,9 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.markup import page as escape
 from analysis.report.document import Block, Command, Document, Facts, Notes, Picture, Section, Text
-from analysis.table_formats import Table
+from analysis.tables.formats import Table
+from analysis.tables.markup import page as escape
 
 MEDIA = {"svg": "image/svg+xml", "png": "image/png"}  # what a browser shows, best first
 STYLE = (Path(__file__).parent / "page.css").read_text()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis import markup
 from analysis.report.document import Block, Command, Document, Facts, Notes, Picture, Text
-from analysis.table_formats import Table
+from analysis.tables import markup
+from analysis.tables.formats import Table
 
 
 def render(document: Document, picture_format: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis.figures.data import Datum
+from analysis.figures.drawing.data import Datum
 
 HEADS = ("section", "figure", "arm", "quantity", "x", "value", "low", "high", "n")
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.arms import Comparison
-from analysis.rows import Row, is_draft
-from analysis.series import is_virtual
+from analysis.rows.arms import Comparison
+from analysis.rows.reading import Row, is_draft
+from analysis.rows.series import is_virtual
 
 Fact = tuple[str, str]
 

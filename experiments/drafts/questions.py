@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.data.embedded_corpus import WIKI_LEADS
-from fsdp_lab.data.files import make_folder, write_bytes
-from fsdp_lab.flags import program
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.data.sources.embedded_corpus import WIKI_LEADS
+from fsdp_lab.files.atomic import make_folder, write_bytes
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 TEMPLATES = (
     "Tell me about {title}.",

@@ -23,14 +23,14 @@ from typing import Any
 
 from experiments.drafts.questions import NAMES, file_of
 from experiments.drafts.report import report
-from experiments.ranks import dying_with_this_process, leaving_tidily, wait_together
-from experiments.training import torchrun_command
+from experiments.runs.processes import dying_with_this_process, leaving_tidily, wait_together
+from experiments.runs.training import torchrun_command
 from fsdp_lab import results
-from fsdp_lab.data.files import make_folder, write_bytes, write_json
-from fsdp_lab.flags import Parser, program
-from fsdp_lab.rank_environment import rank_environment
-from fsdp_lab.strict import load_json
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.files.atomic import make_folder, write_bytes, write_json
+from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.settings.flags import Parser, program
+from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 RUN_NAME = "draft"
 

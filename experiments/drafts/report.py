@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fsdp_lab.eagle.decoding.speed import Speed, speed_of
 from fsdp_lab.eagle.evaluate import Position, expected_tau
-from fsdp_lab.eagle.speed import Speed, speed_of
 
 
 def report(found: Mapping[str, Any]) -> str:

@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 
 from fsdp_lab.data.build import DEFAULT_CACHE
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.files import make_folder
 from fsdp_lab.data.sources.packages import Package, fetch, member
-from fsdp_lab.flags import program
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.files.atomic import make_folder
+from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 PACKAGE = Package(
     registry="pypi",

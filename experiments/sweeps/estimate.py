@@ -13,10 +13,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.sweeps.arms import FURTHER
-from experiments.sweeps.cells import Cell
-from experiments.sweeps.trainers import METHODS, VIRTUAL, Trainer, trainer_of
-from fsdp_lab.environment import hardware
+from experiments.sweeps.recipe.arms import FURTHER
+from experiments.sweeps.recipe.cells import Cell
+from experiments.sweeps.recipe.trainers import METHODS, VIRTUAL, Trainer, trainer_of
+from fsdp_lab.run.environment import hardware
 
 Row = Mapping[str, Any]
 _COMM = (*METHODS, *FURTHER)

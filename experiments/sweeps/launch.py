@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.sweeps.cells import Cell
-from experiments.sweeps.trainers import AnyConfig
-from experiments.training import torchrun_command
+from experiments.runs.training import torchrun_command
+from experiments.sweeps.recipe.cells import Cell
+from experiments.sweeps.recipe.trainers import AnyConfig
 from fsdp_lab import results
-from fsdp_lab.environment import environment
-from fsdp_lab.rank_environment import rank_environment
+from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.run.environment import environment
 
 _FIRST_PORT = 29500
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.namespaces import unavailable
-from experiments.sweeps.cells import Cell
+from experiments.runs.namespaces import unavailable
+from experiments.sweeps.recipe.cells import Cell
 
 
 def obstacles(cells: Sequence[Cell]) -> list[str]:

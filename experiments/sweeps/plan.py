@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.sweeps.cells import Cell, Key, key_of, varying
 from experiments.sweeps.estimate import Estimator
-from experiments.sweeps.recipe import Recipe
+from experiments.sweeps.recipe.cells import Cell, Key, key_of, varying
+from experiments.sweeps.recipe.recipe import Recipe
 from experiments.sweeps.text import aligned, duration
-from fsdp_lab.environment import environment
 from fsdp_lab.results.store import scan
+from fsdp_lab.run.environment import environment
 
 Row = Mapping[str, Any]
 State = Literal["finished", "failed", "to run"]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from experiments.sweeps.cells import Cell, varying
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.plan import Plan
+from experiments.sweeps.recipe.cells import Cell, varying
 from experiments.sweeps.text import aligned, duration
 
 Row = Mapping[str, Any]

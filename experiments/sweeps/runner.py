@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.ranks import dying_with_this_process, end, leaving_tidily
-from experiments.sweeps.cells import Cell, Key
+from experiments.runs.processes import dying_with_this_process, end, leaving_tidily
 from experiments.sweeps.launch import command_of, config_of, environment_of, folder_name, new_run_name, record
 from experiments.sweeps.locks import Lock, take
 from experiments.sweeps.plan import TRIES, Plan, Row, past_of, sound_rows
 from experiments.sweeps.progress import Progress
+from experiments.sweeps.recipe.cells import Cell, Key
+from experiments.sweeps.recipe.trainers import AnyConfig
 from experiments.sweeps.slots import Slot
-from experiments.sweeps.trainers import AnyConfig
-from fsdp_lab.exit_codes import USER_ERROR
+from fsdp_lab.ranks.exit_codes import USER_ERROR
 
 _POLL_S = 0.2
 _OTHERS_POLL_S = 2.0  # for cells that another process runs

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.sweeps.cells import Cell
+from experiments.sweeps.recipe.cells import Cell
 
 
 @dataclass(frozen=True)

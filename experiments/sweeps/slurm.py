@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.sweeps.cells import Cell
 from experiments.sweeps.plan import Plan
-from fsdp_lab.strict import dump_yaml
+from experiments.sweeps.recipe.cells import Cell
+from fsdp_lab.settings.strict import dump_yaml
 
 _SUBMIT = """\
 #!/usr/bin/env bash

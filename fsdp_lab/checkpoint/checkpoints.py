@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
-from fsdp_lab import disk, faults
 from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.folder import CheckpointError, FileEntry, Manifest
 from fsdp_lab.checkpoint.safe_load import TensorPlanner, TensorReader, load_own, why_refused
-from fsdp_lab.distributed import Ranks
+from fsdp_lab.files import disk
+from fsdp_lab.ranks import faults
+from fsdp_lab.ranks.distributed import Ranks
 
 T = TypeVar("T")
 _WEIGHTS = "weights"

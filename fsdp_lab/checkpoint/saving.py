@@ -24,13 +24,13 @@ from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
 from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
 from fsdp_lab.checkpoint.rng import rng_state, set_rng_state
-from fsdp_lab.comm import Communication
-from fsdp_lab.config import AnyTraining
 from fsdp_lab.models import Sharded
-from fsdp_lab.preempt import Preempted
+from fsdp_lab.ranks.preempt import Preempted
+from fsdp_lab.settings.config import AnyTraining
+from fsdp_lab.training.communication import Communication
 
 if TYPE_CHECKING:
-    from fsdp_lab.run import Run
+    Run = Any
 
 FOLDER = "checkpoints"
 NOT_BEGUN = "not_begun"

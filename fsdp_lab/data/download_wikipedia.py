@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.data.embedded_corpus import WIKI_LEADS
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.files import atomic_file
-from fsdp_lab.flags import Parser, program
-from fsdp_lab.user_errors import unix_pipes
+from fsdp_lab.data.sources.embedded_corpus import WIKI_LEADS
+from fsdp_lab.files.atomic import atomic_file
+from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.flags import Parser, program
+from fsdp_lab.settings.user_errors import unix_pipes
 
 DATASET, SNAPSHOT = "wikimedia/wikipedia", "20231101"
 _OTHERWISE = (

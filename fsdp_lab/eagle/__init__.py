@@ -5,10 +5,10 @@ target (frozen) -> features -> draft;  training (test-time unrolled)  -> soft_lo
 decoding (draft, verify, crop) <- the same draft, the same layer;  export -> vLLM, SGLang, speculators
 """
 
-from fsdp_lab.eagle.decoding import Generated, Sampling, speculate
-from fsdp_lab.eagle.draft import Draft, DraftShape
-from fsdp_lab.eagle.target import Target
-from fsdp_lab.eagle.training import EagleTrainingModel
-from fsdp_lab.eagle.vocabulary import Vocabulary
+from fsdp_lab.eagle.decoding.chain import Generated, Sampling, speculate
+from fsdp_lab.eagle.draft.network import Draft, DraftShape
+from fsdp_lab.eagle.draft.target import Target
+from fsdp_lab.eagle.draft.vocabulary import Vocabulary
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 
 __all__ = ["Draft", "DraftShape", "EagleTrainingModel", "Generated", "Sampling", "Target", "Vocabulary", "speculate"]

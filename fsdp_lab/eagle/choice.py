@@ -14,15 +14,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from fsdp_lab.comm import Communication
-from fsdp_lab.eagle.chats import Chats
-from fsdp_lab.eagle.config import EagleConfig
-from fsdp_lab.eagle.draft import Draft
+from fsdp_lab.eagle.data.chats import Chats
+from fsdp_lab.eagle.draft.config import EagleConfig
+from fsdp_lab.eagle.draft.export import WEIGHTS, save_draft, verifier_of
+from fsdp_lab.eagle.draft.network import Draft
+from fsdp_lab.eagle.draft.vocabulary import Vocabulary
 from fsdp_lab.eagle.evaluate import first_prompts
-from fsdp_lab.eagle.export import WEIGHTS, save_draft, verifier_of
-from fsdp_lab.eagle.model import DraftModel
-from fsdp_lab.eagle.vocabulary import Vocabulary
-from fsdp_lab.run import Run
+from fsdp_lab.eagle.training.model import DraftModel
+from fsdp_lab.run.run import Run
+from fsdp_lab.training.communication import Communication
 
 
 class Measured(NamedTuple):

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fsdp_lab.data.files import write_json
-from fsdp_lab.eagle.conversations import Skipped, UnusableError, read_conversations
-from fsdp_lab.eagle.data import Example, collate, load_chat_tokenizer, load_examples, question
-from fsdp_lab.eagle.decoding import Sampling
-from fsdp_lab.eagle.export import load_draft
-from fsdp_lab.eagle.speed import measure_speed, speed_table
-from fsdp_lab.eagle.target import Target
-from fsdp_lab.eagle.training import EagleTrainingModel
-from fsdp_lab.early import checked
+from fsdp_lab.eagle.data.conversations import Skipped, UnusableError, read_conversations
+from fsdp_lab.eagle.data.tokens import Example, collate, load_chat_tokenizer, load_examples, question
+from fsdp_lab.eagle.decoding.chain import Sampling
+from fsdp_lab.eagle.decoding.speed import measure_speed, speed_table
+from fsdp_lab.eagle.draft.export import load_draft
+from fsdp_lab.eagle.draft.target import Target
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
+from fsdp_lab.files.atomic import write_json
 from fsdp_lab.models.tokenizers import check_ids
-from fsdp_lab.settings import Config, Settings, setting
-from fsdp_lab.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.early import checked
+from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 
 class Position(NamedTuple):

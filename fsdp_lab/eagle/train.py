@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fsdp_lab import faults
-from fsdp_lab.bf16_products import fast_products
 from fsdp_lab.checkpoint import Saving
-from fsdp_lab.comm import Communication
-from fsdp_lab.eagle.chats import Chats, open_chats
 from fsdp_lab.eagle.choice import Choice
-from fsdp_lab.eagle.config import DraftOptimConfig, EagleConfig, check
-from fsdp_lab.eagle.features import Features, open_features
-from fsdp_lab.eagle.model import DraftModel, build_draft, load_target
-from fsdp_lab.eagle.tally import Tally
-from fsdp_lab.entry import run_training
-from fsdp_lab.optim import build_optimizer, take_step
-from fsdp_lab.run import Run
-from fsdp_lab.summary import summary
+from fsdp_lab.eagle.data.chats import Chats, open_chats
+from fsdp_lab.eagle.data.features import Features, open_features
+from fsdp_lab.eagle.draft.config import DraftOptimConfig, EagleConfig, check
+from fsdp_lab.eagle.training.model import DraftModel, build_draft, load_target
+from fsdp_lab.eagle.training.tally import Tally
+from fsdp_lab.ranks import faults
+from fsdp_lab.run.entry import run_training
+from fsdp_lab.run.run import Run
+from fsdp_lab.run.summary import summary
+from fsdp_lab.training.bf16_products import fast_products
+from fsdp_lab.training.communication import Communication
+from fsdp_lab.training.optim import build_optimizer, take_step
 
 
 def train(config: EagleConfig) -> dict[str, Any]:

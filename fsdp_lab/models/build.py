@@ -12,8 +12,6 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fsdp_lab.config import ModelConfig, TrainConfig
-from fsdp_lab.distributed import Ranks
 from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.models.families import blocks_of, new_config, read_config
 from fsdp_lab.models.flops import flops_per_token
@@ -21,7 +19,10 @@ from fsdp_lab.models.folder import SavedWeights, save_folder
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
-from fsdp_lab.presets import PRESETS
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.groups import ModelConfig
+from fsdp_lab.settings.presets import PRESETS
 
 transformers_logging.disable_progress_bar()
 

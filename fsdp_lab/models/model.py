@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 import comm_compress as cc
-from fsdp_lab.config import CommConfig
+from fsdp_lab.measure.profiling import StockTraffic
 from fsdp_lab.models.causal_lm import CausalLM
-from fsdp_lab.optim import world_norm
-from fsdp_lab.profiling import StockTraffic
+from fsdp_lab.models.norms import world_norm
+from fsdp_lab.settings.groups import CommConfig
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import comm_compress as cc
-from fsdp_lab.config import CommConfig, TrainConfig
+from fsdp_lab.measure.profiling import OPS, StepCalls, StockTraffic
 from fsdp_lab.models.families import blocks_of
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.sharding import rows_of_rank
-from fsdp_lab.profiling import OPS, StepCalls, StockTraffic
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.groups import CommConfig
 
 BACKEND = "gloo"
 """Whose stock collectives are counted: as CPU ranks have them."""

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.flags import program
 from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import FIELDS
 from fsdp_lab.results.store import load, scan
-from fsdp_lab.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
 _COLUMNS = {  # heading -> (field, format)
     "run": ("run_name", "s"),

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fsdp_lab.config import TrainConfig
 from fsdp_lab.results.derived import derived
 from fsdp_lab.results.schema import BY_NAME, SCHEMA_VERSION
-from fsdp_lab.settings import ConfigError
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.fields import ConfigError
 
 
 def migrate(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from typing import Any
 
 from filelock import FileLock
 
-from fsdp_lab.data.files import make_folder
+from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, problems
-from fsdp_lab.strict import load_json
-from fsdp_lab.user_errors import printable
+from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.user_errors import printable
 
 _LOCK_TIMEOUT_S = 60
 _log = logging.getLogger(__name__)

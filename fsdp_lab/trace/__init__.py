@@ -9,8 +9,8 @@
 `python -m fsdp_lab.trace DIR` does all of it. Needs no torch.
 """
 
-from fsdp_lab.trace.chrome import read
 from fsdp_lab.trace.profile import Profile, RankProfile, rank_profile
+from fsdp_lab.trace.reading.chrome import read
 from fsdp_lab.trace.table import short_table
 
 __all__ = ["Profile", "RankProfile", "rank_profile", "read", "short_table"]

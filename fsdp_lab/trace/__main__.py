@@ -4,7 +4,7 @@
 
 DIR holds one torch.profiler trace a rank (`--profile` writes them to <output_dir>/logs/<run_name>/profiler).
 Prints time by phase and class and the traffic of every kind of collective; what counts as what:
-`fsdp_lab/trace/activity.py`.
+`fsdp_lab/trace/reading/activity.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fsdp_lab.flags import program
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 from fsdp_lab.trace.profile import Profile, activity, rank_profile, read_folder
 from fsdp_lab.trace.table import table
 from fsdp_lab.trace.timeline import draw
-from fsdp_lab.user_errors import unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import fmean
 
-from fsdp_lab.trace.activity import OPS, Activity, Step
-from fsdp_lab.trace.intervals import Intervals, difference, intersection, length, union
-from fsdp_lab.trace.steps import PHASES
+from fsdp_lab.trace.reading.activity import OPS, Activity, Step
+from fsdp_lab.trace.reading.intervals import Intervals, difference, intersection, length, union
+from fsdp_lab.trace.reading.steps import PHASES
 
 
 @dataclass(frozen=True)

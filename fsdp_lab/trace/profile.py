@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.trace import chrome, cuda, host
-from fsdp_lab.trace.activity import Activity
 from fsdp_lab.trace.breakdown import StepTimes, Traffic, mean_times, mean_traffic, step_times
-from fsdp_lab.trace.steps import PHASES
+from fsdp_lab.trace.reading import chrome, cuda, host
+from fsdp_lab.trace.reading.activity import Activity
+from fsdp_lab.trace.reading.steps import PHASES
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def mean_step(steps: Sequence[StepTimes]) -> StepTimes:
 
 
 def activity(trace: chrome.Trace) -> Activity:
-    """By the rules of `fsdp_lab.trace.activity`. ValueError when the trace marks no steps."""
+    """By the rules of `fsdp_lab.trace.reading.activity`. ValueError when the trace marks no steps."""
     return cuda.activity(trace) if cuda.runs_on_cuda(trace) else host.activity(trace)
 
 

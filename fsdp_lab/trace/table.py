@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdp_lab.trace.breakdown import Times
 from fsdp_lab.trace.profile import Profile
-from fsdp_lab.trace.steps import PHASES
+from fsdp_lab.trace.reading.steps import PHASES
 
 _LINES = {
     "compute": "compute",

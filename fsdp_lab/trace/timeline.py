@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fsdp_lab.trace.activity import Activity
-from fsdp_lab.trace.chrome import Trace
-from fsdp_lab.trace.host import NETWORK, TRAINING
-from fsdp_lab.trace.intervals import Interval, Intervals, intersection, union
-from fsdp_lab.trace.labels import CLASSES, Class
+from fsdp_lab.trace.reading.activity import Activity
+from fsdp_lab.trace.reading.chrome import Trace
+from fsdp_lab.trace.reading.host import NETWORK, TRAINING
+from fsdp_lab.trace.reading.intervals import Interval, Intervals, intersection, union
+from fsdp_lab.trace.reading.labels import CLASSES, Class
 
 # blue, orange and green of Okabe and Ito, told apart with any colour vision
 COLOURS: dict[Class, str] = {"compute": "#0072B2", "communication": "#E69F00", "compression": "#009E73"}

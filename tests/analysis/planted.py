@@ -11,7 +11,7 @@ BITS = {"identity": 32.0, "bf16": 16.0, "int8": 8.0}
 
 
 def document(cores: int = 2, ranks: int = 2) -> dict[str, Any]:
-    """What `experiments.calibrate` would write of such a machine."""
+    """What `experiments.links.calibrate` would write of such a machine."""
     return {
         "machine": {"cores": cores},
         "collectives": [line for kind in KINDS.items() for line in _collectives(*kind, ranks)],
@@ -20,7 +20,7 @@ def document(cores: int = 2, ranks: int = 2) -> dict[str, Any]:
 
 
 def step(method: str, ranks: int) -> dict[str, Any]:
-    """A line of `experiments.step_times`: encoding takes 1 ms and 1 ns a byte, decoding 2 ms and 0.5 ns."""
+    """A line of `experiments.links.step_times`: encoding takes 1 ms and 1 ns a byte, decoding 2 ms and 0.5 ns."""
     ops = {op: {unit: _call(method, n, ranks) for unit, n in UNITS.items()} for op in ("reduce_scatter", "all_gather")}
     return {
         "model": "blocks",

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from analysis.rows import Row
+from analysis.rows.reading import Row
 from tests.analysis import planted_rows
 from tests.analysis.planted_rows import LOSS, NOISE
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analysis.rows import Row
+from analysis.rows.reading import Row
 
 SEEDS = (1, 2, 3)
 NOISE = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.rows import Row
+from analysis.rows.reading import Row
 from tests.analysis.planted_rows import STEPS, row
 
 # ms of a step: rest, encoding, wire, decoding

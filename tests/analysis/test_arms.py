@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from analysis.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of, titles
-from analysis.names import called, full, named
-from analysis.rows import Row
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.eagle.config import EagleConfig
+from analysis.rows.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of, titles
+from analysis.rows.reading import Row
+from analysis.statistics.names import called, full, named
+from fsdp_lab.eagle.draft.config import EagleConfig
+from fsdp_lab.settings.config import TrainConfig
 from tests.analysis.planted_rows import arm, died, diverged, fair, row
 
 

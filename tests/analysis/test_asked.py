@@ -10,11 +10,11 @@ import pytest
 from tests.analysis.planted_rows import arm, fair, write
 
 CLAIM = ["--arm", "int8 + int8", "--bits", "24", "--margin", "1"]
-COMMANDS = {"claim": CLAIM, "tables": [], "fairness": [], "report": ["--out", "report"]}
+COMMANDS = {"claim": CLAIM, "tables": [], "checks": [], "report": ["--out", "report"]}
 
 
 def ended(command: str, words: list[str]) -> int:
-    main = importlib.import_module(f"analysis.{command}" + ".__main__" * (command == "report")).main
+    main = importlib.import_module(f"analysis.{command}" + ".__main__" * (command != "claim")).main
     try:
         code: int = main(words)
     except SystemExit as stop:

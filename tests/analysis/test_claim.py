@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.arms import comparisons
+from analysis.checks.fairness import findings_of, is_unfair, verdict
+from analysis.checks.finding import QUALITY_AND_BYTES
 from analysis.claim import claim, main
-from analysis.fairness import findings_of, is_unfair, verdict
-from analysis.finding import QUALITY_AND_BYTES
-from analysis.rows import Row
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import Row
 from tests.analysis.planted_rows import SEEDS, arm, diverged, fair, row, write
 from tests.analysis.planted_unfair import PLANTED
 

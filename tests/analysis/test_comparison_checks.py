@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from analysis.arms import comparisons
-from analysis.comparison_checks import CHECKS
-from analysis.fairness import findings, findings_of, overall, verdict
-from analysis.rows import Row, read
-from analysis.tables import answer_table, comparison_table
+from analysis.checks.comparison_checks import CHECKS
+from analysis.checks.fairness import findings, findings_of, overall, verdict
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import Row, read
+from analysis.tables.comparison import answer_table, comparison_table
 from tests.analysis.planted_rows import arm, died, diverged, fair, row, write
 from tests.analysis.planted_unfair import BEFORE, CLEAN, NAN, PLANTED, TUNED, but, without
 

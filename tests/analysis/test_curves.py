@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.arms import comparisons
-from analysis.curves import above, courses, read_lines
-from analysis.rows import Row
+from analysis.rows.arms import comparisons
+from analysis.rows.curves import above, courses, read_lines
+from analysis.rows.reading import Row
 from tests.analysis import planted_curves, planted_rows
 from tests.analysis.planted_curves import loss
 

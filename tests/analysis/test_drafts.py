@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from analysis import drafts, fairness, tables
-from analysis.acceptance import Line, lines
-from analysis.arms import comparisons
+from analysis import drafts
+from analysis.checks import __main__ as fairness
 from analysis.drafts import HEADS, acceptance_table
 from analysis.figures import acceptance as figure
-from analysis.figures.style import Style
-from analysis.quality import loss_of
+from analysis.figures.drawing.style import Style
 from analysis.report import __main__ as report_program
-from analysis.rows import Row, read
+from analysis.rows.arms import comparisons
+from analysis.rows.quality import loss_of
+from analysis.rows.reading import Row, read
+from analysis.statistics.acceptance import Line, lines
+from analysis.tables import comparison as tables
 from tests.analysis import planted_rows
 from tests.analysis.planted_drafts import arm, died, fair, row
 from tests.analysis.planted_rows import write

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import comm_compress as cc
-from analysis.fairness import main, of_rows
-from analysis.row_checks import MARGIN_BITS, too_accurate
+from analysis.checks.__main__ import main
+from analysis.checks.fairness import of_rows
+from analysis.checks.row_checks import MARGIN_BITS, too_accurate
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.rounds import Exchange, Reduced

@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.frames import frame, main
+from analysis.rows.__main__ import main
+from analysis.rows.frames import frame
 from tests.analysis import planted_drafts
 from tests.analysis.planted_rows import died, fair, row, write
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from analysis.arms import comparisons
-from analysis.goals import Goal, goals
 from analysis.report.__main__ import main as report
-from analysis.rows import Row
-from analysis.tables import goals_table, main
-from experiments.sweeps.recipe import read as read_recipe
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import Row
+from analysis.statistics.goals import Goal, goals
+from analysis.tables.comparison import goals_table, main
+from experiments.sweeps.recipe.recipe import read as read_recipe
 from tests.analysis.planted_rows import arm, died, fair, write
 
 ROOT = Path(__file__).resolve().parents[2]

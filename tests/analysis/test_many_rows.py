@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from analysis import arms, names, statistics
-from analysis.answers import Line, lines
-from analysis.arms import comparisons
-from analysis.bench_report import SHAPES, planted
-from analysis.overlaps import _span, meetings
+from analysis.checks.overlaps import _span, meetings
 from analysis.report.__main__ import main
-from analysis.rows import Row, read
-from analysis.statistics import paired
+from analysis.rows import arms
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import Row, read
+from analysis.statistics import intervals as statistics
+from analysis.statistics import names
+from analysis.statistics.answers import Line, lines
+from analysis.statistics.intervals import paired
+from experiments.bench.report import SHAPES, planted
 from tests.analysis.planted_rows import arm, fair, row, write
 
 

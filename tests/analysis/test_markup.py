@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from analysis import claim, drafts, fairness, markup, tables
+from analysis import claim, drafts
+from analysis.checks import __main__ as fairness
 from analysis.report import document, html, markdown
 from analysis.report.__main__ import main
-from analysis.rows import Row
-from analysis.table_formats import Table
+from analysis.rows.reading import Row
+from analysis.tables import comparison as tables
+from analysis.tables import markup
+from analysis.tables.formats import Table
 from fsdp_lab.results.__main__ import main as results
-from fsdp_lab.user_errors import printable, user_errors
+from fsdp_lab.settings.user_errors import printable, user_errors
 from tests.analysis import planted_curves, planted_drafts
 from tests.analysis.planted_rows import died, fair, write
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.arms import comparisons
-from analysis.measures import (
+from analysis.rows.arms import comparisons
+from analysis.statistics.measures import (
     bits_per_parameter,
     column,
     gradient_ratio,

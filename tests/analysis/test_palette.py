@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from analysis.figures.palette import LOOKS, look, shade
+from analysis.figures.drawing.palette import LOOKS, look, shade
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 # Machado, Oliveira, Fernandes: A Physiologically-based Model for Simulation of Color Vision Deficiency, IEEE TVCG

@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from analysis import scaling, speedup
-from analysis.calibration import Calibration, straight_line
-from analysis.predict import BF16, NONE, Predictor, break_even, check, check_table, main, parse_rate, show_rate
-from analysis.step_model import step_seconds, wire_bytes
+from analysis.predict import scaling, speedup
+from analysis.predict.__main__ import main
+from analysis.predict.calibration import Calibration, straight_line
+from analysis.predict.predictor import (
+    BF16,
+    NONE,
+    Predictor,
+    break_even,
+    check,
+    check_table,
+    parse_rate,
+    show_rate,
+)
+from analysis.predict.step_model import step_seconds, wire_bytes
 from tests.analysis import planted
 
 

@@ -12,13 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import time_to_quality as times
-from analysis.arms import Comparison, comparisons
-from analysis.curves import courses
-from analysis.figures import fidelity, fonts, loss_curves, pareto, system
+from analysis.figures import fidelity, loss_curves, pareto, system
 from analysis.figures import time_to_quality as times_figure
-from analysis.figures.style import Style
-from analysis.pareto import Point, Traffic, front, points
+from analysis.figures.drawing import fonts
+from analysis.figures.drawing.style import Style
+from analysis.rows.arms import Comparison, comparisons
+from analysis.rows.curves import courses
+from analysis.statistics import time_to_quality as times
+from analysis.statistics.pareto import Point, Traffic, front, points
 from tests.analysis import planted_curves, planted_rows
 from tests.analysis.planted_rows import arm, diverged, row
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from analysis import names
-from analysis.arms import Arm, comparisons
 from analysis.report import document, html, markdown
 from analysis.report.__main__ import main
-from analysis.rows import Row
-from analysis.table_formats import Table
+from analysis.rows.arms import Arm, comparisons
+from analysis.rows.reading import Row
+from analysis.statistics import names
+from analysis.tables.formats import Table
 from tests.analysis import planted, planted_curves
 from tests.analysis.planted_rows import SEEDS, died, write
 from tests.analysis.planted_times import PARTS, timed

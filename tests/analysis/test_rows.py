@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import rows
-from analysis.rows import SCHEMA_VERSION, parse_selection, read, read_for_user, select
+from analysis.rows import reading as rows
+from analysis.rows.reading import SCHEMA_VERSION, parse_selection, read, read_for_user, select
 from fsdp_lab.results import SCHEMA_VERSION as WRITTEN
 from fsdp_lab.results.schema import BY_NAME
 from tests.analysis.planted_rows import died, diverged, row, write

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from analysis.arms import Comparison, comparisons
-from analysis.rows import Row
-from analysis.statistics import (
+from analysis.rows.arms import Comparison, comparisons
+from analysis.rows.reading import Row
+from analysis.statistics.intervals import (
     Paired,
     better_than_baseline,
     holm,

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from analysis.step_model import Codec, Cost, Link, Method, Model, Unit, step_seconds, wire_bytes
+from analysis.predict.step_model import Codec, Cost, Link, Method, Model, Unit, step_seconds, wire_bytes
 
 FREE = {kind: Cost() for kind in ("exchange", "all_gather", "reduce_scatter", "all_reduce")}
 PLAIN = Method(Codec(), Codec())

@@ -10,8 +10,10 @@ import matplotlib
 import pytest
 from matplotlib import font_manager
 
-from analysis.figures import fonts, system, words
-from analysis.figures.style import FORMATS, Style, save
+from analysis.figures import system
+from analysis.figures.drawing import catalogue as words
+from analysis.figures.drawing import fonts
+from analysis.figures.drawing.style import FORMATS, Style, save
 
 FIGURES = Path(words.__file__).parent
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.answers import Line, lines, what_is_missing
-from analysis.arms import comparisons
-from analysis.changes import change_text, summary_text
-from analysis.fairness import findings
-from analysis.rows import Row
-from analysis.statistics import Paired, Summary
-from analysis.table_formats import Table, latex_escaped
-from analysis.tables import HEADS, answer_table, comparison_table, main
+from analysis.checks.fairness import findings
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import Row
+from analysis.statistics.answers import Line, lines, what_is_missing
+from analysis.statistics.intervals import Paired, Summary
+from analysis.tables.changes import change_text, summary_text
+from analysis.tables.comparison import HEADS, answer_table, comparison_table, main
+from analysis.tables.formats import Table, latex_escaped
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row, write
 
 EVERYTHING = [

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.arms import comparisons
-from analysis.calibration import Calibration
-from analysis.predict import Predictor
-from analysis.rows import Row
-from analysis.time_to_quality import measured_rates, step_times, times
+from analysis.predict.calibration import Calibration
+from analysis.predict.predictor import Predictor
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import Row
+from analysis.statistics.time_to_quality import measured_rates, step_times, times
 from tests.analysis import planted, planted_curves, planted_rows
 from tests.analysis.planted_curves import loss
 from tests.analysis.planted_rows import row

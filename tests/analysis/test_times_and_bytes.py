@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from analysis import series, timing
-from analysis.arms import Comparison, comparisons
-from analysis.calibration import Calibration
-from analysis.figures import bandwidth, breakeven, comm_share, fonts, scaling, step_time, traffic
-from analysis.figures.data import Datum, of_quantity
-from analysis.figures.style import Style
-from analysis.measures import bits_per_parameter
-from analysis.predict import Predictor
-from analysis.rows import Row
+from analysis.figures import bandwidth, breakeven, comm_share, scaling, step_time, traffic
+from analysis.figures.drawing import fonts
+from analysis.figures.drawing.data import Datum, of_quantity
+from analysis.figures.drawing.style import Style
+from analysis.predict.calibration import Calibration
+from analysis.predict.predictor import Predictor
+from analysis.rows import series
+from analysis.rows.arms import Comparison, comparisons
+from analysis.rows.reading import Row
+from analysis.statistics import timing
+from analysis.statistics.measures import bits_per_parameter
 from tests.analysis import planted
 from tests.analysis.planted_rows import SEEDS, STEPS, died
 from tests.analysis.planted_times import PARTS, timed, virtual

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.bench_checkpoint import main, table
+from experiments.bench.checkpoint import main, table
 
 
 def test_the_table_has_a_line_a_method() -> None:

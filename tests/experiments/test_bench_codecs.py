@@ -12,13 +12,13 @@ import comm_compress as cc
 from comm_compress import kernels
 from comm_compress.core.rounds import AllReduce
 from comm_compress.drive import simulate
-from experiments import codec_timing
-from experiments.bench_codecs import label, main, variant
-from experiments.codec_eager import eager, reference_kernels
-from experiments.codec_peers import peers
-from experiments.codec_timing import Row, Run, Sample, measure, runs
-from experiments.codec_unit import Unit
-from experiments.method_settings import TIMED_METHODS
+from experiments.bench.codecs import timing as codec_timing
+from experiments.bench.codecs.command import label, main, variant
+from experiments.bench.codecs.eager import eager, reference_kernels
+from experiments.bench.codecs.peers import peers
+from experiments.bench.codecs.timing import Row, Run, Sample, measure, runs
+from experiments.bench.codecs.unit import Unit
+from experiments.fidelity.method_settings import TIMED_METHODS
 
 CPU, MIB = torch.device("cpu"), 0.25
 N = 1 << 16  # elements of such a unit

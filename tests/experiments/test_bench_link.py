@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.namespaces import unavailable
+from experiments.runs.namespaces import unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_ledger_agrees_with_the_interface(tmp_path: Path, ranks: int) -> None:
     out = tmp_path / "link.json"
-    command = [sys.executable, "-m", "experiments.bench_link", "--rate", "none", "--ranks", str(ranks)]
+    command = [sys.executable, "-m", "experiments.bench.link", "--rate", "none", "--ranks", str(ranks)]
     command += ["--elements", str(3 << 20), "--repeats", "3", "--json", str(out)]
     overheads: dict[tuple[str, str], float] = {}
     for _ in range(5):  # a busy machine makes TCP send some segments twice: the least count is the payload's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.bench_profiler import main, table
+from experiments.bench.profiler import main, table
 
 
 def test_the_table_shows_medians_by_method() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from experiments import bottleneck
-from experiments.bottleneck import Place, efficiency, main, places, table
-from experiments.namespaces import unavailable
+from experiments.links import bottleneck
+from experiments.links.bottleneck import Place, efficiency, main, places, table
+from experiments.runs.namespaces import unavailable
 from tests.fsdp_lab.test_train import Lab
 
 

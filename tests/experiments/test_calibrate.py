@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import calibrate
-from experiments.collective_times import measure
-from experiments.namespaces import unavailable
+from experiments.links import calibrate
+from experiments.links.collective_times import measure
+from experiments.runs.namespaces import unavailable
 
 
 def test_parts_that_the_file_has_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

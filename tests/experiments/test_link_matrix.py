@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.link_matrix import jobs, load, main, missing, undisturbed
-from experiments.method_settings import LINK_RUNS
-from experiments.namespaces import unavailable
-from experiments.step_times import Job, label
+from experiments.fidelity.method_settings import LINK_RUNS
+from experiments.links.matrix import jobs, load, main, missing, undisturbed
+from experiments.links.step_times import Job, label
+from experiments.runs.namespaces import unavailable
 
 
 def line(method: str, yardstick_ms: float = 1.0, ranks: int = 2) -> dict[str, object]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from experiments.leftovers import own_tag, remove, remove_leftovers
-from experiments.links import Namespaces, UnavailableError, main, unavailable
-from experiments.namespaces import _command, parse_delay, parse_rate
-from experiments.ranks import wait_together
-from fsdp_lab.link import Link
+from experiments.links.command import Namespaces, UnavailableError, main, unavailable
+from experiments.runs.leftovers import own_tag, remove, remove_leftovers
+from experiments.runs.namespaces import _command, parse_delay, parse_rate
+from experiments.runs.processes import wait_together
+from fsdp_lab.ranks.link import Link
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.soak import is_clean, soak
+from experiments.faults.soak import is_clean, soak
 
 
 @pytest.mark.slow

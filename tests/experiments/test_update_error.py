@@ -14,12 +14,12 @@ from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
 from comm_compress.core.segments import segments_of
 from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
-from experiments import capture, update_error
-from experiments.capture import GRADIENTS, PARAMETERS, Unit
-from experiments.update_error import measure
+from experiments.fidelity import capture, update_error
+from experiments.fidelity.capture import GRADIENTS, PARAMETERS, Unit
+from experiments.fidelity.update_error import measure
 from tests.distributed import preload
 
-preload("experiments.capture")
+preload("experiments.fidelity.capture")
 WORLD, STEPS = 2, 16
 SEGMENTS = segments_of([("w", (2 * 20, 30))], WORLD)
 

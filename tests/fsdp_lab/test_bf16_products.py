@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fsdp_lab import bf16_products
+from fsdp_lab.training import bf16_products
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "mm": lambda a, b, c: a @ b,

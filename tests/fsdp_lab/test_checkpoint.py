@@ -19,7 +19,7 @@ from fsdp_lab.checkpoint import CheckpointError, Checkpoints, Content
 from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.folder import Manifest
 from fsdp_lab.checkpoint.safe_load import load_own, read_index
-from fsdp_lab.distributed import Ranks
+from fsdp_lab.ranks.distributed import Ranks
 from tests.distributed import preload, run_ranks
 
 preload("fsdp_lab.checkpoint")

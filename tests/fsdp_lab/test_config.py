@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsdp_lab import strict
-from fsdp_lab.cli import main, parse
-from fsdp_lab.config import DataConfig, OptimConfig, TrainConfig, default_run_name
-from fsdp_lab.settings import Config, ConfigError, digest_of
-from fsdp_lab.specs import Spec
+from fsdp_lab.settings import strict
+from fsdp_lab.settings.__main__ import main
+from fsdp_lab.settings.cli import parse
+from fsdp_lab.settings.config import TrainConfig, default_run_name
+from fsdp_lab.settings.fields import Config, ConfigError, digest_of
+from fsdp_lab.settings.groups import DataConfig, OptimConfig
+from fsdp_lab.settings.specs import Spec
 
 SPECS = TrainConfig.specs()
 NOT_TRAINING = {"run_name", "output_dir", "results_path", "tensorboard", "log_interval", "cache_dir"}
@@ -240,9 +242,8 @@ def test_a_new_setting_at_its_default_leaves_digests_as_they_were() -> None:
 
 
 def test_the_digest_is_the_same_in_every_process_and_python() -> None:
-    program = (
-        "from fsdp_lab.config import TrainConfig; print(TrainConfig.of(comm_config_json={'b': 1, 'a': .1}).digest())"
-    )
+    program = "from fsdp_lab.settings.config import TrainConfig\n"
+    program += "print(TrainConfig.of(comm_config_json={'b': 1, 'a': .1}).digest())"
     digests = {
         subprocess.check_output([sys.executable, "-c", program], env={"PYTHONHASHSEED": str(seed)}, text=True).strip()
         for seed in (1, 2)
@@ -281,7 +282,9 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_settings_load_without_torch() -> None:
-    subprocess.run([sys.executable, "-c", "import fsdp_lab.cli, sys; assert 'torch' not in sys.modules"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import fsdp_lab.settings.cli, sys; assert 'torch' not in sys.modules"], check=True
+    )
 
 
 @given(st.recursive(JSON_VALUES | TEXT, lambda x: st.lists(x, max_size=3) | st.dictionaries(TEXT, x, max_size=3)))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fsdp_lab import launch
-from fsdp_lab.cli import main
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.early import checked
-from fsdp_lab.settings import ConfigError
+from fsdp_lab.settings.__main__ import main
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.early import checked
+from fsdp_lab.settings.fields import ConfigError
 
 WRONG = [
     (["--comm_compress", "topq"], "comm_compress: unknown compression method 'topq' (did you mean 'topk'?)"),
@@ -72,7 +72,7 @@ def test_the_users_own_example() -> None:
 
 def test_only_methods_that_are_named_cost_an_import_of_torch() -> None:
     program = (
-        "import sys\nfrom fsdp_lab.cli import main\n"
+        "import sys\nfrom fsdp_lab.settings.__main__ import main\n"
         "assert main(['check', '--', '--model', 'gpt2', '--batch_size', '2', '--comm_compress', 'none']) == 0\n"
         "try: main(['check', '--', '--batch_size', 'x', '--model', 'y'])\nexcept SystemExit: pass\n"
         "assert 'torch' not in sys.modules\n"
@@ -105,7 +105,7 @@ def test_the_launcher_refuses_before_it_starts_ranks(
 
 
 def test_links_refuses_before_it_makes_a_network(capsys: pytest.CaptureFixture[str]) -> None:
-    from experiments import links
+    from experiments.links import command as links
 
     with pytest.raises(SystemExit) as stop:
         links.main(["--rate", "1gbit", "--", "--comm_compress", "topq", "--model", "gtp2"])

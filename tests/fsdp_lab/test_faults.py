@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from experiments.drills import Drill
-from fsdp_lab import faults
-from fsdp_lab.faults import VARIABLE, Fault, parse
+from experiments.faults.drills import Drill
+from fsdp_lab.ranks import faults
+from fsdp_lab.ranks.faults import VARIABLE, Fault, parse
 from fsdp_lab.results.schema import problems
-from fsdp_lab.settings import ConfigError
+from fsdp_lab.settings.fields import ConfigError
 from tests.distributed import preload, run_program, torchrun_environment
 from tests.fsdp_lab.test_train import ROOT, Lab, rank_pid, start_endless, train_as_program, wait_until
 from tests.fsdp_lab.training_ranks import Training, train_all
@@ -181,7 +181,10 @@ def test_a_truncated_results_file_costs_no_row(broken: tuple[Lab, dict[str, str 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("hang:rank=1,step=4", ["rank 1 did not arrive: step 4, step, for", "fsdp_lab/faults.py:", "rank 0 waits"]),
+        (
+            "hang:rank=1,step=4",
+            ["rank 1 did not arrive: step 4, step, for", "fsdp_lab/ranks/faults.py:", "rank 0 waits"],
+        ),
         ("stop:rank=1,step=4", ["rank 1 did not arrive: its process is stopped (SIGSTOP)", "rank 0 waits"]),
     ],
 )
@@ -335,7 +338,7 @@ def test_an_occupied_port_is_one_message() -> None:
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/b", "..", ".", ".hidden", "a\0b", "a\n", ""])
 def test_a_run_name_names_one_folder(name: str) -> None:
-    from fsdp_lab.config import TrainConfig
+    from fsdp_lab.settings.config import TrainConfig
 
     with pytest.raises(ConfigError, match="run_name"):
         TrainConfig.of(run_name=name)
@@ -352,7 +355,7 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, name: str) -> No
 
 
 def test_the_summary_of_a_soak_finds_what_is_wrong() -> None:
-    from experiments.soak import Start, is_clean
+    from experiments.faults.soak import Start, is_clean
 
     flat = [(2.0 * i, 10**9 + (5 if i % 2 else 0)) for i in range(100)]
     leak = [(2.0 * i, 10**9 + i * 1_000_000) for i in range(100)]  # 1 MB every 2 s

@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from fsdp_lab.cli import parse
-from fsdp_lab.config import OptimConfig
-from fsdp_lab.loss_scaler import LossScaler
-from fsdp_lab.optim import build_optimizer, take_step
-from fsdp_lab.presets import resolve
 from fsdp_lab.results.schema import problems
-from fsdp_lab.settings import ConfigError
+from fsdp_lab.settings.cli import parse
+from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.groups import OptimConfig
+from fsdp_lab.settings.presets import resolve
+from fsdp_lab.training.loss_scaler import LossScaler
+from fsdp_lab.training.optim import build_optimizer, take_step
 from tests.comm_compress.test_fsdp import batch, full, loss_of, sharded, worst
 from tests.distributed import preload, run_ranks
 from tests.fsdp_lab.test_train import Lab

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from fsdp_lab import disk
 from fsdp_lab.checkpoint import Content
+from fsdp_lab.files import disk
 from tests.distributed import preload, run_ranks
 from tests.fsdp_lab.test_checkpoint import checkpoints, content, listing
 from tests.fsdp_lab.test_train import Lab

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fsdp_lab.distributed import join
+from fsdp_lab.ranks.distributed import join
 from tests.distributed import free_port, run_program, torchrun_environment
 from tests.fsdp_lab.test_train import ROOT, Lab, lab, start_endless, wait_until
 
@@ -58,7 +58,7 @@ def test_no_process_of_a_run_listens_to_the_network(lab: Lab) -> None:
 
 
 def say_where_it_listens() -> None:
-    from fsdp_lab.config import TrainConfig
+    from fsdp_lab.settings.config import TrainConfig
 
     with join(TrainConfig.of(timeout_s=30)) as ranks:
         addresses = listening([os.getpid()])

@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 import comm_compress as cc
-from fsdp_lab.clock import StepClock
-from fsdp_lab.config import OptimConfig
-from fsdp_lab.curve import Curve, seen_from
-from fsdp_lab.evaluate import Evaluation
-from fsdp_lab.goals import Goals
-from fsdp_lab.optim import build_optimizer, take_step
-from fsdp_lab.profiling import Window
-from fsdp_lab.samples import Sample, Samples
+from fsdp_lab.measure.clock import StepClock
+from fsdp_lab.measure.profiling import Window
+from fsdp_lab.measure.samples import Sample, Samples
+from fsdp_lab.run.curve import Curve, seen_from
+from fsdp_lab.run.goals import Goals
+from fsdp_lab.settings.groups import OptimConfig
+from fsdp_lab.training.evaluate import Evaluation
+from fsdp_lab.training.optim import build_optimizer, take_step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,7 +133,8 @@ def test_a_disk_that_takes_half_a_line_ends_the_curve_and_not_the_run(
 def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "curve.jsonl"
     program = (
-        "import itertools, sys, pathlib; from fsdp_lab.curve import Curve; curve = Curve(pathlib.Path(sys.argv[1]))\n"
+        "import itertools, sys, pathlib; from fsdp_lab.run.curve import Curve\n"
+        "curve = Curve(pathlib.Path(sys.argv[1]))\n"
         "for step in itertools.count(): curve.add(step=step, train_loss=step / 7, grad_norm=step / 3)"
     )
     writer = subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=ROOT)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from comm_compress.labels import arm_label, label
-from fsdp_lab.cli import parse
-from fsdp_lab.config import CommConfig, TrainConfig
-from fsdp_lab.settings import ConfigError
+from fsdp_lab.settings.cli import parse
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.groups import CommConfig
 from tests.comm_compress.table import TABLE
 
 HADAMARD = {"comm_compress": "int4", "comm_config_json": {"hadamard": True}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fsdp_lab.peak import peak_flops, published_flops, row
+from fsdp_lab.measure.peak import peak_flops, published_flops, row
 
 
 @pytest.mark.parametrize(

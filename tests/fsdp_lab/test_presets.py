@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.presets import resolve
-from fsdp_lab.settings import ConfigError
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.presets import resolve
 
 
 def vocab_size(**flags: object) -> int | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fsdp_lab.profile_report import read_profile
-from fsdp_lab.profiling import STEP, StockTraffic, Window, stock_calls
+from fsdp_lab.measure.profile_report import read_profile
+from fsdp_lab.measure.profiling import STEP, StockTraffic, Window, stock_calls
 
 
 @dataclass

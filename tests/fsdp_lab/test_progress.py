@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fsdp_lab.progress import Progress
+from fsdp_lab.run.progress import Progress
 
 
 def steps_seen(folder: Path, name: str) -> list[int]:

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdp_lab import results
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.environment import environment, git_revision
 from fsdp_lab.results.__main__ import fields, main
 from fsdp_lab.results.derived import derived
 from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import BY_NAME, FIELDS, Field, problems
+from fsdp_lab.run.environment import environment, git_revision
+from fsdp_lab.settings.config import TrainConfig
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 SAMPLES: dict[str, Any] = {

@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 from fsdp_lab import results
 from fsdp_lab.data import WIKI_LEADS
-from fsdp_lab.entry import run_as_program
 from fsdp_lab.results.schema import problems
+from fsdp_lab.run.entry import run_as_program
 from tests.distributed import preload, run_program, torchrun_environment
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from fsdp_lab import validate
-from fsdp_lab.config import DataConfig
 from fsdp_lab.data import load_tokenizer
-from fsdp_lab.evaluate import Evaluation
+from fsdp_lab.settings.groups import DataConfig
+from fsdp_lab.training.evaluate import Evaluation
 from fsdp_lab.validate import ValidateConfig, ValidateSettings
 
 

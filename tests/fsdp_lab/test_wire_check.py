@@ -18,10 +18,10 @@ from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
 from comm_compress.registry import register
-from experiments.namespaces import Namespaces, unavailable
+from experiments.runs.namespaces import Namespaces, unavailable
 from fsdp_lab import results
-from fsdp_lab.link import VARIABLE, Link, link_of_this_run
-from fsdp_lab.wire_check import Claim, Interface, agree, interface_counters
+from fsdp_lab.measure.wire_check import Claim, Interface, agree, interface_counters
+from fsdp_lab.ranks.link import VARIABLE, Link, link_of_this_run
 from tests.distributed import run_program
 from tests.fsdp_lab.test_train import Lab, train_as_program
 

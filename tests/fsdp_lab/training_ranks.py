@@ -54,14 +54,14 @@ def train_all(trainings: list[Training], timeout: float = 600, tiny: bool = Fals
 
 
 def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, pipe: Connection) -> None:
-    from fsdp_lab import presets
     from fsdp_lab import train as language
-    from fsdp_lab.cli import parse, parse_as
     from fsdp_lab.eagle import train as eagle
-    from fsdp_lab.eagle.config import EagleConfig
-    from fsdp_lab.faults import VARIABLE
-    from fsdp_lab.preempt import Preempted
-    from fsdp_lab.run import Run
+    from fsdp_lab.eagle.draft.config import EagleConfig
+    from fsdp_lab.ranks.faults import VARIABLE
+    from fsdp_lab.ranks.preempt import Preempted
+    from fsdp_lab.run.run import Run
+    from fsdp_lab.settings import presets
+    from fsdp_lab.settings.cli import parse, parse_as
 
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     if tiny:

@@ -56,9 +56,10 @@ class SparseRows:
     """Turns kept values and their ascending positions into rows of bytes and back.
 
     ``values``: null sends float32; otherwise the codec (a name, or ``{"method": ...}``) that encodes the kept
-    values of a row as a row of its own. ``indices``: how positions are coded (`index_codes`); "best" takes the smallest code of fixed size where values have one too (Elias-Fano at usual densities),
-    and otherwise the smallest of all (Rice). Rice on fixed-size values saves another half bit an index and
-    costs an exchange of lengths before the rows, so it is used there only when asked for.
+    values of a row as a row of its own. ``indices``: how positions are coded (`index_codes`); "best" takes the smallest
+    code of fixed size where values have one too (Elias-Fano at usual densities), and otherwise the smallest of all
+    (Rice). Rice on fixed-size values saves another half bit an index and costs an exchange of lengths before the rows,
+    so it is used there only when asked for.
 
     ``packed``: the code behind "packed", when positions have chunks.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.data.documents import Document
+from fsdp_lab.data.reading.documents import Document
 from fsdp_lab.data.sources.packages import Package, members
 
 PACKAGE = Package(

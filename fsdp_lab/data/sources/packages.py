@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.files import file_sha256
+from fsdp_lab.files.atomic import file_sha256
+from fsdp_lab.files.errors import DataError
 
 _DOWNLOAD_SECONDS = 900
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fsdp_lab.data.documents import Document
+from fsdp_lab.data.reading.documents import Document
 from fsdp_lab.data.sources.packages import Package, member
 
 PACKAGE = Package(

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
-from fsdp_lab.data.documents import Document
+from fsdp_lab.data.reading.documents import Document
 from fsdp_lab.data.sources.packages import Package, member
 from fsdp_lab.data.sources.wikitext import plain_text
 

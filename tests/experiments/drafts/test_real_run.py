@@ -16,11 +16,11 @@ from experiments.drafts.questions import main as questions_main
 from experiments.drafts.questions import questions
 from experiments.drafts.real_run import Part, Progress
 from experiments.drafts.report import report
-from fsdp_lab.strict import load_json
+from fsdp_lab.settings.strict import load_json
 from tests.distributed import preload, run_program
 from tests.fsdp_lab.eagle.tiny import save_target
 
-for module in ("fsdp_lab.eagle.regenerate", "fsdp_lab.eagle.train", "fsdp_lab.eagle.evaluate"):
+for module in ("fsdp_lab.eagle.data.regenerate", "fsdp_lab.eagle.train", "fsdp_lab.eagle.evaluate"):
     preload(module)
 
 SMALL = {

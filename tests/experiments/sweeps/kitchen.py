@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from experiments.sweeps.cells import Cell
-from experiments.sweeps.trainers import LANGUAGE_MODEL, Trainer
+from experiments.sweeps.recipe.cells import Cell
+from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, Trainer
 from tests.experiments.sweeps.stand_in import row_with
 
 PLAIN: dict[str, Any] = {

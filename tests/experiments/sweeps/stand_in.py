@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab import results
-from fsdp_lab.cli import parse
 from fsdp_lab.results.migrate import migrate
+from fsdp_lab.settings.cli import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.sweeps.cells import cells_of, key_of, varying
-from experiments.sweeps.recipe import read
-from fsdp_lab.config import TrainConfig
-from fsdp_lab.presets import resolve
+from experiments.sweeps.recipe.cells import cells_of, key_of, varying
+from experiments.sweeps.recipe.recipe import read
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.presets import resolve
 from tests.experiments.sweeps.kitchen import row_of, write_recipe
 
 

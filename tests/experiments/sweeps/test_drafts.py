@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from experiments import sweep
-from experiments.sweeps.cells import cells_of, key_of
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.launch import command_of, config_of, record
 from experiments.sweeps.obstacles import obstacles
-from experiments.sweeps.recipe import read
-from experiments.sweeps.trainers import EAGLE, LANGUAGE_MODEL, trainer_of
+from experiments.sweeps.recipe.cells import cells_of, key_of
+from experiments.sweeps.recipe.recipe import read
+from experiments.sweeps.recipe.trainers import EAGLE, LANGUAGE_MODEL, trainer_of
 from fsdp_lab import results
-from fsdp_lab.cli import parse_as
-from fsdp_lab.eagle.config import EagleConfig
+from fsdp_lab.eagle.draft.config import EagleConfig
+from fsdp_lab.settings.cli import parse_as
 from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.stand_in import ROOT
 from tests.fsdp_lab.eagle.test_train import chats

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments.sweeps.cells import Cell, cells_of
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.plan import Plan, describe, past_of
 from experiments.sweeps.progress import summary
-from experiments.sweeps.recipe import read
+from experiments.sweeps.recipe.cells import Cell, cells_of
+from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.text import duration
 from tests.experiments.sweeps.kitchen import row_of, write_recipe
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments.sweeps.cells import cells_of
-from experiments.sweeps.recipe import read
-from fsdp_lab.cli import parse
+from experiments.sweeps.recipe.cells import cells_of
+from experiments.sweeps.recipe.recipe import read
+from fsdp_lab.settings.cli import parse
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
 

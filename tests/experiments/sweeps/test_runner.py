@@ -16,10 +16,10 @@ import pytest
 
 from experiments import sweep
 from experiments.sweeps import launch
-from experiments.sweeps.cells import cells_of, key_of
 from experiments.sweeps.locks import take
-from experiments.sweeps.recipe import read
-from experiments.sweeps.trainers import LANGUAGE_MODEL, TRAINERS
+from experiments.sweeps.recipe.cells import cells_of, key_of
+from experiments.sweeps.recipe.recipe import read
+from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import results
 from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.kitchen import write_recipe
@@ -125,7 +125,7 @@ def test_cells_of_another_process_are_waited_for(tmp_path: Path, capsys: pytest.
 def start_sweep(folder: Path, *flags: str, stand_in: bool = True, **changes: Any) -> subprocess.Popen[str]:
     recipe = write_recipe(folder, **changes)
     program = "import signal, sys\nfrom experiments.sweep import main\n"
-    program += "from experiments.sweeps.trainers import TRAINERS\n"
+    program += "from experiments.sweeps.recipe.trainers import TRAINERS\n"
     # a shell starts what runs in the background deaf to SIGINT, and so would be all that it starts
     program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     program += "from tests.experiments.sweeps import kitchen\n"

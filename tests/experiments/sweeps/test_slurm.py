@@ -12,9 +12,9 @@ import pytest
 
 from experiments import sweep
 from experiments.sweeps import launch
-from experiments.sweeps.cells import Cell, cells_of
-from experiments.sweeps.recipe import read
-from experiments.sweeps.trainers import LANGUAGE_MODEL, TRAINERS
+from experiments.sweeps.recipe.cells import Cell, cells_of
+from experiments.sweeps.recipe.recipe import read
+from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import results
 from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.kitchen import write_recipe

@@ -13,15 +13,15 @@ import pytest
 
 from experiments import sweep
 from experiments.sweeps import obstacles
-from experiments.sweeps.cells import cells_of
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.launch import command_of, config_of, new_run_name
 from experiments.sweeps.plan import Plan, past_of
 from experiments.sweeps.progress import Progress
-from experiments.sweeps.recipe import read
+from experiments.sweeps.recipe.cells import cells_of
+from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.slots import Slot, divide, gpus_here, too_large, warning
-from fsdp_lab.cli import parse
-from fsdp_lab.curve import Curve
+from fsdp_lab.run.curve import Curve
+from fsdp_lab.settings.cli import parse
 from tests.experiments.sweeps.kitchen import row_of, write_recipe
 
 

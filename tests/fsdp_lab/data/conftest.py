@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_lab.data.tokenizer import TextTokenizer, load_tokenizer
+from fsdp_lab.data.tokens.tokenizer import TextTokenizer, load_tokenizer
 
 WriteArray = Callable[..., Path]
 

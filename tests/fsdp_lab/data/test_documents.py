@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsdp_lab.data import documents, json_array
-from fsdp_lab.data.documents import Document, read_documents
-from fsdp_lab.data.errors import DataError
+from fsdp_lab.data.reading import documents, json_array
+from fsdp_lab.data.reading.documents import Document, read_documents
+from fsdp_lab.files.errors import DataError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 records = st.lists(st.fixed_dictionaries({"id": text, "title": text, "text": text}), max_size=8)
@@ -198,7 +198,7 @@ def test_a_hostile_array_kills_no_process_and_takes_no_memory(tmp_path: Path, in
     program = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from fsdp_lab.data.documents import read_documents\n"
+        "from fsdp_lab.data.reading.documents import read_documents\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
         "try:\n"
         "    list(read_documents(Path(sys.argv[1])))\n"

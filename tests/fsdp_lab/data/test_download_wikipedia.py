@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fsdp_lab.data.documents import read_documents
 from fsdp_lab.data.download_wikipedia import main
+from fsdp_lab.data.reading.documents import read_documents
 
 
 def use_datasets(monkeypatch: pytest.MonkeyPatch, load_dataset: Any) -> None:

@@ -4,11 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fsdp_lab.data.documents import read_documents
-from fsdp_lab.data.embedded_corpus import GPT2_MERGES, WIKI_LEADS
-from fsdp_lab.data.loader import TokenDataset
-from fsdp_lab.data.tokenization import tokenize
-from fsdp_lab.data.tokenizer import TextTokenizer
+from fsdp_lab.data.batches.loader import TokenDataset
+from fsdp_lab.data.reading.documents import read_documents
+from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
+from fsdp_lab.data.tokens.tokenization import tokenize
+from fsdp_lab.data.tokens.tokenizer import TextTokenizer
 
 
 def test_contents_are_the_ones_committed() -> None:

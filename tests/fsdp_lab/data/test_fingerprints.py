@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.data import fingerprints
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.fingerprints import remembered_sha256
+from fsdp_lab.files import fingerprints
+from fsdp_lab.files.errors import DataError
+from fsdp_lab.files.fingerprints import remembered_sha256
 
 
 def old_file(folder: Path, content: bytes, age_s: float = 60.0) -> Path:

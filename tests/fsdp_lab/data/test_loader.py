@@ -7,9 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.files import file_sha256
-from fsdp_lab.data.loader import (
+from fsdp_lab.data.batches.loader import (
     Batches,
     Cursor,
     TokenDataset,
@@ -18,7 +16,9 @@ from fsdp_lab.data.loader import (
     steps_per_epoch,
     validation_batches,
 )
-from fsdp_lab.data.shards import Meta, Position, Settings, Shard, TokenizedCorpus
+from fsdp_lab.data.tokens.shards import Meta, Position, Settings, Shard, TokenizedCorpus
+from fsdp_lab.files.atomic import file_sha256
+from fsdp_lab.files.errors import DataError
 
 splits = st.sampled_from([(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)])  # (world size, batch size)
 

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fsdp_lab.data import pieces as pieces_module
-from fsdp_lab.data.pieces import Piece, batches, pieces
-from fsdp_lab.data.tokenizer import TextTokenizer
+from fsdp_lab.data.tokens import pieces as pieces_module
+from fsdp_lab.data.tokens.pieces import Piece, batches, pieces
+from fsdp_lab.data.tokens.tokenizer import TextTokenizer
 
 words = st.sampled_from(["word", "a", "\n", " ", "  ", "\n\n", "don't", "12", "é漢", "...", "\t", " x"])
 

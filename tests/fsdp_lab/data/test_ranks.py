@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.data import ranks
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.ranks import prepare
-from fsdp_lab.data.shards import TokenizedCorpus
-from fsdp_lab.data.status import Status, heartbeat, read_status, status_path, write_status
-from fsdp_lab.data.tokenizer import TextTokenizer
+from fsdp_lab.data.tokens import ranks
+from fsdp_lab.data.tokens.ranks import prepare
+from fsdp_lab.data.tokens.shards import TokenizedCorpus
+from fsdp_lab.data.tokens.status import Status, heartbeat, read_status, status_path, write_status
+from fsdp_lab.data.tokens.tokenizer import TextTokenizer
+from fsdp_lab.files.errors import DataError
 from tests.fsdp_lab.data.conftest import WriteArray, rows
 
 
@@ -81,7 +81,7 @@ def test_what_earlier_runs_left_is_not_believed(
 
 def test_a_builder_killed_hard_is_noticed(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     program = (
-        "import pathlib, sys, time; from fsdp_lab.data.status import heartbeat, status_path\n"
+        "import pathlib, sys, time; from fsdp_lab.data.tokens.status import heartbeat, status_path\n"
         "with heartbeat(status_path(pathlib.Path(sys.argv[1]), 'r')): print('up', flush=True); time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)
@@ -95,7 +95,7 @@ def test_a_builder_killed_hard_is_noticed(tmp_path: Path, tokenizer: TextTokeniz
 
 
 def test_a_slow_builder_outlasts_any_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fsdp_lab.data.status.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("fsdp_lab.data.tokens.status.BEAT_SECONDS", 0.05)
     monkeypatch.setattr(ranks, "_LAST_POLL_SECONDS", 0.1)
     path = status_path(tmp_path, "r")
     with ThreadPoolExecutor(1) as pool:

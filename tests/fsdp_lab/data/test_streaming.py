@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fsdp_lab.corpus import MixedCorpus
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.files import file_sha256
-from fsdp_lab.data.mix import MixSource, open_sources, validation_sequences
-from fsdp_lab.data.row_digest import RowDigest, digest_of_all
-from fsdp_lab.data.shards import Meta, Position, Settings, Shard, TokenizedCorpus
-from fsdp_lab.data.shares import shares
-from fsdp_lab.data.streaming.batches import MixedBatches
-from fsdp_lab.data.streaming.packing import Packer, Span
-from fsdp_lab.data.streaming.plan import Plan
-from fsdp_lab.data.streaming.shuffle import Draws, ShuffleBuffer
-from fsdp_lab.data.streaming.source import Source
-from fsdp_lab.data.token_stream import TokenStream
-from fsdp_lab.data.tokenizer import TextTokenizer
+from fsdp_lab.data.batches.mix import MixSource, open_sources, validation_sequences
+from fsdp_lab.data.batches.row_digest import RowDigest, digest_of_all
+from fsdp_lab.data.batches.streaming.batches import MixedBatches
+from fsdp_lab.data.batches.streaming.packing import Packer, Span
+from fsdp_lab.data.batches.streaming.plan import Plan
+from fsdp_lab.data.batches.streaming.shuffle import Draws, ShuffleBuffer
+from fsdp_lab.data.batches.streaming.source import Source
+from fsdp_lab.data.corpus import MixedCorpus
+from fsdp_lab.data.tokens.shards import Meta, Position, Settings, Shard, TokenizedCorpus
+from fsdp_lab.data.tokens.token_stream import TokenStream
+from fsdp_lab.data.tokens.tokenizer import TextTokenizer
+from fsdp_lab.files.atomic import file_sha256
+from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.shares import shares
 from tests.fsdp_lab.data.conftest import WriteArray, rows
 
 EOT = 0
@@ -333,7 +333,7 @@ def test_shares_do_not_depend_on_how_the_mix_is_written() -> None:
 def test_sources_are_files_folders_or_the_embedded_corpus(
     tokenizer: TextTokenizer, write_array: WriteArray, tmp_path: Path
 ) -> None:
-    from fsdp_lab.data.tokenization import tokenize
+    from fsdp_lab.data.tokens.tokenization import tokenize
 
     def tokenise(_: int, path: Path) -> TokenizedCorpus:
         return tokenize(path, tokenizer, tmp_path / "cache", val_fraction=0.2, progress=False)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fsdp_lab.data.documents import Document
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.files import file_sha256
-from fsdp_lab.data.loader import TokenDataset
-from fsdp_lab.data.shards import TokenizedCorpus
-from fsdp_lab.data.tokenization import split_of, tokenize
-from fsdp_lab.data.tokenizer import TextTokenizer, TokenArray
+from fsdp_lab.data.batches.loader import TokenDataset
+from fsdp_lab.data.reading.documents import Document
+from fsdp_lab.data.tokens.shards import TokenizedCorpus
+from fsdp_lab.data.tokens.tokenization import split_of, tokenize
+from fsdp_lab.data.tokens.tokenizer import TextTokenizer, TokenArray
+from fsdp_lab.files.atomic import file_sha256
+from fsdp_lab.files.errors import DataError
 from tests.fsdp_lab.data.conftest import WriteArray, rows
 
 SHARD = 1000
@@ -121,8 +121,8 @@ def test_split_is_stable_and_has_the_asked_size() -> None:
 
 KILLER = """
 import os, pathlib, signal, sys
-from fsdp_lab.data.tokenization import tokenize
-from fsdp_lab.data.tokenizer import load_tokenizer
+from fsdp_lab.data.tokens.tokenization import tokenize
+from fsdp_lab.data.tokens.tokenizer import load_tokenizer
 path, cache, moment, count = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 replace, calls = pathlib.Path.replace, [0]
 def deadly(self, target):
@@ -191,7 +191,7 @@ class StopError(Exception):
 def test_resuming_tokenises_only_what_is_missing(
     tokenizer: TextTokenizer, write_array: WriteArray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fsdp_lab.data.pieces._BATCH_PIECES", 1)
+    monkeypatch.setattr("fsdp_lab.data.tokens.pieces._BATCH_PIECES", 1)
     path, calls = write_array(rows(100)), []
 
     def stop_after_80_batches() -> None:
@@ -315,7 +315,7 @@ def test_plain_progress_lines_when_there_is_no_terminal(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fsdp_lab.data.progress._LINE_SECONDS", -1.0)
+    monkeypatch.setattr("fsdp_lab.data.tokens.progress._LINE_SECONDS", -1.0)
     tokenize(write_array(rows(10)), tokenizer, tmp_path / "cache")
     lines = capfd.readouterr().err.splitlines()
     assert lines[0].startswith("tokenising data.json: 100 %")

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from fsdp_lab.data import gpt2
-from fsdp_lab.data.errors import DataError
-from fsdp_lab.data.tokenizer import TextTokenizer, load_tokenizer
+from fsdp_lab.data.tokens import gpt2
+from fsdp_lab.data.tokens.tokenizer import TextTokenizer, load_tokenizer
+from fsdp_lab.files.errors import DataError
 
 TEXTS = ["Hello world", "", "  two  spaces\n\n\tand tabs ", "naïve 漢字 🎉", "a<|endoftext|>b", "don't 1234567 !!!"]
 

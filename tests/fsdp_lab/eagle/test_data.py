@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from fsdp_lab.eagle import data
-from fsdp_lab.eagle.conversations import Conversation, Skipped, UnusableError, read_conversations
-from fsdp_lab.eagle.data import Example, collate, encode, load_examples, template_tokens, vocabulary_of
-from fsdp_lab.eagle.vocabulary import Vocabulary, most_frequent
+from fsdp_lab.eagle.data import __main__ as command
+from fsdp_lab.eagle.data import tokens as data
+from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
+from fsdp_lab.eagle.data.tokens import Example, collate, encode, load_examples, template_tokens, vocabulary_of
+from fsdp_lab.eagle.draft.vocabulary import Vocabulary, most_frequent
 from tests.fsdp_lab.eagle.tiny import CHATML, byte_tokenizer, save_target
 
 WITH_MARKS = (
@@ -208,13 +209,13 @@ def test_the_vocabulary_is_the_most_frequent_and_what_the_template_needs(tmp_pat
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, path, out = save_target(tmp_path / "target"), tmp_path / "chats.jsonl", tmp_path / "v.safetensors"
     path.write_text(line(TALK, id="one") + "\n{\n")
-    assert data.main(["show", str(path), "--target_dir", str(target)]) == 0
+    assert command.main(["show", str(path), "--target_dir", str(target)]) == 0
     shown = capsys.readouterr().out
     assert "[[Hello.<|im_end|>]]\n<|im_start|>user" in shown
     assert "1 skipped of chats.jsonl: broken JSON (line 2)" in shown
     scan = ["scandata", str(path), "--target_dir", str(target), "--out", str(out), "--draft_vocab_size", "20"]
-    assert data.main(scan) == 0
+    assert command.main(scan) == 0
     assert Vocabulary.load(out, 258).draft_size == 20
     with pytest.raises(SystemExit):
-        data.main(["show", str(path), "--target_dir", str(tmp_path)])
+        command.main(["show", str(path), "--target_dir", str(tmp_path)])
     assert "has no usable tokenizer" in capsys.readouterr().err

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-from fsdp_lab.eagle import decoding
-from fsdp_lab.eagle.decoding import Proposed, Sampling, acceptance, judge, residual, speculate
-from fsdp_lab.eagle.draft import Draft
-from fsdp_lab.eagle.target import Target
-from fsdp_lab.eagle.training import EagleTrainingModel
+from fsdp_lab.eagle.decoding import chain as decoding
+from fsdp_lab.eagle.decoding.chain import Proposed, Sampling, acceptance, judge, residual, speculate
+from fsdp_lab.eagle.draft.network import Draft
+from fsdp_lab.eagle.draft.target import Target
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from tests.fsdp_lab.eagle.tiny import (
     CONTEXT,
     FAMILIES,

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fsdp_lab.eagle import export
-from fsdp_lab.eagle.export import Verifier, check_export, load_draft, save_draft, verifier_of
-from fsdp_lab.eagle.training import EagleTrainingModel
-from fsdp_lab.eagle.vocabulary import Vocabulary
+from fsdp_lab.eagle.draft import export
+from fsdp_lab.eagle.draft.export import Verifier, check_export, load_draft, save_draft, verifier_of
+from fsdp_lab.eagle.draft.vocabulary import Vocabulary
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from tests.fsdp_lab.eagle.tiny import DRAFT_VOCABULARY, HIDDEN, VOCABULARY, tiny_draft, tiny_target
 
 EMBEDDING = torch.arange(VOCABULARY * HIDDEN, dtype=torch.float32).view(VOCABULARY, HIDDEN)

@@ -18,15 +18,15 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 
 from fsdp_lab import results
-from fsdp_lab.eagle.config import EagleConfig, check
-from fsdp_lab.eagle.data import Example, collate
-from fsdp_lab.eagle.export import load_draft
-from fsdp_lab.eagle.features import Features, Shelf, digest_of_target
-from fsdp_lab.eagle.target import Seen, Target
-from fsdp_lab.eagle.training import EagleTrainingModel
+from fsdp_lab.eagle.data.features import Features, Shelf, digest_of_target
+from fsdp_lab.eagle.data.tokens import Example, collate
+from fsdp_lab.eagle.draft.config import EagleConfig, check
+from fsdp_lab.eagle.draft.export import load_draft
+from fsdp_lab.eagle.draft.target import Seen, Target
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from fsdp_lab.results.schema import problems
-from fsdp_lab.settings import ConfigError
-from fsdp_lab.summary import summary
+from fsdp_lab.run.summary import summary
+from fsdp_lab.settings.fields import ConfigError
 from tests.distributed import preload, run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.eagle.test_train import _main, chats, run, words
 from tests.fsdp_lab.eagle.tiny import FAMILIES, VOCABULARY, save_target, tiny_draft, tiny_target

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fsdp_lab.eagle.lookup import lookup_passes, propose
+from fsdp_lab.eagle.decoding.lookup import lookup_passes, propose
 
 
 @pytest.mark.parametrize(

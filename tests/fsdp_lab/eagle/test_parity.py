@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fsdp_lab.eagle import soft_loss
-from fsdp_lab.eagle.attention import ChainCache, TestTimeAttention, masked
-from fsdp_lab.eagle.soft_loss import Tally
-from fsdp_lab.eagle.target import Target, default_layers
-from fsdp_lab.eagle.training import EagleTrainingModel, Outcome, supervised_rows
+from fsdp_lab.eagle.draft.attention import ChainCache, TestTimeAttention, masked
+from fsdp_lab.eagle.draft.target import Target, default_layers
+from fsdp_lab.eagle.training import soft_loss
+from fsdp_lab.eagle.training.soft_loss import Tally
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel, Outcome, supervised_rows
 from tests.fsdp_lab.eagle.tiny import CONTEXT, FAMILIES, VOCABULARY, tiny_draft, tiny_target
 
 STEPS, LENGTH = 4, 11

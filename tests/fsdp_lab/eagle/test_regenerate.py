@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from fsdp_lab.eagle import data
-from fsdp_lab.eagle.conversations import Skipped, read_conversations
-from fsdp_lab.eagle.data import load_chat_tokenizer
-from fsdp_lab.eagle.decoding import speculate
-from fsdp_lab.eagle.target import Target
+from fsdp_lab.eagle.data import __main__ as command
+from fsdp_lab.eagle.data.conversations import Skipped, read_conversations
+from fsdp_lab.eagle.data.tokens import load_chat_tokenizer
+from fsdp_lab.eagle.decoding.chain import speculate
+from fsdp_lab.eagle.draft.target import Target
 from tests.fsdp_lab.eagle.tiny import save_target, some_vocabulary, tiny_draft
 
 LIMIT = 5
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def regenerate(folder: Path, out: str, *more: str) -> int:
     given = ["--target_dir", str(folder / "target"), "--max_new_tokens", str(LIMIT), "--batch_size", "2", *more]
-    return data.main(["regenerate", str(folder / "chats.jsonl"), "--out", str(folder / out), *given])
+    return command.main(["regenerate", str(folder / "chats.jsonl"), "--out", str(folder / out), *given])
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

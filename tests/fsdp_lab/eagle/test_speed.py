@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fsdp_lab.eagle import evaluate
-from fsdp_lab.eagle.decoding import Sampling, speculate
-from fsdp_lab.eagle.speed import Drafting, Speed, measure_speed, speed_of, speed_table
+from fsdp_lab.eagle.decoding.chain import Sampling, speculate
+from fsdp_lab.eagle.decoding.speed import Drafting, Speed, measure_speed, speed_of, speed_table
 from tests.fsdp_lab.eagle.tiny import prompts, tiny_draft, tiny_target
 
 

@@ -21,14 +21,14 @@ import comm_compress as cc
 from fsdp_lab import results
 from fsdp_lab.data import digest_of_all
 from fsdp_lab.eagle import evaluate, train
-from fsdp_lab.eagle.chats import Chats
-from fsdp_lab.eagle.config import EagleConfig
-from fsdp_lab.eagle.data import Example, load_chat_tokenizer, load_examples
+from fsdp_lab.eagle.data.chats import Chats
+from fsdp_lab.eagle.data.tokens import Example, load_chat_tokenizer, load_examples
+from fsdp_lab.eagle.draft.config import EagleConfig
+from fsdp_lab.eagle.draft.export import load_draft
 from fsdp_lab.eagle.evaluate import Position, expected_tau, positions
-from fsdp_lab.eagle.export import load_draft
-from fsdp_lab.eagle.training import EagleTrainingModel, shard
-from fsdp_lab.entry import run_training
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel, shard
 from fsdp_lab.results.schema import problems
+from fsdp_lab.run.entry import run_training
 from tests.distributed import run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.eagle.tiny import VOCABULARY, save_target, tiny_draft, tiny_target
 

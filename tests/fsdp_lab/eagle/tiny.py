@@ -13,9 +13,9 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from fsdp_lab.eagle.draft import Draft
-from fsdp_lab.eagle.target import Target
-from fsdp_lab.eagle.vocabulary import Vocabulary
+from fsdp_lab.eagle.draft.network import Draft
+from fsdp_lab.eagle.draft.target import Target
+from fsdp_lab.eagle.draft.vocabulary import Vocabulary
 from fsdp_lab.models.minicpm import MiniCPMConfig, MiniCPMForCausalLM
 
 VOCABULARY, DRAFT_VOCABULARY, CONTEXT, HIDDEN = 61, 40, 64, 32

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fsdp_lab.eagle.target import Target
+from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.causal_lm import CausalLM
 from fsdp_lab.models.folder import save_folder

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from fsdp_lab.eagle.data import load_chat_tokenizer
-from fsdp_lab.eagle.target import Target
+from fsdp_lab.eagle.data.tokens import load_chat_tokenizer
+from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.models.build import load_pretrained
 from tests.fsdp_lab.eagle.tiny import save_target
 

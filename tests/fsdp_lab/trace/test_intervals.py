@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdp_lab.trace.activity import Activity, Piece, Step
 from fsdp_lab.trace.breakdown import Times, step_times
-from fsdp_lab.trace.intervals import Interval, difference, intersection, length, union
-from fsdp_lab.trace.labels import CLASSES
+from fsdp_lab.trace.reading.activity import Activity, Piece, Step
+from fsdp_lab.trace.reading.intervals import Interval, difference, intersection, length, union
+from fsdp_lab.trace.reading.labels import CLASSES
 
 END = 40
 messy = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=8)

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import comm_compress as cc
-from fsdp_lab.profiling import Window, phase
+from fsdp_lab.measure.profiling import Window, phase
 from fsdp_lab.trace import Profile, rank_profile, read
 from fsdp_lab.trace.profile import read_folder
 from tests.distributed import run_ranks

@@ -1,0 +1,1 @@
+"""What makes a row or a comparison unfair, and the verdict on it."""

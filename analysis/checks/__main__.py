@@ -1,0 +1,61 @@
+"""What is wrong with results rows and with the comparisons they make, before anyone plots them.
+
+    python -m analysis.checks results/results.jsonl [--json FILE] [--select COLUMN=VALUE ...] [--baseline ARM]
+
+prints one finding a line, what it rests on and what to do about it; exit code 1 when there is an error among them. A
+check is a function from one row (`row_checks`) or one comparison (`comparison_checks`) to its findings.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.checks.fairness import Judge
+from analysis.checks.finding import Finding
+from analysis.rows.reading import parse_selection, read, select
+from analysis.tables.options import add_options, comparisons_of
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import printable, unix_pipes
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    """As JSON has it: arms by their labels."""
+    return asdict(replace(finding, arms=())) | {"arms": [arm.label for arm in finding.arms]}
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = program("analysis.checks", __doc__)
+    add_options(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    options = parser.parse_args(argv)
+    try:
+        there = read(options.file)
+        sound = [*there.rows, *there.drafts]
+        if not sound:
+            print("".join(f"{line}\n" for line in there.left_out), end="", file=sys.stderr)
+            raise ValueError(f"{', '.join(map(str, options.file))} holds no sound row")
+        rows = select(sound, **parse_selection(options.select))
+        found = Judge(rows).everything(*comparisons_of(options, rows))
+        if options.json is not None:
+            options.json.write_text(json.dumps([_plain(finding) for finding in found], indent=1) + "\n")
+    except (ValueError, OSError) as error:
+        print(f"fairness: {printable(str(error))}", file=sys.stderr)
+        return 2
+    print("".join(f"left out: {line}\n" for line in there.left_out), end="", file=sys.stderr)
+    for finding in found:
+        print(f"{finding.severity:8s}{printable(f'{finding.subject}: {finding.what}')}")
+        print(f"{'':8s}{printable(finding.advice)} [{finding.check}]")
+    left_out = f", {len(there.left_out)} lines left out" if there.left_out else ""
+    print(f"{len(rows)} rows{left_out}, {len(found)} findings")
+    return int(any(finding.severity == "error" for finding in found))
+
+
+if __name__ == "__main__":
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

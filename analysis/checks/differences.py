@@ -1,0 +1,83 @@
+"""What the runs of a comparison do not have in common, and which arms are the odd ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from analysis.rows.arms import Arm, Comparison
+from analysis.rows.reading import Row
+
+
+def finished(comparison: Comparison) -> list[Row]:
+    """Rows that measured everything; one whose loss is not finite is among them."""
+    return [row for row in comparison.rows if row.get("status") == "ok"]
+
+
+def by_seed(comparison: Comparison) -> dict[int, dict[Arm, Row]]:
+    """What finished, seeds ascending."""
+    rows: dict[int, dict[Arm, Row]] = {}
+    for runs in comparison.arms:
+        for seed, row in runs.runs.items():
+            if row.get("status") == "ok":
+                rows.setdefault(seed, {})[runs.arm] = row
+    return dict(sorted(rows.items()))
+
+
+def differing(comparison: Comparison, value: Callable[[Row], Any]) -> tuple[list[str], tuple[Arm, ...]]:
+    """All values among what finished, and the arms with one that the baseline has not; none named: all are meant."""
+    by_arm = {
+        runs.arm: distinct(value(row) for row in runs.runs.values() if row.get("status") == "ok")
+        for runs in comparison.arms
+    }
+    values = _unique(text for texts in by_arm.values() for text in texts)
+    own = [] if comparison.baseline is None else by_arm[comparison.baseline.arm]
+    if len(values) < 2 or len(own) != 1:
+        return values, ()
+    return values, tuple(arm for arm, texts in by_arm.items() if set(texts) - set(own))
+
+
+def differing_by_seed(comparison: Comparison, name: str) -> tuple[list[int], tuple[Arm, ...]]:
+    """The seeds whose runs differ in a column, and the arms that differ there from the baseline, as `differing`."""
+    base = comparison.baseline
+    seeds: list[int] = []
+    unlike: dict[Arm, None] = {}
+    is_known = base is not None
+    for seed, rows in by_seed(comparison).items():
+        if len(distinct(row.get(name) for row in rows.values())) > 1:
+            seeds.append(seed)
+            own = rows[base.arm].get(name) if base is not None and base.arm in rows else None
+            is_known = is_known and own is not None
+            unlike |= dict.fromkeys(arm for arm, row in rows.items() if row.get(name) not in (None, own))
+    return seeds, tuple(unlike) if is_known else ()
+
+
+def distinct(values: Iterable[Any]) -> list[str]:
+    """Those that differ, as text; null says nothing and is no value, and a NaN is like no other value."""
+    seen: dict[Any, str] = {}
+    for number, value in enumerate(values):
+        if value is not None:
+            key = _key(value, number)
+            if key not in seen:
+                seen[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return _unique(seen.values())
+
+
+def _key(value: Any, number: int) -> Any:
+    """What makes a value the same as another; ``number`` makes a NaN unlike all."""
+    if isinstance(value, float) and math.isnan(value):
+        return number, "NaN"
+    return (type(value), value) if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    """In order; "NaN" as often as it comes."""
+    seen: set[str] = set()
+    found = []
+    for text in texts:
+        if text not in seen or text == "NaN":
+            found.append(text)
+            seen.add(text)
+    return found

@@ -1,0 +1,172 @@
+"""What is held against results rows and against the comparisons they make, and the verdict that figures carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from analysis.checks import comparison_checks, row_checks
+from analysis.checks.finding import QUALITY_AND_BYTES, Concerns, Finding
+from analysis.checks.overlaps import meetings
+from analysis.checks.sixteen_bits import baselines_of, compresses_further
+from analysis.rows.arms import TUNED, Arm, ArmRuns, Comparison, comparisons
+from analysis.rows.reading import Row
+
+_LETTERS = 90  # of a verdict's list
+_NAMED = 2  # arms that a verdict names
+
+
+class Judge:
+    """What speaks against comparisons, found once for each. ``rows``: all there are, since a run of another comparison
+    may have shared its machine."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = list(rows)
+        self._met = meetings(self._rows)
+        self._own: dict[int, tuple[Comparison, list[Finding]]] = {}
+
+    def findings(self, comparison: Comparison) -> list[Finding]:
+        """Of a comparison and of its rows, errors first."""
+        found = [
+            replace(finding, arms=(runs.arm,)) for runs in comparison.arms for finding in of_rows(runs.runs.values())
+        ]
+        return _errors_first([*found, *self.of_comparison(comparison)])
+
+    def of_comparison(self, comparison: Comparison) -> list[Finding]:
+        """What a comparison has, beside what single rows have. One arm is no comparison."""
+        if len(comparison.arms) < 2:
+            return []
+        if id(comparison) not in self._own:
+            found = [finding for check in comparison_checks.CHECKS for finding in check(comparison)]
+            found += comparison_checks.overlapping_runs(comparison, self._met)
+            self._own[id(comparison)] = comparison, found  # which keeps the comparison, and so its id
+        return self._own[id(comparison)][1]
+
+    def everything(self, compared: Sequence[Comparison]) -> list[Finding]:
+        """Of all rows, whether they are compared or not, and of the comparisons they make, errors first."""
+        found = of_rows(self._rows)
+        for comparison in compared:
+            found += self.of_comparison(comparison)
+        return _errors_first([*found, *comparison_checks.alone(compared)])
+
+
+def findings(rows: Sequence[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Finding]:
+    """`Judge.everything` of the rows and of every comparison that they make."""
+    return Judge(rows).everything(comparisons(rows, baseline, tuned))
+
+
+def of_rows(rows: Iterable[row_checks.Row]) -> list[Finding]:
+    """What single rows have wrong with them; those that did not end well are left to others."""
+    return [f for row in rows if row.get("status") == "ok" for check in row_checks.CHECKS for f in check(row)]
+
+
+def findings_of(comparison: Comparison, among: Sequence[Row]) -> list[Finding]:
+    """`Judge.findings` of a single comparison; ``among``: all rows there are."""
+    return Judge(among).findings(comparison)
+
+
+def _errors_first(found: Iterable[Finding]) -> list[Finding]:
+    return sorted(found, key=lambda finding: finding.severity)
+
+
+def held_against(
+    found: Iterable[Finding], concerns: Sequence[Concerns] | None = None, arms: Iterable[Arm] | None = None
+) -> list[Finding]:
+    """Those of ``found`` that bear on a statement: a figure, a table, a claim. Nothing else decides that.
+
+    ``concerns``: what it is about (quality, times, bytes); None: everything. ``arms``: whom it is about; None: all."""
+    heard = [f for f in found if concerns is None or f.concerns == "all" or f.concerns in concerns]
+    if arms is None:
+        return heard
+    meant = set(arms)
+    return [f for f in heard if not f.arms or meant & set(f.arms)]
+
+
+def verdict(
+    found: Sequence[Finding],
+    comparison: Comparison | None = None,
+    concerns: Sequence[Concerns] | None = None,
+    arms: Sequence[Arm] | None = None,
+) -> str:
+    """One line for a figure's foot, of what is `held_against` a statement.
+
+    ``fair: 3 seeds, same tokens, bf16 and fp32 baselines``, or ``NOT FAIR: one seed; mixed hardware``; warnings follow
+    in brackets. What is held against a few arms names them: ``NOT FAIR: missing runs (lowrank); else fair: ...``."""
+    heard = held_against(found, concerns, arms)
+    errors = [f for f in heard if f.severity == "error"]
+    warnings = _cut(_checks(f for f in heard if f.severity == "warning"))
+    noted = f" (to note: {warnings})" if warnings else ""
+    if comparison is None:
+        return (f"NOT FAIR: {_cut(_checks(errors))}" if errors else "fair: no error found") + noted
+    if errors:
+        return _unfair(errors, comparison, arms) + noted
+    if len(comparison.arms) < 2:
+        return f"one arm only: nothing is compared{noted}"
+    return _fair(comparison, [runs for runs in comparison.arms if arms is None or runs.arm in arms]) + noted
+
+
+def overall(found: Sequence[Finding], comparison: Comparison) -> str:
+    """The verdict on everything; where times are fair and the rest is not, or the other way round, one on each."""
+    results, times = verdict(found, comparison, QUALITY_AND_BYTES), verdict(found, comparison, ("times",))
+    if is_unfair(results) == is_unfair(times):
+        return verdict(found, comparison)
+    return f"quality and bytes {results}; times {times}"
+
+
+def is_unfair(verdict: str) -> bool:
+    """Does it hold an error against what it is about, or a part of it?"""
+    return "NOT FAIR" in verdict
+
+
+def _unfair(errors: Sequence[Finding], comparison: Comparison, arms: Sequence[Arm] | None) -> str:
+    """``arms``: the only ones that are spoken of, so that an error need not say whom it is about."""
+    general: list[Finding] = []
+    of_few: dict[str, dict[Arm, None]] = {}
+    for finding in errors:
+        if arms is None and _is_of_few(finding, comparison):
+            of_few.setdefault(finding.check, {}).update(dict.fromkeys(finding.arms))
+        else:
+            general.append(finding)
+    wrong = _cut([*_checks(general), *(f"{_words(check)} ({_named(list(few))})" for check, few in of_few.items())])
+    if general:
+        return f"NOT FAIR: {wrong}"
+    others = [runs for runs in comparison.arms if not any(runs.arm in few for few in of_few.values())]
+    rest = f"; else {_fair(comparison, others)}" if len(others) > 1 else ""
+    return f"NOT FAIR: {wrong}{rest}"
+
+
+def _fair(comparison: Comparison, arms: Sequence[ArmRuns]) -> str:
+    counts = [len(runs.runs) for runs in arms]
+    seeds = str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    baselines = baselines_of(comparison)
+    against = f"{' and '.join(baselines)} baseline{'s' * (len(baselines) > 1)}" if baselines else "no plain baseline"
+    return f"fair: {seeds} seed{'s' * (seeds != '1')}, same tokens, {against}"
+
+
+def _is_of_few(finding: Finding, comparison: Comparison) -> bool:
+    """Is it about some arms only, on which no other rests?"""
+    base = comparison.baseline
+    meant, compressed = set(finding.arms), {runs.arm for runs in comparison.rivals if compresses_further(runs)}
+    return bool(meant) and base is not None and base.arm not in meant and not compressed <= meant
+
+
+def _named(arms: Sequence[Arm]) -> str:
+    more = f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else ""
+    return ", ".join(arm.label for arm in arms[:_NAMED]) + more
+
+
+def _words(check: str) -> str:
+    return check.replace("_", " ")
+
+
+def _checks(found: Iterable[Finding]) -> list[str]:
+    return list(dict.fromkeys(_words(f.check) for f in found))
+
+
+def _cut(names: Sequence[str]) -> str:
+    """As many as fit on a line."""
+    shown = list(names)
+    while len(shown) > 1 and len("; ".join(shown)) > _LETTERS:
+        shown.pop()
+    rest = len(names) - len(shown)
+    return "; ".join(shown) + (f"; {rest} more" if rest else "")

@@ -1,0 +1,28 @@
+"""One thing that is wrong with rows or with a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.rows.arms import Arm
+
+Severity = Literal["error", "warning"]
+Concerns = Literal["all", "quality", "times", "bytes"]
+QUALITY_AND_BYTES: tuple[Concerns, ...] = ("quality", "bytes")
+"""What figures of quality against compression are about, and claims of it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``check`` names the function that found it, ``subject`` the run, arm or comparison, ``what`` gives the numbers,
+    ``advice`` what to do; ``concerns``: which figures must not be drawn from it; ``arms``: of which arms, of all when
+    empty."""
+
+    severity: Severity
+    check: str
+    subject: str
+    what: str
+    advice: str
+    concerns: Concerns = "all"
+    arms: tuple[Arm, ...] = ()

@@ -1,0 +1,1 @@
+"""What all figures share: style, colours, labels, fonts, the catalogue of words."""

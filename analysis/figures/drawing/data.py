@@ -1,0 +1,50 @@
+"""What a figure shows, as numbers: its `data` makes them, its `draw` draws them, a report writes them to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.rows.arms import ArmRuns
+from analysis.statistics.intervals import Summary
+
+
+@dataclass(frozen=True)
+class Datum:
+    """One number of an arm. ``quantity``: an English label of `words`; ``x``: where along an axis, if along one.
+
+    ``low`` to ``high``: the 95 % interval over ``n`` seeds, None with one."""
+
+    arm: str
+    family: str
+    quantity: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int = 1
+    x: float | None = None
+
+
+def of_summary(runs: ArmRuns, quantity: str, found: Summary, x: float | None = None) -> Datum:
+    """A summary over seeds."""
+    return Datum(runs.arm.label, runs.arm.family, quantity, found.mean, found.low, found.high, found.n, x)
+
+
+def arms(data: Sequence[Datum]) -> dict[str, str]:
+    """Family by arm, in the order in which they first come."""
+    return {one.arm: one.family for one in data}
+
+
+def of_quantity(data: Sequence[Datum], quantity: str) -> dict[str, Datum]:
+    """Each arm's number."""
+    return {one.arm: one for one in data if one.quantity == quantity}
+
+
+def strengths(data: Sequence[Datum]) -> dict[str, int]:
+    """By arm: the how-manieth of its family it is, which decides its dashes."""
+    counts: dict[str, int] = {}
+    found = {}
+    for name, family in arms(data).items():
+        found[name] = counts.get(family, 0)
+        counts[family] = found[name] + 1
+    return found

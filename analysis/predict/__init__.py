@@ -1,0 +1,1 @@
+"""Step times behind links, predicted from a calibration of the machine."""

@@ -1,0 +1,1 @@
+"""Results rows: read, selected, sorted into arms and comparisons."""

@@ -1,0 +1,305 @@
+"""Rows sorted into comparisons: runs that differ in nothing but how they communicate, and in their seed.
+
+Comparison   one setting (model, data, steps, world size, link, ...)
+  ArmRuns    one way of communicating, at the best of the values that were tuned
+    Row      one seed
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from analysis.rows.quality import loss_of
+from analysis.rows.reading import Row
+from comm_compress.labels import Method, arm_label, label, parse_arm, spelled_out
+from fsdp_lab.settings.user_errors import printable
+
+ARM_SETTINGS = (
+    "comm_compress",
+    "comm_config_json",
+    "param_compress",
+    "param_config_json",
+    "comm_dtype",
+    "fsdp_prefetch",
+    "fsdp_reshard",
+)
+# where a run writes and what it looks at: no influence on what is trained
+SIDE_SETTINGS = {
+    *("cache_dir", "data_prefetch", "output_dir", "results_path", "run_name", "curves_dir", "log_interval"),
+    *("target_ppl", "ppl_at_s", "grad_error_every", "profile", "profile_steps", "timeout_s", "hang_timeout_s"),
+    *("stop_grace_s", "tensorboard", "save_model", "save_steps", "save_on_stop", "keep_checkpoints", "resume"),
+    *("resume_resharded", "resume_changed", "trust_pickle", "features_dir", "features_gb"),
+}
+TUNED = ("learning_rate",)
+PLAIN = ("none", "identity")  # what goes over the wire as it is
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How communication is done. ``*_settings``: canonical JSON. None: the row is older than the setting.
+
+    ``name``: what to call it instead of naming all its settings (`statistics.names`); arms are equal whatever it is."""
+
+    gradients: str
+    gradient_settings: str = "{}"
+    parameters: str = "none"
+    parameter_settings: str = "{}"
+    comm_dtype: str = "fp32"
+    prefetch: int | None = None
+    reshard: bool | None = None
+    name: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Arm:
+        """That of a row, from its ``config``."""
+        config = row["config"]
+        return cls(
+            config.get("comm_compress") or row["compress_method"],
+            canonical(config.get("comm_config_json", row.get("compress_config")) or {}),
+            config.get("param_compress") or row.get("param_compress_method") or "none",
+            canonical(config.get("param_config_json", row.get("param_compress_config")) or {}),
+            config.get("comm_dtype") or row.get("comm_dtype") or "fp32",
+            config.get("fsdp_prefetch"),
+            config.get("fsdp_reshard"),
+        )
+
+    @property
+    def label(self) -> str:
+        """``int4 hadamard + delta``; parameters are named when they are compressed, dtypes when not float32."""
+        if self.name is not None:
+            return self.name
+        text = arm_label(
+            label(self.gradients, json.loads(self.gradient_settings)),
+            label(self.parameters, json.loads(self.parameter_settings)),
+            reduced_in=self.comm_dtype,
+            prefetch=1 if self.prefetch is None else self.prefetch,
+            reshard=self.reshard is not False,
+        )
+        return printable(text)
+
+    @property
+    def family(self) -> str:
+        """The method whose name decides the colour: that of the gradients or, if those go as they are, the other."""
+        return self.parameters if self.compresses_parameters and not self.compresses_gradients else self.gradients
+
+    @property
+    def compresses_gradients(self) -> bool:
+        """Do they not go as they are?"""
+        return self.gradients not in PLAIN
+
+    @property
+    def compresses_parameters(self) -> bool:
+        """Do they not go as they are?"""
+        return self.parameters not in PLAIN
+
+    @property
+    def is_stock(self) -> bool:
+        """No hook at all."""
+        return self.gradients == "none" and self.parameters == "none"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What must be equal within a comparison. ``config``: settings by name, values as canonical JSON."""
+
+    world_size: int
+    link_rate: float | None
+    link_delay_ms: float
+    config: tuple[tuple[str, str], ...]
+
+    @property
+    def label(self) -> str:
+        """``gpt2-nano, 2 ranks, 300 steps, 200 Mbit/s``."""
+        config = {name: json.loads(text) for name, text in self.config}
+        target = config.get("target_dir")
+        parts = [
+            f"draft of {target}" if target else str(config.get("model_dir") or config.get("model") or "?"),
+            f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} rank{'s' * (self.world_size > 1)}",
+        ]
+        parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
+        parts += [_rate(self.link_rate)] if self.link_rate else []
+        parts += [f"{self.link_delay_ms:g} ms"] if self.link_delay_ms else []
+        return printable(", ".join(parts))
+
+    def differences(self, other: Setting) -> list[str]:
+        """``max_steps 300, not 200``: what is otherwise than in ``other``."""
+        mine, its = self._all(), other._all()
+        names = sorted(mine.keys() | its.keys())
+        return [f"{n} {mine.get(n, '-')}, not {its.get(n, '-')}" for n in names if mine.get(n) != its.get(n)]
+
+    def _all(self) -> dict[str, Any]:
+        return dict(self.config) | {"world_size": self.world_size, "link": (self.link_rate, self.link_delay_ms)}
+
+
+Values = tuple[tuple[str, Any], ...]  # tuned settings by name, values as canonical JSON
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """An arm's runs by seed, failed ones among them, at one choice of what was tuned.
+
+    ``tuned``: the values chosen. ``trials``: the runs of every candidate, by its values, the chosen one among them.
+    ``repeated``: further rows of a seed that has its run already (retries, second starts)."""
+
+    arm: Arm
+    runs: dict[int, Row]
+    tuned: dict[str, Any] = field(default_factory=dict)
+    trials: dict[Values, dict[int, Row]] = field(default_factory=dict)
+    repeated: list[Row] = field(default_factory=list)
+
+    @property
+    def candidates(self) -> int:
+        """How many choices were tried."""
+        return max(len(self.trials), 1)
+
+    @cached_property
+    def ended_well(self) -> list[Row]:
+        """Runs that finished with a finite loss, by seed."""
+        return [row for _, row in sorted(self.runs.items()) if not failed(row)]
+
+    @cached_property
+    def failures(self) -> list[Row]:
+        """The others."""
+        return [row for _, row in sorted(self.runs.items()) if failed(row)]
+
+    @cached_property
+    def losses(self) -> dict[int, float | None]:
+        """Validation loss by seed, nats a token (of drafts: `quality.loss_of`); None: a run that failed or diverged."""
+        return {seed: None if failed(row) else loss_of(row) for seed, row in self.runs.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``baseline`` is one of ``arms``, or None where the setting has no such arm."""
+
+    setting: Setting
+    arms: list[ArmRuns]
+    baseline: ArmRuns | None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The runs that are compared, arm by arm."""
+        return [row for runs in self.arms for row in runs.runs.values()]
+
+    @property
+    def rivals(self) -> list[ArmRuns]:
+        """All arms but the baseline."""
+        return [runs for runs in self.arms if runs is not self.baseline]
+
+    def arm(self, label: str) -> ArmRuns:
+        """The arm of that label. ValueError lists those there are."""
+        for name in (label, spelling(label)):
+            for runs in self.arms:
+                if runs.arm.label == name:
+                    return runs
+        there = ", ".join(repr(runs.arm.label) for runs in self.arms)
+        raise ValueError(f"no arm {label!r} in the comparison ({self.setting.label}); it has {there}")
+
+
+def spelling(text: str) -> str:
+    """The label of the arm that ``text`` says, however it says it; ``text`` itself where it says none."""
+    try:
+        said = parse_arm(text)
+    except ValueError:
+        return text
+    parameters = said.parameters or Method("none", {})
+    own, other = (canonical(spelled_out(settings)) for settings in (said.gradients.settings, parameters.settings))
+    arm = Arm(said.gradients.name, own, parameters.name, other, said.reduced_in or "fp32", said.prefetch, said.reshard)
+    return arm.label
+
+
+def titles(found: Sequence[Comparison]) -> list[str]:
+    """The label of every comparison's setting; where two have the same, with what the later one has otherwise."""
+    first: dict[str, Setting] = {}
+    said = []
+    for setting in (comparison.setting for comparison in found):
+        twin = first.setdefault(setting.label, setting)
+        unlike = ", ".join(setting.differences(twin))
+        said.append(f"{setting.label} ({unlike})" if unlike else setting.label)
+    return said
+
+
+def failed(row: Mapping[str, Any]) -> bool:
+    """Did the run end badly, or with a loss that is not finite?"""
+    return row.get("status") != "ok" or loss_of(row) is None
+
+
+def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
+    """Everything that must be equal for two rows to be compared: all that affects training but seed, arm and tuning."""
+    left_out = {"seed", *ARM_SETTINGS, *SIDE_SETTINGS, *tuned}
+    config = tuple(sorted((name, canonical(v)) for name, v in row["config"].items() if name not in left_out))
+    return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
+
+
+def comparisons(rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Comparison]:
+    """Every setting's arms, the comparison with the most runs first; arms in the order of the rows.
+
+    ``baseline`` is an arm's label, however spelled, or a method's name where only one arm is of it. Of an arm's
+    candidates (values of the ``tuned`` settings) the one with the most seeds is chosen, and among equals that of the
+    lowest mean loss, a failed run counting as infinite."""
+    grouped: dict[Setting, dict[Arm, dict[Values, list[Row]]]] = {}
+    for row in rows:
+        values = tuple((name, canonical(row["config"].get(name))) for name in tuned)
+        arms = grouped.setdefault(setting_of(row, tuned), {})
+        arms.setdefault(Arm.of(row), {}).setdefault(values, []).append(row)
+    found = []
+    for setting, by_arm in grouped.items():
+        arms_here = [_arm_runs(arm, trials) for arm, trials in by_arm.items()]
+        found.append(Comparison(setting, arms_here, _baseline(arms_here, baseline)))
+    return sorted(found, key=lambda c: -sum(len(runs.runs) for runs in c.arms))
+
+
+def _arm_runs(arm: Arm, rows_by_values: Mapping[Values, list[Row]]) -> ArmRuns:
+    trials = {values: _by_seed(rows) for values, rows in rows_by_values.items()}
+    chosen = min(trials, key=lambda values: (-len(trials[values]), mean_loss(trials[values].values())))
+    runs = trials[chosen]
+    repeated = [row for row in rows_by_values[chosen] if row is not runs[row["seed"]]]
+    tuned = {name: json.loads(text) for name, text in chosen}
+    return ArmRuns(arm, dict(sorted(runs.items())), tuned, trials, repeated)
+
+
+def _by_seed(rows: Iterable[Row]) -> dict[int, Row]:
+    """One run a seed: the last that ended well, since a failed cell may be tried again; else the last."""
+    chosen: dict[int, Row] = {}
+    for row in rows:
+        if row["seed"] not in chosen or not failed(row) or failed(chosen[row["seed"]]):
+            chosen[row["seed"]] = row
+    return chosen
+
+
+def mean_loss(rows: Iterable[Row]) -> float:
+    """Mean loss; infinite as soon as one of them failed."""
+    losses = (None if failed(row) else loss_of(row) for row in rows)
+    return statistics.fmean(float("inf") if loss is None else loss for loss in losses)
+
+
+def _baseline(arms: Sequence[ArmRuns], name: str) -> ArmRuns | None:
+    labelled = [runs for runs in arms if runs.arm.label in (name, spelling(name))]
+    if labelled:
+        return max(labelled, key=lambda runs: len(runs.runs))
+    family = [runs for runs in arms if runs.arm.gradients == name and runs.arm.parameters in (name, "none")]
+    return family[0] if len(family) == 1 else None
+
+
+def _rate(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:g} Mbit/s"
+
+
+def canonical(value: Any) -> str:
+    """The same text for the same JSON value."""
+    return _plain(value) if value is None or isinstance(value, str | int | float) else _dumped(value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _plain(value: Any) -> str:
+    """Of a few values that all rows have."""
+    return _dumped(value)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

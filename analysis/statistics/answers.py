@@ -1,0 +1,176 @@
+"""What a comparison answers: who holds the bar, who is best at its ratio, and who fails and how.
+
+The bar is the one this project was given: at least `RATIO` times fewer bytes, at most `MARGIN` more perplexity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.rows.arms import ArmRuns, Comparison, failed
+from analysis.rows.reading import Row
+from analysis.statistics import measures
+from analysis.statistics.intervals import CONFIDENCE, Paired, Summary, paired, summary, t_quantile, within
+
+RATIO, MARGIN = 2.0, 0.01
+_LETTERS = 80  # of an error in a table
+Bar = Literal["baseline", "holds", "holds, fp32 only", "no: ratio", "no: PPL", "no: failed", "undecided", "unknown"]
+Front = Literal["yes", "perhaps", "no", "-"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm's figures; bytes and times over the runs that ended well, quality over all. None: unknown.
+
+    ``change`` is against the baseline by seed; ``front``: is nobody better at as few bits a parameter (by the means)?
+    ``perhaps``: somebody is, but not beyond chance. ``beaten_by``: by whom."""
+
+    runs: ArmRuns
+    gradient_ratio: float | None
+    ratio_fp32: float | None
+    ratio_bf16: float | None
+    bits: float | None
+    tokens_per_s: Summary | None
+    step_ms: float | None
+    communication: float | None
+    ppl: Summary
+    change: Paired | None
+    bar: Bar
+    front: Front = "-"
+    beaten_by: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The arm's."""
+        return self.runs.arm.label
+
+
+def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
+    """The baseline first, the others by the ratio of all traffic; arms that never got that far last.
+
+    ``shared_seeds``: compare over the seeds that both have a run of, instead of all of the baseline's."""
+    found = [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
+    return sorted(
+        _placed(found), key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0)
+    )
+
+
+def what_is_missing(line: Line) -> str:
+    """Why an arm does not hold the bar, in a few words; empty for one that does."""
+    if line.bar == "no: failed":
+        return "; ".join(dict.fromkeys(map(_end, line.runs.failures))) or "runs for every seed of the baseline"
+    if line.bar == "unknown":
+        return "a baseline to compare with"
+    reasons = []
+    if line.bar == "no: ratio":
+        one_way = "none" in (line.runs.arm.gradients, line.runs.arm.parameters)
+        reasons += ["compress the other direction, too" if one_way else "sends too much"]
+    if line.change is not None and line.change.upper is not None and line.change.lower is not None:
+        verdict = within(line.change, MARGIN)
+        reasons += [f"PPL at least {100 * line.change.lower:.2f} % worse"] * (verdict == "worse")
+        reasons += [f"PPL may be {100 * line.change.upper:.2f} % worse: more seeds"] * (verdict == "undecided")
+    elif line.bar == "undecided":
+        reasons += ["two paired seeds or more"]
+    return "; ".join(reasons)
+
+
+def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:
+    def mean(measure: measures.Measure) -> float | None:
+        found = measures.over_seeds(runs, measure)
+        return None if found is None else found.mean
+
+    base, change = comparison.baseline, None
+    if base is not None and runs is not base:
+        change = paired(runs, base, runs.runs.keys() & base.runs.keys() if shared_seeds else None)
+    line = Line(
+        runs,
+        gradient_ratio=mean(measures.gradient_ratio),
+        ratio_fp32=mean(measures.ratio_vs_fp32),
+        ratio_bf16=mean(measures.ratio_vs_bf16),
+        bits=mean(measures.bits_per_parameter),
+        tokens_per_s=measures.over_seeds(runs, measures.column("tokens_per_s")),
+        step_ms=mean(measures.column("step_time_ms_p50")),
+        communication=mean(measures.column("comm_ratio")),
+        ppl=summary(None if failed(row) else row.get("val_ppl") for row in runs.runs.values()),
+        change=change,
+        bar="unknown",
+    )
+    return replace(line, bar=_bar(line, comparison))
+
+
+def _bar(line: Line, comparison: Comparison) -> Bar:
+    if line.runs is comparison.baseline:
+        return "baseline"
+    if line.runs.failures or (line.change is not None and line.change.lost):
+        return "no: failed"
+    if line.change is None or line.ratio_fp32 is None:
+        return "unknown"
+    if line.ratio_fp32 < RATIO:
+        return "no: ratio"
+    verdict = within(line.change, MARGIN)
+    if verdict != "within":
+        return "no: PPL" if verdict == "worse" else "undecided"
+    return "holds" if line.ratio_bf16 is not None and line.ratio_bf16 >= RATIO else "holds, fp32 only"
+
+
+def _placed(found: Sequence[Line]) -> list[Line]:
+    """With their places in respect of the Pareto front of bits and quality; arms with failed runs have none."""
+    known = [line for line in found if line.bits is not None and not line.runs.failures]
+    bits = np.array([line.bits for line in known], dtype=float)
+    losses = _losses(known)
+    places = iter([_place(line, number, known, bits, losses) for number, line in enumerate(known)])
+    return [line if line.bits is None or line.runs.failures else next(places) for line in found]
+
+
+def _losses(lines: Sequence[Line]) -> npt.NDArray[np.float64]:
+    """Validation losses, an arm a row and a seed a column; NaN: no run."""
+    seeds = sorted({seed for line in lines for seed in line.runs.runs})
+    columns = {seed: column for column, seed in enumerate(seeds)}
+    found = np.full((len(lines), len(seeds)), np.nan)
+    for number, line in enumerate(lines):
+        for seed, loss in line.runs.losses.items():
+            found[number, columns[seed]] = np.nan if loss is None else loss
+    return found
+
+
+def _place(
+    line: Line,
+    number: int,
+    known: Sequence[Line],
+    bits: npt.NDArray[np.float64],
+    losses: npt.NDArray[np.float64],
+) -> Line:
+    """Against all rivals at once: arms with no more bits, each over the seeds that both have, as `statistics.paired`.
+
+    It is beaten by better quality, or the same for fewer bits."""
+    rivals = np.flatnonzero(bits <= bits[number])
+    rivals = rivals[rivals != number]
+    worse = losses[number] - losses[rivals]  # nats, a rival a row
+    pairs = np.sum(~np.isnan(worse), axis=1)
+    mean = np.nansum(worse, axis=1) / np.maximum(pairs, 1)
+    is_beaten = (pairs > 0) & ((mean > 0) | ((mean == 0) & (bits[rivals] < bits[number])))
+    if not is_beaten.any():
+        return replace(line, front="yes")
+    squares = np.nansum((worse - mean[:, None]) ** 2, axis=1)
+    error = np.sqrt(squares / np.maximum(pairs - 1, 1) / np.maximum(pairs, 1))
+    quantile = np.full(losses.shape[1] + 1, np.inf)  # by the number of pairs
+    for n in np.unique(pairs[pairs > 1]).tolist():
+        quantile[n] = t_quantile(CONFIDENCE, n - 1)
+    with np.errstate(invalid="ignore"):  # of one pair, whose infinite bound times no spread is no number
+        is_sure = is_beaten & (pairs > 1) & (mean - quantile[pairs] * error > 0)
+    chosen = is_sure if is_sure.any() else is_beaten
+    by = known[rivals[np.argmax(np.where(chosen, mean, -np.inf))]].label
+    return replace(line, front="no" if is_sure.any() else "perhaps", beaten_by=by)
+
+
+def _end(row: Row) -> str:
+    """How a failed run ended."""
+    if row.get("status") == "ok":
+        return "diverged: its loss is not finite"
+    why = " ".join(str(row.get("error") or "no reason recorded").split())
+    return f"{row['status']}: {why if len(why) <= _LETTERS else why[: _LETTERS - 3] + '...'}"

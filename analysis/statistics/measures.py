@@ -1,0 +1,86 @@
+"""Figures that follow from a row's counts. None where the row does not say, or the figure has no meaning.
+
+A measure is a function of a row; `over_seeds` summarises one over an arm's runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from analysis.rows.arms import ArmRuns
+from analysis.rows.reading import is_number
+from analysis.statistics.intervals import Summary, summary
+
+Measure = Callable[[Mapping[str, Any]], float | None]
+DIRECTIONS = ("reduce_scatter", "all_gather")
+FP32_BYTES, BF16_BYTES = 4, 2
+
+
+def sent_bytes(row: Mapping[str, Any], direction: str | None = None) -> float | None:
+    """Bytes that a rank sends in a step, in one direction (``reduce_scatter``, ``all_gather``) or all."""
+    by_op = row.get("bytes_compressed_by_op")
+    total = row.get("bytes_compressed_total") if direction is None else (by_op or {}).get(direction)
+    return _over(total, row.get("steps"))
+
+
+def bits_per_parameter(row: Mapping[str, Any], direction: str | None = None) -> float | None:
+    """Bits a parameter and step: 8 x bytes that a rank sends / parameters x W / (W - 1).
+
+    The last factor is there because a rank keeps its own part to itself: an uncompressed float32 reduce-scatter has
+    32 bits at any W. All traffic of FSDP2, which gathers parameters twice, is about 64 bits with float32 gradients and
+    bf16 parameters. None with one rank."""
+    world, sent = row.get("world_size"), sent_bytes(row, direction)
+    if sent is None or not isinstance(world, int) or world < 2:
+        return None
+    a_parameter = _over(sent, row.get("num_parameters"))
+    return None if a_parameter is None else 8 * a_parameter * world / (world - 1)
+
+
+def ratio(row: Mapping[str, Any], against: str = "fp32", direction: str | None = None) -> float | None:
+    """Bytes of the same elements in ``against`` (fp32, bf16) over the bytes sent. None when nothing was sent."""
+    elements = row.get("elements_by_op")
+    if not elements or not all(is_number(elements.get(op)) for op in DIRECTIONS):
+        return None
+    size = {"fp32": FP32_BYTES, "bf16": BF16_BYTES}[against]
+    counted = sum(elements[op] for op in DIRECTIONS) if direction is None else elements[direction]
+    by_op = row.get("bytes_compressed_by_op") or {}
+    sent = row.get("bytes_compressed_total") if direction is None else by_op.get(direction)
+    return _over(size * counted, sent)
+
+
+def gradient_ratio(row: Mapping[str, Any]) -> float | None:
+    """That of the reduce-scatter alone, against float32."""
+    return ratio(row, "fp32", "reduce_scatter")
+
+
+def ratio_vs_fp32(row: Mapping[str, Any]) -> float | None:
+    """That of all traffic, against float32."""
+    return ratio(row, "fp32")
+
+
+def ratio_vs_bf16(row: Mapping[str, Any]) -> float | None:
+    """That of all traffic, against bf16."""
+    return ratio(row, "bf16")
+
+
+def column(name: str) -> Measure:
+    """The measure that is a column of the row: ``tokens_per_s``, ``comm_ratio``, ``val_ppl``."""
+
+    def read(row: Mapping[str, Any]) -> float | None:
+        value = row.get(name)
+        return float(value) if is_number(value) else None
+
+    return read
+
+
+def over_seeds(runs: ArmRuns, measure: Measure) -> Summary | None:
+    """Over the runs that ended well and have the measure: bytes and times of a failed run do not exist.
+
+    Not for quality, where a failed run counts: see `statistics`."""
+    values = [value for row in runs.ended_well if (value := measure(row)) is not None]
+    return summary(values) if values else None
+
+
+def _over(value: Any, divisor: Any) -> float | None:
+    return value / divisor if is_number(value) and is_number(divisor) and divisor else None

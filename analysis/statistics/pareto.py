@@ -1,0 +1,102 @@
+"""Quality against compression, arm by arm, and the front of those that nothing beats in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.rows.arms import ArmRuns, Comparison
+from analysis.rows.strengths import Strengths, strengths
+from analysis.statistics import measures
+from analysis.statistics.answers import MARGIN
+from analysis.statistics.intervals import Verdict, paired, within
+
+Traffic = Literal["all", "gradients", "parameters"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm. ``ratio``: None when no run of it told its bytes. ``change``: 0.01 is 1 % worse; infinite: some run
+    failed, diverged or is missing, which ``lost`` of ``pairs`` did; ``low`` to ``high`` its interval, None with one
+    pair. ``series``: the label of the arm of which this is another strength (`rows.strengths`; its own for that
+    one), and ``short`` what to call it beside that one."""
+
+    label: str
+    family: str
+    ratio: float | None
+    change: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    pairs: int
+    lost: int
+    is_baseline: bool = False
+    series: str | None = None
+    short: str | None = None
+
+
+def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp32") -> list[Point]:
+    """The comparison's arms. ``against``: fp32 or bf16.
+
+    ``gradients`` and ``parameters``: the ratio of the reduce-scatter or the all-gather, and only arms that leave the
+    other one as it is, since the others' perplexity is not this direction's doing. ``all``: where some arms compress
+    both, those that compress one alone are left out. ValueError when there is no baseline, nothing to compare, or
+    no arm that tells both quality and bytes: one rank sends none, and a run that failed at once counted none."""
+    baseline = comparison.baseline
+    if baseline is None:
+        there = ", ".join(runs.arm.label for runs in comparison.arms)
+        raise ValueError(f"quality against compression needs a baseline; {comparison.setting.label} has {there}")
+    chosen = [baseline, *(runs for runs in _chosen(comparison, traffic) if runs is not baseline)]
+    if not any(arm.compresses_gradients or arm.compresses_parameters for arm in (runs.arm for runs in chosen[1:])):
+        what = {"all": "anything", "gradients": "gradients alone", "parameters": "parameters alone"}[traffic]
+        raise ValueError(f"quality against compression: no arm of {comparison.setting.label} compresses {what}")
+    series = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
+    known = [_point(runs, baseline, traffic, against, series.get(runs.arm)) for runs in chosen]
+    found = [point for point in known if point is not None]
+    if not any(point.ratio is not None for point in found):
+        raise ValueError(f"quality against compression: no arm of {comparison.setting.label} has both")
+    return found
+
+
+def _chosen(comparison: Comparison, traffic: Traffic) -> list[ArmRuns]:
+    if traffic == "gradients":
+        return [runs for runs in comparison.arms if not runs.arm.compresses_parameters]
+    if traffic == "parameters":
+        return [runs for runs in comparison.arms if not runs.arm.compresses_gradients]
+    alike = [runs for runs in comparison.arms if runs.arm.compresses_gradients == runs.arm.compresses_parameters]
+    return alike if any(runs.arm.compresses_gradients for runs in alike) else comparison.arms
+
+
+def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, series: Strengths | None) -> Point | None:
+    """None when the baseline has no finished run: nothing is known of any arm then."""
+    direction = {"gradients": "reduce_scatter", "parameters": "all_gather"}.get(traffic)
+    change = paired(runs, baseline)
+    if change.mean is None:
+        return None
+    ratio = measures.over_seeds(runs, lambda row: measures.ratio(row, against, direction))
+    return Point(
+        runs.arm.label,
+        runs.arm.family,
+        None if ratio is None else ratio.mean,
+        change.mean,
+        change.low,
+        change.high,
+        within(change, MARGIN),
+        change.n,
+        len(change.lost),
+        runs is baseline,
+        series.head.label if series else None,
+        series.short(runs.arm) if series else None,
+    )
+
+
+def front(found: Sequence[Point]) -> list[Point]:
+    """Those that no other one beats in both, by rising ratio."""
+    best: list[Point] = []
+    known = [p for p in found if p.ratio is not None and math.isfinite(p.change)]
+    for point in sorted(known, key=lambda p: (-(p.ratio or 0), p.change)):
+        if not best or point.change < best[-1].change:
+            best.append(point)
+    return best[::-1]

@@ -1,0 +1,174 @@
+"""When a run reaches a validation loss behind each link: the step at which it does, times the time of a step there.
+
+The step comes from the evaluations in the runs' curves, and does not depend on the link. The time of a step is
+**measured** where some row of the same arm, model and world size ran behind that link (its median step), and else
+**predicted** by the model of a step (`analysis.predict`) from a calibration of the machine. A run that never reaches
+the target takes for ever, and so does one that failed; the median over seeds counts them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from analysis.rows.arms import Arm, ArmRuns, Comparison, failed
+from analysis.rows.curves import read_curve
+from analysis.rows.reading import Row, is_number
+from analysis.statistics.answers import MARGIN
+
+Source = Literal["measured", "predicted"]
+Rate = float | None  # bit/s; None: no limit
+_ROUNDING = 2e-6  # nats: curve files have seven digits
+# which rows' step times belong to a comparison
+_SAME_WORK = ("model", "model_dir", "batch_size", "max_length", "gradient_accumulation_steps", "mixed_precision")
+
+
+class Predicts(Protocol):
+    """What `analysis.predict.predictor.Predictor` does."""
+
+    def step_s(self, method: str, bits_per_s: float | None, bucket: float = 0.0) -> float:
+        """Seconds of a step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reached:
+    """``steps`` by seed: of the first evaluation at or below the target; infinite: never."""
+
+    arm: Arm
+    steps: dict[int, float]
+
+    @property
+    def misses(self) -> int:
+        """How many seeds did not."""
+        return sum(math.isinf(steps) for steps in self.steps.values())
+
+
+@dataclass(frozen=True)
+class Time:
+    """``seconds``: median over the seeds, infinite for a miss; ``low``, ``high``: the best seed and the worst."""
+
+    arm: Arm
+    rate: Rate
+    seconds: float
+    low: float
+    high: float
+    source: Source
+
+
+@dataclass(frozen=True)
+class Times:
+    """``target_loss`` in nats a token; ``margin``: by how much its PPL is above the baseline's, None when it was given.
+    ``left_out``: arms and links of which nothing is known, a line each."""
+
+    target_loss: float
+    margin: float | None
+    reached: list[Reached]
+    times: list[Time]
+    left_out: list[str]
+
+    @property
+    def target_ppl(self) -> float:
+        """The target as a perplexity."""
+        return math.exp(self.target_loss)
+
+
+def times(
+    comparison: Comparison,
+    rows: Iterable[Row],
+    rates: Sequence[Rate],
+    target_ppl: float | None = None,
+    predictor: Predicts | None = None,
+) -> Times:
+    """Every arm of ``comparison`` behind every one of ``rates``; ``rows``: all, among them those behind links.
+
+    ``target_ppl``: by default `MARGIN` above the highest final one among the baseline's runs, the most that an arm may
+    lose by the bar of `statistics.answers`. (A target at the baseline's own would call an arm a miss for 0.1 %.)
+    ValueError when there is no target, or no curve with evaluations."""
+    target = _target(comparison) if target_ppl is None else math.log(target_ppl)
+    found = Times(target, MARGIN if target_ppl is None else None, [], [], [])
+    for runs in comparison.arms:
+        reached = _reached(runs, target, found.left_out)
+        if reached is not None:
+            found.reached.append(reached)
+    if not found.reached:
+        why = "; ".join(found.left_out[:3])
+        raise ValueError(f"time to quality: no curve has evaluations ({why}); train with --eval_steps 20")
+    measured = step_times(rows, comparison)
+    for reached in found.reached:
+        unknown = []
+        for rate in rates:
+            step, source = _step_s(reached.arm, rate, measured, predictor)
+            if step is None:
+                unknown.append(_behind(rate))
+                continue
+            seconds = [steps * step for steps in reached.steps.values()]
+            found.times.append(Time(reached.arm, rate, statistics.median(seconds), min(seconds), max(seconds), source))
+        if unknown:
+            links = ", ".join(unknown)
+            found.left_out.append(f"{reached.arm.label}: its step was neither measured nor calibrated {links}")
+    return found
+
+
+def step_times(rows: Iterable[Row], comparison: Comparison) -> dict[tuple[Arm, Rate], float]:
+    """Seconds of a step by arm and link: the median over the rows that did the comparison's work on as many ranks."""
+    example = next(row for runs in comparison.arms for row in runs.runs.values())
+    wanted = {name: example["config"].get(name) for name in _SAME_WORK}
+    found: dict[tuple[Arm, Rate], list[float]] = {}
+    for row in rows:
+        same = row["world_size"] == comparison.setting.world_size and not row.get("link_delay_ms")
+        same = same and all(row["config"].get(name) == value for name, value in wanted.items())
+        if same and not failed(row) and is_number(row.get("step_time_ms_p50")):
+            found.setdefault((Arm.of(row), row.get("link_rate_asked")), []).append(row["step_time_ms_p50"] / 1e3)
+    return {key: statistics.median(values) for key, values in found.items()}
+
+
+def measured_rates(rows: Iterable[Row], comparison: Comparison) -> list[Rate]:
+    """The links that `step_times` has, the fastest last (no limit)."""
+    rates = {rate for _, rate in step_times(rows, comparison)}
+    return sorted(rates, key=lambda rate: math.inf if rate is None else rate)
+
+
+def _target(comparison: Comparison) -> float:
+    if comparison.baseline is None:
+        raise ValueError("time to quality: no baseline to take the target from; give target_ppl")
+    finished = [float(row["val_loss"]) for row in comparison.baseline.ended_well]
+    if not finished:
+        raise ValueError("time to quality: no run of the baseline finished; give target_ppl")
+    return max(finished) + math.log1p(MARGIN)
+
+
+def _reached(runs: ArmRuns, target: float, left_out: list[str]) -> Reached | None:
+    """None when no seed has evaluations on the way. A seed that failed without a curve has missed the target too."""
+    steps: dict[int, float] = {}
+    for seed, row in runs.runs.items():
+        lines, why = read_curve(row)
+        evaluations = sorted((line["step"], line["val_loss"]) for line in lines if is_number(line.get("val_loss")))
+        if not evaluations and not failed(row):
+            left_out.append(f"{row.get('run_name')}: {'; '.join(why) or 'its curve has no evaluation'}")
+            continue
+        steps[seed] = next((float(step) for step, loss in evaluations if loss <= target + _ROUNDING), math.inf)
+    return Reached(runs.arm, steps) if steps else None
+
+
+def _step_s(
+    arm: Arm, rate: Rate, measured: Mapping[tuple[Arm, Rate], float], predictor: Predicts | None
+) -> tuple[float | None, Source]:
+    if (arm, rate) in measured:
+        return measured[arm, rate], "measured"
+    try:
+        return (None if predictor is None else predictor.step_s(_calibrated_name(arm), rate)), "predicted"
+    except ValueError:  # a method that was not calibrated
+        return None, "predicted"
+
+
+def _calibrated_name(arm: Arm) -> str:
+    """As `experiments.links.calibrate` names it: both directions, always."""
+    return arm.label if arm.parameters != "none" else f"{arm.label} + none"
+
+
+def _behind(rate: Rate) -> str:
+    return "without a limit" if rate is None else f"at {rate / 1e6:g} Mbit/s"

@@ -1,0 +1,1 @@
+"""Comparisons as tables, and the options that commands over rows share."""

@@ -1,0 +1,53 @@
+"""How a mean over seeds, and a paired change, read in a table's cell."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from analysis.statistics.intervals import Summary
+
+
+class PairedChange(Protocol):
+    """What is read of a difference to the baseline, seed by seed; `None` where there is no pair, or only one."""
+
+    @property
+    def mean(self) -> float | None:
+        """Over the pairs."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the two-sided 95 % interval."""
+
+    @property
+    def high(self) -> float | None:
+        """Its upper end."""
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Seeds where the arm failed or has no run."""
+
+
+def summary_text(summary: Summary, digits: int) -> str:
+    """``107.2 (sd 1.1), 95 % [106.1, 108.3]``: the mean, the standard deviation over seeds, the interval of the mean.
+
+    The mean alone where one seed has no spread, and a sign of infinity where a run failed."""
+    if math.isinf(summary.mean):
+        return "-∞" if summary.mean < 0 else "∞"
+    text = f"{summary.mean:,.{digits}f}"
+    if summary.std is None or summary.low is None or summary.high is None:
+        return text
+    return f"{text} (sd {summary.std:,.{digits}f}), 95 % [{summary.low:,.{digits}f}, {summary.high:,.{digits}f}]"
+
+
+def change_text(change: PairedChange | None, digits: int, percent: bool = False) -> str:
+    """``-0.012 [-0.030, +0.006]`` or ``+0.12 % [-0.30, +0.54]``; what was lost where there is no figure."""
+    if change is None or change.mean is None:
+        return "-"
+    if change.lost:
+        return f"lost: seed {', '.join(map(str, change.lost))}"
+    scale, unit = (100, " %") if percent else (1, "")
+    text = f"{scale * change.mean:+.{digits}f}{unit}"
+    if change.low is None or change.high is None:
+        return text
+    return f"{text} [{scale * change.low:+.{digits}f}, {scale * change.high:+.{digits}f}]"

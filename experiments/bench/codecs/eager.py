@@ -1,0 +1,53 @@
+"""Eager torch as a peer: our own methods with every kernel's torch reference in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from unittest import mock
+
+from comm_compress import kernels
+from comm_compress.core.compressor import Compressor
+from experiments.bench.codecs.timing import WORLDS, Run, Sample, runs
+from experiments.bench.codecs.unit import LEAST_MIB, Unit
+
+EAGER = "eager torch"
+
+
+@contextlib.contextmanager
+def reference_kernels() -> Iterator[set[str]]:
+    """Inside, every kernel is its torch reference; the set says which topics were asked for."""
+    asked: set[str] = set()
+
+    def reference(device: str, topic: str) -> ModuleType:
+        asked.add(topic)
+        return importlib.import_module(f"comm_compress.kernels.reference.{topic}")
+
+    with mock.patch.object(kernels, "_on", reference):
+        yield asked
+
+
+def eager(plain: Compressor, with_feedback: Compressor | None, unit: Unit) -> list[Run]:
+    """The same collectives of 2 ranks with the reference kernels; those without any kernel are eager torch already."""
+    probes = runs(plain, with_feedback, Unit(LEAST_MIB, unit.device), WORLDS[:1])
+    found = runs(plain, with_feedback, unit, WORLDS[:1])
+    return [
+        Run(EAGER, _under_reference(run.call)) for run, probe in zip(found, probes, strict=True) if _uses_kernels(probe)
+    ]
+
+
+def _uses_kernels(run: Run) -> bool:
+    run.call()  # the first collective may draw what later ones keep
+    with reference_kernels() as asked:
+        run.call()
+    return bool(asked)
+
+
+def _under_reference(call: Callable[[], list[Sample]]) -> Callable[[], list[Sample]]:
+    def inside() -> list[Sample]:
+        with reference_kernels():
+            return call()
+
+    return inside

@@ -1,0 +1,1 @@
+"""What becomes of a run when something breaks, and what hostile input does."""

@@ -1,0 +1,133 @@
+"""Real gradients and parameters: what the hooks of a training run are given, on every rank.
+
+    python -m experiments.fidelity.capture --out FOLDER [--steps 40:48] [--ranks 2] [-- training flags]
+
+Trains as ever (uncompressed exchange both ways, so that no method shapes what it is judged by) and saves, for each
+captured step, unit and rank, the rows ``[W, n]`` that FSDP2 reduces and the float32 row ``[n]`` that it gathers, with
+the places of the unit's parameters. The training ends with the last captured step, and so does its learning rate: give
+``--max_steps`` to capture the middle of a longer one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from comm_compress.core.segments import Segment
+from experiments.runs.training import train
+from fsdp_lab.files.atomic import make_folder
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+
+GRADIENTS, PARAMETERS = "gradients", "parameters"
+
+
+class Unit(NamedTuple):
+    """One FSDP unit over the captured steps.
+
+    ``steps[t][r]`` is what rank r gave: gradients ``[W, n]``, or parameters ``[n]``.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    steps: list[list[Tensor]]
+
+
+def capture(out: Path, steps: range, ranks: int, flags: list[str]) -> None:
+    """Run the training and fill ``out``. Ends the program when the training fails; ValueError without the folder."""
+    for kind in (GRADIENTS, PARAMETERS):
+        make_folder(out / kind, "out")
+    program = ["experiments.fidelity.capture", "--as-rank", str(out), str(steps.start), str(steps.stop)]
+    own = ["--comm_compress", "captured", "--param_compress", "captured", "--max_steps", str(steps.stop)]
+    if code := train([*own, *flags], ranks, program=program):
+        sys.exit(code)
+
+
+def load(folder: Path, kind: str = GRADIENTS) -> list[Unit]:
+    """What `capture` saved of one kind. Raises ValueError when there is nothing."""
+    files = sorted((folder / kind).glob("*.pt"))
+    if not files:
+        raise ValueError(f"{folder}: no captured {kind}; run python -m experiments.fidelity.capture --out {folder}")
+    found: dict[str, dict[tuple[int, int], Tensor]] = {}
+    segments: dict[str, tuple[Segment, ...]] = {}
+    for file in files:
+        saved = torch.load(file, weights_only=True)
+        found.setdefault(saved["unit"], {})[saved["step"], saved["rank"]] = saved["rows"]
+        segments[saved["unit"]] = tuple(Segment(n, tuple(shape), a, b) for n, shape, a, b in saved["segments"])
+    units = []
+    for name, rows in found.items():
+        steps, ranks = sorted({t for t, _ in rows}), sorted({r for _, r in rows})
+        units.append(Unit(name, segments[name], [[rows[t, r] for r in ranks] for t in steps]))
+    return units
+
+
+def _rank_main(out: Path, first: int, last: int) -> None:
+    """One rank: the trainer itself, with a method that saves what passes through it."""
+    from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
+    from comm_compress.core.state import State
+    from comm_compress.methods.identity import Identity, IdentityConfig
+    from comm_compress.registry import register
+    from fsdp_lab import train as trainer
+    from fsdp_lab.run.entry import run_as_program
+
+    gathered: dict[str, tuple[int, Tensor]] = {}  # of each unit: which step's parameters came last
+
+    def save(kind: str, state: State, step: int, rows: Tensor) -> None:
+        if first <= step < last:
+            saved = {"unit": state.unit, "step": step, "rank": state.rank, "rows": rows.clone()}
+            saved["segments"] = [list(s) for s in state.segments]
+            torch.save(saved, out / kind / f"{state.unit}-{step:06d}-{state.rank}.pt")
+
+    @register("captured", IdentityConfig)
+    class Captured(Identity):
+        """Identity that keeps copies of its inputs."""
+
+        def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+            """Save, then do as identity does."""
+            save(GRADIENTS, state, state.tick - 1, rows)
+            return (yield from super().reduce_scatter(rows, state))
+
+        def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
+            """Save what has changed since the last gather: a step's second one brings the same."""
+            source = row.float() if state.master is None else state.master()
+            step, last_row = gathered.get(state.unit, (-1, source.new_empty(0)))
+            if not torch.equal(last_row, source):
+                gathered[state.unit] = (step + 1, source.clone())
+                save(PARAMETERS, state, step + 1, source)
+            return (yield from super().all_gather(row, state))
+
+    run_as_program(trainer.train)
+
+
+def steps_of(text: str) -> range:
+    """ "40:48" as a range."""
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be FIRST:LAST with FIRST < LAST")
+    return range(int(first), int(last))
+
+
+def main() -> None:
+    """Capture."""
+    if sys.argv[1:2] == ["--as-rank"]:
+        out, first, last = sys.argv[2:5]
+        sys.argv[1:5] = []
+        _rank_main(Path(out), int(first), int(last))
+    parser = program("experiments.fidelity.capture", __doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=steps_of, default=range(40, 48), help="captured optimizer steps, FIRST:LAST")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("flags", nargs="*", help="flags of fsdp_lab.train, after --")
+    options = parser.parse_args()
+    with user_errors("experiments.fidelity.capture"):
+        capture(options.out.resolve(), options.steps, options.ranks, options.flags)
+
+
+if __name__ == "__main__":
+    with unix_pipes():
+        main()

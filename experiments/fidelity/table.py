@@ -1,0 +1,153 @@
+"""What each method really sends, and what arrives: bits per element, relative error, cosine.
+
+    python -m experiments.fidelity [--gradients FOLDER] [--methods int8 topk] [--json FILE] [--markdown FILE]
+
+Two virtual ranks exchange Gaussian and Laplace elements, and real gradients when ``--gradients`` names what
+`experiments.fidelity.capture` saved. Bits are what one rank sends to the other, apart by values, indices and
+metadata, over the elements that had to reach it; the error compares every rank's contribution with its input, error
+feedback off. The last of two (synthetic) or of all captured collectives counts, so that warm starts are warm. dgc
+accumulates momentum and majority votes carry no magnitude: their errors say little.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comm_compress.core.encoded import ByteCount
+from comm_compress.core.segments import Segment, segments_of
+from comm_compress.drive import simulate
+from experiments.fidelity import capture
+from experiments.fidelity.method_settings import GRADIENT_METHODS, plain
+from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.user_errors import user_errors
+
+SETTLING = 1  # collectives before the measured one: warm starts are in effect then
+SYNTHETIC = {"gauss": torch.distributions.Normal(0.0, 1.0), "laplace": torch.distributions.Laplace(0.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method with its settings on one kind of data. ``nmse``: squared error over squared size."""
+
+    method: str
+    config: dict[str, Any]
+    data: str
+    elements: int
+    value_bits: float
+    index_bits: float
+    metadata_bits: float
+    nmse: float
+    cosine: float
+
+    @property
+    def bits(self) -> float:
+        """All bits per element."""
+        return self.value_bits + self.index_bits + self.metadata_bits
+
+
+@dataclass
+class _Sums:
+    sent: ByteCount
+    elements: int = 0
+    error: float = 0.0
+    size: float = 0.0
+    decoded: float = 0.0
+    inner: float = 0.0
+
+    def add(self, given: Tensor, arrived: Tensor) -> None:
+        x, y = given.double(), arrived.double()
+        self.elements += x.numel()
+        self.error += float(((x - y) ** 2).sum())
+        self.size += float((x**2).sum())
+        self.decoded += float((y**2).sum())
+        self.inner += float((x * y).sum())
+
+
+def measure(
+    name: str,
+    config: dict[str, Any],
+    data: str,
+    units: Sequence[tuple[str, tuple[Segment, ...], Sequence[list[Tensor]]]],
+) -> Line:
+    """Run every unit's collectives one after another; the last one of each counts."""
+    sums = _Sums(ByteCount())
+    compressor = plain(name, config)
+    for unit, segments, steps in units:
+        world = len(steps[0])
+        states = simulate.states(world, unit, segments=segments)
+        for number, inputs in enumerate(steps):
+            for state in states:
+                if number:
+                    state.begin()
+            rounds = [compressor.reduce_scatter(x, s) for x, s in zip(inputs, states, strict=True)]
+            outcome = simulate.lockstep(rounds)
+        sums.sent = sum(outcome.sent, sums.sent)
+        for given, result in zip(inputs, outcome.results, strict=True):
+            sums.add(given, compressor.contribution(result.sent))
+    received = sums.elements * (world - 1) / world  # a rank's own row does not travel
+    values, indices, metadata = (8 * b / received for b in sums.sent)
+    scale = math.sqrt(sums.size * sums.decoded)
+    cosine = sums.inner / scale if scale else 0.0
+    return Line(name, config, data, sums.elements, values, indices, metadata, sums.error / sums.size, cosine)
+
+
+def synthetic(kind: str, elements: int, steps: int) -> list[tuple[str, tuple[Segment, ...], list[list[Tensor]]]]:
+    """One square matrix of independent elements for two ranks; torch's global generator is seeded."""
+    torch.manual_seed(0)
+    side = math.isqrt(elements)
+    rows = [[SYNTHETIC[kind].sample((2, side * side // 2)) for _ in range(2)] for _ in range(steps)]
+    return [(kind, segments_of([("matrix", (side, side))], 2), rows)]
+
+
+def lines(methods: Sequence[str], elements: int, gradients: Path | None) -> Iterator[Line]:
+    """The whole table, line by line."""
+    sources: dict[str, Any] = {kind: synthetic(kind, elements, SETTLING + 1) for kind in SYNTHETIC}
+    if gradients is not None:
+        sources["gradients"] = [tuple(unit) for unit in capture.load(gradients)]
+    for method in methods:
+        for config in GRADIENT_METHODS[method]:
+            for data, units in sources.items():
+                yield measure(method, config, data, units)
+
+
+HEADER = (
+    "| method | settings | data | bits | values | indices | metadata | NMSE | cosine |\n"
+    "|---|---|---|---:|---:|---:|---:|---:|---:|"
+)
+
+
+def markdown(line: Line) -> str:
+    """One row of the table."""
+    config = json.dumps(line.config) if line.config else "default"
+    parts = [f"{b:.3f}" for b in (line.bits, line.value_bits, line.index_bits, line.metadata_bits)]
+    return "| " + " | ".join([line.method, config, line.data, *parts, f"{line.nmse:.3g}", f"{line.cosine:.4f}"]) + " |"
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = program("experiments.fidelity", __doc__)
+    parser.add_argument("--methods", nargs="*", choices=list(GRADIENT_METHODS), default=list(GRADIENT_METHODS))
+    parser.add_argument("--elements", type=int, default=1 << 20, help="synthetic elements per rank")
+    parser.add_argument("--gradients", type=Path, help="folder of captured gradients")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    with user_errors("fidelity"):
+        print(HEADER)
+        done = []
+        for line in lines(options.methods, options.elements, options.gradients):
+            done.append(line)
+            print(markdown(line), flush=True)
+        if options.json is not None:
+            options.json.write_text("\n".join(json.dumps({**asdict(x), "bits": x.bits}) for x in done) + "\n")
+        if options.markdown is not None:
+            options.markdown.write_text("\n".join([HEADER, *map(markdown, done)]) + "\n")
+    return 0

@@ -1,0 +1,1 @@
+"""Starting runs and their processes, in networks of their own where needed."""

@@ -1,0 +1,56 @@
+"""Starting a training run from a script, as `run_safe_training.sh` starts one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.runs.namespaces import Namespaces
+from fsdp_lab.ranks.environment import rank_environment
+
+TRAINER = ("fsdp_lab.train",)
+
+
+def torchrun_command(module: str, flags: Sequence[str], ranks: int) -> list[str]:
+    """The command line that starts a module on ``ranks`` processes of this machine."""
+    command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
+    return [*command, f"--nproc-per-node={ranks}", "-m", "--", module, *flags]
+
+
+def torchrun(module: str, flags: Sequence[str], ranks: int, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a module on ``ranks`` processes of this machine; ``how``: further arguments of `subprocess.run`."""
+    return subprocess.run(torchrun_command(module, flags, ranks), text=True, check=False, **how)
+
+
+def train(flags: Sequence[str], ranks: int, row: Path | None = None, program: Sequence[str] = TRAINER) -> int:
+    """A run that leaves nothing behind but a row in ``row`` and its loss curve in ``curves/`` beside it; its exit code.
+
+    It prints to standard error only.
+
+    ``program``: the module that trains, and arguments that come before the trainer's own.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        where = ["--output_dir", folder, "--results_path", str(row or Path(folder) / "results.jsonl")]
+        if row is not None:  # written there line by line: it outlives a crash, and the folder above
+            where += ["--curves_dir", str(row.parent / "curves")]
+        module, *first = program
+        return torchrun(
+            module, [*first, *where, "--no_save_model", *flags], ranks, stdout=subprocess.DEVNULL
+        ).returncode
+
+
+def train_behind(net: Namespaces, flags: Sequence[str]) -> dict[str, Any]:
+    """A run over emulated links that leaves nothing behind; its row. RuntimeError when it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.jsonl"
+        where = ["--output_dir", folder, "--results_path", str(rows), "--no_save_model", "--tensorboard", "false"]
+        command = [sys.executable, "-m", *TRAINER, *where, *flags]
+        if code := net.run(command, rank_environment(net.ranks), stdout=subprocess.DEVNULL):
+            raise RuntimeError(f"the run ended with exit code {code}: {' '.join(flags)}")
+        found: dict[str, Any] = json.loads(rows.read_text())
+        return found

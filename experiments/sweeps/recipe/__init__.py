@@ -1,0 +1,1 @@
+"""What a sweep compares: recipes, arms and cells."""

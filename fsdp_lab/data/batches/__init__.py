@@ -1,0 +1,1 @@
+"""From tokens to each rank's batches, exactly resumable."""

@@ -1,0 +1,178 @@
+"""Batches of token sequences, the same for every world size and exactly resumable.
+
+A split's token stream is cut into sequences of `max_length` tokens; every epoch visits them in an order that
+follows from (seed, epoch) alone. Ranks are plain integers: nothing here communicates.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset
+
+from fsdp_lab.data.tokens.shards import SplitName, TokenizedCorpus
+from fsdp_lab.data.tokens.token_stream import TokenStream
+from fsdp_lab.files.errors import DataError
+
+
+class TokenDataset(Dataset[Tensor]):
+    """Non-overlapping sequences of `max_length` tokens, memory-mapped; the stream's last few tokens are left out.
+
+    dataset[i] is a LongTensor [max_length]. Raises DataError if the split is too small for one sequence.
+    """
+
+    def __init__(self, corpus: TokenizedCorpus, split: SplitName, max_length: int) -> None:
+        if max_length < 1:
+            raise DataError(f"--max_length must be positive, not {max_length}")
+        self.split, self.max_length, self.folder = split, max_length, corpus.folder
+        self.num_tokens = corpus.num_tokens(split)
+        self._stream = TokenStream(corpus, split)
+        if not len(self):
+            raise DataError(
+                f"the {split} split has {self.num_tokens:,} tokens, but one sequence needs {max_length:,}: "
+                f"lower --max_length or give more text with --data_path (cache {corpus.folder})"
+            )
+
+    def __len__(self) -> int:
+        return self.num_tokens // self.max_length
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.rows(np.array([index]))[0]
+
+    def rows(self, indices: np.ndarray) -> Tensor:
+        """The sequences `indices`, a LongTensor [len(indices), max_length]."""
+        batch = np.empty((len(indices), self.max_length), dtype=np.int64)
+        for row, index in zip(batch, indices.tolist(), strict=True):
+            if not 0 <= index < len(self):
+                raise IndexError(f"sequence {index} of {len(self)}")
+            self._stream.read_into(row, index * self.max_length)
+        return torch.from_numpy(batch)
+
+
+class JoinedDataset(ConcatDataset[Tensor]):
+    """The sequences of several datasets of one `max_length`, one dataset after the other."""
+
+    def __init__(self, datasets: Sequence[TokenDataset]) -> None:
+        super().__init__(datasets)
+        self.max_length = datasets[0].max_length
+        assert all(dataset.max_length == self.max_length for dataset in datasets)
+
+    def rows(self, indices: np.ndarray) -> Tensor:
+        """The sequences `indices`, a LongTensor [len(indices), max_length]."""
+        batch = torch.empty(len(indices), self.max_length, dtype=torch.int64)
+        for row, index in zip(batch, indices.tolist(), strict=True):
+            row.copy_(self[index])
+        return batch
+
+
+class Cursor(TypedDict):
+    """The next batch to draw: `step` counts global batches within `epoch`."""
+
+    epoch: int
+    step: int
+
+
+def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
+    """The epoch's permutation of range(num_sequences), int64. Uses no global generator.
+
+    Sorting the raw output of a counter generator, because numpy promises that stream for ever, and shuffles not.
+    """
+    draws = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(num_sequences)
+    return np.argsort(draws, kind="stable")
+
+
+def steps_per_epoch(num_sequences: int, batch_size: int, world_size: int, accumulation: int = 1) -> int:
+    """Optimiser steps in one epoch of `num_sequences`, `accumulation` batches of `batch_size` a rank and step."""
+    return num_sequences // (batch_size * world_size * accumulation)
+
+
+class Batches:
+    """Training batches of one rank: LongTensor [batch_size, max_length], what does not fill a step is dropped.
+
+    With `played` > 1 of that many ranks from `rank` on, one after the other: [played * batch_size, max_length].
+
+    Step s of an epoch takes sequences s*B to (s+1)*B of the epoch's order, B = batch_size * world_size, and rank
+    r the r-th part of them: the same sequences in the same global order for every split of B over ranks.
+    Raises DataError if the data does not fill one step.
+    """
+
+    def __init__(
+        self, dataset: TokenDataset, batch_size: int, rank: int, world_size: int, seed: int, played: int = 1
+    ) -> None:
+        assert 0 <= rank <= world_size - played < world_size, (rank, world_size, played)
+        if batch_size < 1:
+            raise DataError(f"--batch_size must be positive, not {batch_size}")
+        if seed < 0:
+            raise DataError(f"--seed must not be negative: {seed}")
+        self.dataset, self.batch_size, self.rank, self.world_size, self.seed = (
+            dataset,
+            batch_size,
+            rank,
+            world_size,
+            seed,
+        )
+        self.played = played
+        self.steps_per_epoch = steps_per_epoch(len(dataset), batch_size, world_size)
+        self._order: tuple[int, np.ndarray] | None = None
+        if not self.steps_per_epoch:
+            needed = batch_size * world_size * dataset.max_length
+            raise DataError(
+                f"the {dataset.split} split has {dataset.num_tokens:,} tokens, but one step needs {needed:,} "
+                f"(--batch_size {batch_size} x {world_size} ranks x --max_length {dataset.max_length}): lower "
+                f"--batch_size or --max_length, or give more text with --data_path"
+            )
+
+    def batch(self, epoch: int, step: int) -> Tensor:
+        """This rank's batch of one step: any one, in any order."""
+        assert 0 <= step < self.steps_per_epoch, (step, self.steps_per_epoch)
+        first = (step * self.world_size + self.rank) * self.batch_size
+        return self.dataset.rows(self._epoch_order(epoch)[first : first + self.played * self.batch_size])
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Tensor]:
+        """The batches of one epoch from `start_step` on."""
+        for step in range(start_step, self.steps_per_epoch):
+            yield self.batch(epoch, step)
+
+    def stream(self, cursor: Cursor | None = None) -> Iterator[tuple[Tensor, Cursor]]:
+        """Batches without end from `cursor` (default: the start), each with the cursor of the one after it.
+
+        Save that cursor in a checkpoint: a stream from it goes on exactly. Its step may be steps_per_epoch.
+        """
+        epoch, step = (cursor["epoch"], cursor["step"]) if cursor else (0, 0)
+        while True:
+            for tokens in self.epoch(epoch, step):
+                step += 1
+                yield tokens, Cursor(epoch=epoch, step=step)
+            epoch, step = epoch + 1, 0
+
+    def _epoch_order(self, epoch: int) -> np.ndarray:
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, epoch_order(len(self.dataset), self.seed, epoch)
+        return self._order[1]
+
+
+def num_validation_batches(dataset: TokenDataset | JoinedDataset, batch_size: int, world_size: int) -> int:
+    """How many batches validation_batches yields, the same on every rank."""
+    return -(-len(dataset) // (batch_size * world_size))
+
+
+def validation_batches(
+    dataset: TokenDataset | JoinedDataset, batch_size: int, rank: int, world_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (tokens, weight): LongTensor [batch_size, max_length] and float32 [batch_size].
+
+    Over all ranks every sequence comes exactly once with weight 1. Every rank yields the same number of batches
+    of the same shape, since forward passes under FSDP are collective: rows that are only padding (token 0) have
+    weight 0 and must not count.
+    """
+    assert 0 <= rank < world_size, (rank, world_size)
+    if batch_size < 1:
+        raise DataError(f"the validation batch size must be positive, not {batch_size}")
+    for step in range(num_validation_batches(dataset, batch_size, world_size)):
+        first = (step * world_size + rank) * batch_size
+        rows = dataset.rows(np.arange(first, min(first + batch_size, len(dataset))))
+        tokens = torch.zeros(batch_size, dataset.max_length, dtype=torch.int64)
+        tokens[: len(rows)] = rows
+        yield tokens, (torch.arange(batch_size) < len(rows)).float()

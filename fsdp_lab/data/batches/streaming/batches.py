@@ -1,0 +1,93 @@
+"""This rank's batches of a plan, read ahead in the background, each with the state of the stream after it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fsdp_lab.data.batches.streaming.packing import Row
+from fsdp_lab.data.batches.streaming.plan import Plan, PlanState
+from fsdp_lab.data.batches.streaming.prefetch import Prefetch
+from fsdp_lab.data.tokens.token_stream import TokenStream
+
+
+class MixedBatches:
+    """Batches of ranks ``rank`` to ``rank + played`` (exclusive) of ``world_size``, ``batch_size`` rows each.
+
+    Global batch s is the next ``batch_size * world_size`` rows of the plan, of which rank r has the r-th part: all
+    rows in the same order for every split over ranks, none left out and none twice.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[TokenStream],
+        weights: Sequence[float],
+        *,
+        max_length: int,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        shuffle_documents: int,
+        shuffle_rows: int,
+        n_views: int = 1,
+        played: int = 1,
+        prefetch: int = 4,
+    ) -> None:
+        assert 0 <= rank <= world_size - played < world_size, (rank, world_size, played)
+        self.streams, self.weights = streams, weights
+        self.max_length, self.n_views = max_length, n_views
+        self.batch_size, self.rank, self.world_size, self.played = batch_size, rank, world_size, played
+        self.seed, self.shuffle_documents, self.shuffle_rows = seed, shuffle_documents, shuffle_rows
+        self.prefetch = prefetch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global batches of as many tokens as all sources hold together, which is what we call an epoch of a mix."""
+        tokens = sum(stream.num_tokens for stream in self.streams)
+        return tokens // (self.max_length * self.batch_size * self.world_size)
+
+    def plan(self) -> Plan:
+        """The order of all ranks' rows, from its start."""
+        return Plan(
+            self.streams,
+            self.weights,
+            self.max_length,
+            self.n_views,
+            self.seed,
+            self.shuffle_documents,
+            self.shuffle_rows,
+        )
+
+    def stream(self, state: PlanState | None = None) -> Iterator[tuple[Tensor, PlanState]]:
+        """Batches without end from ``state`` (default: the start), each with the state of the one after it.
+
+        A batch is int64 ``[played * batch_size, max_length, n_views]``. A stream from a state goes on exactly, however
+        far the first one had worked ahead. Its thread lives until the iterator is closed or dropped. Raises
+        ValueError, KeyError or TypeError at once for a ``state`` of another shape.
+        """
+        plan = self.plan()
+        if state is not None:
+            plan.load(state)
+        return self._batches(plan)
+
+    def _batches(self, plan: Plan) -> Iterator[tuple[Tensor, PlanState]]:
+        def produce() -> tuple[Tensor, PlanState]:
+            rows = [plan.next_row() for _ in range(self.batch_size * self.world_size)]
+            first = self.rank * self.batch_size
+            return self._read(rows[first : first + self.played * self.batch_size]), plan.state()
+
+        with closing(Prefetch(produce, self.prefetch)) as ahead:
+            while True:
+                yield ahead.take()
+
+    def _read(self, rows: Sequence[Row]) -> Tensor:
+        tokens = np.empty((len(rows), self.max_length + self.n_views - 1), dtype=np.int64)
+        for out, row in zip(tokens, rows, strict=True):
+            done = 0
+            for source, start, stop in row:
+                self.streams[source].read_into(out[done : done + stop - start], start)
+                done += stop - start
+        return torch.from_numpy(tokens).unfold(1, self.n_views, 1)

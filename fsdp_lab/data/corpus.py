@@ -1,0 +1,325 @@
+"""The data of one run: which text, tokenised once, and this rank's batches of it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from fsdp_lab.data import (
+    WIKI_LEADS,
+    Batches,
+    JoinedDataset,
+    MixedBatches,
+    MixSource,
+    RowDigest,
+    TextTokenizer,
+    TokenDataset,
+    TokenizedCorpus,
+    TokenStream,
+    digest_of_all,
+    load_tokenizer,
+    open_sources,
+    prepare,
+    validation_batches,
+    validation_sequences,
+)
+from fsdp_lab.data.batches.loader import Cursor
+from fsdp_lab.data.batches.streaming.plan import PlanState
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.groups import ModelConfig, OptimConfig
+
+
+@dataclass
+class Corpus(ABC):
+    """Token sequences of both splits, and where the training stream stands."""
+
+    name: str
+    tokenizer: TextTokenizer
+    tokens: Sequence[TokenizedCorpus]  # one, or a mix's
+    batches: Batches | MixedBatches
+    validation: TokenDataset | JoinedDataset
+
+    def __post_init__(self) -> None:
+        b = self.batches
+        self._digest = RowDigest(b.rank * b.batch_size, b.played * b.batch_size, b.world_size * b.batch_size)
+
+    @abstractmethod
+    def next_batch(self) -> Tensor:
+        """The next training batch of this rank, int64 ``[batch_size, max_length]``; epochs follow each other.
+
+        Where this process plays several ranks, their batches one after the other.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands after the last batch taken, and what it is a stream of; JSON-able.
+
+        The same on all ranks but for ``digest``.
+        """
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the last batch that ``state`` saw, on as many ranks as then or on others.
+
+        No sequence is left out or comes twice. ValueError where that cannot be, naming what is otherwise than it was.
+        """
+
+    def total_steps(self, config: OptimConfig) -> int:
+        """Optimizer steps of the run: num_epochs over the data, or max_steps. ValueError when there is not one."""
+        epochs = config.num_epochs or 1
+        available = self.batches.steps_per_epoch * epochs // config.gradient_accumulation_steps
+        if config.max_steps is not None:
+            return config.max_steps
+        if available == 0:
+            raise ValueError(
+                f"gradient_accumulation_steps: {config.gradient_accumulation_steps} micro-batches a step, but the data "
+                f"has only {self.batches.steps_per_epoch} an epoch"
+            )
+        return available
+
+    def validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(tokens, weight) batches: equally many on every rank, every sequence once with weight 1."""
+        b = self.batches
+        played = range(b.rank, b.rank + b.played)
+        return chain.from_iterable(validation_batches(self.validation, b.batch_size, r, b.world_size) for r in played)
+
+    def row(self) -> dict[str, Any]:
+        """The data fields of a results row."""
+        total = sum(tokens.num_tokens("train") + tokens.num_tokens("val") for tokens in self.tokens)
+        return {"dataset": self.name, "dataset_tokens": total}
+
+    def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
+        """What a results row says of the training stream after ``batches`` batches; collective."""
+        return {"data_digest": digest_of_all(ranks.gather(self._digest.part(batches)))}
+
+
+@dataclass
+class OneCorpus(Corpus):
+    """One corpus, whose sequences come in another order in every epoch."""
+
+    batches: Batches
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._start(Cursor(epoch=0, step=0))
+
+    def _start(self, cursor: Cursor) -> None:
+        self._cursor, self._stream = cursor, self.batches.stream(cursor)
+
+    def next_batch(self) -> Tensor:
+        """As `Corpus.next_batch`."""
+        tokens, self._cursor = next(self._stream)
+        self._digest.add(tokens)
+        return tokens
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Corpus.state_dict`."""
+        b = self.batches
+        identity = {"corpus": b.dataset.folder.name, "max_length": b.dataset.max_length, "seed": b.seed}
+        split = {"batch_size": b.batch_size, "world_size": b.world_size}
+        return {**identity, **self._cursor, **split, "digest": self._digest.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As `Corpus.load_state_dict`; the global batches of this split (batch_size x ranks) must begin where the
+        others ended."""
+        now = self.state_dict()
+        if missing := sorted(now.keys() - state.keys()):
+            raise ValueError(f"resume: the saved state of the data is not one of a single corpus: it lacks {missing}")
+        for key in ("corpus", "max_length", "seed"):
+            if state[key] != now[key]:
+                raise ValueError(f"resume: the training data is not what it was: {key} was {state[key]}, is {now[key]}")
+        drawn = state["step"] * state["batch_size"] * state["world_size"]
+        step, rest = divmod(drawn, now["batch_size"] * now["world_size"])
+        if rest:
+            raise ValueError(
+                f"resume: {drawn} sequences of epoch {state['epoch']} are used, and batches of {now['batch_size']} on "
+                f"{now['world_size']} ranks do not begin there: give a batch_size so that batch_size x ranks is "
+                f"{state['batch_size'] * state['world_size']}, as before, or divides {drawn}"
+            )
+        self._start(Cursor(epoch=state["epoch"], step=min(step, self.batches.steps_per_epoch)))
+        self._digest.load_state_dict(state["digest"])
+
+
+@dataclass
+class MixedCorpus(Corpus):
+    """Several corpora in shares of tokens (`fsdp_lab.data.batches.streaming`); ``say`` hears of those that run out.
+
+    ``rows_per_step``: sequences of all ranks in one optimiser step.
+    """
+
+    batches: MixedBatches
+    sources: Sequence[MixSource]
+    rows_per_step: int
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._state, self._stream = self.batches.plan().state(), self.batches.stream()
+
+    def next_batch(self) -> Tensor:
+        """As `Corpus.next_batch`."""
+        tokens, state = next(self._stream)
+        self._say_what_ran_out(state)
+        self._state = state
+        tokens = tokens[..., 0]  # the model shifts its targets itself
+        self._digest.add(tokens)
+        return tokens
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Corpus.state_dict`."""
+        b = self.batches
+        return {
+            "stream": self._state,
+            "made_of": self._made_of(),
+            "world_size": b.world_size,
+            "batch_size": b.batch_size,
+            "digest": self._digest.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As `Corpus.load_state_dict`: the order of rows is one for all ranks, and a step must take as many as then."""
+        try:
+            was, stream, digest = state["made_of"], state["stream"], state["digest"]
+            differing = [
+                f"{name} was {was.get(name)!r}, is {now!r}" for name, now in self._made_of().items() if was[name] != now
+            ]
+            if differing:
+                advice = "give the settings and the text it was saved with, or start a new run"
+                raise ValueError(f"the data cannot go on where it was: {'; '.join(differing)}; {advice}")
+            self._stream = self.batches.stream(stream)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"the saved state of the data is damaged, or not one of a --data_mix ({error!r})"
+            ) from None
+        self._state = stream
+        self._digest.load_state_dict(digest)
+
+    def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
+        """As `Corpus.trained`, with what came of the weights."""
+        drawn = self._state["tokens_drawn"]
+        by_source = {
+            source.name: {
+                "weight": source.share,
+                "share": tokens / sum(drawn),
+                "tokens": tokens,
+                "epochs": tokens / source.tokens.num_tokens("train"),
+            }
+            for source, tokens in zip(self.sources, drawn, strict=True)
+        }
+        return {**super().trained(ranks, batches), "data_sources": by_source}
+
+    def _made_of(self) -> dict[str, Any]:
+        b = self.batches
+        return {
+            "sources": [[source.tokens.meta.settings.key, source.share] for source in self.sources],
+            "max_length": b.max_length,
+            "n_views": b.n_views,
+            "seed": b.seed,
+            "shuffle_documents": b.shuffle_documents,
+            "shuffle_rows": b.shuffle_rows,
+            "sequences a step (batch_size x ranks x gradient_accumulation_steps)": self.rows_per_step,
+        }
+
+    def _say_what_ran_out(self, state: PlanState) -> None:
+        """Of the first pass, the second, the fourth, ...: a small source among large ones would never be quiet."""
+        passes = ([s["passes"] for s in of["sources"]] for of in (self._state, state))
+        for source, before, now in zip(self.sources, *passes, strict=True):
+            if before.bit_length() < now.bit_length():
+                self.say(f"data_mix: all of {source.name} was dealt {now} times; it begins again")
+
+
+def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callable[[], None]) -> Corpus:
+    """Tokenise (first rank of each node, the others wait by polling) or find the tokens of an earlier run.
+
+    ``check`` is called while working and waiting; what it raises ends both.
+    """
+    tokenizer = _tokenizer(config.model)
+    tokenise = partial(
+        prepare,
+        tokenizer=tokenizer,
+        cache_dir=cache_dir(config.data.cache_dir),
+        is_builder=ranks.local_rank == 0,
+        val_fraction=config.data.val_fraction,
+        progress=ranks.is_first,
+        check=check,
+    )
+    start = ranks.broadcast(uuid.uuid4().hex[:12])  # the same run may have been started before, and left its last word
+    run_id = f"{run_name}-{start}-{os.uname().nodename}"
+    if config.data.data_mix:
+        sources = open_sources(
+            config.data.data_mix,
+            tokenizer,
+            config.data.val_fraction,
+            lambda number, path: tokenise(path, run_id=f"{run_id}-{number}"),
+        )
+        return _mixed(config, ranks, tokenizer, sources)
+    path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
+    tokens = tokenise(path, run_id=run_id)
+    batch_size, max_length = config.optim.batch_size, config.data.max_length
+    assert batch_size is not None, "resolved"
+    assert max_length is not None, "resolved"
+    training = TokenDataset(tokens, "train", max_length)
+    return OneCorpus(
+        name=str(path) if config.data.data_path else "wiki-leads (embedded)",
+        tokenizer=tokenizer,
+        tokens=[tokens],
+        batches=Batches(training, batch_size, ranks.rank, ranks.world, config.run.seed, ranks.played),
+        validation=TokenDataset(tokens, "val", max_length),
+    )
+
+
+def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources: Sequence[MixSource]) -> MixedCorpus:
+    batch_size, max_length = config.optim.batch_size, config.data.max_length
+    assert batch_size is not None, "resolved"
+    assert max_length is not None, "resolved"
+    batches = MixedBatches(
+        [TokenStream(source.tokens, "train") for source in sources],
+        [source.share for source in sources],
+        max_length=max_length,
+        batch_size=batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world,
+        seed=config.run.seed,
+        shuffle_documents=config.data.shuffle_documents,
+        shuffle_rows=config.data.shuffle_rows,
+        played=ranks.played,
+        prefetch=config.data.data_prefetch,
+    )
+    return MixedCorpus(
+        name="mix of " + ", ".join(f"{100 * source.share:.3g} % {source.name}" for source in sources),
+        tokenizer=tokenizer,
+        tokens=[source.tokens for source in sources],
+        batches=batches,
+        validation=validation_sequences(sources, max_length),
+        sources=sources,
+        rows_per_step=batch_size * ranks.world * config.optim.gradient_accumulation_steps,
+        say=tqdm.write if ranks.is_first else lambda text: None,
+    )
+
+
+def _tokenizer(model: ModelConfig) -> TextTokenizer:
+    if model.model_dir is not None:
+        return load_tokenizer(Path(model.model_dir))
+    return load_tokenizer() if model.vocab_size is None else load_tokenizer(vocab_size=model.vocab_size)
+
+
+def cache_dir(chosen: str | None) -> Path:
+    """Where token shards are kept: ``chosen``, or a folder in the user's cache. ValueError where there is no home."""
+    if chosen:
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ValueError("cache_dir: this user has no home folder; say where token shards are kept") from None
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "fsdp-comm-compress" / "tokens"

@@ -1,0 +1,1 @@
+"""Documents out of JSON and JSON-lines files, streamed."""

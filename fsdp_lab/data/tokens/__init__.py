@@ -1,0 +1,1 @@
+"""From documents to a cache of token shards, and from the shards back to tokens."""

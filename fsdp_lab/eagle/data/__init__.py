@@ -1,0 +1,1 @@
+"""Conversations: read, tokenised, answered anew by the target, with what the target sees of them."""

@@ -1,0 +1,1 @@
+"""Decoding with a draft, and what it saves."""

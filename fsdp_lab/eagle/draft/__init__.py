@@ -1,0 +1,1 @@
+"""The draft, its target, its vocabulary, its settings, and its folder for serving engines."""

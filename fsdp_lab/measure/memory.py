@@ -1,0 +1,52 @@
+"""Memory of a rank: its process, and what torch has of its GPU. In GB, 10^9 bytes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fsdp_lab.ranks.distributed import Ranks
+
+_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+
+
+class Peak(NamedTuple):
+    """The most so far: resident memory of the process; allocated and reserved on the GPU, without one the first."""
+
+    peak_rss_gb: float
+    mem_peak_alloc_gb: float
+    mem_peak_reserved_gb: float
+
+
+def peak(device: torch.device) -> Peak:
+    """This process's."""
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT / 1e9
+    if device.type != "cuda":
+        return Peak(rss, rss, rss)
+    return Peak(rss, torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9)
+
+
+def row(ranks: Ranks) -> dict[str, float]:
+    """The fields of a results row: the largest of any rank; collective."""
+    by_rank = ranks.gather(tuple(peak(ranks.device)))
+    return {name: max(peaks) for name, peaks in zip(Peak._fields, zip(*by_rank, strict=True), strict=True)}
+
+
+def scalars(device: torch.device) -> dict[str, float]:
+    """For TensorBoard, of this process alone: what it holds now, and the most so far."""
+    most = peak(device)
+    found = {"memory/peak_rss_gb": most.peak_rss_gb}
+    with suppress(OSError):  # Linux has it
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        found["memory/rss_gb"] = pages * os.sysconf("SC_PAGE_SIZE") / 1e9
+    if device.type == "cuda":
+        found["memory/allocated_gb"] = torch.cuda.memory_allocated() / 1e9
+        found["memory/peak_allocated_gb"] = most.mem_peak_alloc_gb
+        found["memory/peak_reserved_gb"] = most.mem_peak_reserved_gb
+    return found

@@ -1,0 +1,141 @@
+"""Joining the other ranks, and agreeing with them before anything else happens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from fsdp_lab.ranks import loopback
+from fsdp_lab.ranks.link import Link, link_of_this_run
+from fsdp_lab.settings.config import AnyTraining
+from fsdp_lab.settings.fields import ConfigError
+
+T = TypeVar("T")
+_A_RANKS_OWN = {"output_dir", "results_path", "curves_dir", "cache_dir", "features_dir", "run_name"}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who this process is among the ranks."""
+
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+    backend: str
+    mesh: DeviceMesh
+    link: Link | None = None  # what emulates the network, if something does
+    played: int = 1  # how many of the ranks this process is: all of them when they are virtual
+
+    @property
+    def are_virtual(self) -> bool:
+        """Does one process play all ranks?"""
+        return self.played > 1
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 speaks and writes for all."""
+        return self.rank == 0
+
+    def broadcast(self, value: T) -> T:
+        """Rank 0's (small, picklable) ``value`` on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of ``values`` over the processes."""
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    def gather(self, value: T) -> list[T]:
+        """Every process's (small, picklable) ``value``, by rank."""
+        found: list[T | None] = [None] * (self.world // self.played)
+        dist.all_gather_object(found, value)
+        return found  # type: ignore[return-value]
+
+
+@contextmanager
+def join(config: AnyTraining) -> Iterator[Ranks]:
+    """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank.
+
+    Ranks that are all on this machine listen on its loopback address only.
+
+    Virtual ranks are all in this process; ConfigError where there is another one, or an emulated link.
+    """
+    if "RANK" not in os.environ:
+        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    link = link_of_this_run()
+    if link is not None:  # its nodes are all this machine
+        local_rank, local_world = int(os.environ["RANK"]), link.ranks
+    torch.set_num_threads(config.run.threads or max(1, len(os.sched_getaffinity(0)) // local_world))
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if virtual := config.run.virtual_ranks:
+        _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    timeout = timedelta(seconds=config.run.timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timeout, **_meeting(timeout))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh(device.type, (world,))
+    try:
+        yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, played=virtual or 1)
+    finally:
+        dist.destroy_process_group()
+
+
+def _meeting(timeout: timedelta) -> dict[str, Any]:
+    """Where the ranks meet, as `init_process_group` takes it; nothing: in the store that the environment names."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if os.environ.get("LOCAL_WORLD_SIZE") != str(world):
+        return {}  # other machines take part
+    loopback.keep_on_this_machine()
+    if world == 1:
+        return {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not loopback.is_loopback(os.environ["MASTER_ADDR"]):
+        return {}  # torchrun keeps it; or an emulated network has one of its own
+    port = int(os.environ["MASTER_PORT"])
+    if rank == 0:
+        store = loopback.listening_store(port, timeout)
+    else:
+        store = dist.TCPStore(loopback.HOST, port, is_master=False, wait_for_workers=False, timeout=timeout)
+    return {"store": store, "rank": rank, "world_size": world}
+
+
+def _check_alone(virtual: int, processes: int, link: Link | None) -> None:
+    if processes > 1:
+        raise ConfigError(
+            [f"virtual_ranks: {virtual} virtual ranks run in one process, not in {processes}; use --nproc_per_node 1"]
+        )
+    if link is not None:
+        raise ConfigError(["virtual_ranks: nothing of virtual ranks goes over a network; train without the link"])
+
+
+def agree(config: AnyTraining, ranks: Ranks) -> None:
+    """ConfigError on every rank when the ranks were not told the same: collectives of unequal sizes are garbage."""
+    shared = {name: value for name, value in config.resolved().items() if name not in _A_RANKS_OWN}
+    said = ranks.gather((shared, torch.__version__))
+    settings, version = said[0]
+    for rank, (other_settings, other_version) in enumerate(said):
+        if other_version != version:
+            raise ConfigError([f"torch: rank 0 runs {version}, rank {rank} runs {other_version}"])
+        differing = [key for key in settings if settings[key] != other_settings.get(key)]
+        if differing:
+            raise ConfigError(
+                [
+                    f"{key}: rank 0 has {settings[key]!r}, rank {rank} has {other_settings.get(key)!r}"
+                    for key in differing
+                ]
+            )

@@ -1,0 +1,124 @@
+"""Stop signals, acted on by all ranks at the same step; and who died when a collective breaks."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+
+from fsdp_lab.ranks import processes
+from fsdp_lab.ranks.distributed import Ranks
+
+_FINAL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # SIGKILL follows; a closed terminal is SIGHUP
+_SIGNALS = (*_FINAL, signal.SIGUSR1, signal.SIGUSR2)  # which are a scheduler's notice
+
+
+SAME_S = 1.0
+"""Signals that follow each other as fast are one: a killed launcher sends its ranks SIGTERM once for each of its
+threads, a closed terminal SIGHUP as often as there are shells in it. No user is as impatient."""
+
+
+class Preempted(BaseException):
+    """The run was told to stop, by one of `stop_signals`."""
+
+
+class RankLostError(RuntimeError):
+    """Another rank died or hangs; the message says which."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Those that tell a run to stop; SIGHUP is none under nohup, which has it ignored."""
+    return [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
+class Stop:
+    """Remembers that a stop signal came; `agree` makes it every rank's business.
+
+    A handler must not raise in the middle of a step: the other ranks would wait in a collective for one that
+    has left, and torchrun signals the survivors of a crash just as it forwards a scheduler's signal. A second
+    signal, a second later or more, raises `Preempted` at once; once the run is ending, further ones do nothing.
+
+    A rank that waits in a collective for a dead or hung one runs no Python and heeds nothing. ``unheeded`` is called
+    with the signal's name, in a thread of its own, when one that SIGKILL follows (torchrun's comes after 30 s) has gone
+    unheeded for ``grace_s`` seconds, and every thread's stack is written to stderr.
+    """
+
+    def __init__(self, ranks: Ranks, unheeded: Callable[[str], None], grace_s: float) -> None:
+        self._ranks = ranks
+        self._received: str | None = None
+        self._received_at = 0.0
+        self.is_agreed = False
+        """Do all ranks know, and stand at the same place?"""
+        self._heeded = threading.Event()
+        self._unheeded, self._grace_s = unheeded, grace_s
+        host = os.uname().nodename
+        self.local_pids = {r: pid for r, (name, pid) in enumerate(ranks.gather((host, os.getpid()))) if name == host}
+        for number in stop_signals():
+            signal.signal(number, self._on_signal)
+        self._watch_signals()
+
+    def check(self) -> None:
+        """Raise `Preempted` when this rank was told to stop (only where no other rank waits for this one)."""
+        if self._received is not None:
+            self.heeded()
+            raise Preempted(self._received)
+
+    def heeded(self) -> None:
+        """The run is ending by itself: nobody need do it in its place."""
+        self._heeded.set()
+
+    def agree(self) -> None:
+        """Raise `Preempted` on all ranks when any was told to stop; collective."""
+        flag = torch.tensor([self._received is not None], dtype=torch.int32)
+        if self._ranks.world > 1:
+            flag = self._ranks.sum(flag)
+        if flag.item():
+            self.is_agreed = True
+            self.heeded()
+            raise Preempted(_who_was_told(self._ranks.gather(self._received)))
+
+    def dead_ranks(self) -> list[int]:
+        """Ranks on this machine whose process has ended."""
+        return [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("Z", "X")]
+
+    def stopped_ranks(self) -> list[int]:
+        """Ranks on this machine whose process stands still by a signal: nothing more comes from them."""
+        return [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("T", "t")]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._heeded.is_set():
+            return  # the row is being written: a launcher that ends the others must not end that
+        if self._received is None:
+            self._received, self._received_at = signal.Signals(number).name, time.monotonic()
+        elif time.monotonic() - self._received_at > SAME_S:
+            self.heeded()
+            raise Preempted(self._received)
+
+    def _watch_signals(self) -> None:
+        """Learn of signals while the main thread is in a call that does not return: only C's own handler runs then."""
+        watched, written = os.pipe()
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(watched,), daemon=True, name="stop signals").start()
+
+    def _watch(self, watched: int) -> None:
+        number = 0
+        while number not in _FINAL:
+            number = os.read(watched, 1)[0]
+        if not self._heeded.wait(self._grace_s):
+            faulthandler.dump_traceback(all_threads=True)
+            self._unheeded(signal.Signals(number).name)
+
+
+def _who_was_told(received: list[str | None]) -> str:
+    """``SIGTERM`` where all ranks were, as a launcher tells them, else ``SIGUSR2 to rank 1``."""
+    ranks = [rank for rank, name in enumerate(received) if name is not None]
+    names = " and ".join(sorted({name for name in received if name is not None}))
+    some = ranks if len(ranks) < len(received) else []
+    return names + (f" to rank {', '.join(map(str, some))}" if some else "")

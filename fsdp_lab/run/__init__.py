@@ -1,0 +1,1 @@
+"""One run around its training loop: its folder, progress, results row and end."""

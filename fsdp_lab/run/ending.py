@@ -1,0 +1,149 @@
+"""How a run ends: one row is written, whichever way it ends and whichever rank is left to write it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from fsdp_lab import results
+from fsdp_lab.checkpoint import NOT_BEGUN, newest_step
+from fsdp_lab.ranks import faults
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.ranks.exit_codes import FAILED, PREEMPTED
+from fsdp_lab.ranks.noticeboard import Noticeboard
+from fsdp_lab.ranks.preempt import Preempted, Stop
+from fsdp_lab.ranks.watchdog import Watchdog
+from fsdp_lab.run.record import Record
+from fsdp_lab.settings.config import AnyTraining
+
+_ERROR_CHARACTERS = 1000
+_FIRST_SPEAKS_S = 6
+_RECORDED, _LEFT = "recorded", "rank {} left as it was told to"
+_GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
+
+
+class Ending:
+    """Of one run on one rank; `stop` and `watchdog` end it, in threads of their own, where its main thread cannot.
+
+    ``folder``: the run's, whose checkpoints say what a user can do next.
+    """
+
+    def __init__(self, record: Record, training: AnyTraining, ranks: Ranks, folder: Path) -> None:
+        config = training.run
+        self._record, self._config, self._ranks, self._folder = record, config, ranks, folder
+        self._program = training.program
+        self._board = Noticeboard(is_used=ranks.world > ranks.played)
+        self._is_recorded = threading.Lock()
+        self.stop = Stop(ranks, self._unheeded, config.stop_grace_s)
+        self.watchdog = Watchdog(ranks, self._board, self.stop.local_pids, self._hung, config.hang_timeout_s)
+        self.saving_row: Callable[[], dict[str, Any]] = dict
+        """What a row says of checkpoints, for a run that ends without its main thread."""
+        self.unwritten: OSError | None = None
+        """Why the row could not be written."""
+
+    def ended_well(self) -> dict[str, Any]:
+        """Append the row, and return it. Rank 0 alone does: where it died meanwhile, the run has not ended well."""
+        return self._append("ok") if self._ranks.is_first else self._record.row("ok")
+
+    def failed(self, error: BaseException) -> str | None:
+        """Append the row of a run that did not go well; what to say of it where another rank is the reason."""
+        self.stop.heeded()
+        text = " ".join(str(error).split()).partition(_GLOO_ADVICE)[0]
+        if isinstance(error, Preempted):
+            return self._told_to_stop(f"stopped by {text}")
+        time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
+        lost = self._dead() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
+        if not lost and "timed out" in text.lower() and self._ranks.world > 1:
+            lost = f"no answer for {self._config.timeout_s} s: {self.watchdog.whereabouts()}; "
+        self._append("failed", f"{lost}{type(error).__name__}: {text}")
+        return lost + self._what_to_do() if lost else None
+
+    def _told_to_stop(self, how: str) -> str | None:
+        """A launcher that ends the others of a dead rank tells them to stop as a scheduler does."""
+        if not self.stop.is_agreed and (died := self._died_unsaid()):
+            self._append("failed", died + how)
+            return died + self._what_to_do()
+        self._append("preempted", how)
+        self._board.put(_LEFT.format(self._ranks.rank), "yes")
+        if self.stop.is_agreed and not self._ranks.is_first:
+            self._see_it_recorded(how)
+        return None
+
+    def _see_it_recorded(self, how: str) -> None:
+        """Wait until rank 0, which ends at the same time, has written the row, and write it where that one dies."""
+        end = time.monotonic() + _FIRST_SPEAKS_S
+        while time.monotonic() < end and self._board.get([_RECORDED]) == {}:
+            if died := self._died_unsaid():
+                self._append("failed", died + how)
+            time.sleep(0.1)
+
+    def _died_unsaid(self) -> str:
+        """The ranks of this machine that have ended without saying that they were told to; none if nobody can tell."""
+        dead = self.stop.dead_ranks()
+        said = self._board.get([_LEFT.format(rank) for rank in dead]) if dead else None
+        if said is None:  # with the launcher, which then is what has ended
+            return ""
+        return "".join(f"rank {rank} died; " for rank in dead if _LEFT.format(rank) not in said)
+
+    def _unheeded(self, signal_name: str) -> None:
+        """Record a run that hangs, in the place of its main thread, and end this process."""
+        dead = self._dead()
+        where = f"stopped by {signal_name} while waiting for the other ranks"
+        if dead and self._speaks():
+            print(f"{self._program}: {dead}{self._what_to_do()}", file=sys.stderr, flush=True)
+        self._end_now("failed" if dead else "preempted", dead + where)
+
+    def _hung(self, report: str) -> None:
+        """The same when nothing moves and nobody sent a signal."""
+        if self._speaks():
+            print(f"{self._program}: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
+        self._end_now("failed", report)
+
+    def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:
+        if not self._ranks.is_first:
+            time.sleep(_FIRST_SPEAKS_S)  # all give up at the same time: rank 0 must not take those that left for dead
+        self._record.note(**self.saving_row())
+        self._append(status, error)
+        os._exit(FAILED if status == "failed" else PREEMPTED)
+
+    def _dead(self) -> str:
+        return "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
+
+    def _speaks(self) -> bool:
+        """Is this rank 0, or the first that is left on rank 0's machine, and nobody before it wrote the row?"""
+        gone = {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
+        if not all(rank in gone for rank in range(self._ranks.rank)):
+            return False
+        return self._ranks.is_first or self._board.get([_RECORDED]) == {}
+
+    def _what_to_do(self) -> str:
+        saved = newest_step(self._folder)  # of the disk: a save may have ended that nobody has heard of yet
+        if (self._folder / NOT_BEGUN).exists():
+            return f"the training had not begun: the same command with --run_name {self._record.name} begins again"
+        if saved is None:
+            return "nothing was saved: start anew (--save_steps saves now and then)"
+        return f"the same command with --run_name {self._record.name} goes on after step {saved}"
+
+    def _append(self, status: str, error: str | None = None) -> dict[str, Any]:
+        row = self._record.row(status, error and error[:_ERROR_CHARACTERS])
+        if self._speaks() and self._is_recorded.acquire(blocking=False):  # one row a run, whoever writes it
+            self._write(row)
+        return row
+
+    def _write(self, row: dict[str, Any]) -> None:
+        path = self._record.results_path
+        try:
+            self.watchdog.passed("row")
+            faults.at("row")
+            results.append(path, row)
+            self._board.put(_RECORDED, "yes")
+        except OSError as error:  # the model is still to be saved, elsewhere perhaps: complain at the end
+            self.unwritten = error
+            line = json.dumps(row, default=repr)
+            print(f"cannot write {path} ({error.strerror}); add this line to it:\n{line}", file=sys.stderr, flush=True)

@@ -1,0 +1,47 @@
+"""Flags and YAML files into a ``TrainConfig``: flags win over ``--config FILE``, the file over the defaults.
+
+    python -m fsdp_lab.settings check -- --batch_size 4              # 0, or 2 and every complaint at once
+    python -m fsdp_lab.settings show -- --batch_size 4               # the resolved settings as YAML
+    python -m fsdp_lab.settings get output_dir seed -- --seed 1      # single values, one a line, for shell scripts
+
+`show` and a wrong flag take a tenth of a second (no torch). `check` and `get` also ask what else can be known before
+any rank is started (`fsdp_lab.settings.early`): launch scripts refuse by them.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from fsdp_lab.settings.cli import closest, parse, shown
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs ``check``, ``show`` or ``get NAMES...`` on the flags after ``--``; returns the exit code."""
+    from fsdp_lab.settings.early import checked  # which reads flags by this file
+
+    words = list(argv)
+    if words[:1] in (["-h"], ["--help"]):
+        print(f"usage: python -m fsdp_lab.settings check | show | get NAME... -- [--FLAG VALUE]...\n\n{__doc__}")
+        return 0
+    split = words.index("--") if "--" in words else len(words)
+    command, flags = words[:split], words[split + 1 :]
+    with user_errors("settings"):
+        if command[:1] not in (["check"], ["show"], ["get"]):
+            raise ValueError("wants check, show or get NAMES..., then -- and the flags")
+        config = parse(flags) if command[0] == "show" else checked(TrainConfig, flags)
+        values = config.resolved()
+        unknown = [name for name in command[1:] if name not in values]
+        if unknown:
+            raise ConfigError([f"{name}: no such setting{closest(name, config.specs())}" for name in unknown])
+        if command[0] == "show":
+            print(config.to_yaml(), end="")
+        for name in command[1:]:
+            print(shown(values[name]))
+    return 0
+
+
+if __name__ == "__main__":
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))

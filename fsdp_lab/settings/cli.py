@@ -1,0 +1,169 @@
+"""Flags and YAML files into settings: flags win over ``--config FILE``, the file over the defaults."""
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.fields import Config, ConfigError
+from fsdp_lab.settings.flags import Parser
+from fsdp_lab.settings.specs import Spec, specs_of
+from fsdp_lab.settings.strict import read_yaml
+
+C = TypeVar("C", bound=Config)
+_NO_VALUE = object()  # a flag at the end of the line or before another flag
+
+
+def parse(argv: Sequence[str]) -> TrainConfig:
+    """The settings that ``argv`` asks for; ConfigError lists all mistakes. ``--help`` prints the flags and exits 0."""
+    return parse_as(TrainConfig, argv)
+
+
+def parse_as(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
+    """``parse`` for any ``Config`` (programs with other settings share these rules)."""
+    values, complaints = read(config, argv, prog)
+    parts, further = config.parts(values)
+    if complaints or further:
+        raise ConfigError(complaints + further)
+    return config(**parts)
+
+
+def given_by(config: type[Config], argv: Sequence[str], prog: str) -> dict[str, Any]:
+    """Only those settings that ``argv`` says, file included, by name; else like `parse_as`."""
+    values, complaints = read(config, argv, prog)
+    if complaints:
+        raise ConfigError(complaints)
+    return values
+
+
+def read(config: type[Config], argv: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
+    """The same settings, and what is wrong with flags and file; what can be read is read nevertheless."""
+    if not {"-h", "--help"}.isdisjoint(argv):
+        _parser(config, prog, nargs=None).print_help()
+        raise SystemExit(0)
+    given, extras = _parser(config, prog, nargs="?").parse_known_args(list(argv))
+    complaints = _unknown_flags(extras, config.specs())
+    file = vars(given).pop("config", None)
+    values = _from_file(file, config.specs(), complaints) if file is not None else {}
+    values |= _from_flags(vars(given), config.specs(), complaints)
+    return values, complaints
+
+
+class _Parser(Parser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError([message])
+
+
+def _parser(config: type[Config], prog: str, nargs: str | None) -> _Parser:
+    """Every flag takes its text as it is: the types are ours to check, together with the file's.
+
+    With ``nargs="?"`` argparse lets a missing value pass, so that it is reported with all other mistakes.
+    """
+    usage = f"python -m {prog} [--config FILE.yaml] [--FLAG VALUE]..."
+    epilog = (
+        "A true|false flag may also be given as --FLAG and --no_FLAG. Flags win over the file. Dashes are as good as "
+        "underscores."
+    )
+    parser = _Parser(prog=prog, usage=usage, epilog=epilog, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        nargs=nargs,
+        const=_NO_VALUE if nargs else None,
+        help="YAML file of flag names and values",
+    )
+    for group in config.groups().values():
+        section = parser.add_argument_group((group.__doc__ or "").rstrip("."))
+        for spec in specs_of(group):
+            _add_flag(section, spec, nargs)
+    return parser
+
+
+def _add_flag(section: Any, spec: Spec, nargs: str | None) -> None:
+    text = f"{spec.help} (default: {shown(spec.default) or 'none'})".replace("%", "%%")
+    if spec.base is bool:
+        section.add_argument(f"--{spec.name}", nargs="?", const="true", metavar="true|false", help=text)
+        section.add_argument(
+            f"--no_{spec.name}", dest=spec.name, action="store_const", const="false", help=argparse.SUPPRESS
+        )
+    else:
+        metavar = "|".join(spec.limits["choices"]) if "choices" in spec.limits else _METAVARS[spec.base]
+        section.add_argument(
+            f"--{spec.name}", nargs=nargs, const=_NO_VALUE if nargs else None, metavar=metavar, help=text
+        )
+
+
+_METAVARS = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
+
+
+def _from_flags(given: Mapping[str, Any], specs: Mapping[str, Spec], complaints: list[str]) -> dict[str, Any]:
+    values = {}
+    for name, text in given.items():
+        if text is _NO_VALUE:
+            complaints.append(f"--{name}: no value on the command line, wants {specs[name].wanted}")
+            continue
+        try:
+            values[name] = specs[name].from_text(text)
+        except ValueError as error:
+            complaints.append(f"--{name}: got {text!r} on the command line, {error}")
+    return values
+
+
+def _from_file(file: Any, specs: Mapping[str, Spec], complaints: list[str]) -> dict[str, Any]:
+    try:
+        loaded = _load_file(file)
+    except ValueError as error:
+        complaints.append(f"--config: {error}")
+        return {}
+    values = {}
+    for name, value in loaded.items():
+        if name not in specs:
+            complaints.append(f"{name}: no such setting (in {file}){closest(str(name), specs)}")
+            continue
+        try:
+            values[name] = specs[name].check(value)
+        except ValueError as error:
+            complaints.append(f"{name}: got {value!r} in {file}, {error}")
+    return values
+
+
+def _load_file(file: Any) -> dict[Any, Any]:
+    if file is _NO_VALUE:
+        raise ValueError("no value on the command line, wants the path of a YAML file")
+    try:
+        loaded = read_yaml(Path(file))
+    except OSError as error:
+        raise ValueError(f"cannot read {file} ({error.strerror})") from None
+    except ValueError as error:  # malformed YAML, or not UTF-8
+        raise ValueError(f"{file}: {error}") from None
+    if loaded is not None and not isinstance(loaded, dict):
+        raise ValueError(f"{file}: wants lines such as `batch_size: 8`, got {type(loaded).__name__}")
+    return loaded or {}
+
+
+def _unknown_flags(extras: Sequence[str], specs: Mapping[str, Spec]) -> list[str]:
+    complaints, value_follows = [], False
+    for word in extras:
+        if word.startswith("-"):
+            flag = word.partition("=")[0]
+            complaints.append(f"{flag}: no such flag{closest(flag.lstrip('-'), specs, '--')}")
+        elif not value_follows:
+            complaints.append(f"{word!r}: a word that belongs to no flag")
+        value_follows = word.startswith("-") and "=" not in word
+    return complaints
+
+
+def closest(name: str, specs: Mapping[str, Spec], prefix: str = "") -> str:
+    """``; did you mean --batch_size?``, or nothing where no setting is like ``name``."""
+    known = [*specs, *(f"no_{s.name}" for s in specs.values() if s.base is bool)] if prefix else list(specs)
+    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a shell script or a help text wants it; empty for none."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

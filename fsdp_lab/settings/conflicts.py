@@ -1,0 +1,87 @@
+"""Settings that do not go together."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, RunConfig
+from fsdp_lab.settings.shares import shares
+
+
+class Groups(Protocol):
+    """The settings of a training run, as far as they can contradict each other."""
+
+    @property
+    def data(self) -> DataConfig:
+        """Where the tokens come from."""
+
+    @property
+    def model(self) -> ModelConfig:
+        """Which model, and the arithmetic it runs in."""
+
+    @property
+    def comm(self) -> CommConfig:
+        """How ranks communicate."""
+
+    @property
+    def run(self) -> RunConfig:
+        """Where, how often, when to give up."""
+
+
+def conflicts(config: Groups, has_gpu: bool) -> list[str]:
+    """A complaint for each two settings that exclude each other, and for weights that are none."""
+    of_model = [*_of_model(config.model), *_of_precision(config)]
+    return [*_of_virtual_ranks(config, has_gpu), *_of_data(config.data), *of_model]
+
+
+def check_data(data: DataConfig) -> None:
+    """ConfigError for two answers to where the text comes from, and for weights that are none."""
+    if complaints := _of_data(data):
+        raise ConfigError(complaints)
+
+
+def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
+    """Every setting that virtual ranks have no use for or cannot do."""
+    if not config.run.virtual_ranks:
+        return []
+    wrong = {
+        "virtual_ranks: 1 virtual rank is a real one; give 2 or more, or 0": config.run.virtual_ranks == 1,
+        "mixed_precision: virtual ranks compute in float32; give no": config.model.mixed_precision in ("bf16", "fp16")
+        or (config.model.mixed_precision == "auto" and has_gpu),
+        "comm_dtype: virtual ranks reduce in float32; give fp32": config.comm.comm_dtype != "fp32",
+        "cpu_offload: virtual ranks are not sharded; leave it out": config.model.cpu_offload,
+        "compile: not with virtual ranks, which change the parameters under the compiled blocks": config.model.compile,
+        "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
+        "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_precision(config: Groups) -> list[str]:
+    """Gradients that would be reduced in fp16 without the loss scale that lets them fit it."""
+    if config.model.mixed_precision != "fp16" or config.comm.comm_dtype != "fp16":
+        return []
+    if config.comm.comm_compress == "none":
+        return []
+    return [
+        "comm_dtype: gradients of mixed_precision fp16 are compressed without their loss scale, which fp16 cannot "
+        "hold; give fp32 or bf16"
+    ]
+
+
+def _of_data(data: DataConfig) -> list[str]:
+    if data.data_mix and data.data_path is not None:
+        return ["data_path, data_mix: give one of them (a mix names its own paths)"]
+    try:
+        shares(data.data_mix)
+    except DataError as error:
+        return [str(error)]
+    return []
+
+
+def _of_model(model: ModelConfig) -> list[str]:
+    if model.model_dir is not None and model.vocab_size is not None:
+        return ["vocab_size: model_dir brings its own tokenizer; leave vocab_size out"]
+    return []

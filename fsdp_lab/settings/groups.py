@@ -1,0 +1,220 @@
+"""The groups of a training run's settings: every flag of ``fsdp_lab.train``, its default and what it means.
+
+A field here is the flag of the same name and the YAML key of the same name (``cli.py`` reads both).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsdp_lab.settings import method_flags
+from fsdp_lab.settings.fields import ConfigError, Settings, setting
+from fsdp_lab.settings.specs import specs_of
+
+_SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=,@- only (it names a folder)")
+
+
+@dataclass(frozen=True)
+class DataConfig(Settings):
+    """Where the tokens come from."""
+
+    data_path: str | None = setting(
+        None,
+        "JSON array or JSON lines of {id, title, text}, also .gz; none: the embedded Wikipedia corpus",
+        exists=("file",),
+    )
+    data_mix: dict[str, Any] = setting(  # noqa: RUF009 - a new dict each
+        {},
+        "several corpora in place of data_path, {path: weight}, weights as shares of tokens; a path is a file as "
+        "data_path takes, a folder of token shards, or the word embedded",
+    )
+    shuffle_documents: int = setting(16384, "data_mix: documents of a source that are shuffled at a time", at_least=1)
+    shuffle_rows: int = setting(1024, "data_mix: packed sequences that are shuffled at a time", at_least=1)
+    data_prefetch: int = setting(
+        4, "data_mix: batches read ahead in the background", at_least=1, affects_training=False
+    )
+    max_length: int | None = setting(None, "tokens in a sequence; none: the preset's", at_least=2)
+    val_fraction: float = setting(0.02, "share of the corpus held out for validation", above=0, below=1)
+    cache_dir: str | None = setting(
+        None, "folder for tokenised data; none: one in the user's cache", affects_training=False
+    )
+
+
+@dataclass(frozen=True)
+class ModelConfig(Settings):
+    """Which model, and the arithmetic it runs in."""
+
+    model: str | None = setting(
+        None,
+        "preset (gpt2-nano, gpt2, qwen3-0.6b, llama-3.2-1b, ...: docs/models.md); none: gpt2-nano without a GPU, "
+        "gpt2-62m with one",
+    )
+    model_dir: str | None = setting(
+        None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3 or Llama to start from", exists=("folder",)
+    )
+    vocab_size: int | None = setting(
+        None,
+        "ids of GPT-2's tokenizer to train with: fewer keep its first merges only; none: the preset's (gpt2-mini, "
+        "llama-mini: 4096), else all 50257",
+        at_least=257,
+        at_most=50257,
+    )
+    trust_pickle: bool = setting(
+        False,
+        "also read model_dir's weights from pickles (.bin), which can run code; otherwise only safetensors",
+        affects_training=False,
+    )
+    mixed_precision: str = setting(
+        "auto",
+        "dtype of forward and backward; auto: bf16 on a GPU, no otherwise; fp16: with loss scaling (docs/models.md)",
+        choices=("auto", "no", "bf16", "fp16"),
+    )
+    attention: str = setting(
+        "sdpa",
+        "attention kernel: torch's own, FlashAttention 2 (needs flash-attn), FlexAttention, or plain matrices",
+        choices=("sdpa", "flash", "flex", "eager"),
+    )
+    activation_checkpointing: bool = setting(
+        False, "compute each block's activations again in backward instead of keeping them"
+    )
+    compile: bool = setting(False, "compile the model's blocks with torch.compile")
+    cpu_offload: bool = setting(
+        False,
+        "keep each rank's parameters, gradients and optimiser state in the CPU's memory (FSDP2's CPUOffloadPolicy)",
+    )
+
+
+@dataclass(frozen=True)
+class OptimConfig(Settings):
+    """AdamW, its schedule, and how much data one step sees."""
+
+    batch_size: int | None = setting(None, "sequences per rank and micro-batch; none: the preset's", at_least=1)
+    gradient_accumulation_steps: int = setting(1, "micro-batches per optimiser step", at_least=1)
+    learning_rate: float | None = setting(None, "peak learning rate; none: the preset's", above=0)
+    min_learning_rate_ratio: float = setting(0.1, "final learning rate as a share of the peak", at_least=0, at_most=1)
+    weight_decay: float = setting(0.1, "AdamW's decoupled weight decay", at_least=0)
+    adam_beta1: float = setting(0.9, "decay of AdamW's first moment", at_least=0, below=1)
+    adam_beta2: float = setting(0.95, "decay of AdamW's second moment", at_least=0, below=1)
+    max_grad_norm: float = setting(1.0, "clip the global gradient norm to this; 0: no clipping", at_least=0)
+    warmup_steps: int | None = setting(None, "optimiser steps of linear warm-up; none: the preset's", at_least=0)
+    num_epochs: int | None = setting(None, "passes over the training split; none: 1", at_least=1)
+    max_steps: int | None = setting(
+        None, "stop after this many optimiser steps; none: the preset's, or after num_epochs if given", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class CommConfig(Settings):
+    """What is compressed on its way between ranks, and how."""
+
+    comm_compress: str = setting(
+        "int8",
+        'gradient compression method, also with settings, "topk ratio=0.01", and with the parameters\' method, "int4 '
+        'hadamard + delta" (none: stock FSDP2, no hook at all)',
+        method=True,
+    )
+    comm_config_json: dict[str, Any] = setting({}, "the method's own settings")  # noqa: RUF009 - a new dict each
+    param_compress: str = setting("none", "compression method of the parameter all-gather", method=True)
+    param_config_json: dict[str, Any] = setting({}, "the parameter method's own settings")  # noqa: RUF009
+    comm_dtype: str = setting("fp32", "dtype that FSDP2 reduces gradients in", choices=("fp32", "bf16", "fp16"))
+    fsdp_prefetch: int = setting(
+        1, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0
+    )
+    fsdp_reshard: bool = setting(True, "free the full parameters after forward, gather them again for backward")
+
+    @classmethod
+    def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Labels taken apart: names in comm_compress and param_compress, settings beside them."""
+        found, complaints = method_flags.spelled_out(values)
+        if complaints:
+            raise ConfigError(complaints)
+        return found
+
+    def __post_init__(self) -> None:
+        given = {spec.name: getattr(self, spec.name) for spec in specs_of(type(self))}
+        changed = {spec.name for spec in specs_of(type(self)) if given[spec.name] != spec.default}
+        for name, value in self.said({name: given[name] for name in changed}).items():
+            object.__setattr__(self, name, value)
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class RunConfig(Settings):
+    """Where the run writes, how often it looks up, and when it gives up."""
+
+    output_dir: str = setting("fsdp_output", "folder for logs, checkpoints and models", affects_training=False)
+    results_path: str = setting("results/results.jsonl", "file that gets one row per run", affects_training=False)
+    run_name: str | None = setting(
+        None, "name of the run; none: made of method, model and time", affects_training=False, pattern=_SAFE_NAME
+    )
+    seed: int = setting(42, "seed of initialisation, data order and stochastic rounding", at_least=0, at_most=2**32 - 1)
+    log_interval: int = setting(10, "optimiser steps between log lines", at_least=1, affects_training=False)
+    eval_steps: int = setting(0, "optimiser steps between evaluations; 0: only at the end", at_least=0)
+    target_ppl: float | None = setting(
+        None,
+        "record when an evaluation first reaches this perplexity (give eval_steps: only evaluations can tell)",
+        above=1,
+        affects_training=False,
+    )
+    ppl_at_s: float | None = setting(
+        None, "evaluate once after so many seconds of training (steps alone)", above=0, affects_training=False
+    )
+    grad_error_every: int = setting(
+        50,
+        "optimiser steps between comparisons of the compressed gradient with the exact one (not timed); 0: never",
+        at_least=0,
+        affects_training=False,
+    )
+    curves_dir: str | None = setting(
+        None, "folder for the run's loss curve; none: the run's own in output_dir", affects_training=False
+    )
+    profile: bool = setting(
+        False, "record a torch.profiler trace of some steps, and say where their time went", affects_training=False
+    )
+    profile_steps: int = setting(5, "steps in the profile", at_least=1, affects_training=False)
+    max_nonfinite_steps: int = setting(
+        10,
+        "give up after this many skipped steps (NaN or Inf) in a row; fp16's do not count until its scale is 1",
+        at_least=1,
+    )
+    timeout_s: int = setting(300, "seconds that a rank waits for the others", at_least=1, affects_training=False)
+    hang_timeout_s: int = setting(
+        0,
+        "after the first step, seconds without progress after which the run ends and names the rank that hangs (more "
+        "than a step takes, and less than timeout_s); 0: only timeout_s",
+        at_least=0,
+        affects_training=False,
+    )
+    stop_grace_s: int = setting(
+        20,
+        "seconds that a signal to stop may go unheeded, because ranks hang, before the run is recorded and ended",
+        at_least=0,
+        affects_training=False,
+    )
+    save_steps: int = setting(
+        0, "optimiser steps between checkpoints; 0: none but save_on_stop's", at_least=0, affects_training=False
+    )
+    save_on_stop: bool = setting(
+        True, "save a checkpoint when told to stop (SIGTERM and the like)", affects_training=False
+    )
+    keep_checkpoints: int = setting(2, "newest checkpoints to keep", at_least=1, affects_training=False)
+    resume: str = setting(
+        "auto",
+        "auto: go on with an unfinished run of this name that has checkpoints; never; or the folder of a checkpoint",
+        affects_training=False,
+        exists=("folder", "auto", "never"),
+    )
+    resume_resharded: bool = setting(
+        False, "resume on another number of ranks: not bit for bit (docs/checkpoints.md)", affects_training=False
+    )
+    resume_changed: bool = setting(
+        False, "resume although settings that affect the training have changed", affects_training=False
+    )
+    tensorboard: bool = setting(
+        True, "write TensorBoard events (and let the script serve them)", affects_training=False
+    )
+    save_model: bool = setting(True, "save the trained model in output_dir", affects_training=False)
+    virtual_ranks: int = setting(
+        0, "train as so many ranks would, all of them played by this one process; 0: real ranks", at_least=0
+    )
+    threads: int = setting(0, "CPU threads per rank; 0: cores / ranks on the machine", at_least=0)

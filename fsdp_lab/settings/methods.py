@@ -1,0 +1,54 @@
+"""The settings of communication as compressors, or what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import comm_compress as cc
+from fsdp_lab.settings.groups import CommConfig
+
+
+def check_compression(config: CommConfig) -> None:
+    """ValueError when a method or its settings make no sense, of either direction; cheap, before anything is built."""
+    if complaints := complaints_about(config):
+        raise ValueError("; ".join(complaints))
+
+
+def complaints_about(config: CommConfig) -> list[str]:
+    """A complaint for each direction whose method or settings make no sense."""
+    complaints = []
+    for build in (of_gradients, of_parameters):
+        try:
+            build(config)
+        except ValueError as error:
+            complaints.append(str(error))
+    return complaints
+
+
+def of_gradients(config: CommConfig) -> cc.Compressor | None:
+    """What carries gradients; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
+    made = _make("comm_compress", config.comm_compress, config.comm_config_json)
+    if made is not None and not made.for_gradients:
+        raise ValueError(f"comm_compress: {made.name} is for parameters only; use it as param_compress")
+    return made
+
+
+def of_parameters(config: CommConfig) -> cc.Compressor | None:
+    """What carries parameters; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
+    made = _make("param_compress", config.param_compress, config.param_config_json)
+    if made is not None and not made.for_parameters:
+        fitting = ", ".join(
+            name for name in cc.available()[1:] if (c := cc.make(name)) is not None and c.for_parameters
+        )
+        raise ValueError(
+            f"param_compress: {made.name} with these settings does not bring every parameter back, the same at every "
+            f"gather; those that do: {fitting}"
+        )
+    return made
+
+
+def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | None:
+    try:
+        return cc.make(name, settings)
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None

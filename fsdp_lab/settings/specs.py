@@ -1,0 +1,128 @@
+"""One setting: its type, its limits, and how a text or a YAML value becomes one of its values."""
+
+import dataclasses
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsdp_lab.settings.method_flags import text_of
+from fsdp_lab.settings.strict import load_json
+
+_NOUNS = {int: "a whole number", float: "a number", str: "some text", bool: "true or false", dict: "a JSON object"}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_FLOAT_LIMIT = 10**308
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "at_least": lambda value, limit: value >= limit,
+    "above": lambda value, limit: value > limit,
+    "at_most": lambda value, limit: value <= limit,
+    "below": lambda value, limit: value < limit,
+}
+
+
+def setting(default: Any, help: str, *, affects_training: bool = True, **limits: Any) -> Any:
+    """A dataclass field with its help text.
+
+    ``limits`` are any of at_least, above, at_most, below (numbers), choices (texts), pattern (a regular expression
+    and its description), method (a text that names one: an object with a method and its settings will do) and exists
+    ("file" or "folder", which has to be there when a run starts, and words that are no path). A setting with
+    ``affects_training=False`` is left out of the config's digest.
+    """
+    unknown = limits.keys() - {*_COMPARE, "choices", "pattern", "method", "exists"}
+    assert not unknown, f"no such limit: {unknown}"
+    metadata = {"help": help, "affects_training": affects_training, "limits": limits}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a setting is called, what it takes, what it means. ``base`` is int, float, str, bool or dict."""
+
+    name: str
+    base: type
+    optional: bool
+    default: Any
+    help: str
+    affects_training: bool
+    limits: Mapping[str, Any]
+
+    @property
+    def wanted(self) -> str:
+        """The values it takes, in words: ``a whole number, at least 1``."""
+        if "choices" in self.limits:
+            return "one of " + ", ".join(self.limits["choices"])
+        phrases = [f"{limit.replace('_', ' ')} {self.limits[limit]}" for limit in _COMPARE if limit in self.limits]
+        if "pattern" in self.limits:
+            phrases.append(self.limits["pattern"][1])
+        none = " (or none)" if self.optional and self.base is not str else ""
+        return ", ".join([_NOUNS[self.base], *phrases]) + none
+
+    def from_text(self, text: str) -> Any:
+        """The value that a flag's text stands for; ValueError says what it wants instead."""
+        if self.optional and self.base is not str and text.lower() in ("none", "null"):
+            return None
+        if self.base is dict:
+            return self.check(load_json(text))
+        return self.check(_number(text) if self.base in (int, float) else text)
+
+    def check(self, value: Any) -> Any:
+        """``value`` as this setting's type where that loses nothing; ValueError when it does not fit."""
+        if value is None and self.optional:
+            return None
+        if self.base is bool and isinstance(value, str):
+            value = _BOOLEANS.get(value.lower(), value)
+        if self.base is float and type(value) is int and abs(value) < _FLOAT_LIMIT:
+            value = float(value)
+        if "method" in self.limits:
+            value = text_of(value)
+        if self.base is int and type(value) is int and value.bit_length() > 63:
+            raise ValueError(f"wants {self.wanted}; it does not fit in 64 bits")
+        if type(value) is not self.base or not self._within(value):
+            raise ValueError(f"wants {self.wanted}")
+        return value
+
+    def _within(self, value: Any) -> bool:
+        if self.base is dict:
+            return _is_json_object(value)
+        if self.base is float and not math.isfinite(value):
+            return False
+        if "choices" in self.limits:
+            return bool(value in self.limits["choices"])
+        if "pattern" in self.limits:
+            return re.fullmatch(self.limits["pattern"][0], value) is not None
+        if self.base is str:
+            return bool(value)
+        return all(holds(value, self.limits[name]) for name, holds in _COMPARE.items() if name in self.limits)
+
+
+def specs_of(group: type[Any]) -> list[Spec]:
+    """The settings of one dataclass of ``setting`` fields, in the order they are written."""
+    hints = typing.get_type_hints(group)
+    return [_spec(field, hints[field.name]) for field in dataclasses.fields(group)]
+
+
+def _spec(field: "dataclasses.Field[Any]", hint: Any) -> Spec:
+    optional = isinstance(hint, types.UnionType)
+    inner = next(t for t in typing.get_args(hint) if t is not type(None)) if optional else hint
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return Spec(field.name, typing.get_origin(inner) or inner, optional, default, **field.metadata)
+
+
+def _number(text: str) -> int | float | str:
+    """Decimal text as a number; anything else (also 1_000, which Python takes and YAML and JSON do not) as it is."""
+    if re.fullmatch(r"[-+]?[0-9]{1,300}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text) else text
+
+
+def _is_json_object(value: dict[Any, Any]) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)  # false also for keys that are not text
+    except (TypeError, ValueError, RecursionError):
+        return False

@@ -1,0 +1,166 @@
+"""Compression as the trainer sees it: attached per configuration, read out as the fields of a results row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Any
+
+import comm_compress as cc
+from fsdp_lab.measure.profiling import OPS, Op, OpTraffic
+from fsdp_lab.measure.wire_check import Claim
+from fsdp_lab.models import Sharded
+from fsdp_lab.settings.groups import CommConfig
+from fsdp_lab.settings.methods import of_gradients, of_parameters
+
+
+class Communication:
+    """FSDP2's traffic, each direction either compressed and counted by our hooks, or left to FSDP2 and observed."""
+
+    def __init__(self, model: Sharded[Any], config: CommConfig, seed: int) -> None:
+        gradients, parameters = of_gradients(config), of_parameters(config)
+        self._handle = model.attach(gradients, parameters, config, seed)
+        self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
+        self.stock = model.stock_traffic()
+        self._untimed_steps = 0
+        self._untimed = {op: cc.Totals() for op in OPS}
+        self._since = 0, self._untimed_steps, self._untimed, self._by_op()
+        self._comparing: tuple[cc.Comparisons, dict[Op, cc.Totals]] | None = None
+
+    @property
+    def has_stock_direction(self) -> bool:
+        """Is there a direction that passes no hook?"""
+        return None in self._hooked.values()
+
+    @property
+    def must_be_watched(self) -> bool:
+        """Is there a direction that only a profile can see?"""
+        return self.has_stock_direction and not self.stock.sent_bytes
+
+    def totals(self) -> cc.Totals:
+        """Everything our hooks sent so far, on this rank."""
+        return self._handle.ledger.totals()
+
+    def sent_bytes(self, steps: int) -> int | None:
+        """What this rank sent in its first ``steps`` steps; None before stock collectives were seen."""
+        if self.has_stock_direction and not self.stock.sent_bytes:
+            return None
+        return self.totals().sent_bytes + steps * self.stock.sent_bytes
+
+    def claim(self) -> Claim:
+        """What our hooks say they sent so far, on this rank, and in how many messages."""
+        totals = self.totals()
+        return Claim(totals.sent_bytes, totals.messages)
+
+    def warmed_up(self, steps: int) -> None:
+        """The process's first steps, up to ``steps``, are over: their times (compiling, new memory) do not count."""
+        done, untimed_steps, untimed, before = self._since
+        now = self._by_op()
+        self._untimed_steps = untimed_steps + steps - done
+        self._untimed = {op: untimed[op] + (now[op] - before[op]) for op in OPS}
+
+    @property
+    def can_compare(self) -> bool:
+        """Do gradients pass our hooks?"""
+        return self._hooked["reduce_scatter"] is not None
+
+    def begin_comparison(self) -> None:
+        """Compare the gradients of the step that begins with the exact ones; its times do not count."""
+        self._comparing = self._handle.compare(), self._by_op()
+
+    def end_comparison(self) -> cc.Comparison | None:
+        """This rank's part of what was found, or None when nothing was compared."""
+        if self._comparing is None:
+            return None
+        (comparisons, before), self._comparing = self._comparing, None
+        comparisons.close()
+        now = self._by_op()
+        self._untimed = {op: self._untimed[op] + (now[op] - before[op]) for op in OPS}
+        self._untimed_steps += 1
+        return comparisons.total()
+
+    def _by_op(self) -> dict[Op, cc.Totals]:
+        return {op: self._handle.ledger.totals(op) for op in OPS}
+
+    def rollback(self) -> None:
+        """The last step was void: forget what it did to the compressors' states."""
+        self._handle.rollback()
+
+    def gradients_come_scaled(self, scale: float) -> None:
+        """The next backward's gradients are multiplied by ``scale``; they are compressed without it."""
+        if isinstance(self._handle, cc.Handle):  # virtual ranks know no float16
+            self._handle.loss_scale = scale
+
+    def exact(self) -> AbstractContextManager[None]:
+        """Evaluate with the float32 shards, gathered uncompressed and uncounted."""
+        return self._handle.exact()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was counted, plain values, and ``compressors``: the states of each rank that this process plays."""
+        return {
+            "compressors": self._handle.state_dicts(),
+            "ledgers": [ledger.state_dict() for ledger in self._handle.ledgers],
+            "untimed_steps": self._untimed_steps,
+            "untimed": {op: asdict(totals) for op, totals in self._untimed.items()},
+            "stock": {op: asdict(traffic) for op, traffic in self.stock.ops.items()},
+        }
+
+    def load_counts(self, state: dict[str, Any], step: int) -> None:
+        """Count on from what `state_dict` gave after ``step`` steps."""
+        for ledger, counted in zip(self._handle.ledgers, state["ledgers"], strict=True):
+            ledger.load_state_dict(counted)
+        self._untimed_steps = state["untimed_steps"]
+        self._untimed = {op: cc.Totals(**state["untimed"][op]) for op in OPS}
+        if not self.stock.sent_bytes:
+            self.stock.ops = {op: OpTraffic(**state["stock"][op]) for op in OPS}
+        self._since = step, self._untimed_steps, self._untimed, self._by_op()
+
+    def load_compressors(self, states: Sequence[dict[str, Any]]) -> None:
+        """Put back the states of each rank that this process plays. ValueError when they are of other ones."""
+        self._handle.load_state_dicts(states)
+
+    def rows(self, steps: int, step_ms_mean: float) -> list[dict[str, Any]]:
+        """The communication fields of a results row, of each rank that this process plays, over ``steps`` steps.
+
+        Bytes are those of all steps; times those of the steps after the warm-up that had no sample in them, as if all
+        had been like them. What follows from these is left to `results.derived`.
+        """
+        return [self._row(ledger, steps, step_ms_mean) for ledger in self._handle.ledgers]
+
+    def _row(self, ledger: cc.Ledger, steps: int, step_ms_mean: float) -> dict[str, Any]:
+        by_op = {op: ledger.totals(op) for op in OPS}
+        steady = {op: by_op[op] - self._untimed[op] for op in OPS}
+        scale = steps / max(steps - self._untimed_steps, 1)
+        raw, sent, elements, milliseconds = {}, {}, {}, {}
+        for op in OPS:
+            if self._hooked[op] is not None:
+                counted = by_op[op]
+                raw[op], sent[op] = counted.raw_bytes, counted.sent_bytes
+                elements[op], milliseconds[op] = counted.elements, steady[op].wire_ms * scale
+            else:
+                seen = self.stock.ops[op]
+                raw[op], sent[op] = seen.raw_bytes * steps, seen.sent_bytes * steps
+                elements[op], milliseconds[op] = seen.elements * steps, seen.milliseconds * steps
+        whole = ledger.totals()
+        hooked = any(self._hooked.values())
+        return {
+            "comm_time_ms_total": sum(milliseconds.values()),
+            "comm_ratio": sum(milliseconds.values()) / (steps * step_ms_mean),
+            "comm_time_ms_by_op": milliseconds,
+            "comm_time_source": "ledger" if hooked else "profiler",
+            "compress_time_ms_total": sum(t.encode_ms for t in steady.values()) * scale if hooked else None,
+            "decompress_time_ms_total": sum(t.decode_ms for t in steady.values()) * scale if hooked else None,
+            "extra_collectives": whole.extra_collectives if hooked else None,
+            "extra_collectives_time_ms_total": sum(t.extra_ms for t in steady.values()) * scale if hooked else None,
+            "bytes_raw_total": sum(raw.values()),
+            "bytes_compressed_total": sum(sent.values()),
+            "bytes_raw_by_op": raw,
+            "bytes_compressed_by_op": sent,
+            "elements_by_op": elements,
+            "value_bytes": whole.value_bytes if hooked else None,
+            "index_bytes": whole.index_bytes if hooked else None,
+            "metadata_bytes": whole.metadata_bytes if hooked else None,
+            "bytes_source": "counted" if not self.has_stock_direction else "computed",
+            "feedback_bytes": self._handle.state_bytes if hooked else None,
+        }

@@ -1,0 +1,91 @@
+"""AdamW, its schedule, and one optimizer step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from fsdp_lab.models.norms import world_norm
+from fsdp_lab.settings.groups import OptimConfig
+
+
+def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> tuple[AdamW, LambdaLR]:
+    """Fused AdamW (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate."""
+    learning_rate, warmup_steps = config.learning_rate, config.warmup_steps
+    assert learning_rate is not None, "resolved"
+    assert warmup_steps is not None, "resolved"
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = AdamW(
+        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+        lr=learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        fused=True,
+    )
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / warmup_steps
+        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+        floor = config.min_learning_rate_ratio
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+    return optimizer, LambdaLR(optimizer, factor)
+
+
+class StepOutcome(NamedTuple):
+    """``grad_norm`` is world-wide and before clipping, the same on all ranks; ``taken``: was the update applied?
+
+    ``clipped``: was the norm above the limit? ``loss_scale``: what the loss had been multiplied by; None: no scaler.
+    """
+
+    grad_norm: float
+    learning_rate: float
+    taken: bool
+    clipped: bool
+    loss_scale: float | None = None
+
+
+def take_step(
+    model: nn.Module,
+    optimizer: AdamW,
+    schedule: LambdaLR,
+    max_grad_norm: float,
+    grad_norm: Callable[[list[Tensor]], Tensor] = world_norm,
+    scaler: GradScaler | None = None,
+) -> StepOutcome:
+    """Clip to the world-wide norm and update, unless a gradient anywhere is not finite: then only forget it.
+
+    ``grad_norm`` is over all ranks' shards, so all ranks decide alike. ``scaler``: takes its scale off the gradients
+    first, and chooses the next step's. The decision is not left to it: it would not see a norm that overflows.
+    """
+    scale = None
+    if scaler is not None and scaler.is_enabled():
+        scale = scaler.get_scale()
+        scaler.unscale_(optimizer)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = grad_norm(gradients)
+    finite = math.isfinite(norm)
+    clipped = finite and 0 < max_grad_norm < float(norm)
+    learning_rate = schedule.get_last_lr()[0]
+    if finite:
+        if clipped:
+            torch._foreach_mul_([_local(g) for g in gradients], max_grad_norm / (float(norm) + 1e-6))
+        optimizer.step()
+    optimizer.zero_grad()
+    schedule.step()
+    if scaler is not None:
+        scaler.update()
+    return StepOutcome(float(norm), float(learning_rate), finite, clipped, scale)
+
+
+def _local(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
