@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from comm_compress import labels
-    from comm_compress.attach.fsdp.attach import Handle, attach
-    from comm_compress.attach.reshard import reshard
-    from comm_compress.attach.virtual import VirtualRanks
     from comm_compress.core.compressor import Compressor
     from comm_compress.core.ledger import Ledger, Totals
     from comm_compress.drive.comparison import Comparison, Comparisons
+    from comm_compress.integrations.fsdp.attach import Handle, attach
+    from comm_compress.integrations.reshard import reshard
+    from comm_compress.integrations.virtual import VirtualRanks
     from comm_compress.registry import available, make, register
 
 # Imported when they are asked for: figures and command lines need `labels`, which is there at once, and not torch.
@@ -24,15 +24,15 @@ _HOME = {
     "Comparison": "drive.comparison",
     "Comparisons": "drive.comparison",
     "Compressor": "core.compressor",
-    "Handle": "attach.fsdp.attach",
+    "Handle": "integrations.fsdp.attach",
     "Ledger": "core.ledger",
     "Totals": "core.ledger",
-    "VirtualRanks": "attach.virtual",
-    "attach": "attach.fsdp.attach",
+    "VirtualRanks": "integrations.virtual",
+    "attach": "integrations.fsdp.attach",
     "available": "registry",
     "make": "registry",
     "register": "registry",
-    "reshard": "attach.reshard",
+    "reshard": "integrations.reshard",
 }
 
 __all__ = [

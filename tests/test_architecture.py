@@ -30,7 +30,7 @@ FLOORS = {
         {"wrappers"},
         {"registry", "drive"},
         {"methods"},
-        {"attach", "conformance"},
+        {"integrations", "conformance"},
         {"__init__"},
     ],
     "comm_compress/kernels": [
@@ -40,7 +40,7 @@ FLOORS = {
         {"cpu", "triton"},
         {"__init__"},
     ],
-    "comm_compress/attach": [
+    "comm_compress/integrations": [
         {"loss_scale", "optimizer_steps", "rank_states"},
         {"handle", "reshard"},
         {"allreduce"},

@@ -48,9 +48,9 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
     import torch.distributed as dist
 
     import comm_compress as cc
-    from comm_compress.attach.fsdp.hooks import CompressedAllGather, CompressedReduceScatter
     from comm_compress.core.state import State
     from comm_compress.drive._compat import all_gather_single, reduce_scatter_single
+    from comm_compress.integrations.fsdp.hooks import CompressedAllGather, CompressedReduceScatter
     from fsdp_lab.measure.wire_check import interface_counters
 
     dist.init_process_group("gloo")

@@ -43,9 +43,9 @@ def rank_main(out: Path, repeats: int, units: Sequence[int]) -> None:
     import torch.distributed as dist
 
     import comm_compress as cc
-    from comm_compress.attach.fsdp.hooks import CompressedAllGather
     from comm_compress.core.state import State
     from comm_compress.drive._compat import all_gather_single, reduce_scatter_single
+    from comm_compress.integrations.fsdp.hooks import CompressedAllGather
 
     dist.init_process_group("gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

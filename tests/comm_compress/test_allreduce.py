@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from comm_compress.attach import allreduce
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.ledger import Ledger
 from comm_compress.core.segments import Segment, segments_of
 from comm_compress.core.state import State
 from comm_compress.core.workspace import WorkspacePool
 from comm_compress.drive import simulate
+from comm_compress.integrations import allreduce
 from comm_compress.methods.identity import UNCOMPRESSED, Identity, IdentityConfig
 from tests.comm_compress.table import build
 from tests.distributed import run_ranks

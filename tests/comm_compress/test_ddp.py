@@ -13,11 +13,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
-from comm_compress.attach import ddp
-from comm_compress.attach.allreduce import all_reduce
 from comm_compress.core.rounds import AllReduce, sent_by
 from comm_compress.core.segments import flatten, segments_of, unflatten
 from comm_compress.drive import simulate
+from comm_compress.integrations import ddp
+from comm_compress.integrations.allreduce import all_reduce
 from comm_compress.methods.identity import Identity, IdentityConfig
 from tests.comm_compress.table import build, codec
 from tests.comm_compress.test_fsdp import Net, batch, loss_of, worst

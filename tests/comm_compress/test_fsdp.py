@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import comm_compress as cc
-from comm_compress.attach.fsdp._compat import param_groups
 from comm_compress.core.segments import flatten, unflatten
 from comm_compress.drive import simulate
+from comm_compress.integrations.fsdp._compat import param_groups
 from tests.comm_compress.table import TABLE, build, codec
 from tests.comm_compress.table_rows import Rows
 from tests.distributed import run_ranks

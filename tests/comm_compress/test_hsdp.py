@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import comm_compress as cc
-from comm_compress.attach.fsdp._compat import param_groups
+from comm_compress.integrations.fsdp._compat import param_groups
 from tests.comm_compress.table import codec
 from tests.comm_compress.test_fsdp import Net, _groups, batch, full, gradients, loss_of, serial_gradients, worst
 from tests.distributed import run_ranks

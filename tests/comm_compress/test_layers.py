@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
-from comm_compress.attach import ddp
+from comm_compress.integrations import ddp
 from comm_compress.wrappers.by_layer import matches, unwrapped
 from tests.comm_compress.table import build
 from tests.comm_compress.test_fsdp import Net

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import comm_compress as cc
-from comm_compress.attach import ddp
+from comm_compress.integrations import ddp
 from tests.comm_compress.test_ddp import wrapped
 from tests.comm_compress.test_fsdp import batch, full, gradients, loss_of, sharded
 from tests.comm_compress.test_hsdp import replicated

@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import comm_compress as cc
-from comm_compress.attach.fsdp import hooks as fsdp_hooks
+from comm_compress.integrations.fsdp import hooks as fsdp_hooks
 from tests.comm_compress.table import build
 from tests.comm_compress.table_rows import Rows
 from tests.distributed import run_ranks

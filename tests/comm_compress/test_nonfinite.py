@@ -19,8 +19,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
-from comm_compress.attach import ddp
 from comm_compress.core import nonfinite
+from comm_compress.integrations import ddp
 from tests.comm_compress.table import TABLE, build
 from tests.comm_compress.table_rows import Rows
 from tests.distributed import run_ranks

@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import comm_compress as cc
-from comm_compress.attach.fsdp import _compat
-from comm_compress.attach.fsdp.prefetch import Prefetch, _in_order_of_use
+from comm_compress.integrations.fsdp import _compat
+from comm_compress.integrations.fsdp.prefetch import Prefetch, _in_order_of_use
 from tests.comm_compress.test_fsdp import Net, _groups, batch, full, loss_of, sharded, worst
 from tests.distributed import run_ranks
 

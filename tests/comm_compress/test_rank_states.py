@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import comm_compress as cc
-from comm_compress.attach import ddp
+from comm_compress.integrations import ddp
 from tests.comm_compress.test_ddp import wrapped
 from tests.comm_compress.test_fsdp import batch, full, loss_of, sharded, worst
 from tests.comm_compress.test_hsdp import replicated

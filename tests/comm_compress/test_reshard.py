@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import comm_compress as cc
-from comm_compress.attach.handle import save
 from comm_compress.core.segments import flatten, segments_of, unflatten
 from comm_compress.core.state import State
+from comm_compress.integrations.handle import save
 from tests.comm_compress.test_fsdp import batch, gradients, loss_of, sharded
 from tests.distributed import run_ranks
 

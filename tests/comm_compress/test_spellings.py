@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
 from comm_compress import conformance
-from comm_compress.attach import ddp
+from comm_compress.integrations import ddp
 from comm_compress.labels import label
 from tests.comm_compress.table import IDS, TABLE, build
 from tests.distributed import run_ranks
@@ -121,7 +121,7 @@ def _between(**methods: Any) -> Any:
     model = nn.Linear(4, 4)
     fully_shard(model, mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")))
     cc.attach(model, **methods)
-    from comm_compress.attach.fsdp._compat import param_groups
+    from comm_compress.integrations.fsdp._compat import param_groups
 
     return param_groups(model)[0]._all_reduce_hook.reduction
 

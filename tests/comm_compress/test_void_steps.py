@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import comm_compress as cc
-from comm_compress.attach import allreduce, ddp
 from comm_compress.conformance import gradient, segments
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
+from comm_compress.integrations import allreduce, ddp
 from tests.comm_compress.table import build
 from tests.comm_compress.test_ddp import wrapped
 from tests.comm_compress.test_fsdp import batch, full, loss_of, sharded, worst

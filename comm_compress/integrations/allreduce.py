@@ -8,7 +8,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress.attach.loss_scale import LossScale
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.rounds import Reduced, Request
@@ -27,6 +26,7 @@ from comm_compress.core.state import State
 from comm_compress.core.tracing import spanned
 from comm_compress.core.workspace import WorkspacePool
 from comm_compress.drive import transport
+from comm_compress.integrations.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 

@@ -8,14 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from comm_compress.attach import rank_states as savers
-from comm_compress.attach.loss_scale import LossScale
-from comm_compress.attach.optimizer_steps import OptimizerSteps
-from comm_compress.attach.rank_states import RankStates
 from comm_compress.core.ledger import Ledger
 from comm_compress.core.segments import segments_of
 from comm_compress.core.state import State
 from comm_compress.core.workspace import WorkspacePool
+from comm_compress.integrations import rank_states as savers
+from comm_compress.integrations.loss_scale import LossScale
+from comm_compress.integrations.optimizer_steps import OptimizerSteps
+from comm_compress.integrations.rank_states import RankStates
 
 
 class BaseHandle(ABC):

@@ -12,12 +12,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from comm_compress.attach import allreduce
-from comm_compress.attach.allreduce import GradientAllReduce
-from comm_compress.attach.fsdp import _compat
-from comm_compress.attach.fsdp.backward import Backward
-from comm_compress.attach.fsdp.frozen import FrozenReplicas, FrozenWatch, Watched
-from comm_compress.attach.fsdp.hooks import (
+from comm_compress.core.compressor import Compressor
+from comm_compress.core.ledger import Op
+from comm_compress.core.state import State
+from comm_compress.drive.comparison import Comparisons
+from comm_compress.integrations import allreduce
+from comm_compress.integrations.allreduce import GradientAllReduce
+from comm_compress.integrations.fsdp import _compat
+from comm_compress.integrations.fsdp.backward import Backward
+from comm_compress.integrations.fsdp.frozen import FrozenReplicas, FrozenWatch, Watched
+from comm_compress.integrations.fsdp.hooks import (
     Comm,
     CompressedAllGather,
     CompressedAllReduce,
@@ -25,13 +29,9 @@ from comm_compress.attach.fsdp.hooks import (
     Unit,
     require_segments,
 )
-from comm_compress.attach.fsdp.prefetch import Prefetch
-from comm_compress.attach.handle import BaseHandle
-from comm_compress.attach.optimizer_steps import OptimizerSteps
-from comm_compress.core.compressor import Compressor
-from comm_compress.core.ledger import Op
-from comm_compress.core.state import State
-from comm_compress.drive.comparison import Comparisons
+from comm_compress.integrations.fsdp.prefetch import Prefetch
+from comm_compress.integrations.handle import BaseHandle
+from comm_compress.integrations.optimizer_steps import OptimizerSteps
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import AnyMethod, chosen
 
@@ -291,7 +291,7 @@ def _units(model: nn.Module) -> list[Unit]:
             full_name = "+".join(together) + (f"[{i}]" if len(groups) > 1 else "")
             meshes = _compat.meshes(group)
             if meshes is None:
-                raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.attach.ddp")
+                raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.integrations.ddp")
             found.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
     if not found:
         raise ValueError("attach: the model has no FSDP2 unit with parameters; call fully_shard on it first")

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from comm_compress.attach import allreduce
-from comm_compress.attach.allreduce import GradientAllReduce
-from comm_compress.attach.handle import BaseHandle, check, load
-from comm_compress.attach.optimizer_steps import OptimizerSteps
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.segments import segments_of
 from comm_compress.core.state import State
+from comm_compress.integrations import allreduce
+from comm_compress.integrations.allreduce import GradientAllReduce
+from comm_compress.integrations.handle import BaseHandle, check, load
+from comm_compress.integrations.optimizer_steps import OptimizerSteps
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import AnyMethod, chosen
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from comm_compress.attach.fsdp import _compat
+from comm_compress.integrations.fsdp import _compat
 
 
 class Prefetch:

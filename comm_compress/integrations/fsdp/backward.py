@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from comm_compress.attach.fsdp import _compat
-from comm_compress.attach.optimizer_steps import OptimizerSteps
 from comm_compress.core.state import State
+from comm_compress.integrations.fsdp import _compat
+from comm_compress.integrations.optimizer_steps import OptimizerSteps
 
 
 class Backward:

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from comm_compress.attach.fsdp import _compat
 from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.rounds import AllGatherRounds, AllReduce
 from comm_compress.core.segments import Spans, put_columns, take_columns
 from comm_compress.core.state import State
 from comm_compress.drive import transport
+from comm_compress.integrations.fsdp import _compat
 from comm_compress.methods.delta.changes import same_bits
 from comm_compress.methods.identity import UNCOMPRESSED
 

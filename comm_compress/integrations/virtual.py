@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from comm_compress.attach import allreduce
-from comm_compress.attach.handle import load, save
 from comm_compress.core.ledger import Collective, Ledger, Op
 from comm_compress.core.segments import Segment, flatten, segments_of, unflatten
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.drive.comparison import Comparisons
+from comm_compress.integrations import allreduce
+from comm_compress.integrations.handle import load, save
 from comm_compress.registry import AnyMethod, chosen
 
 

@@ -11,11 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress.attach.allreduce import GradientAllReduce
-from comm_compress.attach.fsdp import _compat
-from comm_compress.attach.fsdp.backward import Backward
-from comm_compress.attach.fsdp.frozen import Column, FrozenReplicas
-from comm_compress.attach.loss_scale import LossScale
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.rounds import AllGatherRounds
@@ -25,6 +20,11 @@ from comm_compress.core.tracing import span, spanned
 from comm_compress.core.workspace import Workspace, WorkspacePool
 from comm_compress.drive import transport
 from comm_compress.drive.comparison import Comparisons
+from comm_compress.integrations.allreduce import GradientAllReduce
+from comm_compress.integrations.fsdp import _compat
+from comm_compress.integrations.fsdp.backward import Backward
+from comm_compress.integrations.fsdp.frozen import Column, FrozenReplicas
+from comm_compress.integrations.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.wrappers.replicas import ReplicasApart, apart
 
