@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from comm_compress import labels
+    from comm_compress import conformance, labels
     from comm_compress.core.compressor import Compressor
     from comm_compress.core.ledger import Ledger, Totals
     from comm_compress.drive.comparison import Comparison, Comparisons
+    from comm_compress.integrations import ddp
     from comm_compress.integrations.fsdp.attach import Handle, attach
     from comm_compress.integrations.reshard import reshard
     from comm_compress.integrations.virtual import VirtualRanks
@@ -45,6 +46,8 @@ __all__ = [
     "VirtualRanks",
     "attach",
     "available",
+    "conformance",
+    "ddp",
     "labels",
     "make",
     "register",
@@ -52,9 +55,16 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "conformance": "comm_compress.conformance",
+    "ddp": "comm_compress.integrations.ddp",
+    "labels": "comm_compress.labels",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "labels":
-        return import_module("comm_compress.labels")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"comm_compress.{_HOME[name]}"), name)

@@ -13,8 +13,17 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 import comm_compress as cc
+from tests.comm_compress.integrations.test_fsdp import (
+    Net,
+    _groups,
+    batch,
+    gradients,
+    loss_of,
+    serial_gradients,
+    sharded,
+    worst,
+)
 from tests.comm_compress.table import build, codec
-from tests.comm_compress.test_fsdp import Net, _groups, batch, gradients, loss_of, serial_gradients, sharded, worst
 from tests.distributed import run_ranks
 
 

@@ -12,30 +12,34 @@ def _laws(*which: str) -> list[str]:
 
 
 def _files(*names: str) -> list[str]:
-    return [f"{_LIBRARY}/test_{name}.py" for name in names]
+    return [f"{_LIBRARY}/{name}.py" for name in names]
 
 
 _FEW = ("identity-default", "int8-default", "topk-default", "rans-what_is", "majority-default")
 
 TARGETS: dict[str, Stages] = {
-    "allreduce": [_files("allreduce"), _files("ddp")],
-    "compressor": [
-        _files("compressor"),
-        _files("laws"),
+    "integrations/allreduce": [_files("integrations/test_allreduce"), _files("integrations/test_ddp")],
+    "core/compressor": [
+        _files("core/test_compressor"),
+        _files("test_laws"),
         _laws("identity-default", "int8-default", "fp8 and error_feedback"),
     ],
-    "encoded": [_files("encoded"), _laws(*_FEW)],
-    "entropy": [_files("entropy", "compressor")],
-    "feedback": [_files("feedback"), _laws("feedback_loses_nothing", "reset_every")],
-    "layers": [_files("layers"), _laws("layers"), _files("delta")],
-    "ledger": [_files("ledger"), _files("fsdp")],
-    "nonfinite": [[*_files("nonfinite"), "-k", "not whatever"], _laws("identity-default")],
-    "policy": [_files("policy"), _laws("warmup_steps", "min_numel")],
-    "rounds": [_files("rounds"), _laws(*_FEW)],
-    "segments": [_files("segments"), _laws("powersgd-default", "layers")],
-    "simulate": [_files("simulate"), _laws(*_FEW)],
-    "state": [_files("state"), _laws("topk-default", "delta-default", "layers"), _files("workspaces")],
-    "transport": [_files("transport"), _files("fsdp", "prefetch")],
-    "workspace": [_files("workspace"), _files("workspaces")],
+    "core/encoded": [_files("core/test_encoded"), _laws(*_FEW)],
+    "wrappers/entropy": [_files("wrappers/test_entropy", "core/test_compressor")],
+    "wrappers/error_feedback": [_files("wrappers/test_error_feedback"), _laws("feedback_loses_nothing", "reset_every")],
+    "wrappers/by_layer": [_files("wrappers/test_by_layer"), _laws("layers"), _files("methods/test_delta")],
+    "core/ledger": [_files("core/test_ledger"), _files("integrations/test_fsdp")],
+    "core/nonfinite": [[*_files("core/test_nonfinite"), "-k", "not whatever"], _laws("identity-default")],
+    "wrappers/warmup": [_files("wrappers/test_warmup"), _laws("warmup_steps", "min_numel")],
+    "core/rounds": [_files("core/test_rounds"), _laws(*_FEW)],
+    "core/segments": [_files("core/test_segments"), _laws("powersgd-default", "layers")],
+    "drive/simulate": [_files("drive/test_simulate"), _laws(*_FEW)],
+    "core/state": [
+        _files("core/test_state"),
+        _laws("topk-default", "delta-default", "layers"),
+        _files("core/test_workspaces"),
+    ],
+    "drive/transport": [_files("drive/test_transport"), _files("integrations/test_fsdp", "integrations/test_prefetch")],
+    "core/workspace": [_files("core/test_workspace"), _files("core/test_workspaces")],
 }
-"""By module of the library."""
+"""By module of the library, as its path within comm_compress."""

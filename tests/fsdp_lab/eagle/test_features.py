@@ -28,9 +28,9 @@ from fsdp_lab.results.schema import problems
 from fsdp_lab.run.summary import summary
 from fsdp_lab.settings.fields import ConfigError
 from tests.distributed import preload, run_program, run_ranks, torchrun_environment
+from tests.fsdp_lab.checkpoint.test_resume import same
 from tests.fsdp_lab.eagle.test_train import _main, chats, run, words
 from tests.fsdp_lab.eagle.tiny import FAMILIES, VOCABULARY, save_target, tiny_draft, tiny_target
-from tests.fsdp_lab.test_resume import same
 from tests.fsdp_lab.training_ranks import Training, train_all
 
 preload("fsdp_lab.eagle.train")

@@ -24,9 +24,9 @@ from fsdp_lab.eagle.evaluate import first_prompts
 from fsdp_lab.results.schema import problems
 from fsdp_lab.run.run import Run
 from tests.distributed import preload
+from tests.fsdp_lab.checkpoint.test_resume import same
 from tests.fsdp_lab.eagle.test_train import chats, words
 from tests.fsdp_lab.eagle.tiny import save_target, tiny_draft, tiny_target
-from tests.fsdp_lab.test_resume import same
 from tests.fsdp_lab.training_ranks import StopAfter, Training, train_all
 
 preload("fsdp_lab.eagle.train")

@@ -1,0 +1,36 @@
+"""The law: the bytes that the ledger counts are the bytes that leave the network interface."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.runs.namespaces import unavailable
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_ledger_agrees_with_the_interface(tmp_path: Path, ranks: int) -> None:
+    out = tmp_path / "link.json"
+    command = [sys.executable, "-m", "experiments.bench.link", "--rate", "none", "--ranks", str(ranks)]
+    command += ["--elements", str(3 << 20), "--repeats", "3", "--json", str(out)]
+    overheads: dict[tuple[str, str], float] = {}
+    for _ in range(5):  # a busy machine makes TCP send some segments twice: the least count is the payload's
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        for line in json.loads(out.read_text())["lines"]:
+            key = line["method"], line["op"]
+            factor = 2 if key == ("stock", "reduce_scatter") else 1
+            overhead = line["interface_bytes"] / (factor * line["ledger_bytes"])
+            assert overhead >= 1, line
+            overheads[key] = min(overhead, overheads.get(key, overhead))
+        if max(overheads.values()) < 1.02:  # TCP/IP headers, acknowledgements and two barriers come on top
+            break
+    assert len(overheads) > 8
+    assert max(overheads.values()) < 1.02, overheads
