@@ -65,4 +65,4 @@ def test_a_method_of_several_arms_is_no_baseline(tmp_path: Path, capsys: pytest.
 def test_rows_without_the_default_baseline_are_no_mistake(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", [*arm("int8"), *arm("bf16")])
     assert ended("tables", [str(file)]) == 0
-    assert ended("fairness", [str(file)]) == 1  # which is a finding
+    assert ended("checks", [str(file)]) == 1  # which is a finding
