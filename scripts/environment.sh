@@ -1,8 +1,8 @@
 # Sourced by the start scripts: makes .venv beside them and installs this checkout with the versions in constraints.txt.
 #
 #   source scripts/environment.sh
-#   ensure_environment "$root"          # what training needs
-#   ensure_environment "$root" dev      # and the extras of that name in pyproject.toml (several: dev,eagle)
+#   ensure_environment "$root"          # what training and reports need: the extras lab and analysis of pyproject.toml
+#   ensure_environment "$root" dev      # and another extra (several: dev,smollm2)
 #
 # Afterwards $venv_python is the environment's interpreter. PYTHON=python3.12 chooses the one that makes .venv.
 # A stamp in .venv holds a hash of what was asked for, so that the next start costs a few milliseconds and no pip.
@@ -43,7 +43,7 @@ _install() { # ROOT EXTRAS HASH
     echo "environment: installing into .venv (the first time takes some minutes)" >&2
     rm -f "$venv"/.installed-* # an interrupted install leaves no stamp, so that it is done again
     if ! "$venv/bin/python" -m pip install --disable-pip-version-check -c "$root/constraints.txt" \
-        -e "$root${extras:+[$extras]}" >&2; then
+        -e "$root[lab,analysis${extras:+,$extras}]" >&2; then
         echo "environment: the installation failed, see above; the next start tries again" >&2
         return 1
     fi

@@ -48,6 +48,7 @@ FLOORS = {
         {"__init__"},
     ],
     "fsdp_lab": [
+        {"extras"},
         {"files", "trace", "__init__"},
         {"settings"},
         {"ranks", "results"},

@@ -379,11 +379,11 @@ def test_an_environment_is_made_once_with_pinned_versions(fresh: Checkout) -> No
     assert fresh.train("--no_tensorboard").returncode == 0
     (install,) = pip_installs(fresh)
     assert install[install.index("-c") + 1] == str(fresh.root / "constraints.txt")
-    assert install[install.index("-e") + 1] == str(fresh.root)
+    assert install[install.index("-e") + 1] == f"{fresh.root}[lab,analysis]"
     assert fresh.train("--no_tensorboard").returncode == 0
     assert len(pip_installs(fresh)) == 1
     assert fresh.run("run_tests.sh", "--version").returncode == 0
-    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[dev,notebooks,examples]"
+    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[lab,analysis,dev,notebooks,examples]"
     assert fresh.train("--no_tensorboard").returncode == 0  # the dev environment holds all that training needs
     assert len(pip_installs(fresh)) == 2
 
