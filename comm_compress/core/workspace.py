@@ -12,7 +12,7 @@ class Workspace:
     """Named buffers that grow to what was asked of them and stay.
 
     Fresh memory costs a CPU a page fault for every 4 KiB: decoding 64 MiB into it took three to five times as long
-    (docs/LOG.md). So what lives no longer than one collective (messages, received rows, totals) goes where the last
+    (docs/log). So what lives no longer than one collective (messages, received rows, totals) goes where the last
     one's went. Two collectives that run at the same time need a workspace each.
     """
 

@@ -4,7 +4,7 @@ The logits of 512 tokens over GPT-2's vocabulary are 103 MB of float32, and the 
 and goes over them some eight times. Here a chunk of rows is computed, turned into its loss and gradient where it lies,
 and multiplied into the gradients of both factors before the next one comes, as in Liger Kernel (arXiv 2410.10989);
 backward has only to scale them. torch's `F.linear_cross_entropy` has the same idea, but on a CPU it takes longer than
-whole logits do (docs/LOG.md).
+whole logits do (docs/log/learnt-about-machines.md).
 """
 
 from __future__ import annotations

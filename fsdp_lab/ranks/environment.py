@@ -7,7 +7,7 @@ import os
 # The kernel clears what comes from mmap page by page in every step: up to a third of a CPU step. Torch's switch takes
 # huge pages for it; what is below the threshold comes from the heap, where freed memory is used again. Not all of it:
 # glibc before 2.38 cannot give a freed aligned block to the next request of the same size, and with blocks of hundreds
-# of MB there a rank grew without bound (docs/LOG.md), so the threshold must not rise by itself, as it would.
+# of MB there a rank grew without bound (docs/log), so the threshold must not rise by itself, as it would.
 ALLOCATOR = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 QUIET = {
     "KINETO_LOG_LEVEL": "6",  # the profiler's own words

@@ -25,7 +25,7 @@ class GridDelta(LossyDelta):
     The error is that of rounding the parameters themselves, at most s / 2 however small an update is, and does not
     depend on which way they move. A quantiser whose step goes with the change, with a dead zone or too few levels,
     holds back in just that direction: in one run of `gpt2-mini` replicas 0.4 updates away cost 6 % of perplexity, where
-    rounding errors of up to 16 updates cost nothing (docs/LOG.md).
+    rounding errors of up to 16 updates cost nothing (docs/log/learnt-about-methods.md).
 
     Most updates are smaller than s, so k is mostly 0, and fewer bits are sent as the learning rate falls (rANS): with
     updates of a share q of the parameters' rms, 2.2 bits at step = q, 1.4 at 2 q, 0.9 at 4 q, 0.5 at 10 q. Replicas
