@@ -13,7 +13,7 @@ PATH = re.compile(rf"(?<![\w./-])(?:{PACKAGES}|docs|scripts|results/reference)/[
 MODULE = re.compile(rf"(?<![\w./-])(?:{PACKAGES})(?:\.[A-Za-z_]\w*)+")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "log").glob("[!0-9]*.md")),  # entries have the names of their day
 ]
