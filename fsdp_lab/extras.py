@@ -25,10 +25,13 @@ def advice(error: BaseException | None) -> str | None:
 
 
 def explain_missing_packages() -> None:
-    """From now on this process ends with `advice` and exit code 2, not with a traceback, where a package is missing.
+    """A command ends with `advice` and exit code 2, not with a traceback, where a package is missing.
 
-    A command's imports run before any code of its own could catch their errors, so this is a hook of the process.
+    Its imports run before any code of its own could catch their errors, so this is a hook of the process, which each
+    package with commands asks for as it is imported. Other processes than ``python -m PACKAGE...`` are left alone.
     """
+    if sys.argv[:1] != ["-m"]:  # what Python has there while it imports a command's package, and then no more
+        return
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -20,7 +20,7 @@ ALLOWED = {
     "examples": {"examples", "comm_compress"},
 }
 # how every command begins and ends, and how arms are written: analysis may have these, and they need nothing themselves
-SHARED = ("fsdp_lab.settings.user_errors", "fsdp_lab.settings.flags", "comm_compress.labels")
+SHARED = ("fsdp_lab.extras", "fsdp_lab.settings.user_errors", "fsdp_lab.settings.flags", "comm_compress.labels")
 # The floors of each package, lowest first: a file imports files of its own room and of lower floors. Rooms of one floor
 # know nothing of each other. `__main__.py` is a command: it may import all of its package.
 FLOORS = {

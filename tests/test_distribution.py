@@ -50,13 +50,13 @@ assert 0 < error.norm() / exact.norm() < 0.02, error
 """
 
 
-def run(*command: str | Path, code: int = 0, **environment: str) -> str:
+def run(*command: str | Path, code: int = 0, folder: str | Path = "/") -> str:
     """What a command printed; it must end with ``code``. Python takes nothing from the checkout or the user's home."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         list(map(str, command)),
-        env=inherited | {"PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1"} | environment,
-        cwd="/",
+        env=inherited | {"PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1"},
+        cwd=folder,
         capture_output=True,
         text=True,
     )
@@ -161,6 +161,13 @@ def test_the_library_alone_brings_no_trainer_and_takes_no_general_name(library: 
 def test_a_command_without_its_packages_says_what_to_install(library: Environment, command: str) -> None:
     said = library.run("-m", f"fsdp_lab.{command}", "--help", code=2)
     assert re.fullmatch(r"\w+ is not installed: pip install 'fsdp-comm-compress\[lab\]'\n", said), said
+
+
+@pytest.mark.parametrize(("command", "extra"), [("analysis.report", "analysis"), ("experiments.sweep", "lab")])
+def test_so_does_a_command_of_a_checkout(library: Environment, command: str, extra: str) -> None:
+    said = run(library.python, "-m", command, "--help", code=2, folder=ROOT)
+    assert said.endswith(f" is not installed: pip install 'fsdp-comm-compress[{extra}]'\n")
+    assert "Traceback" not in said
 
 
 def test_a_command_that_needs_no_extra_runs_without(library: Environment) -> None:
