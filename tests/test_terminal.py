@@ -19,7 +19,7 @@ from fsdp_lab.data import build, download_wikipedia
 from fsdp_lab.data.sources import corpora, wiki_articles
 from fsdp_lab.data.sources.packages import Package
 from fsdp_lab.eagle import evaluate
-from fsdp_lab.eagle.data import tokens as conversations
+from fsdp_lab.eagle.data import __main__ as conversations
 from tests.distributed import preload, torchrun_environment
 from tests.experiments.sweeps.kitchen import quick, write_recipe
 from tests.fsdp_lab.eagle.test_train import _main as train_draft
