@@ -84,7 +84,7 @@ class Saving:
         self._run, self._model, self._optimizer, self._schedule = run, model, optimizer, schedule
         self._data, self._comm, self._also, self._config = data, comm, also, run.config.run
         self._checkpoints = Checkpoints(
-            run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), self._tell
+            run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), run.say
         )
         self._before = {"saves": 0, "failed_saves": 0, "save_exposed_s": 0.0}
         run.ending.saving_row = self._row
@@ -136,10 +136,7 @@ class Saving:
             self._checkpoints.wait()
         if self._checkpoints.newest == step:
             took = time.perf_counter() - start
-            self._tell(f"step {step} is saved (in {took:.1f} s); --run_name {self._run.name} goes on from there")
-
-    def _tell(self, text: str) -> None:
-        self._run.tell(text)
+            self._run.say(f"step {step} is saved (in {took:.1f} s); --run_name {self._run.name} goes on from there")
 
     def _row(self) -> dict[str, Any]:
         done = self._checkpoints
@@ -202,7 +199,7 @@ class Saving:
         checkpoint = self._chosen()
         if checkpoint is None:
             if self._run.is_resumed:
-                self._tell("no checkpoint was saved before: from the first step")
+                self._run.say("no checkpoint was saved before: from the first step")
                 self._run.curve.rewind(0)
             return 0
         step = checkpoint.manifest.step
@@ -215,7 +212,7 @@ class Saving:
         self._checkpoints.newest = step
         self._before |= mine["saving"]
         self._run.resume(step, mine["run"])
-        self._tell(f"resumed from {checkpoint.path}: {step} steps are done")
+        self._run.say(f"resumed from {checkpoint.path}: {step} steps are done")
         return step
 
     def _load(self, checkpoint: Checkpoint, mine: dict[str, Any], own: list[dict[str, Any]], alike: bool) -> None:
@@ -264,9 +261,9 @@ class Saving:
                 + "\n".join(f"  {line}" for line in changed)
             )
         for line in changed:
-            self._tell(f"resume: changed: {line}")
+            self._run.say(f"resume: changed: {line}")
         if manifest.torch != torch.__version__:
-            self._run.tell(
+            self._run.say(
                 f"resume: saved by torch {manifest.torch}, this is {torch.__version__}: perhaps not bit for bit"
             )
 
@@ -277,7 +274,7 @@ class Saving:
         except ValueError as error:
             if not self._config.resume_changed:
                 raise
-            self._tell(f"{what} start afresh: {error}")
+            self._run.say(f"{what} start afresh: {error}")
 
     def _load_compressors(self, mine: dict[str, Any], own: list[dict[str, Any]], alike: bool) -> None:
         states = mine["compressors"]
@@ -288,7 +285,7 @@ class Saving:
                 every = [state for process in own for state in process["compressors"]]
                 states = cc.reshard(every, ranks.world, keep="mean")[ranks.rank : ranks.rank + ranks.played]
             for line in said:
-                self._tell(f"resume: {line.message}")
+                self._run.say(f"resume: {line.message}")
         device = self._run.ranks.device
         self._comm.load_compressors([{key: _on(device, entry) for key, entry in of_rank.items()} for of_rank in states])
 

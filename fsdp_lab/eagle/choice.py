@@ -75,7 +75,7 @@ class Choice:
         run.show(step, "tau", now.tau)
         self._best = best
         if best is not now:
-            run.tell(f"the draft of step {best.step} stays the best: tau {best.tau:.4g}")
+            run.say(f"the draft of step {best.step} stays the best: tau {best.tau:.4g}")
 
     def _tau(self) -> float:
         """Over all prompts; each rank answers a share of them, or all together where they share the target."""

@@ -16,20 +16,34 @@ _EVENTS_ALONE = ("memory", "positions")  # folders of scalars that no line has r
 
 
 class Progress:
-    """Rank 0's voice; the other ranks have a silent one.
+    """What rank 0 says; the other ranks have a silent one.
 
-    run_safe_training.sh pipes everything through tee, so no rank sees a terminal. When it has one itself it names it
-    in FSDP_LAB_TERMINAL, and its log in FSDP_LAB_LOG: then the bar is drawn there, and the plain lines go to the log
-    alone.
+    Until training begins, and after it has ended, there are only lines on stdout. In between there is a bar where
+    there is a terminal. run_safe_training.sh pipes everything through tee, so no rank sees a terminal. When the script
+    has one itself it names it in FSDP_LAB_TERMINAL, and its log in FSDP_LAB_LOG: then the bar is drawn there, and the
+    plain lines go to the log alone.
     """
 
-    def __init__(self, total_steps: int, speaks: bool, events: Path | None, done: int = 0) -> None:
-        self._total = total_steps
-        self._terminal = _terminal() if speaks else None
-        self._bar = _bar(total_steps, self._terminal, done) if self._terminal is not None else None
-        self._lines = _lines(self._terminal) if speaks else None
+    def __init__(self, speaks: bool) -> None:
+        self._speaks = speaks
+        self._total = 0
+        self._terminal: TextIO | None = None
+        self._bar: tqdm[NoReturn] | None = None
+        self._lines = sys.stdout if speaks else None
         self._on_bar: dict[str, str] = {}
-        self._writer = _summary_writer(events, done) if speaks and events is not None else None
+        self._writer: Any = None
+
+    def begin(self, total_steps: int, events: Path | None, done: int = 0) -> None:
+        """Training begins, or goes on after ``done`` steps; ``events``: the folder for TensorBoard, if it is wanted."""
+        if not self._speaks:
+            return
+        self._total = total_steps
+        self._terminal = _terminal()
+        if self._terminal is not None:
+            self._bar = tqdm(total=total_steps, initial=done, unit="step", dynamic_ncols=True, file=self._terminal)
+            self._lines = _log_beside_a_bar()
+        if events is not None:
+            self._writer = _summary_writer(events, done)
 
     def step(self) -> None:
         """One optimizer step is done."""
@@ -54,7 +68,7 @@ class Progress:
                 self._writer.add_scalar(name, value, step)
 
     def say(self, text: str) -> None:
-        """A line of its own (without breaking a bar)."""
+        """Write a line of its own, above the bar where there is one."""
         if self._bar is not None:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 self._bar.write(text, file=self._terminal)
@@ -70,19 +84,17 @@ class Progress:
             print(line, file=self._lines, flush=True)
 
     def leave_bar(self) -> None:
-        """Whatever is said from now on begins a line of its own."""
+        """Whatever is said from now on begins a line of its own, on stdout."""
         if self._bar is not None:
             self._bar.close()
+            self._bar = None
+            self._lines = sys.stdout
 
     def close(self) -> None:
-        """The last word."""
+        """Training has ended: no more numbers come."""
         self.leave_bar()
         if self._writer is not None:
             self._writer.close()
-
-
-def _bar(total: int, terminal: TextIO, done: int) -> tqdm[NoReturn]:
-    return tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, file=terminal)
 
 
 def _terminal() -> TextIO | None:
@@ -97,10 +109,8 @@ def _not_as_ours(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOCTTY)
 
 
-def _lines(terminal: TextIO | None) -> TextIO | None:
-    """Where plain lines go: not where a bar is drawn."""
-    if terminal is None:
-        return sys.stdout
+def _log_beside_a_bar() -> TextIO | None:
+    """Plain lines do not go where a bar is drawn."""
     return open(os.environ["FSDP_LAB_LOG"], "a") if "FSDP_LAB_LOG" in os.environ else None
 
 

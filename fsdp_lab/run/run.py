@@ -81,9 +81,9 @@ class Run:
         self.done = 0
         """Steps made so far, by this process or before it."""
         self.resumed_at: list[int] = []
-        self.progress = Progress(0, False, None)  # silent until training begins
-        self.tell: Callable[[str], None] = self.say
-        """A line from rank 0, also where a progress bar is."""
+        self.progress = Progress(speaks=ranks.is_first)
+        self.say = self.progress.say
+        """A line from rank 0."""
         self._resumed: dict[str, Any] = {}
         self.window = Window(first=0, steps=0, traces=None, rank=ranks.rank)
         self.profile: Profile | None = None
@@ -151,8 +151,7 @@ class Run:
         self.window = self._window(warmup, total)
         self.wire = WireCheck(self.ranks.link, self.ranks, comm.claim)
         events = self.events if self.config.run.tensorboard else None
-        self.progress = Progress(total, self.ranks.is_first, events, self.done)
-        self.tell = self.progress.say
+        self.progress.begin(total, events, self.done)
 
     def steps(self) -> Iterator[int]:
         """The steps that are left, from 1 in a new run, each timed until `after_step`."""
@@ -281,11 +280,6 @@ class Run:
         if self.config.run.profile:
             places["profile"] = self.traces
         return places
-
-    def say(self, text: str) -> None:
-        """A line from rank 0."""
-        if self.ranks.is_first:
-            print(text, flush=True)
 
     # ---- checkpoints ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fsdp_lab.run.progress import Progress
 
 
+def begun(total_steps: int, events: Path | None, done: int = 0) -> Progress:
+    progress = Progress(speaks=True)
+    progress.begin(total_steps, events, done)
+    return progress
+
+
 def steps_seen(folder: Path, name: str) -> list[int]:
     events = EventAccumulator(str(folder))
     events.Reload()
@@ -21,13 +27,13 @@ def steps_seen(folder: Path, name: str) -> list[int]:
 def test_a_resumed_run_goes_on_with_its_events_also_with_those_of_the_old_place(tmp_path: Path) -> None:
     """Before they had a folder of their own they lay beside it, and what came after the checkpoint is forgotten."""
     events = tmp_path / "logs" / "run" / "tensorboard"
-    first = Progress(6, True, events)
+    first = begun(6, events)
     for step in (1, 2, 3, 4):
         first.record(step, {"train/loss": 1.0})
     first.close()
     for path in events.iterdir():
         path.rename(events.parent / path.name)
-    second = Progress(6, True, events, done=3)
+    second = begun(6, events, done=3)
     for step in (4, 5, 6):
         second.record(step, {"train/loss": 1.0})
     second.close()
@@ -38,7 +44,7 @@ def test_a_resumed_run_goes_on_with_its_events_also_with_those_of_the_old_place(
 def test_two_losses_have_two_names_and_the_bar_keeps_to_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(40, True, None)
+    progress = begun(40, None)
     progress.report(20, {"train/loss": 9.5, "comm/sent_bytes_per_step": 14363248.0, "speed/tokens_per_s": 6500.0})
     progress.report(20, {"val/loss": 9.25, "val/ppl": 10404.6})
     lines = capsys.readouterr().out.splitlines()
@@ -47,7 +53,7 @@ def test_two_losses_have_two_names_and_the_bar_keeps_to_a_line(
 
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
-    progress = Progress(40, True, None)
+    progress = begun(40, None)
     progress.report(20, {"train/loss": 9.5, "comm/sent_bytes_per_step": 14363248.0, "speed/tokens_per_s": 6500.0})
     progress.report(20, {"val/loss": 9.25, "val/ppl": 10404.6})
     progress.close()
