@@ -17,6 +17,7 @@ from fsdp_lab.data.corpus import Corpus, open_corpus
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.ranks import faults
 from fsdp_lab.run.entry import run_as_program
+from fsdp_lab.run.loop import Loop
 from fsdp_lab.run.run import Run
 from fsdp_lab.run.summary import summary
 from fsdp_lab.settings.config import TrainConfig
@@ -32,7 +33,6 @@ def train(config: TrainConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     config = resolve(config, has_gpu=torch.cuda.is_available())
     on_cpu = None if torch.cuda.is_available() else config.model.mixed_precision
-    # ranks agree, folders, signals, the results row
     with Run.start(config) as run, fast_products(on_cpu) as products:
         data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
@@ -41,26 +41,27 @@ def train(config: TrainConfig) -> dict[str, Any]:
         total_steps = data.total_steps(config.optim)
         optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
-        with Saving(run, model, optimizer, schedule, data, comm, scaler) as saving:  # one when told to stop, too
-            done = saving.restore_latest()
-            run.begin(total_steps, comm, config.tokens_per_step(run.ranks.world))
-            evaluate_when_due(done, model, data, comm, run)  # what it was stopped before
-            for step in run.steps():  # timing, profiler and progress live in here
+        saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
+        restored = saving.restore_latest()
+        loop = Loop(run, comm, total_steps, config.tokens_per_step(run.ranks.world), restored)
+        with saving.on_stop(loop):  # told to stop, it leaves one more checkpoint
+            evaluate_when_due(loop.done, model, data, comm, loop)  # what it was stopped before
+            for step in loop.steps():  # timed, profiled and logged in there
                 loss = forward_backward(model, data, config, scaler, comm, run)
                 with run.phase("optimizer"):
                     outcome = take_step(
                         model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm, scaler
                     )
-                run.after_step(step, loss, outcome)
-                saving.after_step(step)
-                evaluate_when_due(step, model, data, comm, run)
-            evaluation = validate(model, data, comm, run)
+                loop.after_step(step, loss, outcome)
+                saving.after_step(loop)
+                evaluate_when_due(step, model, data, comm, loop)
+            evaluation = validate(model, data, comm, loop)
             run.note(**saving.row(), **data.trained(run.ranks, total_steps * config.optim.gradient_accumulation_steps))
-        row = run.finish(evaluation)
+        row = loop.finish(evaluation)
         if config.run.save_model:
             save_model(model, data, run)
         saving.finished()
-        run.say(summary(row, run.written(), run.profile))
+        run.say(summary(row, run.paths.written(config.run), loop.profile))
         return row
 
 
@@ -86,15 +87,16 @@ def forward_backward(
     return total
 
 
-def evaluate_when_due(step: int, model: Model, data: Corpus, comm: Communication, run: Run) -> None:
+def evaluate_when_due(step: int, model: Model, data: Corpus, comm: Communication, loop: Loop) -> None:
     """An evaluation in the middle of training, if this is the time for one."""
-    if run.evaluation_due(step):
-        run.show_evaluation(step, validate(model, data, comm, run))
+    if loop.evaluations.is_due(step):
+        loop.evaluations.show(step, validate(model, data, comm, loop))
 
 
-def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evaluation:
+def validate(model: Model, data: Corpus, comm: Communication, loop: Loop) -> Evaluation:
     """Loss on the validation split with exact weights, whatever carries parameters in training."""
-    with comm.exact(), run.evaluating():
+    with comm.exact(), loop.evaluations.under_way():
+        run = loop.run
         evaluation = evaluate(model.module, data.validation_batches(), run.ranks, run.after_validation_batch)
         model.reshard()  # the next training step sends what every other one sends
     return evaluation
@@ -103,9 +105,9 @@ def validate(model: Model, data: Corpus, comm: Communication, run: Run) -> Evalu
 def save_model(model: Model, data: Corpus, run: Run) -> None:
     """``final_model/``: weights, configuration and tokenizer, as Hugging Face's `from_pretrained` reads them."""
     with run.saving_model():
-        save_pretrained(model, run.model_folder, run.ranks)
+        save_pretrained(model, run.paths.model, run.ranks)
         if run.ranks.is_first:
-            data.tokenizer.save_pretrained(run.model_folder)
+            data.tokenizer.save_pretrained(run.paths.model)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
 from fsdp_lab.checkpoint.folder import CheckpointError
+from fsdp_lab.checkpoint.protocols import Restored, SavedRun, Stateful, Training
 from fsdp_lab.checkpoint.saving import NOT_BEGUN, Saving, may_resume, newest_step
 
 __all__ = [
@@ -10,7 +11,11 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Content",
+    "Restored",
+    "SavedRun",
     "Saving",
+    "Stateful",
+    "Training",
     "may_resume",
     "newest_step",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +24,12 @@ import comm_compress as cc
 from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
 from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
+from fsdp_lab.checkpoint.protocols import Restored, SavedRun, Stateful, Training
 from fsdp_lab.checkpoint.rng import rng_state, set_rng_state
 from fsdp_lab.models import Sharded
 from fsdp_lab.ranks.preempt import Preempted
 from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.training.communication import Communication
-
-if TYPE_CHECKING:
-    Run = Any
 
 FOLDER = "checkpoints"
 NOT_BEGUN = "not_begun"
@@ -52,20 +51,8 @@ def newest_step(run_folder: Path) -> int | None:
     return found[0][0] if found else None
 
 
-class Stateful(Protocol):
-    """Something that goes on from where another process left it. States are JSON-able."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. ValueError when that cannot be."""
-        ...
-
-
 class Saving:
-    """The checkpoints of one run; as a context, one more when the run is told to stop.
+    """The checkpoints of one run: when they are saved, what is in them, and how another process goes on from one.
 
     A checkpoint is the state after a step's update and log line, before its evaluation: that is made again.
     ``data`` and ``also`` (what else there is to go on from) are states of each process.
@@ -73,7 +60,7 @@ class Saving:
 
     def __init__(
         self,
-        run: Run,
+        run: SavedRun,
         model: Sharded[Any],
         optimizer: AdamW,
         schedule: LambdaLR,
@@ -87,22 +74,36 @@ class Saving:
             run.folder / FOLDER, run.ranks, self._config.keep_checkpoints, _settings(run.config), run.say
         )
         self._before = {"saves": 0, "failed_saves": 0, "save_exposed_s": 0.0}
-        run.ending.saving_row = self._row
+        self._resumed_at: list[int] = []  # the steps after which a process went on
+        run.ask_at_the_end(self._row)
         if self._config.save_steps or self._config.save_on_stop:
             self._checkpoints.connect()
         if self._config.save_steps and run.ranks.is_first:
             (run.folder / FOLDER).mkdir(exist_ok=True)  # a run killed before its first checkpoint may begin again
 
-    def after_step(self, step: int) -> None:
+    def after_step(self, training: Training) -> None:
         """Save when it is time, and report what was saved meanwhile. A step that was void is no time to save."""
         self._checkpoints.poll()
         every = self._config.save_steps
-        if every and step % every == 0 and not self._run.is_void:
-            self._save(step)
+        if every and training.done % every == 0 and not training.is_void:
+            self._save(training)
+
+    @contextmanager
+    def on_stop(self, training: Training) -> Iterator[None]:
+        """When the run is told to stop inside, one more checkpoint is saved; on another error, one under way ends."""
+        try:
+            yield
+        except BaseException as error:
+            self._run.passed("save")
+            if isinstance(error, Preempted) and error.is_agreed:
+                self._last_save(training)
+            else:
+                self._checkpoints.wait(_LEAVING_S)
+            raise
 
     def row(self) -> dict[str, Any]:
         """The fields of a results row, of the whole training; waits for a save under way."""
-        self._run.watchdog.passed("save")
+        self._run.passed("save")
         self._checkpoints.wait()
         return self._row()
 
@@ -112,37 +113,24 @@ class Saving:
         if self._run.ranks.is_first and folder.is_dir():
             on_disk.write(folder / on_disk.FINISHED, b"")
 
-    def __enter__(self) -> Saving:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._run.watchdog.passed("save")
-        if isinstance(error, Preempted) and self._run.stop.is_agreed:
-            self._last_save()
-        elif error is not None:
-            self._checkpoints.wait(_LEAVING_S)
-        if error is not None:
-            self._run.note(**self._row())
-
-    def _last_save(self) -> None:
+    def _last_save(self, training: Training) -> None:
         """All ranks stand at the end of the same step and are about to leave; schedulers give them about 30 s."""
-        start, step = time.perf_counter(), self._run.done
+        start, step = time.perf_counter(), training.done
         self._checkpoints.wait()
         if self._config.save_on_stop and step > 0 and self._checkpoints.newest != step:
-            self._save(step)
+            self._save(training)
             self._checkpoints.wait()
         if self._checkpoints.newest == step:
             took = time.perf_counter() - start
-            self._run.say(f"step {step} is saved (in {took:.1f} s); --run_name {self._run.name} goes on from there")
+            self._run.say(
+                f"step {step} is saved (in {took:.1f} s); --run_name {self._run.folder.name} goes on from there"
+            )
 
     def _row(self) -> dict[str, Any]:
         done = self._checkpoints
-        if not (self._config.save_steps or done.saved or done.failed or self._run.resumed_at):
+        if not (self._config.save_steps or done.saved or done.failed or self._resumed_at):
             return {}
-        return {**self._so_far(), "saved_step": done.newest, "resumed_at_steps": self._run.resumed_at}
+        return {**self._so_far(), "saved_step": done.newest, "resumed_at_steps": self._resumed_at}
 
     def _so_far(self) -> dict[str, Any]:
         """Counts and seconds of this process and of those before it."""
@@ -152,13 +140,13 @@ class Saving:
 
     # ---- what is in it --------------------------------------------------------------------------------------
 
-    def _save(self, step: int) -> None:
-        if step == self._run.total_steps and self._comm.must_be_watched:
+    def _save(self, training: Training) -> None:
+        if training.done == training.total_steps and self._comm.must_be_watched:
             return  # a run that only ends has no step left to see stock collectives in
-        self._run.watchdog.passed("save")
+        self._run.passed("save")
         self._checkpoints.wait()  # before the counts are taken
-        with self._run.wire.paused():
-            self._checkpoints.save(step, Content(self._tensors(), self._own(step)))
+        with training.paused():
+            self._checkpoints.save(training.done, Content(self._tensors(), self._own(training)))
             if self._run.ranks.link is not None:  # nothing of a save may go over a link that counts
                 self._checkpoints.wait()
 
@@ -175,7 +163,7 @@ class Saving:
         state = get_optimizer_state_dict(self._model.updated, self._optimizer, options=options)
         return {f"optimizer.{name}": value for name, value in state.items() if isinstance(value, Tensor)}
 
-    def _own(self, step: int) -> dict[str, Any]:
+    def _own(self, training: Training) -> dict[str, Any]:
         counts = self._comm.state_dict()
         return {
             "compressors": counts.pop("compressors"),
@@ -185,23 +173,23 @@ class Saving:
             "has_optimizer": bool(self._optimizer.state),
             "schedule": self._schedule.last_epoch,
             "rng": rng_state(self._run.ranks.device),
-            "run": self._run.state_dict(step),
+            "run": training.state_dict() | {"resumed_at": self._resumed_at},
             "saving": self._so_far() | {"saves": self._so_far()["saves"] + 1},  # who loads this one has it
         }
 
     # ---- going on -------------------------------------------------------------------------------------------
 
-    def restore_latest(self) -> int:
-        """Go on from the newest sound checkpoint, if the run is to be resumed; how many steps are done (0: none).
+    def restore_latest(self) -> Restored | None:
+        """Load the newest sound checkpoint, if the run is to be resumed; None: it begins with the first step.
 
         CheckpointError or ConfigError says what keeps it from going on; then nothing has changed on the disk.
         """
+        self._run.passed("save")
         checkpoint = self._chosen()
         if checkpoint is None:
             if self._run.is_resumed:
                 self._run.say("no checkpoint was saved before: from the first step")
-                self._run.curve.rewind(0)
-            return 0
+            return None
         step = checkpoint.manifest.step
         self._check_settings(checkpoint.manifest)
         own = self._checkpoints.load_own(checkpoint)
@@ -211,9 +199,9 @@ class Saving:
         self._checkpoints.forget_after(step)
         self._checkpoints.newest = step
         self._before |= mine["saving"]
-        self._run.resume(step, mine["run"])
+        self._resumed_at = [*mine["run"]["resumed_at"], step]
         self._run.say(f"resumed from {checkpoint.path}: {step} steps are done")
-        return step
+        return Restored(step, mine["run"])
 
     def _load(self, checkpoint: Checkpoint, mine: dict[str, Any], own: list[dict[str, Any]], alike: bool) -> None:
         tensors = {f"model.{name}": value for name, value in get_model_state_dict(self._model.updated).items()}

@@ -21,6 +21,7 @@ from fsdp_lab.eagle.draft.network import Draft
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
 from fsdp_lab.eagle.evaluate import first_prompts
 from fsdp_lab.eagle.training.model import DraftModel
+from fsdp_lab.run.loop import Loop
 from fsdp_lab.run.run import Run
 from fsdp_lab.training.communication import Communication
 
@@ -40,19 +41,18 @@ class Choice:
 
     def __init__(self, config: EagleConfig, model: DraftModel, data: Chats, run: Run) -> None:
         self._config, self._model, self._data, self._run = config, model, data, run
-        run.model_folder = run.folder / "draft"
         self._prompts = self._read_prompts()
         self._best = run.ranks.broadcast(self._found())
 
-    def when_due(self, step: int, comm: Communication) -> None:
+    def when_due(self, step: int, comm: Communication, loop: Loop) -> None:
         """Measure, if this is the time for it."""
-        if self._prompts and self._run.evaluation_due(step):
-            self._measure(step, comm)
+        if self._prompts and loop.evaluations.is_due(step):
+            self._measure(step, comm, loop)
 
-    def at_the_end(self, step: int, comm: Communication) -> None:
+    def at_the_end(self, step: int, comm: Communication, loop: Loop) -> None:
         """Measure what the training has come to."""
         if self._prompts:
-            self._measure(step, comm)
+            self._measure(step, comm, loop)
 
     def save_last(self) -> None:
         """Save the draft as it is now, where nothing is measured; collective."""
@@ -64,15 +64,15 @@ class Choice:
         tau, step = self._best or (None, None)
         return {"tau": tau, "tau_step": step, "tau_prompts": len(self._prompts) or None}
 
-    def _measure(self, step: int, comm: Communication) -> None:
+    def _measure(self, step: int, comm: Communication, loop: Loop) -> None:
         run = self._run
-        with comm.exact(), run.evaluating():
+        with comm.exact(), loop.evaluations.under_way():
             now = Measured(self._tau(), step)
             self._model.reshard()  # the next training step sends what every other one sends
             best = now if self._best is None or now.tau > self._best.tau else self._best
             if best is now:
                 self._save({"run_name": run.name, "tau": repr(now.tau), "step": str(step)})
-        run.show(step, "tau", now.tau)
+        loop.evaluations.show_number(step, "tau", now.tau)
         self._best = best
         if best is not now:
             run.say(f"the draft of step {best.step} stays the best: tau {best.tau:.4g}")
@@ -109,7 +109,7 @@ class Choice:
         if not self._run.is_resumed:
             return None
         try:
-            with safe_open(self._run.model_folder / WEIGHTS, "pt") as file:
+            with safe_open(self._run.paths.model / WEIGHTS, "pt") as file:
                 said = file.metadata() or {}
             return Measured(float(said["tau"]), int(said["step"])) if said.get("run_name") == self._run.name else None
         except (OSError, SafetensorError, KeyError, ValueError):
@@ -125,7 +125,7 @@ class Choice:
             if self._run.ranks.is_first:
                 whole = Draft(draft.shape, Vocabulary(weights["d2t"], weights["t2d"]))
                 whole.load_state_dict(weights)
-                save_draft(whole, self._run.model_folder, verifier_of(str(self._config.eagle.target_dir)), notes=notes)
+                save_draft(whole, self._run.paths.model, verifier_of(str(self._config.eagle.target_dir)), notes=notes)
         self._run.ranks.broadcast(None)  # no rank goes on before it is there
 
 

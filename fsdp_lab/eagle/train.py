@@ -24,6 +24,7 @@ from fsdp_lab.eagle.training.model import DraftModel, build_draft, load_target
 from fsdp_lab.eagle.training.tally import Tally
 from fsdp_lab.ranks import faults
 from fsdp_lab.run.entry import run_training
+from fsdp_lab.run.loop import Loop
 from fsdp_lab.run.run import Run
 from fsdp_lab.run.summary import summary
 from fsdp_lab.training.bf16_products import fast_products
@@ -35,8 +36,7 @@ def train(config: EagleConfig) -> dict[str, Any]:
     """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
     check(config)
     on_cpu = None if torch.cuda.is_available() else config.eagle.dtype
-    # ranks agree, folders, signals, the results row
-    with Run.start(config) as run, fast_products(on_cpu) as products:
+    with Run.start(config, model="draft") as run, fast_products(on_cpu) as products:
         target = load_target(config)
         data = open_chats(config, target, run)
         features = open_features(config, target, run)
@@ -47,24 +47,24 @@ def train(config: EagleConfig) -> dict[str, Any]:
         optimizer, schedule = build_optimizer(model.updated, warmed_up(config.optim, total_steps), total_steps)
         tally = Tally(run.ranks, config.run.log_interval)
         choice = Choice(config, model, data, run)
-        with Saving(run, model, optimizer, schedule, data, comm, tally) as saving:
-            done = saving.restore_latest()
-            run.begin(total_steps, comm, data.tokens_in_step)
-            choice.when_due(done, comm)  # what it was stopped before
-            for step in run.steps():  # timing, profiler and progress live in here
+        saving = Saving(run, model, optimizer, schedule, data, comm, tally)
+        loop = Loop(run, comm, total_steps, data.tokens_in_step, saving.restore_latest())
+        with saving.on_stop(loop):  # told to stop, it leaves one more checkpoint
+            choice.when_due(loop.done, comm, loop)  # what it was stopped before
+            for step in loop.steps():  # timed, profiled and logged in there
                 loss = forward_backward(model, data, features, tally, run)
                 with run.phase("optimizer"):
                     outcome = take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
-                run.after_step(step, loss, outcome, tally.scalars)
-                saving.after_step(step)
-                choice.when_due(step, comm)
-            choice.at_the_end(total_steps, comm)
+                loop.after_step(step, loss, outcome, tally.scalars)
+                saving.after_step(loop)
+                choice.when_due(step, comm, loop)
+            choice.at_the_end(total_steps, comm, loop)
             run.note(**saving.row(), **data.trained(total_steps), **tally.row(), **choice.row())
             run.note(**(features.row() if features else {}))
-        row = run.finish()
+        row = loop.finish()
         choice.save_last()
         saving.finished()
-        run.say(summary(row, run.written(), run.profile))
+        run.say(summary(row, run.paths.written(config.run), loop.profile))
         return row
 
 

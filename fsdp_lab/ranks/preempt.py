@@ -25,7 +25,14 @@ threads, a closed terminal SIGHUP as often as there are shells in it. No user is
 
 
 class Preempted(BaseException):
-    """The run was told to stop, by one of `stop_signals`."""
+    """The run was told to stop, by one of `stop_signals`.
+
+    ``is_agreed``: all ranks know, and stand at the same place.
+    """
+
+    def __init__(self, text: str, is_agreed: bool = False) -> None:
+        super().__init__(text)
+        self.is_agreed = is_agreed
 
 
 class RankLostError(RuntimeError):
@@ -53,8 +60,6 @@ class Stop:
         self._ranks = ranks
         self._received: str | None = None
         self._received_at = 0.0
-        self.is_agreed = False
-        """Do all ranks know, and stand at the same place?"""
         self._heeded = threading.Event()
         self._unheeded, self._grace_s = unheeded, grace_s
         host = os.uname().nodename
@@ -79,9 +84,8 @@ class Stop:
         if self._ranks.world > 1:
             flag = self._ranks.sum(flag)
         if flag.item():
-            self.is_agreed = True
             self.heeded()
-            raise Preempted(_who_was_told(self._ranks.gather(self._received)))
+            raise Preempted(_who_was_told(self._ranks.gather(self._received)), is_agreed=True)
 
     def dead_ranks(self) -> list[int]:
         """Ranks on this machine whose process has ended."""

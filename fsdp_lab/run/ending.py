@@ -7,8 +7,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from fsdp_lab import results
@@ -29,21 +27,16 @@ _GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
 
 class Ending:
-    """Of one run on one rank; `stop` and `watchdog` end it, in threads of their own, where its main thread cannot.
+    """How one run ends on one rank: by its main thread, or, where that hangs, by those of `stop` and `watchdog`."""
 
-    ``folder``: the run's, whose checkpoints say what a user can do next.
-    """
-
-    def __init__(self, record: Record, training: AnyTraining, ranks: Ranks, folder: Path) -> None:
+    def __init__(self, record: Record, training: AnyTraining, ranks: Ranks) -> None:
         config = training.run
-        self._record, self._config, self._ranks, self._folder = record, config, ranks, folder
-        self._program = training.program
+        self._record, self._config, self._ranks = record, config, ranks
+        self._folder, self._program = record.paths.folder, training.program
         self._board = Noticeboard(is_used=ranks.world > ranks.played)
         self._is_recorded = threading.Lock()
         self.stop = Stop(ranks, self._unheeded, config.stop_grace_s)
         self.watchdog = Watchdog(ranks, self._board, self.stop.local_pids, self._hung, config.hang_timeout_s)
-        self.saving_row: Callable[[], dict[str, Any]] = dict
-        """What a row says of checkpoints, for a run that ends without its main thread."""
         self.unwritten: OSError | None = None
         """Why the row could not be written."""
 
@@ -56,7 +49,7 @@ class Ending:
         self.stop.heeded()
         text = " ".join(str(error).split()).partition(_GLOO_ADVICE)[0]
         if isinstance(error, Preempted):
-            return self._told_to_stop(f"stopped by {text}")
+            return self._told_to_stop(f"stopped by {text}", error.is_agreed)
         time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
         lost = self._dead() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
         if not lost and "timed out" in text.lower() and self._ranks.world > 1:
@@ -64,14 +57,14 @@ class Ending:
         self._append("failed", f"{lost}{type(error).__name__}: {text}")
         return lost + self._what_to_do() if lost else None
 
-    def _told_to_stop(self, how: str) -> str | None:
+    def _told_to_stop(self, how: str, is_agreed: bool) -> str | None:
         """A launcher that ends the others of a dead rank tells them to stop as a scheduler does."""
-        if not self.stop.is_agreed and (died := self._died_unsaid()):
+        if not is_agreed and (died := self._died_unsaid()):
             self._append("failed", died + how)
             return died + self._what_to_do()
         self._append("preempted", how)
         self._board.put(_LEFT.format(self._ranks.rank), "yes")
-        if self.stop.is_agreed and not self._ranks.is_first:
+        if is_agreed and not self._ranks.is_first:
             self._see_it_recorded(how)
         return None
 
@@ -108,7 +101,6 @@ class Ending:
     def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:
         if not self._ranks.is_first:
             time.sleep(_FIRST_SPEAKS_S)  # all give up at the same time: rank 0 must not take those that left for dead
-        self._record.note(**self.saving_row())
         self._append(status, error)
         os._exit(FAILED if status == "failed" else PREEMPTED)
 
@@ -137,7 +129,7 @@ class Ending:
         return row
 
     def _write(self, row: dict[str, Any]) -> None:
-        path = self._record.results_path
+        path = self._record.paths.results
         try:
             self.watchdog.passed("row")
             faults.at("row")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from fsdp_lab import results
@@ -11,26 +11,34 @@ from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.run.curve import seen_from
 from fsdp_lab.run.environment import environment
 from fsdp_lab.run.goals import Goals
+from fsdp_lab.run.paths import Paths
 from fsdp_lab.settings.config import AnyTraining
 
 
 class Record:
-    """One run's fields so far."""
+    """The fields of one run's row that are known so far."""
 
-    def __init__(self, config: AnyTraining, ranks: Ranks, name: str, curve_path: Path, goals: Goals) -> None:
-        self.results_path = Path(config.run.results_path)
-        self.name = name
+    def __init__(self, config: AnyTraining, ranks: Ranks, name: str, paths: Paths) -> None:
+        self.name, self.paths = name, paths
+        self.goals = Goals(config.run.target_ppl, config.run.ppl_at_s)
         self.noted: dict[str, Any] = environment()  # of the code that runs, not of what is edited meanwhile
-        self._config, self._ranks, self._curve_path, self._goals = config, ranks, curve_path, goals
+        self._config, self._ranks = config, ranks
+        self._asked_at_the_end: Callable[[], dict[str, Any]] = dict
         if ranks.link is not None:
             self.note(**ranks.link.row())
 
     def note(self, **fields: Any) -> None:
-        """Fields that are known already; a failed run's row has them too."""
+        """Add fields that are known already; a failed run's row has them too."""
         self.noted |= fields
+
+    def ask_at_the_end(self, fields: Callable[[], dict[str, Any]]) -> None:
+        """Have ``fields`` asked for the row of a run that does not end well, perhaps in a thread of its own."""
+        self._asked_at_the_end = fields
 
     def row(self, status: str, error: str | None = None) -> dict[str, Any]:
         """The whole row of a run that ends now."""
+        if status != "ok":
+            self.note(**self._asked_at_the_end())
         row = {
             "schema_version": results.SCHEMA_VERSION,
             "status": status,
@@ -41,8 +49,8 @@ class Record:
             "backend": self._ranks.backend,
             **self._config.row(),
             "wall_time_s": seconds_since_process_start(),
-            "loss_curve": seen_from(self.results_path, self._curve_path),
-            **self._goals.row(),
+            "loss_curve": seen_from(self.paths.results, self.paths.curve),
+            **self.goals.row(),
             **self.noted,
         }
         if self._ranks.are_virtual:

@@ -54,21 +54,24 @@ def train_all(trainings: list[Training], timeout: float = 600, tiny: bool = Fals
 
 
 def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, pipe: Connection) -> None:
+    from torch import Tensor
+
     from fsdp_lab import train as language
     from fsdp_lab.eagle import train as eagle
     from fsdp_lab.eagle.draft.config import EagleConfig
     from fsdp_lab.ranks.faults import VARIABLE
     from fsdp_lab.ranks.preempt import Preempted
-    from fsdp_lab.run.run import Run
+    from fsdp_lab.run.loop import Loop
     from fsdp_lab.settings import presets
     from fsdp_lab.settings.cli import parse, parse_as
+    from fsdp_lab.training.optim import StepOutcome
 
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     if tiny:
         shape = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 64}
         presets.PRESETS["gpt2-nano"] = replace(presets.PRESETS["gpt2-nano"], shape=shape)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-    plain = Run._count_nonfinite
+    plain = Loop._count
     ended: list[str | None] = []
     for port, training in zip(ports, trainings, strict=True):
         if rank >= training.ranks:
@@ -77,12 +80,14 @@ def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, p
         os.environ |= {name: str(value) for name, value in where.items()}
         os.environ |= {"MASTER_PORT": str(port), VARIABLE: training.fault}
 
-        def step_is_over(run: Run, outcome: Any, event: Any = training.event) -> None:
-            plain(run, outcome)
+        def step_is_over(
+            self: Loop, step: int, loss: Tensor, outcome: StepOutcome, event: Any = training.event
+        ) -> None:
+            plain(self, step, loss, outcome)
             if event is not None:
-                event(run, run.done + 1)
+                event(self.run, step)
 
-        Run._count_nonfinite = step_is_over  # type: ignore[method-assign]
+        Loop._count = step_is_over  # type: ignore[method-assign]
         try:
             if training.draft:
                 eagle.train(parse_as(EagleConfig, training.flags))

@@ -149,7 +149,8 @@ def test_a_resumed_run_knows_the_best_draft_so_far(tmp_path: Path) -> None:
 
     def known(name: str, is_resumed: bool) -> Any:
         ranks = SimpleNamespace(broadcast=lambda value: value)
-        run = SimpleNamespace(name=name, folder=tmp_path, is_resumed=is_resumed, ranks=ranks)
+        paths = SimpleNamespace(model=tmp_path / "draft")
+        run = SimpleNamespace(name=name, paths=paths, is_resumed=is_resumed, ranks=ranks)
         model: Any = SimpleNamespace()
         return Choice(EagleConfig.of(output_dir=str(tmp_path)), model, model, cast(Run, run)).row()["tau"]
 
