@@ -65,7 +65,7 @@ class ChatConfig(Config):
 
 @dataclass(frozen=True)
 class Continuing:
-    """A prompt is the beginning of a document; its continuation is printed after it."""
+    """Takes a prompt for the beginning of a document, and prints it with its continuation."""
 
     tokenizer: TextTokenizer
 
@@ -79,13 +79,13 @@ class Continuing:
         return self.tokenizer.encode(prompt).tolist() or [self.end]
 
     def text(self, prompt: list[int], answer: list[int]) -> str:
-        """What is printed."""
+        """The prompt and its continuation, without the tokens between documents."""
         return self.tokenizer.decode([i for i in prompt + answer if i != self.end])
 
 
 @dataclass(frozen=True)
 class Answering:
-    """A prompt is what the user says in a conversation; the answer is printed alone."""
+    """Takes a prompt for what the user says in a conversation, and prints the answer alone."""
 
     tokenizer: Any
 
@@ -102,11 +102,11 @@ class Answering:
         except Exception as error:  # a template is a stranger's program
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ValueError(f"model_dir: the chat template refuses the prompt: {what}") from None
-        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def text(self, prompt: list[int], answer: list[int]) -> str:
-        """What is printed."""
+        """The answer, without special tokens."""
         return str(self.tokenizer.decode(answer, skip_special_tokens=True))
 
 
@@ -121,24 +121,24 @@ def read_by(settings: ChatSettings, folder: Path) -> Continuing | Answering:
     return Continuing(load_tokenizer(folder))
 
 
-class Said(NamedTuple):
-    """New ``tokens``; ``tau``: how many a pass of the model gave, where that was more than one."""
+class Answer(NamedTuple):
+    """The new ``tokens``; ``tau``: how many a pass of the model gave, where that was more than one."""
 
     tokens: list[int]
     tau: float | None = None
 
 
-Speaker = Callable[[list[int], int], Said]
+Speaker = Callable[[list[int], int], Answer]
 """From a prompt's tokens and the token that ends an answer to the answer's."""
 
 
 def plainly(model: PreTrainedModel, settings: ChatSettings) -> Speaker:
-    """One pass a token."""
+    """Draw an answer from the model, one pass for each token."""
     # said in full: what is left out is taken from the model's own generation_config.json
     limits = {"temperature": settings.temperature, "top_k": settings.top_k, "top_p": settings.top_p}
     drawing = limits if settings.temperature else {}
 
-    def say(prompt: list[int], end: int) -> Said:
+    def say(prompt: list[int], end: int) -> Answer:
         ids = torch.tensor([prompt])
         continued = model.generate(
             ids,
@@ -149,13 +149,13 @@ def plainly(model: PreTrainedModel, settings: ChatSettings) -> Speaker:
             eos_token_id=end,
             **drawing,
         )
-        return Said(continued[0, len(prompt) :].tolist())
+        return Answer(continued[0, len(prompt) :].tolist())
 
     return say
 
 
 def with_draft(model: PreTrainedModel, folder: Path, settings: ChatSettings) -> Speaker:
-    """Several tokens a pass; ValueError for a draft of another model."""
+    """Draw an answer with a draft, several tokens a pass. ValueError for a draft of another model."""
     from fsdp_lab.eagle import Sampling, Target, speculate  # only who has a draft needs its parts
     from fsdp_lab.eagle.draft.export import load_draft
 
@@ -163,12 +163,12 @@ def with_draft(model: PreTrainedModel, folder: Path, settings: ChatSettings) -> 
     draft.check_target(model.config)
     target = Target(model, draft.shape.layers)
 
-    def say(prompt: list[int], end: int) -> Said:
+    def say(prompt: list[int], end: int) -> Answer:
         seed = int(torch.randint(2**31, ()))
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, seed=seed)
         limit = min(settings.max_new_tokens, _room(model, prompt))
         got = speculate(target, draft, prompt, limit, settings.num_drafts, sampling, [end])
-        return Said(got.tokens, got.tau)
+        return Answer(got.tokens, got.tau)
 
     return say
 

@@ -1,4 +1,4 @@
-"""torchrun with an exit code one can act on, and without its traceback when a rank has said what is wrong.
+"""torchrun with exit codes that say what happened, and without its traceback when a rank has said what is wrong.
 
     python -m fsdp_lab.launch [torchrun's flags] -m -- fsdp_lab.train [training's flags]
 
@@ -93,7 +93,7 @@ def _is_one_node(arguments: Namespace) -> bool:
 
 
 def _stay_on_this_machine(arguments: Namespace) -> None:
-    """The same launch, met on the loopback address, at the port that was asked for, if one was."""
+    """Have the ranks meet on the loopback address, at the port that was asked for, if one was."""
     named = str(arguments.rdzv_endpoint or "").rpartition(":")[2]
     port = int(named) if named.isdecimal() else int(arguments.master_port or 0)
     arguments.rdzv_endpoint = f"{loopback.HOST}:{0 if arguments.standalone else port}"
@@ -102,14 +102,14 @@ def _stay_on_this_machine(arguments: Namespace) -> None:
 
 
 def _parser() -> ArgumentParser:
-    """torchrun's, with our name in its usage."""
+    """torchrun's parser, with our name in its usage."""
     parser: ArgumentParser = get_args_parser()
     parser.prog = "python -m fsdp_lab.launch"
     return parser
 
 
 def _refuse_early(module: str, flags: list[str]) -> None:
-    """What our trainers can know to be wrong costs no start of a rank: one message and exit code 2."""
+    """Exit with code 2 and one message for what our trainers know to be wrong before any rank is started."""
     config: type[Config]
     if module == "fsdp_lab.train":
         config = TrainConfig

@@ -30,7 +30,7 @@ from fsdp_lab.training.optim import build_optimizer, take_step
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
-    """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
+    """One run from its settings to its results row, which it returns. ValueError for what the user can mend."""
     config = resolve(config, has_gpu=torch.cuda.is_available())
     on_cpu = None if torch.cuda.is_available() else config.model.mixed_precision
     with Run.start(config) as run, fast_products(on_cpu) as products:

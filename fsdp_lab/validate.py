@@ -42,7 +42,7 @@ PROGRAM = "fsdp_lab.validate"
 
 @dataclass(frozen=True)
 class ValidateSettings(Settings):
-    """What to evaluate."""
+    """Which model to evaluate, and how."""
 
     model_dir: str | None = setting(None, "folder of a saved model", exists=("folder",))
     trust_pickle: bool = setting(False, "also read weights from pickles (.bin), which can run code")

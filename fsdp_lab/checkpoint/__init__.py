@@ -1,4 +1,9 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped (docs/checkpoints.md)."""
+"""Checkpoints: everything a run needs to go on as if it had never stopped (docs/checkpoints.md).
+
+Read `saving` first: when a run saves, and how another process goes on. `protocols` says what it asks of the run,
+`checkpoints` writes and reads with all ranks, `folder` is what lies on the disk, `safe_load` reads what others may have
+tampered with.
+"""
 
 from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
 from fsdp_lab.checkpoint.folder import CheckpointError

@@ -46,14 +46,14 @@ class Content:
 
 
 class Checkpoint(NamedTuple):
-    """A sound one, and what it says of itself."""
+    """A checkpoint that was found sound, and its manifest."""
 
     path: Path
     manifest: Manifest
 
 
 class _SaveError(Exception):
-    """On every rank alike."""
+    """A save failed, for the same reason on every rank."""
 
     def __init__(self, reason: str, is_transient: bool) -> None:
         super().__init__(reason)
@@ -101,7 +101,7 @@ class Checkpoints:
         self.exposed_s += time.perf_counter() - start
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until nothing is being written."""
+        """Wait until nothing is being written, or for ``timeout_s`` seconds."""
         if self._thread is not None:
             start = time.perf_counter()
             self._thread.join(timeout_s)
@@ -121,19 +121,19 @@ class Checkpoints:
             self._say(f"checkpoint of step {self._step} not saved: {self._failure}; {last}")
 
     def connect(self) -> None:
-        """Meet the other ranks' threads: at the start, as the launcher, whose store they meet in, may die before."""
+        """Make the threads' process group, early: the launcher, whose store the ranks meet in, may die later."""
         if self._group is None:
             self._group = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
 
     def _prepare(self) -> None:
-        """What only runs that save need."""
+        """Make what only runs that save need."""
         self.connect()
         if self._stager is None or _STAGES_ONCE:
             on_cuda = self._ranks.device.type == "cuda"
             self._stager = DefaultStager(StagingOptions(on_cuda, False, False, on_cuda))
 
     def _write(self, step: int, content: Content) -> None:
-        """The thread's work."""
+        """Write a copy of the state, in the background thread; a transient failure is tried again."""
         unfinished = self.folder / f"{on_disk.name_of(step)}.tmp"
         try:
             for attempt in range(1, _ATTEMPTS + 1):
@@ -150,7 +150,7 @@ class Checkpoints:
             self._failure = f"{type(error).__name__}: {error}"
 
     def _attempt(self, step: int, content: Content, unfinished: Path) -> None:
-        if bad := [name for said in self._agreed(lambda: _not_finite(content)) for name in said]:
+        if bad := [name for names in self._agreed(lambda: _not_finite(content)) for name in names]:
             raise _SaveError(f"not finite: {', '.join(bad[:3])}", is_transient=False)
         self._agreed(lambda: self._on_first(lambda: self._make(unfinished)))
         self._agreed(lambda: self._save_tensors(unfinished, content.tensors, step))
@@ -175,13 +175,13 @@ class Checkpoints:
             problem = (str(error), False)
         except Exception as error:  # whatever it is: a rank that left here would have the others wait for it
             problem = (f"{type(error).__name__}: {error}", False)
-        said: list[Any] = [None] * self._processes
-        dist.all_gather_object(said, (mine, problem), group=self._group)
-        problems = [(rank, *problem) for rank, (_, problem) in enumerate(said) if problem is not None]
+        by_rank: list[Any] = [None] * self._processes
+        dist.all_gather_object(by_rank, (mine, problem), group=self._group)
+        problems = [(rank, *problem) for rank, (_, problem) in enumerate(by_rank) if problem is not None]
         if problems:
             reasons = "; ".join(f"rank {rank}: {text}" for rank, text, _ in problems)
             raise _SaveError(reasons, all(is_transient for *_, is_transient in problems))
-        return [value for value, _ in said]
+        return [value for value, _ in by_rank]
 
     def _make(self, unfinished: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +209,7 @@ class Checkpoints:
             raise CheckpointError(f"{type(reasons[0]).__name__}: {reasons[0]}") from None
 
     def _written(self, unfinished: Path) -> list[str]:
-        """The files of this process."""
+        """The names of the files that this process has written."""
         names = [path.name for path in (unfinished / _WEIGHTS).glob(f"__{self._process}_*")]
         names += [".metadata"] if self._process == 0 else []
         return [_own_name(self._process), *(f"{_WEIGHTS}/{name}" for name in sorted(names))]
@@ -240,13 +240,13 @@ class Checkpoints:
         complaints: list[str] = []
         candidates = self._ranks.broadcast(on_disk.found_in(self.folder))
         for step, path in candidates:
-            found, wrong = self._look(path)
-            if found is not None and found.step != step:
-                wrong = [f"{path}: its manifest is of step {found.step}"]
-            if found is not None and not wrong:
+            manifest, wrong = self._look(path)
+            if manifest is not None and manifest.step != step:
+                wrong = [f"{path}: its manifest is of step {manifest.step}"]
+            if manifest is not None and not wrong:
                 if complaints:
                     self._say("going on from the checkpoint before: " + path.name)
-                return Checkpoint(path, found)
+                return Checkpoint(path, manifest)
             complaints += wrong
             self._damaged.add(path)
             self._say(f"checkpoint {path.name} is unusable: {'; '.join(wrong[:3])}")
@@ -258,11 +258,11 @@ class Checkpoints:
         return None
 
     def at(self, path: Path) -> Checkpoint:
-        """One certain checkpoint. CheckpointError when it is not sound."""
-        found, wrong = self._look(path)
-        if found is None or wrong:
+        """The checkpoint in ``path``. CheckpointError when it is not sound."""
+        manifest, wrong = self._look(path)
+        if manifest is None or wrong:
             raise CheckpointError(f"resume: {'; '.join(wrong[:5])}")
-        return Checkpoint(path, found)
+        return Checkpoint(path, manifest)
 
     def _look(self, path: Path) -> tuple[Manifest | None, list[str]]:
         """The manifest, and what is wrong with the checkpoint; the same on all ranks."""
@@ -272,7 +272,7 @@ class Checkpoints:
             wrong = _complaints(path, self._share(manifest.files))
         except CheckpointError as error:
             wrong = [str(error)]
-        return manifest, sorted({text for said in self._ranks.gather(wrong) for text in said})
+        return manifest, sorted({text for texts in self._ranks.gather(wrong) for text in texts})
 
     def forget_after(self, step: int) -> None:
         """Set aside what is newer than the checkpoint that the run goes on from: damaged, or another course."""
@@ -325,8 +325,8 @@ def _publish(unfinished: Path, step: int) -> None:
 
 
 def _complaints(path: Path, entries: list[FileEntry]) -> list[str]:
-    found = (on_disk.complaint(path, entry) for entry in entries)
-    return [text for text in found if text is not None]
+    texts = (on_disk.complaint(path, entry) for entry in entries)
+    return [text for text in texts if text is not None]
 
 
 def _require(complaints: list[str]) -> None:

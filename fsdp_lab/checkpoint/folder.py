@@ -1,4 +1,4 @@
-"""Checkpoints on disk, without torch: what a whole one is, how it appears at once, and which to keep.
+"""Checkpoints on disk, without torch: what a complete one is, how it appears all at once, and which to keep.
 
     checkpoints/step-00000120/manifest.json      written last: sizes and sha256 of all files, and whose
                               weights/           model and optimizer, by torch.distributed.checkpoint
@@ -56,23 +56,23 @@ class Manifest:
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:
-        """JSON, with the sha256 of the rest."""
+        """The manifest as JSON, with the sha256 of all its other fields."""
         content = asdict(self)
         return json.dumps({**content, "sha256": _digest(content)}, indent=1, allow_nan=False).encode()
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """CheckpointError when there is none, or it is not what was written."""
+        """The manifest of ``folder``. CheckpointError when there is none, or it is not what was written."""
         path = folder / MANIFEST
         try:
             content = load_json(path.read_bytes())
-            said = content.pop("sha256")
-            if said != _digest(content):
+            digest = content.pop("sha256")
+            if digest != _digest(content):
                 raise CheckpointError(f"{path}: damaged (its sha256 is another)")
             if content["format"] != FORMAT:
                 raise CheckpointError(f"{path}: of format {content['format']}, this program knows {FORMAT}")
             files = tuple(FileEntry(**entry) for entry in content.pop("files"))
-            found = cls(**content, files=files)
+            manifest = cls(**content, files=files)
         except FileNotFoundError:
             raise CheckpointError(f"{path}: missing") from None
         except OSError as error:
@@ -81,11 +81,11 @@ class Manifest:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path}: damaged ({error})") from None
-        for entry in found.files:
+        for entry in manifest.files:
             parts = PurePosixPath(entry.name)
             if parts.is_absolute() or ".." in parts.parts:
                 raise CheckpointError(f"{path}: names a file outside the checkpoint: {entry.name!r}")
-        return found
+        return manifest
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def name_of(step: int) -> str:
-    """The folder of the checkpoint after ``step`` steps."""
+    """The name of the folder of the checkpoint after ``step`` steps."""
     return f"step-{step:08d}"
 
 
@@ -115,7 +115,7 @@ def flush(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """A whole file, flushed. OSError names it."""
+    """Write a file and wait until it is on the disk. An OSError names it."""
     with disk.writing(path) as file:
         file.write(content)
         file.flush()

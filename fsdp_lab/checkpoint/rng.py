@@ -10,7 +10,7 @@ import torch
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """As plain values and tensors."""
+    """Where all generators stand, as plain values and tensors."""
     legacy = np.random.get_state(legacy=False)
     assert isinstance(legacy, dict)
     inner = legacy["state"]
@@ -27,7 +27,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put back what `rng_state` gave."""
+    """Have all generators go on from what `rng_state` gave."""
     random.setstate((3, tuple(state["python"]), state["python_gauss"]))
     position, has_gauss, gauss = state["numpy_rest"]
     np.random.set_state(("MT19937", state["numpy"].numpy().astype(np.uint32), position, has_gauss, gauss))

@@ -84,10 +84,10 @@ class TensorReader(dcp.FileSystemReader):  # type: ignore[misc]
 
 
 class TensorPlanner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
-    """torch's planner, for tensors only."""
+    """torch's planner, which loads nothing but tensors."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        """Refused: these would be pickles."""
+        """Refuse what is no tensor, because it would be unpickled."""
         raise CheckpointError(f"the checkpoint's entry {read_item.dest_index.fqn} is no tensor")
 
 
@@ -104,11 +104,11 @@ def why_refused(error: BaseException) -> str:
 def load_own(path: Path) -> dict[str, Any]:
     """A rank's own file: plain values and tensors (on the CPU). CheckpointError when it holds anything else."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing") from None
     except Exception as error:  # a damaged file may raise anything
         raise CheckpointError(f"{path}: refused: {why_refused(error)}") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: refused: it holds a {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: refused: it holds a {type(content).__name__}")
+    return content

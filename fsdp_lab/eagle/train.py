@@ -33,7 +33,7 @@ from fsdp_lab.training.optim import build_optimizer, take_step
 
 
 def train(config: EagleConfig) -> dict[str, Any]:
-    """The whole story of one run. Returns its results row. Raises ValueError for what the user can mend."""
+    """One run from its settings to its results row, which it returns. ValueError for what the user can mend."""
     check(config)
     on_cpu = None if torch.cuda.is_available() else config.eagle.dtype
     with Run.start(config, model="draft") as run, fast_products(on_cpu) as products:
@@ -92,7 +92,7 @@ def forward_backward(model: DraftModel, data: Chats, features: Features | None, 
 
 
 def warmed_up(config: DraftOptimConfig, total_steps: int) -> DraftOptimConfig:
-    """The same with its warm-up in steps."""
+    """``config`` with its warm-up as a number of steps, not as a share of them."""
     if config.warmup_steps is not None:
         return config
     return replace(config, warmup_steps=round(config.warmup_ratio * total_steps))

@@ -12,6 +12,8 @@ import torch
 class StepClock:
     """Times of optimizer steps. Warm-up steps, disturbed steps and everything between steps are left out.
 
+    ``warmup_steps``: the step after which times count, because kernels are compiled and memory is new until then.
+
     On CUDA a step's time lies between two events on the current stream, read when the numbers are asked for.
     """
 
@@ -23,16 +25,16 @@ class StepClock:
         self._all: list[float] = []  # wall time, for runs too short to leave any step out
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.train_seconds = 0.0
-        """In steps, all of them; one with a sample in it counts as the median of those that count."""
+        """Seconds spent in steps, all of them; a sampled step counts as the median of those that count."""
         self._wall = 0.0
 
     def start(self) -> None:
-        """A step begins."""
+        """Start the clock of the step that begins now."""
         self._wall = time.perf_counter()
         self._started = self._event() if self._cuda else self._wall
 
     def stop(self, keep: bool, sampled: bool = False) -> None:
-        """The step has ended; ``keep`` it in the statistics? ``sampled``: more was done in it than training takes."""
+        """Stop the clock. ``keep``: does the step enter the statistics? ``sampled``: were gradients compared in it?"""
         now = time.perf_counter()
         took = now - self._wall
         if sampled and (kept := self.kept_ms()):
@@ -62,7 +64,7 @@ class StepClock:
         self._excluded = state["excluded"] + self.warmup_steps - step
 
     def kept_ms(self) -> list[float]:
-        """Milliseconds of the steps that count."""
+        """The milliseconds of each step that counts."""
         for start, end in self._events:
             end.synchronize()
             self._kept.append(float(start.elapsed_time(end)))
@@ -70,7 +72,7 @@ class StepClock:
         return self._kept
 
     def row(self, tokens_per_step: float) -> dict[str, float | int]:
-        """The step-time fields of a results row."""
+        """The step-time fields of a results row; of a run too short to leave steps out, over all its steps."""
         times = np.array(self.kept_ms() or self._all)
         mean = float(times.mean())
         return {

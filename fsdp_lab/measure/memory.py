@@ -1,4 +1,4 @@
-"""Memory of a rank: its process, and what torch has of its GPU. In GB, 10^9 bytes."""
+"""How much memory a rank takes: its process, and what torch holds of its GPU. In GB of 10^9 bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 
 
 class Peak(NamedTuple):
-    """The most so far: resident memory of the process; allocated and reserved on the GPU, without one the first."""
+    """The most memory so far: resident in the process; allocated and reserved on the GPU (without one: resident)."""
 
     peak_rss_gb: float
     mem_peak_alloc_gb: float
@@ -25,7 +25,7 @@ class Peak(NamedTuple):
 
 
 def peak(device: torch.device) -> Peak:
-    """This process's."""
+    """The peak of this process so far."""
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT / 1e9
     if device.type != "cuda":
         return Peak(rss, rss, rss)
@@ -33,20 +33,20 @@ def peak(device: torch.device) -> Peak:
 
 
 def row(ranks: Ranks) -> dict[str, float]:
-    """The fields of a results row: the largest of any rank; collective."""
+    """The fields of a results row: the largest peak of any rank; collective."""
     by_rank = ranks.gather(tuple(peak(ranks.device)))
     return {name: max(peaks) for name, peaks in zip(Peak._fields, zip(*by_rank, strict=True), strict=True)}
 
 
 def scalars(device: torch.device) -> dict[str, float]:
-    """For TensorBoard, of this process alone: what it holds now, and the most so far."""
+    """What TensorBoard shows of this process alone: the memory it holds now, and the most so far."""
     most = peak(device)
-    found = {"memory/peak_rss_gb": most.peak_rss_gb}
+    values = {"memory/peak_rss_gb": most.peak_rss_gb}
     with suppress(OSError):  # Linux has it
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        found["memory/rss_gb"] = pages * os.sysconf("SC_PAGE_SIZE") / 1e9
+        values["memory/rss_gb"] = pages * os.sysconf("SC_PAGE_SIZE") / 1e9
     if device.type == "cuda":
-        found["memory/allocated_gb"] = torch.cuda.memory_allocated() / 1e9
-        found["memory/peak_allocated_gb"] = most.mem_peak_alloc_gb
-        found["memory/peak_reserved_gb"] = most.mem_peak_reserved_gb
-    return found
+        values["memory/allocated_gb"] = torch.cuda.memory_allocated() / 1e9
+        values["memory/peak_allocated_gb"] = most.mem_peak_alloc_gb
+        values["memory/peak_reserved_gb"] = most.mem_peak_reserved_gb
+    return values

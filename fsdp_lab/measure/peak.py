@@ -48,8 +48,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 
 def published_flops(gpu: str) -> float | None:
     """The dense bf16 rate of a GPU by the name that CUDA gives it; None for one that is not in the table."""
-    words = gpu.replace("-", " ")
-    return next((flops for part, flops in _GPUS if _names(part, words)), None)
+    spaced = gpu.replace("-", " ")
+    return next((flops for part, flops in _GPUS if _names(part, spaced)), None)
 
 
 def row(flops: list[float | None], device: torch.device) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def row(flops: list[float | None], device: torch.device) -> dict[str, Any]:
 
 
 def _names(part: str, gpu: str) -> bool:
-    """Do the words of ``part`` stand in ``gpu``, as whole words? (An L4 is not an L40.)"""
+    """Are all words of ``part`` words of ``gpu``? (An L4 is not an L40.)"""
     return set(part.split()) <= set(gpu.split())
 
 

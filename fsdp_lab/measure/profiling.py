@@ -102,12 +102,12 @@ class StockTraffic:
 
     @property
     def claim(self) -> Claim:
-        """That, and the messages it takes on gloo."""
+        """The bytes that a rank sends in one step by stock collectives, and the messages they take on gloo."""
         return Claim(self.sent_bytes, sum(op.messages for op in self.ops.values()))
 
 
 def _fastest(by_rank: list[list[float]]) -> float:
-    """The sum over calls of the shortest rank's time."""
+    """The sum over calls of the time of the rank that took the shortest."""
     return math.fsum(min(call) for call in zip(*by_rank, strict=False))
 
 
@@ -117,7 +117,7 @@ def _gloo_factor(op: Op, backend: str) -> int:
 
 
 def phase(name: Literal["forward", "backward", "optimizer"]) -> AbstractContextManager[Any]:
-    """A phase of a step, for whoever reads the profile."""
+    """Name a phase of a step, for whoever reads the profile."""
     return record_function(f"fsdp_lab::{name}")
 
 
@@ -138,11 +138,11 @@ class Window:
         self._step: record_function | None = None
 
     def disturbs(self, step: int) -> bool:
-        """Does profiling slow this step down? The two after the window too: ranks close their profilers unevenly."""
+        """Does profiling slow this step down? It does so for two steps more: ranks close their profilers unevenly."""
         return self._profiles and self.first - self._warmup <= step <= self.last + 2
 
     def begin_step(self, step: int) -> None:
-        """A step begins: start profiling when it is the first of the window, or the one before."""
+        """Start profiling when the step that begins is the first of the window, or the one before; mark the step."""
         if step == self.first - self._warmup and self._profiles:
             activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
             recorded = self.last - self.first + 1
@@ -154,13 +154,13 @@ class Window:
             self._step.__enter__()  # type: ignore[no-untyped-call]
 
     def end_step(self) -> None:
-        """The step has ended; logging and evaluation are not part of it."""
+        """End the mark of this step: the logging and evaluation that follow are no part of it."""
         if self._step is not None:
             self._step.__exit__(None, None, None)
             self._step = None
 
     def collect(self, step: int) -> Iterable[Any] | None:
-        """After the window's last step its function events (and the trace written, if asked for); else None."""
+        """After the last step of the window: its function events (the trace is written, if asked for); else None."""
         if self._profiler is None:
             return None
         if step != self.last:
@@ -177,7 +177,7 @@ class Window:
         return events or []
 
     def close(self) -> None:
-        """Profile no more: the run ends, perhaps in the middle of the window.
+        """Profile no more, also where the run ends in the middle of the window.
 
         A profiler that goes on holds tensors, so that no other model could be given its memory in this process.
         """

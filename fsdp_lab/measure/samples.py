@@ -1,4 +1,4 @@
-"""What is looked at every so many steps only, because looking costs something."""
+"""Gradients are compared with the exact ones in a few steps only, because the comparison costs time and bytes."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Sample:
 
     @classmethod
     def of(cls, by_rank: list[cc.Comparison]) -> Sample:
-        """From the ranks' parts."""
+        """Put together what every rank found for its own part."""
         whole = sum(by_rank, cc.Comparison())
         return cls(whole.relative_error, whole.cosine, whole.residual_norm, whole.density)
 
 
 class Samples:
-    """The samples of a run, and their means for the row."""
+    """All samples of a run, and their means for the results row."""
 
     def __init__(self) -> None:
         self._taken: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """One more."""
+        """Keep one more sample."""
         self._taken.append(sample)
 
     def state_dict(self) -> list[dict[str, float | None]]:
-        """Every sample, as plain values."""
+        """All samples so far, as plain values."""
         return [asdict(sample) for sample in self._taken]
 
     def load_state_dict(self, taken: list[dict[str, float | None]]) -> None:
-        """Put back what `state_dict` gave."""
+        """Go on with the samples of another process, as its `state_dict` gave them."""
         self._taken = [Sample(**values) for values in taken]
 
     def row(self) -> dict[str, Any]:

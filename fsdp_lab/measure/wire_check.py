@@ -46,7 +46,7 @@ class Interface(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What we say was sent: payload bytes, and the messages they went in."""
+    """What somebody says was sent: payload bytes, and the messages they went in."""
 
     payload: float = 0.0
     messages: float = 0.0
@@ -59,7 +59,7 @@ class Claim(NamedTuple):
         return Claim(*(a - b for a, b in zip(self, other, strict=True)))
 
     def times(self, factor: float) -> Claim:
-        """So often."""
+        """The claim of ``factor`` times as much traffic."""
         return Claim(*(factor * value for value in self))
 
 
@@ -85,14 +85,14 @@ class WireCheck:
         self._steps = self._all_reduces = 0
 
     def open(self) -> None:
-        """Training goes on; nothing new when it does already."""
+        """Count from now on; nothing changes where it counts already. Collective."""
         if self._link is not None and not self._is_open:
             self._is_open = True
             self._interface_before, self._claim_before = self._read(), self._hooked()
             self._all_reduces += 1  # the boundary's second
 
     def close(self) -> None:
-        """Training pauses, or has ended."""
+        """Count no more until `open`. Collective."""
         if self._link is not None and self._is_open:
             self._is_open = False
             self._interface += self._read() - self._interface_before
@@ -101,7 +101,7 @@ class WireCheck:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing inside counts."""
+        """Inside, nothing is counted. Collective."""
         was_open = self._is_open
         self.close()
         yield
@@ -109,7 +109,7 @@ class WireCheck:
             self.open()
 
     def after_step(self, all_reduces: int) -> None:
-        """A step has ended, in which the trainer made so many all-reduces of one number for itself."""
+        """Count a step, in which the trainer made ``all_reduces`` of one number for itself."""
         self._steps += self._is_open
         self._all_reduces += all_reduces * self._is_open
 
@@ -119,8 +119,8 @@ class WireCheck:
             return {}
         world, per_node = self._ranks.world, self._link.per_node
         claim = self._claim + stock_a_step.times(self._steps)
-        said = self._ranks.gather((self._interface, claim))
-        nodes = [said[first : first + per_node] for first in range(0, world, per_node)]
+        by_rank = self._ranks.gather((self._interface, claim))
+        nodes = [by_rank[first : first + per_node] for first in range(0, world, per_node)]
         share = 2 * (world - 1) / world  # gloo's ring, mean over the ranks
         own = Claim(ALL_REDUCE, 1).times(share * self._all_reduces * per_node)
         agreed = [agree(node[0][0], sum((claim for _, claim in node), Claim()), own) for node in nodes]
@@ -134,9 +134,9 @@ class WireCheck:
     def _read(self) -> Interface:
         assert self._link is not None
         self._synchronise()
-        found = interface_counters(self._link.interfaces)
+        counters = interface_counters(self._link.interfaces)
         self._synchronise()
-        return found
+        return counters
 
     def _synchronise(self) -> None:
         self._ranks.sum(torch.zeros(()))

@@ -25,7 +25,7 @@ _A_RANKS_OWN = {"output_dir", "results_path", "curves_dir", "cache_dir", "featur
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who this process is among the ranks."""
+    """Who this process is among the ranks, and the small things they tell each other."""
 
     rank: int
     world: int
@@ -43,7 +43,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Rank 0 speaks and writes for all."""
+        """Is this rank 0, which speaks and writes for all?"""
         return self.rank == 0
 
     def broadcast(self, value: T) -> T:
@@ -60,9 +60,9 @@ class Ranks:
 
     def gather(self, value: T) -> list[T]:
         """Every process's (small, picklable) ``value``, by rank."""
-        found: list[T | None] = [None] * (self.world // self.played)
-        dist.all_gather_object(found, value)
-        return found  # type: ignore[return-value]
+        by_rank: list[T | None] = [None] * (self.world // self.played)
+        dist.all_gather_object(by_rank, value)
+        return by_rank  # type: ignore[return-value]
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def join(config: AnyTraining) -> Iterator[Ranks]:
 
 
 def _meeting(timeout: timedelta) -> dict[str, Any]:
-    """Where the ranks meet, as `init_process_group` takes it; nothing: in the store that the environment names."""
+    """The arguments of `init_process_group` for where the ranks meet; none: in the store that the environment names."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if os.environ.get("LOCAL_WORLD_SIZE") != str(world):
         return {}  # other machines take part
@@ -126,9 +126,9 @@ def _check_alone(virtual: int, processes: int, link: Link | None) -> None:
 def agree(config: AnyTraining, ranks: Ranks) -> None:
     """ConfigError on every rank when the ranks were not told the same: collectives of unequal sizes are garbage."""
     shared = {name: value for name, value in config.resolved().items() if name not in _A_RANKS_OWN}
-    said = ranks.gather((shared, torch.__version__))
-    settings, version = said[0]
-    for rank, (other_settings, other_version) in enumerate(said):
+    by_rank = ranks.gather((shared, torch.__version__))
+    settings, version = by_rank[0]
+    for rank, (other_settings, other_version) in enumerate(by_rank):
         if other_version != version:
             raise ConfigError([f"torch: rank 0 runs {version}, rank {rank} runs {other_version}"])
         differing = [key for key in settings if settings[key] != other_settings.get(key)]

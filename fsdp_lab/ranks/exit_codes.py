@@ -1,4 +1,4 @@
-"""What a training run and its launcher leave with."""
+"""The exit codes of a training run and of its launcher."""
 
 OK = 0
 FAILED = 1

@@ -76,7 +76,7 @@ class Fault:
     code: int = 1
 
     def __str__(self) -> str:
-        """As it is written in the variable, defaults left out."""
+        """The fault as it is written in the variable, without what is a default."""
         given = [f"{k}={v}" for k, v in vars(self).items() if k != "kind" and v != getattr(_default(self.kind), k)]
         return ":".join([self.kind, *([",".join(given)] if given else [])])
 
@@ -104,7 +104,7 @@ def _parse(part: str) -> Fault:
         raise ValueError(f"no such kind; there are {', '.join(KINDS)}")
     values: dict[str, Any] = {}
     for pair in filter(None, rest.split(",")):
-        key, _, value = (word.strip() for word in pair.partition("="))
+        key, _, value = (part.strip() for part in pair.partition("="))
         if key in values:
             raise ValueError(f"{key} is given twice")
         values[key] = _value(kind, key, value)
@@ -146,7 +146,7 @@ def arm(rank: int) -> str | None:
 
 
 def at(point: str, *, step: int | None = None, path: Path | None = None, writes: bool = True) -> None:
-    """The run has come to ``point``: what is due here happens.
+    """Let the faults happen that are due now that the run has come to ``point``.
 
     ``step``: the one that it belongs to, where that is not the step that training is in (saving goes on beside it).
     ``path``: of the file that is about to be written, for full_disk. ``writes``: does this rank write it? For others no
@@ -200,6 +200,6 @@ def _fill_disk(path: Path | None, fault: Fault) -> None:
 
 
 def _announce(fault: Fault, step: int) -> None:
-    """One line, past every buffer: a kill comes next."""
+    """Write one line to stderr past every buffer, because a kill may come next."""
     if fault.kind != "slow":
         os.write(2, f"injected fault: {fault} (step {step}, pid {os.getpid()})\n".encode())

@@ -1,4 +1,4 @@
-"""The network a run goes over, as whoever built it says in the environment; read here and nowhere else."""
+"""The emulated network that a run goes over, as the environment describes it; read here and nowhere else."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Link:
     per_node: int = 1
 
     def variables(self) -> dict[str, str]:
-        """What tells the ranks."""
+        """The environment variables that tell the ranks of this link."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @property
     def interfaces(self) -> tuple[str, ...]:
-        """Those that a rank's bytes to other ranks leave by."""
+        """The network interfaces by which a rank's bytes to other ranks leave."""
         return ("eth0",) if self.per_node == 1 else ("eth0", "lo")
 
     def row(self) -> dict[str, Any]:

@@ -51,11 +51,11 @@ class LoopbackRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is n
     """torchrun's meeting of the launchers where there is one alone; the ranks use its store (`use_agent_store`)."""
 
     def __init__(self, port: int) -> None:
-        """``port``: to listen on; 0 is any free one."""
+        """Listen on ``port`` when the ranks meet first; 0: on any free one."""
         self._port, self._id = port, uuid.uuid4().hex
 
     def get_backend(self) -> str:
-        """Its name."""
+        """The name that torchrun knows this rendezvous by."""
         return BACKEND
 
     @property
@@ -64,30 +64,30 @@ class LoopbackRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is n
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """At once, as nobody else is waited for. OSError when the port is taken.
+        """Meet at once, as nobody else is waited for. OSError when the port is taken.
 
-        Ranks that are started again meet in a store of their own, at a free port: the old one is full of old words.
+        Ranks that are started again meet in a new store, at a free port: the old one holds what was left there.
         """
         store, self._port = listening_store(self._port), 0
         return RendezvousInfo(dist.PrefixStore(self._id, store), 0, 1, RendezvousStoreInfo(HOST, store.port))
 
     def is_closed(self) -> bool:
-        """Never."""
+        """A launch on one machine is never closed to newcomers, as there are none."""
         return False
 
     def set_closed(self) -> None:
-        """Nobody else would hear of it."""
+        """Do nothing: nobody else would hear of it."""
 
     def num_nodes_waiting(self) -> int:
-        """Launchers that would like to join."""
+        """How many launchers would like to join: none."""
         return 0
 
     def get_run_id(self) -> str:
-        """Names this launch."""
+        """A name of this launch that no other has."""
         return self._id
 
     def shutdown(self) -> bool:
-        """Nothing to tell anybody."""
+        """Succeed at once: nobody has to be told."""
         return True
 
 

@@ -1,7 +1,7 @@
-"""A few words from rank to rank without a collective: the store that the ranks met in, by a connection of our own.
+"""Short texts from rank to rank without a collective, in the store that the ranks met in.
 
-Under torchrun the launcher keeps it, so that what a rank left there outlives the rank. Works between machines and with
-any backend, and from any thread.
+The connection to it is our own. Under torchrun the launcher keeps the store, so that what a rank left there outlives
+the rank. This works between machines, with any backend and from any thread.
 """
 
 from __future__ import annotations

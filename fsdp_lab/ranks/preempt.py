@@ -45,7 +45,7 @@ def stop_signals() -> list[signal.Signals]:
 
 
 class Stop:
-    """Remembers that a stop signal came; `agree` makes it every rank's business.
+    """Remembers that a stop signal came; with `agree` all ranks learn of it at the same place.
 
     A handler must not raise in the middle of a step: the other ranks would wait in a collective for one that
     has left, and torchrun signals the survivors of a crash just as it forwards a scheduler's signal. A second
@@ -75,7 +75,7 @@ class Stop:
             raise Preempted(self._received)
 
     def heeded(self) -> None:
-        """The run is ending by itself: nobody need do it in its place."""
+        """Note that the run is ending by itself, so that `unheeded` need not be called."""
         self._heeded.set()
 
     def agree(self) -> None:
@@ -88,11 +88,11 @@ class Stop:
             raise Preempted(_who_was_told(self._ranks.gather(self._received)), is_agreed=True)
 
     def dead_ranks(self) -> list[int]:
-        """Ranks on this machine whose process has ended."""
+        """The ranks on this machine whose process has ended."""
         return [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("Z", "X")]
 
     def stopped_ranks(self) -> list[int]:
-        """Ranks on this machine whose process stands still by a signal: nothing more comes from them."""
+        """The ranks on this machine whose process is stopped by a signal: nothing more comes from them."""
         return [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("T", "t")]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -121,7 +121,7 @@ class Stop:
 
 
 def _who_was_told(received: list[str | None]) -> str:
-    """``SIGTERM`` where all ranks were, as a launcher tells them, else ``SIGUSR2 to rank 1``."""
+    """``SIGTERM`` where all ranks got a signal, as from a launcher, else such as ``SIGUSR2 to rank 1``."""
     ranks = [rank for rank, name in enumerate(received) if name is not None]
     names = " and ".join(sorted({name for name in received if name is not None}))
     some = ranks if len(ranks) < len(received) else []

@@ -1,4 +1,4 @@
-"""What Linux knows of processes: how another one stands, and that this one ends with its parent."""
+"""What Linux knows of processes: the state of another one, and that this one ends with its parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def state(pid: int) -> str:
-    """The letter of /proc: R, S, D, T (stopped by a signal), Z and X (ended); "" when nobody can tell."""
+    """The state letter of a process: R, S, D, T (stopped by a signal), Z or X (ended); "" when nobody can tell."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""Who keeps the others waiting: every rank knows where it stands, and tells the others when it stands there for long.
+"""Finds the rank that keeps the others waiting: each says where it stands when it has stood there for long.
 
 A rank that waits in a collective for a hung one runs no Python in its main thread; this thread runs. It publishes
 where the main thread stands, for the other ranks to read, and only once nothing has moved for a while: a healthy run
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def waits(self) -> bool:
-        """Is it in a collective, as far as its line of code tells?"""
+        """Does the rank wait in a collective, as far as its line of code tells?"""
         return any(part in self.line for part in _WAITING)
 
     def __str__(self) -> str:
@@ -77,11 +77,11 @@ class Watchdog:
         self._point, self._passed, self._moved = point, self._passed + 1, time.monotonic()
 
     def watch(self) -> None:
-        """From here on a rank that stands still is taken for hung."""
+        """Take a rank that stands still for hung from now on."""
         self._watches = True
 
     def close(self) -> None:
-        """Nobody is watched any more."""
+        """Watch no more."""
         self._over.set()
 
     def whereabouts(self) -> str:
@@ -146,12 +146,12 @@ class Watchdog:
 
     def _published(self) -> dict[int, Place]:
         ranks = {f"place {rank}": rank for rank in self._everyone()}
-        found = self._board.get(list(ranks)) or {}
-        return {ranks[key]: Place(**json.loads(text)) for key, text in found.items()}
+        texts = self._board.get(list(ranks)) or {}
+        return {ranks[key]: Place(**json.loads(text)) for key, text in texts.items()}
 
 
 def _behind(places: dict[int, Place]) -> list[int]:
-    """Those in an earlier step or point than another; else those that do not wait while another does."""
+    """The ranks in an earlier step or point than another; else those that do not wait while another does."""
     progress = {rank: (place.step, place.passed) for rank, place in places.items()}
     if len(set(progress.values())) > 1:
         return [rank for rank, reached in progress.items() if reached == min(progress.values())]

@@ -1,4 +1,4 @@
-"""Tells who waits for the first step that kernels are compiled: up to half a minute in which nothing else moves."""
+"""Tells a user who waits for the first step that kernels are compiled, which may take half a minute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CompileNotice(logging.Handler):
         self._log.setLevel(self._level)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A kernel is about to be compiled, or has been."""
+        """Hear of a kernel that is about to be compiled, or has been."""
         kernel: str | None = getattr(record, "kernel", None)
         seconds: float | None = getattr(record, "seconds", None)
         if kernel is None:
@@ -42,7 +42,7 @@ class CompileNotice(logging.Handler):
         self._progress.busy(f"compiling {kernel}")
 
     def after_step(self) -> None:
-        """Say what the step has waited for, if for anything."""
+        """Say in one line what the step has compiled, if anything."""
         if self._compiled:
             names = ", ".join(dict.fromkeys(kernel for kernel, _ in self._compiled))
             seconds = sum(seconds for _, seconds in self._compiled)

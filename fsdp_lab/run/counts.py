@@ -83,7 +83,7 @@ class StepCounts:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All sums of this rank, as plain values and tensors."""
+        """The sums of this rank so far, as plain values and tensors."""
         return {
             "tokens": self.tokens,
             "losses": torch.stack(self._losses),
@@ -94,7 +94,7 @@ class StepCounts:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Count on from what `state_dict` gave."""
+        """Count on from the sums of another process, as its `state_dict` gave them."""
         self.tokens = int(state["tokens"])
         self._losses = list(state["losses"].to(self._ranks.device))
         self._nonfinite, self._clipped = state["nonfinite_steps"], state["clipped_steps"]

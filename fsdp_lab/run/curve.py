@@ -1,4 +1,4 @@
-"""The course of a run, line by line: what a crash cannot take back.
+"""The loss curve of a run, written line by line, so that a crash loses nothing of it.
 
 One JSON object a line, with those of `KEYS` that are known at that step (a step may have a second line: its
 evaluation). A number that is not finite is null.
@@ -45,7 +45,7 @@ class Curve:
         self._is_over = False
 
     def add(self, **values: float | None) -> None:
-        """One line, in one write: a kill leaves whole lines."""
+        """Append a line, in one write, so that a kill leaves whole lines."""
         assert values.keys() <= set(KEYS), values.keys()
         if self._path is None or self._is_over:
             return
@@ -72,7 +72,7 @@ def seen_from(results: Path, curve: Path) -> str | None:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """All of ``line`` or nothing."""
+    """Append all of ``line`` or nothing."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size = os.fstat(file).st_size
@@ -94,7 +94,7 @@ def _is_before(line: bytes, step: int) -> bool:
 
 
 def _short(value: float | None) -> float | None:
-    """Seven significant digits are what a float32 has."""
+    """Round to seven significant digits, which is what a float32 has; None for what is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.7g}")

@@ -41,7 +41,7 @@ class Ending:
         """Why the row could not be written."""
 
     def ended_well(self) -> dict[str, Any]:
-        """Append the row, and return it. Rank 0 alone does: where it died meanwhile, the run has not ended well."""
+        """Append the row, and return it. Only rank 0 writes it: where it died meanwhile, the run has not ended well."""
         return self._append("ok") if self._ranks.is_first else self._record.row("ok")
 
     def failed(self, error: BaseException) -> str | None:
@@ -58,7 +58,7 @@ class Ending:
         return lost + self._what_to_do() if lost else None
 
     def _told_to_stop(self, how: str, is_agreed: bool) -> str | None:
-        """A launcher that ends the others of a dead rank tells them to stop as a scheduler does."""
+        """Tell a run that was stopped from one that lost a rank, whose launcher sends the others the same signal."""
         if not is_agreed and (died := self._died_unsaid()):
             self._append("failed", died + how)
             return died + self._what_to_do()
@@ -79,10 +79,10 @@ class Ending:
     def _died_unsaid(self) -> str:
         """The ranks of this machine that have ended without saying that they were told to; none if nobody can tell."""
         dead = self.stop.dead_ranks()
-        said = self._board.get([_LEFT.format(rank) for rank in dead]) if dead else None
-        if said is None:  # with the launcher, which then is what has ended
+        left = self._board.get([_LEFT.format(rank) for rank in dead]) if dead else None
+        if left is None:  # with the launcher, which then is what has ended
             return ""
-        return "".join(f"rank {rank} died; " for rank in dead if _LEFT.format(rank) not in said)
+        return "".join(f"rank {rank} died; " for rank in dead if _LEFT.format(rank) not in left)
 
     def _unheeded(self, signal_name: str) -> None:
         """Record a run that hangs, in the place of its main thread, and end this process."""
@@ -93,7 +93,7 @@ class Ending:
         self._end_now("failed" if dead else "preempted", dead + where)
 
     def _hung(self, report: str) -> None:
-        """The same when nothing moves and nobody sent a signal."""
+        """Record a run in which no rank moves any more and that nobody sent a signal, and end this process."""
         if self._speaks():
             print(f"{self._program}: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
         self._end_now("failed", report)
@@ -108,7 +108,7 @@ class Ending:
         return "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
 
     def _speaks(self) -> bool:
-        """Is this rank 0, or the first that is left on rank 0's machine, and nobody before it wrote the row?"""
+        """Is it for this rank to write the row? It is for rank 0, or the first rank left where nobody wrote it yet."""
         gone = {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
         if not all(rank in gone for rank in range(self._ranks.rank)):
             return False

@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Config)
 
 
 def run_as_program(train: Callable[[TrainConfig], Any]) -> NoReturn:
-    """`run_training` for ``python -m fsdp_lab.train``."""
+    """Run ``python -m fsdp_lab.train``, as `run_training` says."""
     run_training(train, TrainConfig, "fsdp_lab.train")
 
 
@@ -84,7 +84,7 @@ class _Output(io.FileIO):
     """A rank's output. What nobody takes any more (a closed terminal, ``| head``, a full disk) is dropped."""
 
     def write(self, data: Any, /) -> int:
-        """As a file's."""
+        """Write what can be written, and say that all of it was."""
         try:
             return super().write(data)
         except OSError:
@@ -92,7 +92,7 @@ class _Output(io.FileIO):
 
 
 def _outlive_the_terminal() -> None:
-    """A line that cannot be printed must not be the end of a training, above all not of one that is about to save."""
+    """Print through `_Output`: a line that cannot be printed must not end a training that could still save."""
     for name in ("stdout", "stderr"):
         now = getattr(sys, name)
         raw = io.BufferedWriter(_Output(now.fileno(), "wb", closefd=False))
@@ -100,6 +100,6 @@ def _outlive_the_terminal() -> None:
 
 
 def _quiet() -> None:
-    """Silence what a user cannot act on."""
+    """Silence warnings that a user can do nothing about."""
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)

@@ -40,7 +40,7 @@ def environment() -> dict[str, Any]:
 def git_revision(root: Path) -> tuple[str | None, bool | None]:
     """Commit of the checkout at ``root`` and whether it has changes; (None, None) when it is not one.
 
-    What lies in its ``results`` is none: there the rows of a sweep are written, which change nothing of the next run.
+    Changes in its ``results`` do not count: a sweep writes its rows there, and they change nothing of the next run.
     An installed package may lie inside a foreign checkout (a .venv): only a ``root`` with its own .git counts.
     """
     if not (root / ".git").exists():
@@ -57,22 +57,22 @@ def git_revision(root: Path) -> tuple[str | None, bool | None]:
 
 
 def versions() -> dict[str, str]:
-    """Version by name of Python and of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    """The versions of Python and of those packages that are installed, by name."""
+    by_package = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            by_package[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["torch"] = str(torch.__version__)  # with the build's suffix: 2.13.0+cpu
-        found |= {"cuda": str(torch.version.cuda)} if torch.version.cuda else {}
-    return found
+        by_package["torch"] = str(torch.__version__)  # with the build's suffix: 2.13.0+cpu
+        by_package |= {"cuda": str(torch.version.cuda)} if torch.version.cuda else {}
+    return by_package
 
 
 def hardware() -> dict[str, Any]:
-    """Cpu (name), cores (that we may use), ram_gb (1e9 bytes), gpus (names), host (a hash: names are private)."""
+    """The machine: cpu (name), cores (that we may use), ram_gb (1e9 bytes), gpus (names), host (a hash of its name)."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return {
         "cpu": _cpu_name(),

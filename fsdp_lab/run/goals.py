@@ -24,22 +24,22 @@ class Goals:
         return self._at_s is not None and self._ppl_at is None
 
     def is_time(self, train_seconds: float) -> bool:
-        """Has the fixed time come, and was it not looked at yet?"""
+        """Has the fixed time come, and was there no evaluation since?"""
         return self.waits_for_time and self._at_s is not None and train_seconds >= self._at_s
 
     def saw(self, step: int, train_seconds: float, evaluation: Evaluation) -> None:
-        """An evaluation after ``step`` steps."""
+        """Take note of an evaluation after ``step`` steps."""
         if self.target_ppl is not None and self._reached is None and evaluation.ppl <= self.target_ppl:
             self._reached = step, train_seconds
         if self.is_time(train_seconds):
             self._ppl_at = evaluation.ppl
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen so far, as plain values."""
+        """What was reached so far, as plain values."""
         return {"reached": self._reached, "ppl_at": self._ppl_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Go on from what another process reached, as its `state_dict` gave it."""
         self._reached, self._ppl_at = state["reached"], state["ppl_at"]
 
     def row(self) -> dict[str, Any]:

@@ -14,10 +14,10 @@ class HeldError(ValueError):
 
 
 class RunLock:
-    """A held lock. ``is_new``: nothing was in the folder (which is made where it is missing)."""
+    """A lock that this process holds. ``is_new``: the folder was empty, or missing, and then it was made."""
 
     def __init__(self, folder: Path) -> None:
-        """HeldError while another process has it; OSError where the folder cannot be written."""
+        """Take the lock. HeldError while another process has it; OSError where the folder cannot be written."""
         self._path = folder / NAME
         self._descriptor = self._take()
         os.truncate(self._descriptor, 0)
@@ -25,7 +25,7 @@ class RunLock:
         self.is_new = [path.name for path in folder.iterdir()] == [NAME]
 
     def release(self) -> None:
-        """And leave no file of it."""
+        """Give the lock back and remove its file."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

@@ -38,16 +38,16 @@ class Paths:
 
     @property
     def settings(self) -> Path:
-        """The file with every setting."""
+        """The file with every setting of the run."""
         return self.folder / "config.yaml"
 
     def written(self, config: RunConfig) -> dict[str, Path]:
         """What a run that has ended well has left, by what it is called in the summary."""
-        found = {"results row": self.results, "settings": self.settings, "loss curve": self.curve}
+        paths = {"results row": self.results, "settings": self.settings, "loss curve": self.curve}
         if config.save_model:
-            found["model"] = self.model
+            paths["model"] = self.model
         if config.tensorboard:
-            found["TensorBoard"] = self.events
+            paths["TensorBoard"] = self.events
         if config.profile:
-            found["profile"] = self.traces
-        return found
+            paths["profile"] = self.traces
+        return paths

@@ -16,7 +16,7 @@ _EVENTS_ALONE = ("memory", "positions")  # folders of scalars that no line has r
 
 
 class Progress:
-    """What rank 0 says; the other ranks have a silent one.
+    """The output of rank 0; that of the other ranks is silent.
 
     Until training begins, and after it has ended, there are only lines on stdout. In between there is a bar where
     there is a terminal. run_safe_training.sh pipes everything through tee, so no rank sees a terminal. When the script
@@ -46,7 +46,7 @@ class Progress:
             self._writer = _summary_writer(events, done)
 
     def step(self) -> None:
-        """One optimizer step is done."""
+        """Move the bar on by one optimizer step."""
         if self._bar is not None:
             self._bar.update()
 
@@ -62,7 +62,7 @@ class Progress:
         )
 
     def record(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Numbers for TensorBoard alone; None is left out."""
+        """Write numbers for TensorBoard alone; None is left out."""
         for name, value in scalars.items():
             if self._writer is not None and value is not None:
                 self._writer.add_scalar(name, value, step)
@@ -75,7 +75,7 @@ class Progress:
         self._print(text)
 
     def busy(self, what: str | None) -> None:
-        """Name what a step waits for, in front of the bar; None: nothing any more."""
+        """Write in front of the bar what a step waits for; None: it waits no more."""
         if self._bar is not None:
             self._bar.set_description_str(what)
 
@@ -91,7 +91,7 @@ class Progress:
             self._lines = sys.stdout
 
     def close(self) -> None:
-        """Training has ended: no more numbers come."""
+        """End the bar and TensorBoard's events: training has ended, and no more numbers come."""
         self.leave_bar()
         if self._writer is not None:
             self._writer.close()
@@ -110,7 +110,7 @@ def _not_as_ours(path: str, flags: int) -> int:
 
 
 def _log_beside_a_bar() -> TextIO | None:
-    """Plain lines do not go where a bar is drawn."""
+    """The file that plain lines go to while a bar is drawn, if there is one."""
     return open(os.environ["FSDP_LAB_LOG"], "a") if "FSDP_LAB_LOG" in os.environ else None
 
 
@@ -128,7 +128,7 @@ def _is_shown(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A scalar's name without its folder in TensorBoard, but for validation's: there are two losses."""
+    """A scalar's name without its folder in TensorBoard; validation's keep it, as there are two losses."""
     folder, _, last = name.rpartition("/")
     return f"val_{last}" if folder == "val" else last
 

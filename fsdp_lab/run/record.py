@@ -36,7 +36,7 @@ class Record:
         self._asked_at_the_end = fields
 
     def row(self, status: str, error: str | None = None) -> dict[str, Any]:
-        """The whole row of a run that ends now."""
+        """The whole results row of a run that ends now."""
         if status != "ok":
             self.note(**self._asked_at_the_end())
         row = {
@@ -59,7 +59,7 @@ class Record:
 
 
 def seconds_since_process_start() -> float:
-    """By the clock on the wall; CPU seconds where there is no /proc."""
+    """Wall-clock seconds since this process began; CPU seconds where there is no /proc."""
     try:
         with open("/proc/self/stat") as f:
             started = int(f.read().rpartition(")")[2].split()[19])

@@ -76,23 +76,23 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The run's own folder; its name is the run's."""
+        """The run's own folder, which has the name of the run."""
         return self.paths.folder
 
     # ---- where it stands ------------------------------------------------------------------------------------
 
     def passed(self, point: str) -> None:
-        """The run has come to ``point``: the watchdog hears of it."""
+        """Tell the watchdog that the run has come to ``point``."""
         self.watchdog.passed(point)
 
     def at(self, point: str, step: int | None = None) -> None:
-        """The same where a fault may be injected; ``step`` is the one that begins."""
+        """Pass a point at which a fault may be injected; ``step`` is the one that begins, if one does."""
         self.watchdog.passed(point, step)
         faults.at(point, step=step)
 
     @contextmanager
     def phase(self, name: Literal["forward", "backward", "optimizer"]) -> Iterator[None]:
-        """A phase of a step, for whoever reads the profile or asks where a rank stands."""
+        """Name a phase of a step, for whoever reads the profile or asks where a rank stands."""
         self.at(name)
         with phase(name):
             yield

@@ -1,4 +1,4 @@
-"""The last thing a run prints: what it cost and what it saved."""
+"""The table that a run prints last: what it cost and what it saved."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ def _utilisation(row: Mapping[str, Any]) -> str:
 def _goals(row: Mapping[str, Any]) -> list[str]:
     lines, asked = [], row["config"]
     if row["reached_target"] is not None:
-        found = "not reached"
+        outcome = "not reached"
         if row["reached_target"]:
-            found = f"reached after {_count(row['steps_to_target_ppl'], 'step')}"
+            outcome = f"reached after {_count(row['steps_to_target_ppl'], 'step')}"
             if row["time_to_target_ppl_s"] is not None:
-                found += f", {row['time_to_target_ppl_s']:.1f} s of training"
-        lines.append(f"target       PPL {asked['target_ppl']:g} {found}")
+                outcome += f", {row['time_to_target_ppl_s']:.1f} s of training"
+        lines.append(f"target       PPL {asked['target_ppl']:g} {outcome}")
     if asked["ppl_at_s"] is not None:
         ppl = row["ppl_at_fixed_time"]
-        found = "the run was shorter" if ppl is None else f"validation PPL {ppl:.2f}"
-        lines.append(f"at {asked['ppl_at_s']:g} s".ljust(13) + found)
+        outcome = "the run was shorter" if ppl is None else f"validation PPL {ppl:.2f}"
+        lines.append(f"at {asked['ppl_at_s']:g} s".ljust(13) + outcome)
     return lines
 
 

@@ -44,7 +44,7 @@ def are_slow(dtype: torch.dtype) -> bool:
 
 @contextmanager
 def in_float32(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
-    """Put ourselves between ``dtype`` and the CPU kernels of `OPERATORS`; other dtypes go through."""
+    """Inside, the CPU kernels of `OPERATORS` are given float32 in place of ``dtype``; other dtypes pass unchanged."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Warning only once for all operators")

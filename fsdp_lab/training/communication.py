@@ -39,7 +39,7 @@ class Communication:
         return self.has_stock_direction and not self.stock.sent_bytes
 
     def totals(self) -> cc.Totals:
-        """Everything our hooks sent so far, on this rank."""
+        """Everything that our hooks sent so far on this rank, compressed."""
         return self._handle.ledger.totals()
 
     def sent_bytes(self, steps: int) -> int | None:
@@ -70,7 +70,7 @@ class Communication:
         self._comparing = self._handle.compare(), self._by_op()
 
     def end_comparison(self) -> cc.Comparison | None:
-        """This rank's part of what was found, or None when nothing was compared."""
+        """This rank's part of the comparison, or None when nothing was compared."""
         if self._comparing is None:
             return None
         (comparisons, before), self._comparing = self._comparing, None
@@ -84,7 +84,7 @@ class Communication:
         return {op: self._handle.ledger.totals(op) for op in OPS}
 
     def rollback(self) -> None:
-        """The last step was void: forget what it did to the compressors' states."""
+        """Take back what the last step did to the compressors' states, because it was void."""
         self._handle.rollback()
 
     def gradients_come_scaled(self, scale: float) -> None:

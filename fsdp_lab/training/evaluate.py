@@ -24,7 +24,7 @@ class Evaluation(NamedTuple):
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     def row(self) -> dict[str, Any]:
-        """The fields of a results row."""
+        """The validation fields of a results row."""
         weights = "fp32 shards, gathered uncompressed"
         return {"val_loss": self.loss, "val_ppl": self.ppl, "val_tokens": self.tokens, "eval_weights": weights}
 

@@ -1,4 +1,4 @@
-"""AdamW, its schedule, and one optimizer step."""
+"""The optimizer, its learning-rate schedule, and one optimizer step."""
 
 from __future__ import annotations
 
