@@ -1,0 +1,49 @@
+"""Who may go on from a checkpoint: the same ranks with the same settings, or whoever the user has said may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.settings.config import AnyTraining
+
+
+def training_settings(config: AnyTraining) -> dict[str, Any]:
+    """The settings that affect the training, by name: what a manifest says of it."""
+    specs = config.specs()
+    return {name: value for name, value in config.resolved().items() if specs[name].affects_training}
+
+
+def check_training(manifest: Manifest, config: AnyTraining, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """CheckpointError where the checkpoint is of another training, unless the user allows that: then ``say`` it."""
+    ignored = _same_global_batch(manifest, config, ranks) if manifest.world != ranks.world else set()
+    now = training_settings(config)
+    defaults = {name: spec.default for name, spec in config.specs().items()}
+    before = {name: manifest.settings.get(name, defaults[name]) for name in now}
+    changed = [f"{k}: was {before[k]!r}, is {now[k]!r}" for k in now if before[k] != now[k] and k not in ignored]
+    if changed and not config.run.resume_changed:
+        raise CheckpointError(
+            "resume: settings that affect the training have changed; --resume_changed true goes on nevertheless\n"
+            + "\n".join(f"  {change}" for change in changed)
+        )
+    for change in changed:
+        say(f"resume: changed: {change}")
+    if manifest.torch != torch.__version__:
+        say(f"resume: saved by torch {manifest.torch}, this is {torch.__version__}: perhaps not bit for bit")
+
+
+def _same_global_batch(manifest: Manifest, config: AnyTraining, ranks: Ranks) -> set[str]:
+    """The settings that may differ on another number of ranks, as all ranks' batch together stays what it was."""
+    if not config.run.resume_resharded:
+        raise CheckpointError(
+            f"resume: the checkpoint is of {manifest.world} ranks, these are {ranks.world}; "
+            "--resume_resharded true goes on nevertheless, not bit for bit"
+        )
+    batch = config.optim.batch_size
+    assert batch is not None, "resolved"
+    is_same = manifest.settings.get("batch_size", 0) * manifest.world == batch * ranks.world
+    return {"batch_size"} if is_same else set()
