@@ -1,13 +1,16 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped (docs/checkpoints.md).
 
 Read `saving` first: when a run saves, and how another process goes on. `protocols` says what it asks of the run,
-`state` is what is saved, `same_training` who may go on from it, `checkpoints` writes and reads with all ranks, `folder`
-and `unfinished` are what lies on the disk, `safe_load` reads what others may have tampered with.
+`state` and `content` are what is saved, `same_training` who may go on from it. `checkpoints` saves in the background,
+`writing` and `reading` are what all ranks do for it, `folder` and `unfinished` what lies on the disk, `safe_load` reads
+what others may have tampered with.
 """
 
-from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
+from fsdp_lab.checkpoint.checkpoints import Checkpoints
+from fsdp_lab.checkpoint.content import Content
 from fsdp_lab.checkpoint.folder import CheckpointError
 from fsdp_lab.checkpoint.protocols import Restored, SavedRun, Stateful, Training
+from fsdp_lab.checkpoint.reading import Checkpoint
 from fsdp_lab.checkpoint.saving import Saving
 from fsdp_lab.checkpoint.unfinished import NOT_BEGUN, may_resume, newest_step
 

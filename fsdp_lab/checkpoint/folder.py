@@ -147,6 +147,12 @@ def complaint(folder: Path, entry: FileEntry) -> str | None:
     return None
 
 
+def complaints(folder: Path, entries: list[FileEntry]) -> list[str]:
+    """What is wrong with these files of a checkpoint."""
+    texts = (complaint(folder, entry) for entry in entries)
+    return [text for text in texts if text is not None]
+
+
 def publish(unfinished: Path) -> Path:
     """Give a whole checkpoint its name, at once, then point `LATEST` to it."""
     final = unfinished.with_suffix("")

@@ -12,8 +12,10 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from fsdp_lab.checkpoint import folder as on_disk
-from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints, Content
+from fsdp_lab.checkpoint.checkpoints import Checkpoints
+from fsdp_lab.checkpoint.content import Content
 from fsdp_lab.checkpoint.protocols import Restored, SavedRun, Stateful, Training
+from fsdp_lab.checkpoint.reading import Checkpoint
 from fsdp_lab.checkpoint.same_training import check_training, training_settings
 from fsdp_lab.checkpoint.state import TrainingState
 from fsdp_lab.checkpoint.unfinished import FOLDER
@@ -68,8 +70,8 @@ class Saving:
             return None
         step = checkpoint.manifest.step
         check_training(checkpoint.manifest, self._run.config, self._run.ranks, self._run.say)
-        own = self._state.load(self._checkpoints, checkpoint)
-        self._checkpoints.forget_after(step)
+        own = self._state.load(self._checkpoints.reader, checkpoint)
+        self._checkpoints.reader.forget_after(step)
         self._checkpoints.newest = step
         self._before |= own["saving"]
         self._resumed_at = [*own["run"]["resumed_at"], step]
@@ -77,13 +79,13 @@ class Saving:
         return Restored(step, own["run"])
 
     def _chosen(self) -> Checkpoint | None:
-        own = self._checkpoints.folder.resolve()
+        reader, own = self._checkpoints.reader, self._checkpoints.folder.resolve()
         path = None if self._config.resume in ("auto", "never") else Path(self._config.resume).resolve()
         if path is not None and own in path.parents:
-            return self._checkpoints.at(path)
-        if self._run.is_resumed and (newest := self._checkpoints.latest()) is not None:
+            return reader.at(path)
+        if self._run.is_resumed and (newest := reader.latest()) is not None:
             return newest  # also where the run once began from another one's checkpoint
-        return None if path is None else self._checkpoints.at(path)
+        return None if path is None else reader.at(path)
 
     # ---- saving ---------------------------------------------------------------------------------------------
 

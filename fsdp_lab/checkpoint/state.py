@@ -18,8 +18,8 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 import comm_compress as cc
-from fsdp_lab.checkpoint.checkpoints import Checkpoint, Checkpoints
 from fsdp_lab.checkpoint.protocols import SavedRun, Stateful
+from fsdp_lab.checkpoint.reading import Checkpoint, Reader
 from fsdp_lab.checkpoint.rng import rng_state, set_rng_state
 from fsdp_lab.models import Sharded
 from fsdp_lab.training.communication import Communication
@@ -64,9 +64,9 @@ class TrainingState:
             "rng": rng_state(self._ranks.device),
         }
 
-    def load(self, checkpoints: Checkpoints, checkpoint: Checkpoint) -> dict[str, Any]:
+    def load(self, reader: Reader, checkpoint: Checkpoint) -> dict[str, Any]:
         """Go on from ``checkpoint``; returns what the process whose place this one takes had of its own; collective."""
-        own = checkpoints.load_own(checkpoint)
+        own = reader.load_own(checkpoint)
         alike = len(own) == 1 and checkpoint.manifest.world == self._ranks.world
         mine = own[0] if alike else own[self._ranks.rank % len(own)]
         tensors = self._model_tensors()
@@ -77,7 +77,7 @@ class TrainingState:
             self._also.load_state_dict(json.loads(mine["also"]))
         self._or_anew("compressors", lambda: self._load_compressors(mine, own, alike))
         self._comm.load_counts(mine["counts"], checkpoint.manifest.step)
-        checkpoints.load_tensors(checkpoint, tensors)  # in place: FSDP2's shards and the optimizer's own tensors
+        reader.load_tensors(checkpoint, tensors)  # in place: FSDP2's shards and the optimizer's own tensors
         self._set_schedule(mine["schedule"])
         if alike:
             set_rng_state(mine["rng"], self._ranks.device)

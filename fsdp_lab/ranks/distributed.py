@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,6 +46,15 @@ class Ranks:
         """Is this rank 0, which speaks and writes for all?"""
         return self.rank == 0
 
+    @property
+    def processes(self) -> int:
+        """How many processes there are: as many as ranks, or one that plays them all."""
+        return self.world // self.played
+
+    def share(self, items: Sequence[T]) -> list[T]:
+        """The part of ``items`` that this process sees to, so that all are seen to once."""
+        return list(items[self.rank :: self.processes])
+
     def broadcast(self, value: T) -> T:
         """Rank 0's (small, picklable) ``value`` on every rank."""
         box = [value]
@@ -60,7 +69,7 @@ class Ranks:
 
     def gather(self, value: T) -> list[T]:
         """Every process's (small, picklable) ``value``, by rank."""
-        by_rank: list[T | None] = [None] * (self.world // self.played)
+        by_rank: list[T | None] = [None] * self.processes
         dist.all_gather_object(by_rank, value)
         return by_rank  # type: ignore[return-value]
 

@@ -100,7 +100,7 @@ class Watchdog:
         return "; ".join(lines + [f"rank {rank} {verb}: {self._of(rank, alive, now)}" for rank in others])
 
     def _everyone(self) -> range:
-        return range(self._ranks.world // self._ranks.played)
+        return range(self._ranks.processes)
 
     def _of(self, rank: int, alive: dict[int, Place], seen: dict[int, Place]) -> str:
         if rank in alive:

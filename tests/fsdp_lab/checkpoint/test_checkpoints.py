@@ -42,15 +42,15 @@ def content(value: float = 0.0) -> Content:
 
 def loaded(saves: Checkpoints) -> tuple[int, float, list[tuple[int, list[float]]]]:
     """Step and value of what is loaded, and of every process's own that was read its rank and its residual."""
-    found = saves.latest()
+    found = saves.reader.latest()
     assert found is not None
     target = content(-1.0)
-    saves.load_tensors(found, target.tensors)
+    saves.reader.load_tensors(found, target.tensors)
     w = target.tensors["w"]
     assert isinstance(w, DTensor)
     value = float(target.tensors["step"])
     assert torch.equal(w.full_tensor(), WHOLE + value)
-    own = [(own["rank"], own["compressors"][0]["residual"].tolist()) for own in saves.load_own(found)]
+    own = [(own["rank"], own["compressors"][0]["residual"].tolist()) for own in saves.reader.load_own(found)]
     return found.manifest.step, value, own
 
 
@@ -129,7 +129,7 @@ def damage_and_load(folder: Path) -> list[tuple[str, int, list[str]]]:
             flip(folder / f"step-0000000{step}" / "rank-0.pt")
     torch.distributed.barrier()
     try:
-        saves.latest()
+        saves.reader.latest()
     except CheckpointError as error:
         found.append((str(error), 0, []))
     return found
@@ -151,9 +151,9 @@ def fail_and_go_on(folder: Path) -> dict[str, Any]:
     """A full disk at rank 1, a NaN at rank 1, and a disk that fails once."""
     import torch.distributed.checkpoint as dcp
 
-    from fsdp_lab.checkpoint import checkpoints as module
+    from fsdp_lab.checkpoint import writing
 
-    module._PAUSE_S = 0.0
+    writing._PAUSE_S = 0.0
     rank = torch.distributed.get_rank()
     said: list[str] = []
     saves = checkpoints(folder, said=said)
