@@ -16,10 +16,12 @@ from typing import Any
 
 from analysis.rows.quality import loss_of
 from analysis.rows.reading import Row
+from analysis.rows.setting_roles import arm_settings, side_settings
 from comm_compress.labels import Method, arm_label, label, parse_arm, spelled_out
 from fsdp_lab.settings.user_errors import printable
 
-ARM_SETTINGS = (
+# the settings of communication that an `Arm` has a field for; others of a row are its ``further`` ones
+_NAMED = (
     "comm_compress",
     "comm_config_json",
     "param_compress",
@@ -28,13 +30,6 @@ ARM_SETTINGS = (
     "fsdp_prefetch",
     "fsdp_reshard",
 )
-# where a run writes and what it looks at: no influence on what is trained
-SIDE_SETTINGS = {
-    *("cache_dir", "data_prefetch", "output_dir", "results_path", "run_name", "curves_dir", "log_interval"),
-    *("target_ppl", "ppl_at_s", "grad_error_every", "profile", "profile_steps", "timeout_s", "hang_timeout_s"),
-    *("stop_grace_s", "tensorboard", "save_model", "save_steps", "save_on_stop", "keep_checkpoints", "resume"),
-    *("resume_resharded", "resume_changed", "trust_pickle", "features_dir", "features_gb"),
-}
 TUNED = ("learning_rate",)
 PLAIN = ("none", "identity")  # what goes over the wire as it is
 
@@ -43,6 +38,7 @@ PLAIN = ("none", "identity")  # what goes over the wire as it is
 class Arm:
     """How communication is done. ``*_settings``: canonical JSON. None: the row is older than the setting.
 
+    ``further``: other settings of communication by name, values as canonical JSON, where they are not the default.
     ``name``: what to call it instead of naming all its settings (`statistics.names`); arms are equal whatever it is."""
 
     gradients: str
@@ -52,6 +48,7 @@ class Arm:
     comm_dtype: str = "fp32"
     prefetch: int | None = None
     reshard: bool | None = None
+    further: tuple[tuple[str, str], ...] = ()
     name: str | None = field(default=None, compare=False)
 
     @classmethod
@@ -66,6 +63,7 @@ class Arm:
             config.get("comm_dtype") or row.get("comm_dtype") or "fp32",
             config.get("fsdp_prefetch"),
             config.get("fsdp_reshard"),
+            _further(row),
         )
 
     @property
@@ -80,7 +78,7 @@ class Arm:
             prefetch=1 if self.prefetch is None else self.prefetch,
             reshard=self.reshard is not False,
         )
-        return printable(text)
+        return printable(", ".join([text, *(f"{name}={value}" for name, value in self.further)]))
 
     @property
     def family(self) -> str:
@@ -231,7 +229,7 @@ def failed(row: Mapping[str, Any]) -> bool:
 
 def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
     """Everything that must be equal for two rows to be compared: all that affects training but seed, arm and tuning."""
-    left_out = {"seed", *ARM_SETTINGS, *SIDE_SETTINGS, *tuned}
+    left_out = {"seed", *_NAMED, *arm_settings(row), *side_settings(row), *tuned}
     config = tuple(sorted((name, canonical(v)) for name, v in row["config"].items() if name not in left_out))
     return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
 
@@ -284,6 +282,12 @@ def _baseline(arms: Sequence[ArmRuns], name: str) -> ArmRuns | None:
         return max(labelled, key=lambda runs: len(runs.runs))
     family = [runs for runs in arms if runs.arm.gradients == name and runs.arm.parameters in (name, "none")]
     return family[0] if len(family) == 1 else None
+
+
+def _further(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    config, defaults = row["config"], arm_settings(row)
+    names = sorted(name for name in defaults if name not in _NAMED and name in config)
+    return tuple((name, canonical(config[name])) for name in names if config[name] != defaults[name])
 
 
 def _rate(bits_per_s: float) -> str:

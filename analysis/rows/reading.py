@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 from analysis.rows.nearest import nearest
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSIONS = (3, 4)  # that are read as they are; those before 3 have to be converted
 _NUMBER = (int, float)
 _ALWAYS: dict[str, Any] = {
     "status": str,
@@ -37,8 +37,8 @@ _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(("warmup_steps_excluded", "interface_steps", "interface_bytes_total", "grad_rel_error"), _NUMBER),
     **dict.fromkeys(("tau", "tau_step", "tau_prompts"), _NUMBER),
     "draft_target": str,
-    "nonfinite_fields": list,
-    **dict.fromkeys(("compress_config", "param_compress_config"), dict),
+    **dict.fromkeys(("nonfinite_fields", "side_settings"), list),
+    **dict.fromkeys(("compress_config", "param_compress_config", "arm_settings"), dict),
     **dict.fromkeys(("loss_curve", "param_compress_method", "comm_dtype", "git_commit", "data_digest"), str),
     "git_dirty": bool,
 }
@@ -233,14 +233,14 @@ def _parse(line: bytes, shared: _Shared) -> tuple[dict[str, Any], str | None]:
     if not isinstance(row, dict):
         return {}, f"not a JSON object but {type(row).__name__}"
     version = row.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in SCHEMA_VERSIONS:
         if version is None:
             return {}, "no schema_version: not a results row"
-        if isinstance(version, int) and version < SCHEMA_VERSION:
+        if isinstance(version, int) and version < SCHEMA_VERSIONS[0]:
             advice = "convert the file with python -m fsdp_lab.results migrate FILE --out NEW"
         else:
             advice = "it was written by a newer program; update this one"
-        return {}, f"schema version {version!r}, this program reads {SCHEMA_VERSION}; {advice}"
+        return {}, f"schema version {version!r}, this program reads {' and '.join(map(str, SCHEMA_VERSIONS))}; {advice}"
     complaints = list(_complaints(row))
     return row, "; ".join(complaints) or None
 

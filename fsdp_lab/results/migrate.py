@@ -5,7 +5,7 @@ from typing import Any
 
 from fsdp_lab.results.derived import derived
 from fsdp_lab.results.schema import BY_NAME, SCHEMA_VERSION
-from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.config import TrainConfig, parts_of_config
 from fsdp_lab.settings.fields import ConfigError
 
 
@@ -52,6 +52,11 @@ def _from_2(row: dict[str, Any]) -> None:
     except (ConfigError, TypeError):  # of a setting that is gone, or damaged: for the validator to name
         return
     row["config"], row["config_hash"] = complete.resolved(), complete.digest()
+    row |= parts_of_config(complete)
 
 
-STEPS: dict[int, Callable[[dict[str, Any]], None]] = {1: _from_1, 2: _from_2}
+def _from_3(row: dict[str, Any]) -> None:
+    """Which settings are the arm's, and which do not affect the training, stays null: readers know version 3's."""
+
+
+STEPS: dict[int, Callable[[dict[str, Any]], None]] = {1: _from_1, 2: _from_2, 3: _from_3}

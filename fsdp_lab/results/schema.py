@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from fsdp_lab.results.derived import derived
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,23 @@ FIELDS = (
     Field("seed", "int", "", "seed of the run", "always"),
     Field("config", "object", "", "every setting, resolved", "always"),
     Field("config_hash", "str", "sha256", "digest of the settings that affect the training", "always"),
+    Field(
+        "arm_settings",
+        "object",
+        "",
+        "the settings in config that say how ranks communicate, each with its default: what tells the arms of a "
+        "comparison apart",
+        "always",
+        since=4,
+    ),
+    Field(
+        "side_settings",
+        "list of str",
+        "",
+        "the settings in config that do not affect the training: where it writes, what it logs, when it saves",
+        "always",
+        since=4,
+    ),
     # Speed: the first warmup_steps_excluded steps, profiled steps and steps with a sample are left out
     Field("step_time_ms_mean", "float", "ms", "optimiser step, mean"),
     Field("step_time_ms_p50", "float", "ms", "optimiser step, median"),
@@ -402,14 +419,14 @@ def problems(row: Mapping[str, Any]) -> list[str]:
 
 
 def _must_have(field: Field, row: Mapping[str, Any]) -> bool:
+    if field.since > (row.get("migrated_from") or SCHEMA_VERSION):
+        return False
     if field.required == "always":
         return True
     lost = field.name in (row.get("nonfinite_fields") or ())
     if row.get("virtual_ranks") and field.name in TIMES:
         return False
     if row.get("draft_target") and field.name in PERPLEXITY:
-        return False
-    if field.since > (row.get("migrated_from") or SCHEMA_VERSION):
         return False
     return field.required == "ok" and row.get("status") == "ok" and not field.nullable and not lost
 

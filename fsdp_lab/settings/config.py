@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fsdp_lab.settings.conflicts import conflicts
 from fsdp_lab.settings.fields import Config
 from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
-from fsdp_lab.settings.specs import Spec
+from fsdp_lab.settings.specs import Spec, specs_of
 
 
 class AnyTraining(Protocol):
@@ -111,6 +111,19 @@ def row_of(config: AnyTraining) -> dict[str, Any]:
         "virtual_ranks": config.run.virtual_ranks or None,
         "config": config.resolved(),
         "config_hash": config.digest(),
+        **parts_of_config(config),
+    }
+
+
+def parts_of_config(config: AnyTraining) -> dict[str, Any]:
+    """Which settings say how ranks communicate, and which do not affect the training: whoever compares rows must know.
+
+    The settings of communication come with their defaults. A row from before a setting existed did what its default
+    says, so readers can tell that both communicated alike.
+    """
+    return {
+        "arm_settings": {spec.name: spec.default for spec in specs_of(type(config.comm))},
+        "side_settings": [name for name, spec in config.specs().items() if not spec.affects_training],
     }
 
 

@@ -6,19 +6,58 @@ from typing import Any
 
 import pytest
 
-from analysis.rows.arms import ARM_SETTINGS, SIDE_SETTINGS, Arm, comparisons, setting_of, titles
+from analysis.rows.arms import Arm, comparisons, setting_of, titles
 from analysis.rows.reading import Row
+from analysis.rows.setting_roles import arm_settings, side_settings
 from analysis.statistics.names import called, full, named
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.settings.config import TrainConfig
 from tests.analysis.planted_rows import arm, died, diverged, fair, row
 
 
-def test_side_settings_are_those_that_the_trainer_says_do_not_affect_training() -> None:
-    both = [*TrainConfig.specs().values(), *EagleConfig.specs().values()]
-    assert {spec.name for spec in both if not spec.affects_training} == SIDE_SETTINGS
-    assert not SIDE_SETTINGS & {spec.name for spec in both if spec.affects_training}
-    assert set(ARM_SETTINGS) == set(TrainConfig.groups()["comm"].__dataclass_fields__)  # type: ignore[attr-defined]
+def said_by(config: TrainConfig | EagleConfig, **settings: Any) -> Row:
+    """A row as the trainer of these settings writes it; ``settings`` are of its config alone."""
+    written = config.row()
+    return Row({**row(), "schema_version": 4, **written, "config": {**written["config"], **settings}})
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, EagleConfig])
+def test_a_row_says_which_of_its_settings_are_the_arms_and_which_do_not_affect_training(
+    kind: type[TrainConfig] | type[EagleConfig],
+) -> None:
+    written = said_by(kind())
+    unimportant = {name for name, spec in kind.specs().items() if not spec.affects_training}
+    communication = set(kind.groups()["comm"].__dataclass_fields__)  # type: ignore[attr-defined]
+    assert side_settings(written) == unimportant
+    assert set(arm_settings(written)) == communication
+    compared = {name for name, _ in setting_of(written, tuned=()).config}
+    assert compared == kind.specs().keys() - unimportant - communication - {"seed"}
+    assert Arm.of(written).further == ()
+
+
+def test_rows_of_version_3_and_of_the_version_after_it_are_compared_with_each_other() -> None:
+    new = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2))
+    old = Row({**new, "schema_version": 3, "arm_settings": None, "side_settings": None})
+    assert (Arm.of(new), setting_of(new)) == (Arm.of(old), setting_of(old))
+
+
+def test_a_setting_that_analysis_has_never_heard_of_is_what_its_row_says_it_is() -> None:
+    before = said_by(TrainConfig())
+    aside = Row({**before, "config": before["config"] | {"log_colour": "red"}})
+    aside = Row({**aside, "side_settings": [*before["side_settings"], "log_colour"]})
+    assert (Arm.of(aside), setting_of(aside)) == (Arm.of(before), setting_of(before))
+
+    def communicating(lanes: int) -> Row:
+        known = before["arm_settings"] | {"fsdp_lanes": 1}
+        return Row({**before, "config": before["config"] | {"fsdp_lanes": lanes}, "arm_settings": known})
+
+    assert Arm.of(communicating(1)) == Arm.of(before), "an earlier row did what the default says"
+    assert Arm.of(communicating(2)) != Arm.of(before)
+    assert Arm.of(communicating(2)).label == f"{Arm.of(before).label}, fsdp_lanes=2"
+    assert setting_of(communicating(2)) == setting_of(before)
+
+    trained = Row({**before, "config": before["config"] | {"dropout_shape": "round"}})
+    assert setting_of(trained) != setting_of(before)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import BY_NAME, FIELDS, Field, problems
 from fsdp_lab.run.environment import environment, git_revision
-from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.config import TrainConfig, parts_of_config
 
 REFERENCE = Path(__file__).resolve().parents[3] / "results" / "reference"
 SAMPLES: dict[str, Any] = {
@@ -379,7 +379,11 @@ def test_settings_that_came_later_have_their_defaults() -> None:
     lacking = {name: value for name, value in config.resolved().items() if name not in ("save_steps", "attention")}
     old = example(schema_version=2, config=lacking, config_hash="0" * 64)
     new = migrate(old)
-    assert (new["config"], new["config_hash"]) == (config.resolved(), config.digest())
+    assert {name: new[name] for name in config.row()} == {name: old[name] for name in config.row()} | {
+        "config": config.resolved(),
+        "config_hash": config.digest(),
+        **parts_of_config(config),
+    }
     assert new["migrated_from"] == 2
     gone = migrate(example(schema_version=2, config={**lacking, "colour": "red"}, config_hash="0" * 64))
     assert (gone["config"], gone["config_hash"]) == ({**lacking, "colour": "red"}, "0" * 64)
@@ -425,6 +429,8 @@ def test_migration_touches_nothing_else() -> None:
 def test_a_new_row_may_not_lack_what_an_old_one_may() -> None:
     assert problems(example(migrated_from=1, clip_rate=None)) == []
     assert problems(example(clip_rate=None)) == ["clip_rate: missing"]
+    assert problems(example(migrated_from=3, side_settings=None)) == []
+    assert problems(example(status="failed", side_settings=None)) == ["side_settings: missing"]
 
 
 def test_scaling_efficiency_is_against_one_rank_with_the_same_settings() -> None:

@@ -1,0 +1,32 @@
+"""Which settings of a row say how its ranks communicated, and which do not affect the training.
+
+A row says it itself (``arm_settings``, ``side_settings``), so a new setting of the trainer needs no change here. Rows
+of schema version 3 do not. The list that they need is below; it is complete, because no row of that version is written
+any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# where a run wrote, what it looked at, and when it saved or gave up
+SIDE_SETTINGS_OF_VERSION_3 = frozenset(
+    {
+        *("cache_dir", "data_prefetch", "output_dir", "results_path", "run_name", "curves_dir", "log_interval"),
+        *("target_ppl", "ppl_at_s", "grad_error_every", "profile", "profile_steps", "timeout_s", "hang_timeout_s"),
+        *("stop_grace_s", "tensorboard", "save_model", "save_steps", "save_on_stop", "keep_checkpoints", "resume"),
+        *("resume_resharded", "resume_changed", "trust_pickle", "features_dir", "features_gb"),
+    }
+)
+
+
+def side_settings(row: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the row's settings that do not affect the training."""
+    said = row.get("side_settings")
+    return SIDE_SETTINGS_OF_VERSION_3 if said is None else frozenset(name for name in said if isinstance(name, str))
+
+
+def arm_settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings that say how the ranks communicated, with their defaults; empty for rows of version 3."""
+    return row.get("arm_settings") or {}
