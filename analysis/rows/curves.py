@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from analysis.rows.arms import Arm, ArmRuns, Comparison, failed
+from analysis.rows.curve_archive import ArchiveError, read_curve_file
 from analysis.rows.reading import Row, is_number
 
 Along = Literal["step", "tokens", "train_seconds"]
@@ -89,9 +90,11 @@ def read_curve(row: Row) -> tuple[list[dict[str, Any]], list[str]]:
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The objects of a curve file that have a step, and complaints with line numbers."""
     try:
-        raw = path.read_bytes().split(b"\n")
+        raw = read_curve_file(path).split(b"\n")
     except OSError as error:
         return [], [f"no curve: cannot read {path} ({error.strerror})"]
+    except ArchiveError as error:
+        return [], [f"no curve: {error}"]
     lines, complaints = [], []
     for number, text in enumerate(raw, start=1):
         if not text.strip():
