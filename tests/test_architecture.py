@@ -62,6 +62,7 @@ FLOORS = {
     ],
     "experiments": [
         {"runs", "__init__"},
+        {"network"},
         {"drafts", "faults", "fidelity", "sweeps"},
         {"bench", "links", "sweep"},
     ],

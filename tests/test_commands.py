@@ -49,7 +49,8 @@ def test_every_command_ends_like_that() -> None:
         for path in (ROOT / package).rglob("*.py")
     }
     commands = {path: first for path, first in endings.items() if first}
-    ranks = {"train.py", "stream.py", "step_times.py", "collective_times.py", "launch.py"}  # write to files and sockets
+    # these write to files and sockets
+    ranks = {"train.py", "tcp_stream.py", "step_times.py", "collective_times.py", "launch.py"}
     others = {path for path, first in commands.items() if path.name not in ranks and first != "with unix_pipes():"}
     assert not others
     assert len(commands) > 20
@@ -84,7 +85,7 @@ def test_there_are_many_of_them() -> None:
 def test_only_the_shared_parser_is_used() -> None:
     alone = {
         "fsdp_lab/settings/flags.py",
-        "experiments/runs/stream.py",
+        "experiments/network/tcp_stream.py",
         "comm_compress/conformance.py",
     }  # need no flags of ours
     for package in PACKAGES:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
-from experiments.links.command import unavailable
+from experiments.network.namespaces import unavailable
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import chat, validate
 from fsdp_lab.data import build, download_wikipedia

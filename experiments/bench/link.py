@@ -27,7 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.runs.namespaces import Namespaces, parse_rate
+from experiments.network.namespaces import Namespaces
+from experiments.network.units import parse_rate
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors

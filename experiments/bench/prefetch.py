@@ -21,9 +21,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from experiments.runs.measured import Line, Lines, before_and_after_dashes
-from experiments.runs.namespaces import Namespaces
-from experiments.runs.training import train_behind
+from experiments.network.namespaces import Namespaces
+from experiments.network.training import train_behind
+from experiments.runs.measurements import Line, Lines, before_and_after_dashes
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 

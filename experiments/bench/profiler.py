@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from experiments.runs.measured import Line, Lines, before_and_after_dashes
+from experiments.runs.measurements import Line, Lines, before_and_after_dashes
 from experiments.runs.training import torchrun
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors

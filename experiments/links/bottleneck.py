@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.links.bottleneck_chart import draw
-from experiments.runs.measured import before_and_after_dashes
-from experiments.runs.namespaces import Namespaces, parse_rate
-from experiments.runs.training import train_behind
+from experiments.network.namespaces import Namespaces
+from experiments.network.training import train_behind
+from experiments.network.units import parse_rate
+from experiments.runs.measurements import before_and_after_dashes
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 

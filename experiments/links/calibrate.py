@@ -23,7 +23,7 @@ from typing import Any
 from experiments.fidelity.method_settings import LINK_RUNS
 from experiments.links import collective_times, step_times
 from experiments.links.models import MODELS
-from experiments.runs.namespaces import parse_rate
+from experiments.network.units import parse_rate
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 

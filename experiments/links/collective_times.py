@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.runs.namespaces import Namespaces
+from experiments.network.namespaces import Namespaces
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flags import program
 

@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.runs.measured import before_and_after_dashes
-from experiments.runs.namespaces import Namespaces, UnavailableError, parse_rate, unavailable
+from experiments.network.namespaces import Namespaces
+from experiments.network.units import parse_rate
+from experiments.runs.measurements import before_and_after_dashes
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import user_errors
-
-__all__ = ["Namespaces", "UnavailableError", "main", "unavailable"]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -24,7 +24,8 @@ from typing import Any
 from comm_compress import labels
 from experiments.fidelity.method_settings import Run
 from experiments.links.models import MODELS, register
-from experiments.runs.namespaces import Namespaces, parse_rate
+from experiments.network.namespaces import Namespaces
+from experiments.network.units import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flags import program
@@ -63,7 +64,7 @@ def label(run: Run) -> str:
 
 
 def bucket_bytes(rate: str) -> float:
-    """What the shaper of `experiments.runs.namespaces` lets through at once after a silence."""
+    """What the shaper of `experiments.network.namespaces` lets through at once after a silence."""
     bits = parse_rate(rate)
     return max(bits / 8 * 5e-3, 1 << 16) if bits else 0.0
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from experiments.runs.namespaces import Namespaces
-from fsdp_lab.ranks.environment import rank_environment
 
 TRAINER = ("fsdp_lab.train",)
 
@@ -42,15 +38,3 @@ def train(flags: Sequence[str], ranks: int, row: Path | None = None, program: Se
         return torchrun(
             module, [*first, *where, "--no_save_model", *flags], ranks, stdout=subprocess.DEVNULL
         ).returncode
-
-
-def train_behind(net: Namespaces, flags: Sequence[str]) -> dict[str, Any]:
-    """A run over emulated links that leaves nothing behind; its row. RuntimeError when it fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows = Path(folder) / "rows.jsonl"
-        where = ["--output_dir", folder, "--results_path", str(rows), "--no_save_model", "--tensorboard", "false"]
-        command = [sys.executable, "-m", *TRAINER, *where, *flags]
-        if code := net.run(command, rank_environment(net.ranks), stdout=subprocess.DEVNULL):
-            raise RuntimeError(f"the run ended with exit code {code}: {' '.join(flags)}")
-        found: dict[str, Any] = json.loads(rows.read_text())
-        return found

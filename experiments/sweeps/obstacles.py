@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.runs.namespaces import unavailable
+from experiments.network.namespaces import unavailable
 from experiments.sweeps.recipe.cells import Cell
 
 

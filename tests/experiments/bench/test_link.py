@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.namespaces import unavailable
+from experiments.network.namespaces import unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.links import bottleneck
 from experiments.links.bottleneck import Place, efficiency, main, places, table
-from experiments.runs.namespaces import unavailable
+from experiments.network.namespaces import unavailable
 from tests.fsdp_lab.test_train import Lab
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.links import calibrate
 from experiments.links.collective_times import measure
-from experiments.runs.namespaces import unavailable
+from experiments.network.namespaces import unavailable
 
 
 def test_parts_that_the_file_has_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

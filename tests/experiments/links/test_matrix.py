@@ -10,7 +10,7 @@ import pytest
 from experiments.fidelity.method_settings import LINK_RUNS
 from experiments.links.matrix import jobs, load, main, missing, undisturbed
 from experiments.links.step_times import Job, label
-from experiments.runs.namespaces import unavailable
+from experiments.network.namespaces import unavailable
 
 
 def line(method: str, yardstick_ms: float = 1.0, ranks: int = 2) -> dict[str, object]:

@@ -18,7 +18,7 @@ from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
 from comm_compress.registry import register
-from experiments.runs.namespaces import Namespaces, unavailable
+from experiments.network.namespaces import Namespaces, unavailable
 from fsdp_lab import results
 from fsdp_lab.measure.wire_check import Claim, Interface, agree, interface_counters
 from fsdp_lab.ranks.link import VARIABLE, Link, link_of_this_run

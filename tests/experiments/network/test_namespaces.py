@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from experiments.links.command import Namespaces, UnavailableError, main, unavailable
-from experiments.runs.leftovers import own_tag, remove, remove_leftovers
-from experiments.runs.namespaces import _command, parse_delay, parse_rate
-from experiments.runs.processes import wait_together
+from experiments.network.leftovers import own_tag, remove, remove_leftovers
+from experiments.network.namespaces import Namespaces, UnavailableError, _command, unavailable
 from fsdp_lab.ranks.link import Link
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -231,53 +229,6 @@ def test_a_signal_lets_the_ranks_save_and_cleans_up(tmp_path: Path, number: sign
     assert f"links{run.pid}-" not in namespaces()
 
 
-@pytest.mark.netns
-@pytest.mark.usefixtures("links")
-def test_command_line_gives_every_rank_its_place_and_reports_bytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $GLOO_SOCKET_IFNAME"
-    script = f"echo {names} > {tmp_path}/$RANK"
-    report = tmp_path / "bytes.json"
-    code = main(["--rate", "1gbit", "--json", str(report), "--", "sh", "-c", script])
-    assert code == 0
-    assert (tmp_path / "1").read_text().split() == ["1", "1", "2", "2", "10.77.0.1", "29500", "eth0"]
-    record = json.loads(report.read_text())
-    assert (record["exit_code"], record["rate"], record["per_node"]) == (0, "1gbit", 1)
-    assert [node["ranks"] for node in record["nodes"]] == [[0], [1]]
-    assert record["rate_measured"] > 0
-    assert all(node["tx_bytes"] < 10_000 for node in record["nodes"])  # the measurement is not the command's
-    assert len(capsys.readouterr().out.splitlines()) == 4  # the link, and a table
-
-
-def test_rates_and_delays() -> None:
-    assert [parse_rate(text) for text in ("200mbit", "1.5Gbit", "64kbit", "none")] == [200e6, 1.5e9, 64e3, None]
-    assert [parse_delay(text) for text in ("0ms", "100us", "0.5s")] == [0, pytest.approx(1e-4), 0.5]
-
-
-@pytest.mark.parametrize(
-    ("argv", "word"),
-    [
-        (["--rate", "fast", "--", "true"], "rate: got 'fast'"),
-        (["--rate", "0mbit", "--", "true"], "rate: got '0mbit'"),
-        (["--delay", "5", "--", "true"], "delay: got '5'"),
-        (["--rate", "500gbit", "--", "true"], "rate: got '500gbit'"),
-        (["--ranks", "0", "--", "true"], "ranks: got 0"),
-        (["--ranks", "3", "--per_node", "2", "--", "true"], "per_node: got 2"),
-        (["--rate", "1gbit"], "no command"),
-        (["--json", "/no/such/folder/x.json", "--", "true"], "--json"),
-        (["--", "--comm_dtype", "fp8"], "--comm_dtype"),
-    ],
-)
-def test_mistakes_are_one_message_and_exit_code_2(
-    argv: list[str], word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(argv)
-    assert stop.value.code == 2
-    assert word in capsys.readouterr().err
-
-
 def test_without_root_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "root" in (unavailable() or "")
@@ -294,9 +245,3 @@ def test_without_netem_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
     with pytest.raises(UnavailableError, match="no netem"):
         _command("tc", "qdisc", "add", "dev", "p0", "root", "netem", "delay", "20000us")
-
-
-def test_a_rank_ended_by_a_signal_counts_as_a_failure() -> None:
-    kill = ["sh", "-c", "kill -9 $$"]
-    starting = (subprocess.Popen(words, start_new_session=True) for words in (["true"], kill, ["sleep", "30"]))
-    assert wait_together(starting, grace_s=0.1) == 137

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from experiments.runs.measured import Lines, before_and_after_dashes
+from experiments.runs.measurements import Lines, before_and_after_dashes
 
 
 def test_only_the_first_dashes_divide() -> None:

@@ -14,7 +14,6 @@ ends the ranks, and the next start removes the rest (`leftovers`).
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,17 +22,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from experiments.runs.leftovers import own_tag, remove, remove_leftovers
+from experiments.network.leftovers import own_tag, remove, remove_leftovers
+from experiments.network.units import parse_delay, parse_rate
 from experiments.runs.processes import dying_with_this_process, leaving_tidily, wait_together
 from fsdp_lab.ranks.link import Link
 
 _MASTER_PORT = 29500  # free by construction: every run has its own network
-_BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _BUCKET_S = 5e-3  # of sending at the rate: short messages are shaped, too
 _SEGMENT = 1 << 16  # bytes that the kernel hands to the shaper at once
-_FASTEST = 100e9  # bits/s; a virtual cable carries a third of that
-_STREAM = Path(__file__).with_name("stream.py")
+_STREAM = Path(__file__).with_name("tcp_stream.py")
 
 
 class UnavailableError(ValueError):
@@ -201,27 +198,6 @@ class Namespaces:
 def _bucket(bytes_per_s: float) -> int:
     """Bytes that pass the shaper unhindered."""
     return max(int(bytes_per_s * _BUCKET_S), _SEGMENT)
-
-
-def parse_rate(text: str) -> float | None:
-    """Bits per second of ``200mbit``, ``1gbit``, ``500kbit``; None for ``none``. ValueError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
-    if text == "none":
-        return None
-    bits = float(found[1]) * _BITS[found[2]] if found else 0
-    if not 8000 <= bits <= _FASTEST:
-        raise ValueError(
-            f"rate: got {text!r}, wants a number with a unit such as 200mbit or 1gbit, from 8kbit to 100gbit, or none"
-        )
-    return bits
-
-
-def parse_delay(text: str) -> float:
-    """Seconds of ``5ms``, ``100us``, ``0.1s``. ValueError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text.lower())
-    if not found:
-        raise ValueError(f"delay: got {text!r}, wants a number with a unit such as 5ms or 100us")
-    return float(found[1]) * _SECONDS[found[2]]
 
 
 def unavailable() -> str | None:

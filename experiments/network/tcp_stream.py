@@ -1,6 +1,6 @@
 """What a link carries: two hosts send each other bytes at the same time, and each prints the bits/s it received.
 
-    python stream.py PEER SKIPPED COUNTED     # on both; the standard library alone, so that it starts at once
+    python tcp_stream.py PEER SKIPPED COUNTED     # on both; the standard library alone, so that it starts at once
 
 The first SKIPPED bytes are not timed: they pass a token bucket that is still full, and TCP finds its speed.
 """
@@ -44,7 +44,7 @@ def _send(peer: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m experiments.runs.stream", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments.network.tcp_stream", description=__doc__)
     parser.add_argument("peer", help="the other host's address")
     parser.add_argument("skipped", type=int, help="bytes")
     parser.add_argument("counted", type=int, help="bytes")
