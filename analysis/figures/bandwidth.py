@@ -46,7 +46,7 @@ def of_calibration(predictor: Predictor, model: str, cells: Iterable[Mapping[str
 
 
 def of_comparisons(group: Sequence[Comparison]) -> list[Series]:
-    """Every arm's median step behind the links of a group that differs in nothing else (`series.links`)."""
+    """Every arm's median step behind the links of a group that differs in nothing else (`groups.links`)."""
     found: dict[str, Series] = {}
     for comparison in group:
         for runs in comparison.arms:

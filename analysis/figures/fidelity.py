@@ -11,8 +11,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.figures.drawing.labels import panels
 from analysis.figures.drawing.style import Style
-from analysis.figures.loss_curves import draw_course, handles, notes, strength
-from analysis.rows.curves import Course
+from analysis.figures.loss_curves import draw_curve, handles, notes, strength
+from analysis.rows.training_curves import TrainingCurve
 
 QUANTITIES: Final = {
     "grad_rel_error": "error of the gradient, relative",
@@ -21,26 +21,26 @@ QUANTITIES: Final = {
 }
 
 
-def draw(courses: Mapping[str, Sequence[Course]], style: Style, *, smooth: int = 1, foot: str = "") -> Figure:
-    """``courses`` of each of `QUANTITIES`; an arm without feedback has no residual to draw.
+def draw(curves: Mapping[str, Sequence[TrainingCurve]], style: Style, *, smooth: int = 1, foot: str = "") -> Figure:
+    """``curves`` of each of `QUANTITIES`; an arm without feedback has no residual to draw.
 
-    ValueError when none of them has a course."""
-    drawn = {name: _worth_drawing(name, courses.get(name, ())) for name in QUANTITIES}
+    ValueError when none of them has a curve."""
+    drawn = {name: _worth_drawing(name, curves.get(name, ())) for name in QUANTITIES}
     drawn = {name: found for name, found in drawn.items() if found}
     if not drawn:
         raise ValueError("gradient error: no curve has a sample of it; train with --grad_error_every 20")
-    every = list({course.arm: course for found in drawn.values() for course in found}.values())
+    every = list({curve.arm: curve for found in drawn.values() for curve in found}.values())
     with style:
         narrow = style.columns == "single"
         shape = (len(drawn), 1) if narrow else (1, len(drawn))
         high = style.width * (0.6 * len(drawn) if narrow else 0.34)
         figure, axes = panels(style, *shape, high, handles(every, style), 2 if narrow else 4, squeeze=False)
         for plot, (name, found) in zip(axes.flat, drawn.items(), strict=True):
-            for course in found:
-                draw_course(plot, style, course, strength(course, every))
+            for curve in found:
+                draw_curve(plot, style, curve, strength(curve, every))
             if name != "grad_cos_sim":
                 _log_scale(plot, [v for c in found for v in (*c.low, *c.high)])
-            plot.set_xlim(0, max(course.x[-1] for course in found))
+            plot.set_xlim(0, max(curve.x[-1] for curve in found))
             plot.set_xlabel(style.say("step"))
             plot.set_title(style.say(QUANTITIES[name]))
         style.foot(figure, "\n".join([notes(every, style, smooth), *([foot] if foot else [])]))
@@ -59,6 +59,6 @@ def _log_scale(plot: Axes, values: Sequence[float]) -> None:
         plot.set_ylim(min(seen) / 1.2, max(*seen, 2.2 * min(seen)) * 1.2)
 
 
-def _worth_drawing(name: str, found: Sequence[Course]) -> list[Course]:
+def _worth_drawing(name: str, found: Sequence[TrainingCurve]) -> list[TrainingCurve]:
     """On a logarithmic scale zero has no place: the exact methods' errors, the residuals of methods without one."""
-    return [course for course in found if name == "grad_cos_sim" or min(course.mean) > 0]
+    return [curve for curve in found if name == "grad_cos_sim" or min(curve.mean) > 0]

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.figures.drawing.labels import Named, end_labels, panels
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import Style
-from analysis.rows.curves import Along, Course, above
+from analysis.rows.training_curves import Along, TrainingCurve, above
 
 X_LABELS: Final[dict[Along, str]] = {
     "step": "step",
@@ -26,7 +26,7 @@ _START = 0.1  # of training, in which losses fall too steeply to be shown with w
 
 
 def draw(
-    courses: Sequence[Course],
+    curves: Sequence[TrainingCurve],
     style: Style,
     *,
     quantity: str = "train_loss",
@@ -35,101 +35,101 @@ def draw(
     baseline: str = "none",
     foot: str = "",
 ) -> Figure:
-    """``courses`` of ``quantity`` (a key of `Y_LABELS`), smoothed over ``smooth`` points.
+    """``curves`` of ``quantity`` (a key of `Y_LABELS`), smoothed over ``smooth`` points.
 
-    The second plot is left out where the baseline's label has no course."""
-    base = next((course for course in courses if course.arm.label == baseline), None)
-    differences = [] if base is None else [found for course in courses if (found := above(course, base)) is not None]
+    The second plot is left out where the baseline's label has no curve."""
+    base = next((curve for curve in curves if curve.arm.label == baseline), None)
+    differences = [] if base is None else [found for curve in curves if (found := above(curve, base)) is not None]
     with style:
-        figure, plots = _plots(style, courses, 2 if differences else 1)
-        for course in courses:
-            draw_course(plots[0], style, course, strength(course, courses))
-        plots[0].set_ylim(top=_highest_after_the_start(courses))
+        figure, plots = _plots(style, curves, 2 if differences else 1)
+        for curve in curves:
+            draw_curve(plots[0], style, curve, strength(curve, curves))
+        plots[0].set_ylim(top=_highest_after_the_start(curves))
         plots[0].set_ylabel(style.say(Y_LABELS[quantity]))
         for difference in differences:
-            draw_course(plots[1], style, difference, strength(difference, courses))
+            draw_curve(plots[1], style, difference, strength(difference, curves))
         if differences:
             _difference_scale(plots[1], differences)
             plots[1].set_ylabel(style.say("loss above that of {baseline}, nats", baseline=baseline))
         for plot in plots:
-            plot.set_xlim(0, max(course.x[-1] for course in courses))
+            plot.set_xlim(0, max(curve.x[-1] for curve in curves))
             plot.set_xlabel(style.say(X_LABELS[along]))
-        style.foot(figure, "\n".join([notes(courses, style, smooth), *([foot] if foot else [])]))
+        style.foot(figure, "\n".join([notes(curves, style, smooth), *([foot] if foot else [])]))
         if style.columns == "double":
             named = [
-                Named(course.x[-1], course.mean[-1], course.arm.label, look(course.arm.family).colour)
-                for course in (differences or courses)
+                Named(curve.x[-1], curve.mean[-1], curve.arm.label, look(curve.arm.family).colour)
+                for curve in (differences or curves)
             ]
             end_labels(plots[-1], style, named)
         return figure
 
 
-def handles(courses: Sequence[Course], style: Style) -> list[Line2D]:
+def handles(curves: Sequence[TrainingCurve], style: Style) -> list[Line2D]:
     """What a list of names shows for each arm."""
     return [
-        Line2D([], [], **style.marked_line(c.arm.family, strength(c, courses), label=c.arm.label, markevery=[0]))
-        for c in sorted(courses, key=lambda c: c.arm.label)
+        Line2D([], [], **style.marked_line(c.arm.family, strength(c, curves), label=c.arm.label, markevery=[0]))
+        for c in sorted(curves, key=lambda c: c.arm.label)
     ]
 
 
-def draw_course(plot: Any, style: Style, course: Course, dashes: int) -> None:
+def draw_curve(plot: Any, style: Style, curve: TrainingCurve, dashes: int) -> None:
     """The line of means, the field between the seeds, and a cross where a run was lost."""
-    colour = look(course.arm.family).colour
-    plot.plot(course.x, course.mean, **style.marked_line(course.arm.family, dashes, label="_" + course.arm.label))
-    if course.seeds > 1:
-        plot.fill_between(course.x, course.low, course.high, color=colour, alpha=0.18, lw=0)
-    if course.ended:
-        plot.plot(course.x[-1:], course.mean[-1:], "x", color=colour, mew=style.stroke, zorder=5, clip_on=False)
+    colour = look(curve.arm.family).colour
+    plot.plot(curve.x, curve.mean, **style.marked_line(curve.arm.family, dashes, label="_" + curve.arm.label))
+    if curve.seeds > 1:
+        plot.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
+    if curve.ended:
+        plot.plot(curve.x[-1:], curve.mean[-1:], "x", color=colour, mew=style.stroke, zorder=5, clip_on=False)
 
 
-def strength(course: Course, courses: Sequence[Course]) -> int:
+def strength(curve: TrainingCurve, curves: Sequence[TrainingCurve]) -> int:
     """The arm's place among those of its family, which decides its dashes."""
-    family = [other.arm for other in courses if other.arm.family == course.arm.family]
-    return family.index(course.arm)
+    family = [other.arm for other in curves if other.arm.family == curve.arm.family]
+    return family.index(curve.arm)
 
 
-def notes(courses: Sequence[Course], style: Style, smooth: int) -> str:
+def notes(curves: Sequence[TrainingCurve], style: Style, smooth: int) -> str:
     """What lines and fields are, for the foot."""
-    least, most = min(c.seeds for c in courses), max(c.seeds for c in courses)
+    least, most = min(c.seeds for c in curves), max(c.seeds for c in curves)
     seeds = str(most) if least == most else f"{least}-{most}"
     text = style.say("one run an arm") if most == 1 else style.say("mean and range of {seeds} seeds", seeds=seeds)
     if smooth > 1:
         text += "; " + style.say("moving mean of {points} points", points=smooth)
-    if any(course.ended for course in courses):
+    if any(curve.ended for curve in curves):
         text += "; " + style.say("cross: a run failed or diverged")
     return text
 
 
-def _plots(style: Style, courses: Sequence[Course], plots: int) -> tuple[Figure, list[Any]]:
+def _plots(style: Style, curves: Sequence[TrainingCurve], plots: int) -> tuple[Figure, list[Any]]:
     """On a page side by side and as high as the names at the right need; in a column above one another and a list."""
     if style.columns == "single":
         figure, axes = panels(
-            style, plots, 1, 0.68 * plots * style.width, handles(courses, style), list_columns=2, squeeze=False
+            style, plots, 1, 0.68 * plots * style.width, handles(curves, style), list_columns=2, squeeze=False
         )
     else:
-        names = (len(courses) * 1.2 * style.small + 5.5 * style.font) / 72
+        names = (len(curves) * 1.2 * style.small + 5.5 * style.font) / 72
         figure, axes = style.axes(1, plots, height=max(names / style.width, 0.42), squeeze=False)
     return figure, list(axes.flat)
 
 
-def _highest_after_the_start(courses: Sequence[Course]) -> float:
+def _highest_after_the_start(curves: Sequence[TrainingCurve]) -> float:
     """The highest of all lines beyond the first tenth of the longest."""
-    begin = _START * max(course.x[-1] for course in courses)
-    seen = [high for course in courses for x, high in zip(course.x, course.high, strict=True) if x >= begin]
-    lasts = [course.high[-1] for course in courses]
-    least = min(low for course in courses for low in course.low)
+    begin = _START * max(curve.x[-1] for curve in curves)
+    seen = [high for curve in curves for x, high in zip(curve.x, curve.high, strict=True) if x >= begin]
+    lasts = [curve.high[-1] for curve in curves]
+    least = min(low for curve in curves for low in curve.low)
     highest = max([*seen, *lasts])
     return highest + 0.04 * (highest - least)
 
 
-def _difference_scale(plot: Any, differences: Sequence[Course]) -> None:
+def _difference_scale(plot: Any, differences: Sequence[TrainingCurve]) -> None:
     """Room for all but the first quarter of every line, which may leave the plot; beyond ±0.02 nats, 2 % of perplexity,
     the scale is logarithmic."""
     later = [
         value
-        for course in differences
-        for x, low, high in zip(course.x, course.low, course.high, strict=True)
-        if x >= 0.25 * course.x[-1]
+        for curve in differences
+        for x, low, high in zip(curve.x, curve.low, curve.high, strict=True)
+        if x >= 0.25 * curve.x[-1]
         for value in (low, high)
     ]
     low, high = min(*later, -0.01), max(*later, 0.01)

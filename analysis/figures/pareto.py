@@ -65,7 +65,7 @@ def _draw(
     axes.plot(
         *zip(*corners, strict=True), drawstyle="steps-pre", color=GREY, lw=0.8 * style.stroke, zorder=1.5, gid="front"
     )
-    for some in _series(placed):
+    for some in _strengths(placed):
         at = [_place(point, farthest, edge) for point in some]
         axes.plot(
             *zip(*at, strict=True), color=look(some[0].family).colour, lw=0.5 * style.stroke, alpha=0.6, gid="series"
@@ -182,12 +182,12 @@ def _place(point: Point, farthest: float, edge: float) -> Place:
     return min(point.ratio or 0, farthest), edge if math.isinf(point.change) else 100 * point.change
 
 
-def _series(placed: Sequence[Point]) -> list[list[Point]]:
+def _strengths(placed: Sequence[Point]) -> list[list[Point]]:
     """Those of several points, by rising ratio; what diverged has no place on a line."""
     found: dict[str, list[Point]] = {}
     for point in sorted(placed, key=lambda p: p.ratio or 0):
-        if point.series is not None and math.isfinite(point.change):
-            found.setdefault(point.series, []).append(point)
+        if point.strength_of is not None and math.isfinite(point.change):
+            found.setdefault(point.strength_of, []).append(point)
     return [some for some in found.values() if len(some) > 1]
 
 

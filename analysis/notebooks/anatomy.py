@@ -26,8 +26,8 @@ FILES = [ROOT / "results/reference/all_methods.jsonl"]
 from analysis.figures import comm_share, loss_curves, system, traffic
 from analysis.figures.drawing.style import Style
 from analysis.rows.arms import comparisons
-from analysis.rows.curves import courses
 from analysis.rows.reading import read
+from analysis.rows.training_curves import training_curves
 from analysis.statistics.names import named
 
 comparison = named(comparisons(read(FILES).rows))[0]
@@ -59,8 +59,8 @@ for runs in comparison.arms:
 # %%
 figure: object = None
 try:
-    found = courses(comparison, "train_loss", smooth=5)
-    figure = loss_curves.draw(found.courses, Style(), smooth=5)
+    found = training_curves(comparison, "train_loss", smooth=5)
+    figure = loss_curves.draw(found.curves, Style(), smooth=5)
 except ValueError as error:
     print(error)
 figure

@@ -17,7 +17,7 @@ from analysis.report import entries, plan
 from analysis.report.document import Block, Command, Document, Facts, Notes, Section, Text
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Behind, Entry, Machine
-from analysis.rows import series
+from analysis.rows import groups
 from analysis.rows.arms import Comparison
 from analysis.rows.reading import Row
 from analysis.statistics import names
@@ -63,13 +63,13 @@ class Subject:
 def document(subject: Subject, drawn: Drawn) -> Document:
     """The whole report: what speaks against it first, then what was compared, then each comparison."""
     compared = subject.comparisons
-    named = zip(compared, anchors(compared), titles(compared), series.firsts_of_links(compared), strict=True)
+    named = zip(compared, anchors(compared), titles(compared), groups.firsts_of_links(compared), strict=True)
     rest = [_comparison(*one, place, subject, drawn) for place, one in enumerate(named)]
-    for kind, drawable, groups in (
-        ("Along world sizes", entries.OF_WORLDS, series.worlds(subject.comparisons)),
-        ("Along links", entries.OF_LINKS, series.links(subject.comparisons)),
+    for kind, drawable, alike in (
+        ("Along world sizes", entries.OF_WORLDS, groups.worlds(subject.comparisons)),
+        ("Along links", entries.OF_LINKS, groups.links(subject.comparisons)),
     ):
-        rest += [_group(kind, drawable, group, place, subject, drawn) for place, group in enumerate(groups, start=1)]
+        rest += [_group(kind, drawable, group, place, subject, drawn) for place, group in enumerate(alike, start=1)]
     rest += [_drafts(*named, subject, drawn) for named in zip(subject.drafts, anchors(subject.drafts), strict=True)]
     rest += [_machine(machine, subject, drawn) for machine in subject.machines]
     system = drawn.pictures([entries.SYSTEM], None, "all", "", None)
@@ -177,7 +177,7 @@ def _comparison(
         return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables])
     pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, found, comparison)
     if has_links:
-        about = series.without_link(comparison.setting).label
+        about = groups.without_link(comparison.setting).label
         behind = Behind(comparison, subject.rows, subject.predictor(comparison))
         pictures += drawn.pictures(entries.OF_LINKED, behind, name, about, found, comparison)
     return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables, *pictures])

@@ -32,8 +32,8 @@ from analysis.figures.drawing.data import Datum
 from analysis.figures.drawing.style import Style
 from analysis.predict.predictor import Predictor
 from analysis.rows.arms import Comparison
-from analysis.rows.curves import Along, Courses, courses
 from analysis.rows.reading import Row
+from analysis.rows.training_curves import Along, TrainingCurves, training_curves
 from analysis.statistics.answers import MARGIN
 from analysis.statistics.pareto import Traffic, points
 from analysis.statistics.time_to_quality import measured_rates, times
@@ -155,17 +155,17 @@ def _bandwidth_of_rows(group: Sequence[Comparison]) -> Drawing:
 def _loss(quantity: str, along: Along) -> Callable[[Comparison], Drawing]:
     def prepare(comparison: Comparison) -> Drawing:
         smooth = SMOOTH if quantity == "train_loss" else 1
-        found = courses(comparison, quantity, along, smooth)
-        if not any(len(course.x) > 1 for course in found.courses):
+        found = training_curves(comparison, quantity, along, smooth)
+        if not any(len(curve.x) > 1 for curve in found.curves):
             raise ValueError(f"no curve has {quantity} at more than one step; train with --eval_steps 50")
         base = "" if comparison.baseline is None else comparison.baseline.arm.label
 
         def draw(style: Style, foot: str) -> Figure:
             return loss_curves.draw(
-                found.courses, style, quantity=quantity, along=along, smooth=smooth, baseline=base, foot=foot
+                found.curves, style, quantity=quantity, along=along, smooth=smooth, baseline=base, foot=foot
             )
 
-        return Drawing(_data_of_courses(found, loss_curves.Y_LABELS[quantity]), draw, found.left_out)
+        return Drawing(_data_of_curves(found, loss_curves.Y_LABELS[quantity]), draw, found.left_out)
 
     return prepare
 
@@ -174,23 +174,23 @@ def _fidelity(comparison: Comparison) -> Drawing:
     found, why = {}, []
     for quantity in fidelity.QUANTITIES:
         try:
-            found[quantity] = courses(comparison, quantity)
+            found[quantity] = training_curves(comparison, quantity)
         except ValueError as error:
             why.append(str(error))
     if not found:
         raise ValueError(why[0])
-    data = [one for name, some in found.items() for one in _data_of_courses(some, fidelity.QUANTITIES[name])]
-    drawn = {name: some.courses for name, some in found.items()}
+    data = [one for name, some in found.items() for one in _data_of_curves(some, fidelity.QUANTITIES[name])]
+    drawn = {name: some.curves for name, some in found.items()}
     complaints = list(dict.fromkeys(text for some in found.values() for text in some.left_out))
     return Drawing(data, lambda style, foot: fidelity.draw(drawn, style, foot=foot), complaints)
 
 
-def _data_of_courses(found: Courses, quantity: str) -> list[Datum]:
+def _data_of_curves(found: TrainingCurves, quantity: str) -> list[Datum]:
     """Low and high are the least and the greatest seed."""
     return [
-        Datum(course.arm.label, course.arm.family, quantity, mean, low, high, course.seeds, x)
-        for course in found.courses
-        for x, mean, low, high in zip(course.x, course.mean, course.low, course.high, strict=True)
+        Datum(curve.arm.label, curve.arm.family, quantity, mean, low, high, curve.seeds, x)
+        for curve in found.curves
+        for x, mean, low, high in zip(curve.x, curve.mean, curve.low, curve.high, strict=True)
     ]
 
 

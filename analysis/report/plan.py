@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from analysis.rows.arms import Comparison
+from analysis.rows.groups import is_virtual
 from analysis.rows.reading import Row, is_draft
-from analysis.rows.series import is_virtual
 
 Fact = tuple[str, str]
 

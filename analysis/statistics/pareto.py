@@ -20,7 +20,7 @@ Traffic = Literal["all", "gradients", "parameters"]
 class Point:
     """One arm. ``ratio``: None when no run of it told its bytes. ``change``: 0.01 is 1 % worse; infinite: some run
     failed, diverged or is missing, which ``lost`` of ``pairs`` did; ``low`` to ``high`` its interval, None with one
-    pair. ``series``: the label of the arm of which this is another strength (`rows.strengths`; its own for that
+    pair. ``strength_of``: the label of the arm of which this is another strength (`rows.strengths`; its own for that
     one), and ``short`` what to call it beside that one."""
 
     label: str
@@ -33,7 +33,7 @@ class Point:
     pairs: int
     lost: int
     is_baseline: bool = False
-    series: str | None = None
+    strength_of: str | None = None
     short: str | None = None
 
 
@@ -52,8 +52,8 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
     if not any(arm.compresses_gradients or arm.compresses_parameters for arm in (runs.arm for runs in chosen[1:])):
         what = {"all": "anything", "gradients": "gradients alone", "parameters": "parameters alone"}[traffic]
         raise ValueError(f"quality against compression: no arm of {comparison.setting.label} compresses {what}")
-    series = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
-    known = [_point(runs, baseline, traffic, against, series.get(runs.arm)) for runs in chosen]
+    by_arm = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
+    known = [_point(runs, baseline, traffic, against, by_arm.get(runs.arm)) for runs in chosen]
     found = [point for point in known if point is not None]
     if not any(point.ratio is not None for point in found):
         raise ValueError(f"quality against compression: no arm of {comparison.setting.label} has both")
@@ -69,7 +69,7 @@ def _chosen(comparison: Comparison, traffic: Traffic) -> list[ArmRuns]:
     return alike if any(runs.arm.compresses_gradients for runs in alike) else comparison.arms
 
 
-def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, series: Strengths | None) -> Point | None:
+def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, alike: Strengths | None) -> Point | None:
     """None when the baseline has no finished run: nothing is known of any arm then."""
     direction = {"gradients": "reduce_scatter", "parameters": "all_gather"}.get(traffic)
     change = paired(runs, baseline)
@@ -87,8 +87,8 @@ def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, ser
         change.n,
         len(change.lost),
         runs is baseline,
-        series.head.label if series else None,
-        series.short(runs.arm) if series else None,
+        alike.head.label if alike else None,
+        alike.short(runs.arm) if alike else None,
     )
 
 

@@ -17,7 +17,7 @@ from analysis.figures import time_to_quality as times_figure
 from analysis.figures.drawing import fonts
 from analysis.figures.drawing.style import Style
 from analysis.rows.arms import Comparison, comparisons
-from analysis.rows.curves import courses
+from analysis.rows.training_curves import training_curves
 from analysis.statistics import time_to_quality as times
 from analysis.statistics.pareto import Point, Traffic, front, points
 from tests.analysis import planted_curves, planted_rows
@@ -221,7 +221,7 @@ def trained(tmp_path: Path) -> Comparison:
 
 @pytest.mark.parametrize("columns", ["single", "double"])
 def test_loss_curves_and_how_far_they_are_above_the_baseline(trained: Comparison, columns: Any) -> None:
-    found = courses(trained, "train_loss").courses
+    found = training_curves(trained, "train_loss").curves
     figure = loss_curves.draw(found, Style(columns=columns))
     losses, above = lines(figure, "int8 + int8")
     assert list(losses.get_ydata()) == pytest.approx(found[1].mean)  # type: ignore[arg-type]
@@ -233,12 +233,12 @@ def test_loss_curves_and_how_far_they_are_above_the_baseline(trained: Comparison
 
 
 def test_smoothing_is_stated(trained: Comparison) -> None:
-    found = courses(trained, "train_loss", smooth=3).courses
+    found = training_curves(trained, "train_loss", smooth=3).curves
     assert "moving mean of 3 points" in loss_curves.draw(found, Style(), smooth=3).get_supxlabel()
 
 
 def test_names_at_the_ends_of_lines_are_apart_and_in_the_figure(trained: Comparison) -> None:
-    figure = loss_curves.draw(courses(trained, "train_loss").courses, Style())
+    figure = loss_curves.draw(training_curves(trained, "train_loss").curves, Style())
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[-1].texts if text.get_text()]
     assert len(boxes) == 3
@@ -247,7 +247,7 @@ def test_names_at_the_ends_of_lines_are_apart_and_in_the_figure(trained: Compari
 
 
 def test_the_gradients_error_over_steps(trained: Comparison) -> None:
-    found = {name: courses(trained, name).courses for name in fidelity.QUANTITIES}
+    found = {name: training_curves(trained, name).curves for name in fidelity.QUANTITIES}
     figure = fidelity.draw(found, Style())
     error, cosine, residual = lines(figure, "int8 + int8")
     assert list(error.get_xdata()) == [25, 50, 75, 100]  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ def test_times_to_quality_are_drawn_and_misses_stand_above(trained: Comparison) 
 def test_every_figure_has_its_labels_in_chinese(trained: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fonts, "chinese", lambda: "DejaVu Sans")  # the machine may have no other; boxes for letters
     style = Style(language="zh")
-    evaluated = courses(trained, "val_loss", "tokens").courses
+    evaluated = training_curves(trained, "val_loss", "tokens").curves
     runs = [run for runs in trained.arms for run in runs.runs.values()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -288,7 +288,7 @@ def test_every_figure_has_its_labels_in_chinese(trained: Comparison, monkeypatch
             system.draw(Style("print", "single", "zh")),
             pareto.draw(points(trained), style, foot="3"),
             loss_curves.draw(evaluated, style, quantity="val_loss", along="tokens"),
-            fidelity.draw({"grad_cos_sim": courses(trained, "grad_cos_sim").courses}, style, smooth=3),
+            fidelity.draw({"grad_cos_sim": training_curves(trained, "grad_cos_sim").curves}, style, smooth=3),
             times_figure.draw(times.times(trained, runs, [None]), style),
         ]
     assert "验证集困惑度变化" in drawn[2].axes[0].get_ylabel()

@@ -15,7 +15,7 @@ from analysis.figures.drawing import catalogue as words
 from analysis.figures.drawing import fonts
 from analysis.figures.drawing.style import FORMATS, Style, save
 
-FIGURES = Path(words.__file__).parent
+FIGURES = Path(system.__file__).parent
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_chinese_font_that_the_machine_has_is_used(monkeypatch: pytest.MonkeyP
 def said() -> set[str]:
     """Texts given to ``say`` as constants in the figures' files."""
     found: set[str] = set()
-    for path in FIGURES.glob("*.py"):
+    for path in FIGURES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "say" and node.args:
                 found |= {

@@ -14,7 +14,7 @@ from analysis.figures.drawing.data import Datum, of_quantity
 from analysis.figures.drawing.style import Style
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import Predictor
-from analysis.rows import series
+from analysis.rows import groups
 from analysis.rows.arms import Comparison, comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import timing
@@ -149,18 +149,18 @@ def worlds() -> list[Comparison]:
 
 
 def test_groups_differ_in_one_thing() -> None:
-    (group,) = series.worlds(worlds())
-    assert [(c.setting.world_size, series.is_virtual(c)) for c in group] == [(2, False), (4, False), (8, True)]
-    assert series.labels(group) == ["none", "bf16 + bf16", "int8 + int8"]  # int4 was run at one world size
-    assert series.worlds(comparisons(rows())) == []
-    assert series.worlds(comparisons([*rows(), *rows(world_size=4, max_steps=7)])) == []  # also in their steps
+    (group,) = groups.worlds(worlds())
+    assert [(c.setting.world_size, groups.is_virtual(c)) for c in group] == [(2, False), (4, False), (8, True)]
+    assert groups.labels(group) == ["none", "bf16 + bf16", "int8 + int8"]  # int4 was run at one world size
+    assert groups.worlds(comparisons(rows())) == []
+    assert groups.worlds(comparisons([*rows(), *rows(world_size=4, max_steps=7)])) == []  # also in their steps
     some = comparisons([*rows(link_rate_asked=1e9), *rows(link_rate_asked=2e8), *rows()])
-    (group,) = series.links(some)
+    (group,) = groups.links(some)
     assert [c.setting.link_rate for c in group] == [2e8, 1e9]
 
 
 def test_scaling_keeps_virtual_ranks_and_lost_runs_apart() -> None:
-    (group,) = series.worlds(worlds())
+    (group,) = groups.worlds(worlds())
     found = scaling.data(group)
     assert {(one.x, one.quantity) for one in found if one.arm == "none"} == {
         *((world, name) for world in (2, 4) for name in (scaling.SPEED, scaling.SHARE, scaling.PPL, scaling.CHANGE)),
@@ -183,7 +183,7 @@ def test_scaling_keeps_virtual_ranks_and_lost_runs_apart() -> None:
 
 def test_scaling_has_room_for_the_largest_change() -> None:
     more = [row for world in (2, 4) for seed in (1, 2, 3) for row in _pair(world, seed)]
-    (group,) = series.worlds(comparisons(more))
+    (group,) = groups.worlds(comparisons(more))
     axes = scaling.draw(scaling.data(group), STYLE).axes[-1]
     assert axes.get_yscale() == "symlog"
     to_scale = axes.yaxis.get_transform().transform
@@ -220,7 +220,7 @@ def test_steps_against_bandwidth() -> None:
     assert [list(zip(*line.get_data(), strict=True)) for line in drawn] == [list(one.predicted) for one in found]
 
     measured = bandwidth.of_comparisons(
-        series.links(comparisons([*rows(link_rate_asked=1e9), *rows(link_rate_asked=2e8)]))[0]
+        groups.links(comparisons([*rows(link_rate_asked=1e9), *rows(link_rate_asked=2e8)]))[0]
     )
     assert [one.measured for one in measured] == [
         [(2e8, pytest.approx(s)), (1e9, pytest.approx(s))] for s in (110, 92, 85)
@@ -250,7 +250,7 @@ def test_every_label_has_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
     calibrated = Predictor(Calibration(planted.document()), "blocks", 2)
     figures = [module.draw(module.data(comparison), style) for module in (step_time, comm_share, traffic)]
     figures.append(breakeven.draw(breakeven.of_comparison(comparison), style))
-    figures.append(scaling.draw(scaling.data(series.worlds(worlds())[0]), style))
+    figures.append(scaling.draw(scaling.data(groups.worlds(worlds())[0]), style))
     figures.append(bandwidth.draw(bandwidth.of_calibration(calibrated, "blocks"), style))
     for figure in figures:
         labels = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]

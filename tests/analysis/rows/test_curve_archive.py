@@ -13,9 +13,10 @@ import pytest
 from analysis.rows import curve_archive
 from analysis.rows.arms import comparisons
 from analysis.rows.curve_archive import ArchiveError, add_curves, archive_of, read_archive, read_curve_file
-from analysis.rows.curves import courses, read_curve
+from analysis.rows.curve_files import read_curve
 from analysis.rows.pack_curves import main
 from analysis.rows.reading import read
+from analysis.rows.training_curves import training_curves
 from tests.analysis import planted_curves
 
 REFERENCE = Path(__file__).resolve().parents[3] / "results" / "reference"
@@ -75,7 +76,7 @@ def test_what_cannot_be_read_again_is_not_written(tmp_path: Path) -> None:
     assert read_archive(archive_of(curve)) == {"a.jsonl": b"first"}
 
 
-def test_packed_rows_have_the_courses_that_they_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packed_rows_have_the_curves_that_they_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
     rows = planted_curves.arm(folder, "none") + planted_curves.arm(folder, "int8", worse=0.1)
@@ -84,7 +85,7 @@ def test_packed_rows_have_the_courses_that_they_had(tmp_path: Path, capsys: pyte
 
     def found() -> object:
         (comparison,) = comparisons(read(file).rows)
-        return courses(comparison, "train_loss", "tokens")
+        return training_curves(comparison, "train_loss", "tokens")
 
     before = found()
     assert main([str(file), "--remove"]) == 0

@@ -8,27 +8,28 @@ from pathlib import Path
 import pytest
 
 from analysis.rows.arms import comparisons
-from analysis.rows.curves import above, courses, read_lines
+from analysis.rows.curve_files import read_lines
 from analysis.rows.reading import Row
+from analysis.rows.training_curves import above, training_curves
 from tests.analysis import planted_curves, planted_rows
 from tests.analysis.planted_curves import loss
 
 
 def test_the_mean_over_seeds_and_its_range(tmp_path: Path) -> None:
     (comparison,) = comparisons(planted_curves.arm(tmp_path, "int8", worse=0.1))
-    (course,) = courses(comparison, "train_loss").courses
-    assert course.steps == list(range(10, 101, 10))
-    expected = [sum(loss(step, seed, 0.1) for seed in (1, 2, 3)) / 3 for step in course.steps]
-    assert course.mean == pytest.approx(expected)
-    assert course.low == pytest.approx([loss(step, 1, 0.1) for step in course.steps])
-    assert course.high == pytest.approx([loss(step, 3, 0.1) for step in course.steps])
-    assert (course.seeds, course.ended) == (3, 0)
+    (curve,) = training_curves(comparison, "train_loss").curves
+    assert curve.steps == list(range(10, 101, 10))
+    expected = [sum(loss(step, seed, 0.1) for seed in (1, 2, 3)) / 3 for step in curve.steps]
+    assert curve.mean == pytest.approx(expected)
+    assert curve.low == pytest.approx([loss(step, 1, 0.1) for step in curve.steps])
+    assert curve.high == pytest.approx([loss(step, 3, 0.1) for step in curve.steps])
+    assert (curve.seeds, curve.ended) == (3, 0)
 
 
 @pytest.mark.parametrize(("along", "last"), [("step", 100), ("tokens", 102_400), ("train_seconds", 10.0)])
 def test_along_steps_tokens_or_seconds(tmp_path: Path, along: str, last: float) -> None:
     (comparison,) = comparisons(planted_curves.arm(tmp_path, "int8"))
-    assert courses(comparison, "val_loss", along).courses[0].x[-1] == pytest.approx(last)  # type: ignore[arg-type]
+    assert training_curves(comparison, "val_loss", along).curves[0].x[-1] == pytest.approx(last)  # type: ignore[arg-type]
 
 
 def test_virtual_ranks_have_steps_and_no_seconds(tmp_path: Path) -> None:
@@ -38,14 +39,14 @@ def test_virtual_ranks_have_steps_and_no_seconds(tmp_path: Path) -> None:
         lines = [json.loads(text) | {"train_seconds": None} for text in file.read_text().splitlines()]
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (comparison,) = comparisons(rows)
-    assert courses(comparison, "val_loss").courses[0].x[-1] == 100
+    assert training_curves(comparison, "val_loss").curves[0].x[-1] == 100
     with pytest.raises(ValueError, match="no curve with val_loss and train_seconds"):
-        courses(comparison, "val_loss", "train_seconds")
+        training_curves(comparison, "val_loss", "train_seconds")
 
 
 def test_differences_are_paired_by_seed_and_step(tmp_path: Path) -> None:
     rows = planted_curves.arm(tmp_path, "none") + planted_curves.arm(tmp_path, "int8", worse=0.2)
-    found = courses(comparisons(rows)[0], "train_loss").courses
+    found = training_curves(comparisons(rows)[0], "train_loss").curves
     difference = above(found[1], found[0])
     assert difference is not None
     for curve in (difference.mean, difference.low, difference.high):  # the seeds' noise is gone
@@ -54,35 +55,35 @@ def test_differences_are_paired_by_seed_and_step(tmp_path: Path) -> None:
 
 def test_smoothing_takes_neighbours_from_both_sides(tmp_path: Path) -> None:
     (comparison,) = comparisons(planted_curves.arm(tmp_path, "int8", seeds=(1,)))
-    raw, smooth = (courses(comparison, "train_loss", smooth=points).courses[0].mean for points in (1, 3))
+    raw, smooth = (training_curves(comparison, "train_loss", smooth=points).curves[0].mean for points in (1, 3))
     assert smooth[4] == pytest.approx(sum(raw[3:6]) / 3)
     assert smooth[0] == pytest.approx(sum(raw[:2]) / 2)
     with pytest.raises(ValueError, match="smooth: got 2, wants an odd number"):
-        courses(comparison, "train_loss", smooth=2)
+        training_curves(comparison, "train_loss", smooth=2)
 
 
-def test_a_run_that_stopped_ends_its_arms_course(tmp_path: Path) -> None:
+def test_a_run_that_stopped_ends_its_arms_curve(tmp_path: Path) -> None:
     rows = planted_curves.arm(tmp_path, "int8", seeds=(1, 2))
     rows.append(planted_curves.run(tmp_path, planted_rows.died("int8", 3), last_step=50))
-    (course,) = courses(comparisons(rows)[0], "train_loss").courses
-    assert (course.steps[-1], course.seeds, course.ended) == (50, 3, 1)
+    (curve,) = training_curves(comparisons(rows)[0], "train_loss").curves
+    assert (curve.steps[-1], curve.seeds, curve.ended) == (50, 3, 1)
 
 
-def test_a_loss_that_is_not_finite_ends_a_course(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_a_curve(tmp_path: Path) -> None:
     (row,) = planted_curves.arm(tmp_path, "int8", seeds=(1,))
     lines = [json.loads(text) for text in (tmp_path / row["loss_curve"]).read_text().splitlines()]
     for line in lines:
         if line["step"] == 40 and "train_loss" in line:
             line["train_loss"] = None
     (tmp_path / row["loss_curve"]).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert courses(comparisons([row])[0], "train_loss").courses[0].steps == [10, 20, 30]
+    assert training_curves(comparisons([row])[0], "train_loss").curves[0].steps == [10, 20, 30]
 
 
 def test_a_missing_curve_is_reported_and_the_others_remain(tmp_path: Path) -> None:
     rows = planted_curves.arm(tmp_path, "int8")
     (tmp_path / rows[1]["loss_curve"]).unlink()
-    found = courses(comparisons(rows)[0], "train_loss")
-    assert sorted(found.courses[0].by_seed) == [1, 3]
+    found = training_curves(comparisons(rows)[0], "train_loss")
+    assert sorted(found.curves[0].by_seed) == [1, 3]
     (complaint,) = found.left_out
     assert complaint.startswith("int8-int8-2: no curve: cannot read")
 
@@ -98,4 +99,4 @@ def test_half_a_line_is_reported_by_number(tmp_path: Path) -> None:
 def test_no_curve_at_all_is_an_error_that_says_why(tmp_path: Path) -> None:
     (comparison,) = comparisons([Row(dict(planted_rows.row("int8")), tmp_path / "results.jsonl")])
     with pytest.raises(ValueError, match=r"no curve with train_loss .*: int8-int8-1: its row names no loss curve"):
-        courses(comparison, "train_loss")
+        training_curves(comparison, "train_loss")
