@@ -24,12 +24,12 @@ from fsdp_lab.settings.user_errors import printable, unix_pipes
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
-    """As JSON has it: arms by their labels."""
+    """The finding as JSON has it, with arms by their labels."""
     return asdict(replace(finding, arms=())) | {"arms": [arm.label for arm in finding.arms]}
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     parser = program("analysis.checks", __doc__)
     add_options(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")

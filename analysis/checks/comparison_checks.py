@@ -36,7 +36,7 @@ def one_seed(comparison: Comparison) -> Iterator[Finding]:
 
 
 def few_seeds(comparison: Comparison) -> Iterator[Finding]:
-    """With two seeds the interval is 12.7 standard errors to each side, with three 4.3."""
+    """With two seeds the 95 % interval reaches 12.7 standard errors to each side of the mean, with three 4.3."""
     arms = [runs for runs in comparison.arms if 1 < len(runs.runs) < ENOUGH_SEEDS]
     if arms:
         what = f"fewer than {ENOUGH_SEEDS} seeds: {_labels(arms, comparison)}"
@@ -45,7 +45,7 @@ def few_seeds(comparison: Comparison) -> Iterator[Finding]:
 
 
 def no_baseline(comparison: Comparison) -> Iterator[Finding]:
-    """Nothing to compare with."""
+    """Without a baseline there is nothing to compare the arms with."""
     if comparison.baseline is None:
         what = f"none of its {len(comparison.arms)} arms is the baseline ({_labels(comparison.arms)})"
         yield _finding("error", no_baseline, comparison, what, "run none with the same settings, or give --baseline")
@@ -70,7 +70,7 @@ def no_identity_on_gloo(comparison: Comparison) -> Iterator[Finding]:
 
 
 def no_16_bit_baseline(comparison: Comparison) -> Iterator[Finding]:
-    """float32 is nobody's alternative: 16 bits in both directions are."""
+    """Nobody who wants few bytes trains in float32: methods have to be compared with 16 bits in both directions."""
     compressed = [runs for runs in comparison.arms if compresses_further(runs)]
     if compressed and not any(carries_16_bits(runs) and runs.ended_well for runs in comparison.arms):
         what = "no arm carries gradients and parameters in 16 bits, which is what anybody has without compression"
@@ -84,7 +84,7 @@ def no_16_bit_baseline(comparison: Comparison) -> Iterator[Finding]:
 
 
 def seeds_without_16_bits(comparison: Comparison) -> Iterator[Finding]:
-    """What 16 bits give is known for some seeds; the others' pairs are quoted against something that did not run."""
+    """The 16-bit arm ran on some seeds only; on the others its result is not known."""
     plain, base = sixteen_bit_arm(comparison), comparison.baseline
     if plain is None:
         return
@@ -103,10 +103,9 @@ def seeds_without_16_bits(comparison: Comparison) -> Iterator[Finding]:
 
 
 def different_tokens(comparison: Comparison) -> Iterator[Finding]:
-    """All arms must see the same tokens, as many of them, and be judged by the same ones.
+    """All arms must see the same tokens, as many of them, and be judged by the same validation tokens.
 
-    As many: within a seed, since conversations of another order fill other batches.
-    """
+    Their number is compared within a seed, since conversations in another order fill other batches."""
     advice = "do not compare: run the odd ones again with the data of the others"
     for name in TOKEN_COLUMNS:
         values, unlike = differing(comparison, _column(name))
@@ -166,7 +165,7 @@ def missing_runs(comparison: Comparison) -> Iterator[Finding]:
 
 
 def repeated_runs(comparison: Comparison) -> Iterator[Finding]:
-    """Several runs of one seed, of which the last that ended well stands for it: a choice that must be seen."""
+    """Several runs have the same seed. The last one that ended well is used, and the reader must know that."""
     retried = [
         runs for runs in comparison.arms if any(failed(r) and r.get("status") != "preempted" for r in runs.repeated)
     ]
@@ -217,7 +216,7 @@ def best_at_the_edge(comparison: Comparison) -> Iterator[Finding]:
 
 
 def tuned_otherwise(comparison: Comparison) -> Iterator[Finding]:
-    """The values with the most seeds stand for an arm; on the seeds they share, others did better."""
+    """The values with the most seeds are used for an arm, but on the seeds that they share other values did better."""
     beaten = []
     for runs in comparison.arms:
         for trial in runs.trials.values():
@@ -312,7 +311,8 @@ CHECKS: tuple[Check, ...] = (
 
 
 def alone(compared: Sequence[Comparison]) -> Iterator[Finding]:
-    """Runs that some setting keeps from the baseline: a failure among them would go unseen, a rival unjudged."""
+    """Runs that a setting keeps apart from the baseline: a failure among them would not be seen, nor would a better
+    method."""
     having = [other for other in compared if other.baseline is not None][:_NEAREST]
     for comparison in compared if having else ():
         if comparison.baseline is not None:
@@ -324,7 +324,8 @@ def alone(compared: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def overlapping_runs(comparison: Comparison, met: Mapping[int, Row]) -> Iterator[Finding]:
-    """Runs that shared their machine with another: their times measure both. ``met``: `overlaps.meetings`."""
+    """Runs that shared their machine with another run, so that their times measure both. ``met`` is the result of
+    `overlaps.meetings`."""
     timed = [row for row in finished(comparison) if row.get("step_time_ms_p50") is not None and id(row) in met]
     if timed:
         pairs = _listed([f"{row['run_name']} with {met[id(row)]['run_name']}" for row in timed])
@@ -351,7 +352,7 @@ def _version(name: str) -> Callable[[Row], Any]:
 
 
 def _of_machine(name: str) -> Callable[[Row], Any]:
-    """Of ``hardware``, or a column."""
+    """The measure that is an entry of the row's ``hardware`` or, where that has none of the name, a column."""
 
     def read(row: Row) -> Any:
         hardware = row.get("hardware") or {}
@@ -365,7 +366,7 @@ def _arms(runs: Iterable[ArmRuns]) -> tuple[Arm, ...]:
 
 
 def _numbers(seeds: Sequence[int]) -> str:
-    """``1, 2, 7 to 30``."""
+    """The numbers as text, with ranges: ``1, 2, 7 to 30``."""
     spans: list[list[int]] = []
     for seed in sorted(seeds):
         if spans and seed == spans[-1][1] + 1:
@@ -378,7 +379,7 @@ def _numbers(seeds: Sequence[int]) -> str:
 
 
 def _labels(arms: Sequence[ArmRuns], comparison: Comparison | None = None) -> str:
-    """Their labels, or how many when that is all of the comparison's."""
+    """The arms' labels, or how many arms there are when it is all of the comparison's."""
     if comparison is not None and len(arms) == len(comparison.arms):
         return f"all {len(arms)} arms"
     return _listed([runs.arm.label for runs in arms])

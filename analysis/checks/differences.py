@@ -12,12 +12,12 @@ from analysis.rows.reading import Row
 
 
 def finished(comparison: Comparison) -> list[Row]:
-    """Rows that measured everything; one whose loss is not finite is among them."""
+    """The rows that measured everything; one whose loss is not finite is among them."""
     return [row for row in comparison.rows if row.get("status") == "ok"]
 
 
 def by_seed(comparison: Comparison) -> dict[int, dict[Arm, Row]]:
-    """What finished, seeds ascending."""
+    """The finished rows of an arm, seeds ascending."""
     rows: dict[int, dict[Arm, Row]] = {}
     for runs in comparison.arms:
         for seed, row in runs.runs.items():
@@ -27,7 +27,9 @@ def by_seed(comparison: Comparison) -> dict[int, dict[Arm, Row]]:
 
 
 def differing(comparison: Comparison, value: Callable[[Row], Any]) -> tuple[list[str], tuple[Arm, ...]]:
-    """All values among what finished, and the arms with one that the baseline has not; none named: all are meant."""
+    """All values of a column among the finished rows, and the arms with a value that the baseline does not have.
+
+    No arm is named where the baseline itself has several values: then all arms are meant."""
     by_arm = {
         runs.arm: distinct(value(row) for row in runs.runs.values() if row.get("status") == "ok")
         for runs in comparison.arms
@@ -55,7 +57,7 @@ def differing_by_seed(comparison: Comparison, name: str) -> tuple[list[int], tup
 
 
 def distinct(values: Iterable[Any]) -> list[str]:
-    """Those that differ, as text; null says nothing and is no value, and a NaN is like no other value."""
+    """The different values as text. Null is no value, and a NaN is like no other value."""
     seen: dict[Any, str] = {}
     for number, value in enumerate(values):
         if value is not None:
@@ -66,14 +68,14 @@ def distinct(values: Iterable[Any]) -> list[str]:
 
 
 def _key(value: Any, number: int) -> Any:
-    """What makes a value the same as another; ``number`` makes a NaN unlike all."""
+    """What makes a value the same as another; ``number`` makes every NaN a value of its own."""
     if isinstance(value, float) and math.isnan(value):
         return number, "NaN"
     return (type(value), value) if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
 
 
 def _unique(texts: Iterable[str]) -> list[str]:
-    """In order; "NaN" as often as it comes."""
+    """The texts without repetitions, in order; "NaN" stays as often as it comes."""
     seen: set[str] = set()
     found = []
     for text in texts:

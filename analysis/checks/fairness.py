@@ -17,8 +17,9 @@ _NAMED = 2  # arms that a verdict names
 
 
 class Judge:
-    """What speaks against comparisons, found once for each. ``rows``: all there are, since a run of another comparison
-    may have shared its machine."""
+    """Finds what makes comparisons unfair, once for each comparison.
+
+    ``rows`` are all rows there are, because a run of another comparison may have shared its machine."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = list(rows)
@@ -26,14 +27,14 @@ class Judge:
         self._own: dict[int, tuple[Comparison, list[Finding]]] = {}
 
     def findings(self, comparison: Comparison) -> list[Finding]:
-        """Of a comparison and of its rows, errors first."""
+        """The findings about a comparison and about its rows, errors first."""
         found = [
             replace(finding, arms=(runs.arm,)) for runs in comparison.arms for finding in of_rows(runs.runs.values())
         ]
         return _errors_first([*found, *self.of_comparison(comparison)])
 
     def of_comparison(self, comparison: Comparison) -> list[Finding]:
-        """What a comparison has, beside what single rows have. One arm is no comparison."""
+        """The findings about the comparison as a whole, without those about single rows. One arm is no comparison."""
         if len(comparison.arms) < 2:
             return []
         if id(comparison) not in self._own:
@@ -43,7 +44,7 @@ class Judge:
         return self._own[id(comparison)][1]
 
     def everything(self, compared: Sequence[Comparison]) -> list[Finding]:
-        """Of all rows, whether they are compared or not, and of the comparisons they make, errors first."""
+        """The findings about all rows, compared or not, and about the comparisons they make, errors first."""
         found = of_rows(self._rows)
         for comparison in compared:
             found += self.of_comparison(comparison)
@@ -56,12 +57,12 @@ def findings(rows: Sequence[Row], baseline: str = "none", tuned: Sequence[str] =
 
 
 def of_rows(rows: Iterable[row_checks.Row]) -> list[Finding]:
-    """What single rows have wrong with them; those that did not end well are left to others."""
+    """The findings about single rows; rows that did not end well are left to other checks."""
     return [f for row in rows if row.get("status") == "ok" for check in row_checks.CHECKS for f in check(row)]
 
 
 def findings_of(comparison: Comparison, among: Sequence[Row]) -> list[Finding]:
-    """`Judge.findings` of a single comparison; ``among``: all rows there are."""
+    """The findings about one comparison; ``among`` are all rows there are."""
     return Judge(among).findings(comparison)
 
 
@@ -72,9 +73,10 @@ def _errors_first(found: Iterable[Finding]) -> list[Finding]:
 def held_against(
     found: Iterable[Finding], concerns: Sequence[Concerns] | None = None, arms: Iterable[Arm] | None = None
 ) -> list[Finding]:
-    """Those of ``found`` that bear on a statement: a figure, a table, a claim. Nothing else decides that.
+    """The findings that bear on a statement: a figure, a table, a claim. Nothing else decides that.
 
-    ``concerns``: what it is about (quality, times, bytes); None: everything. ``arms``: whom it is about; None: all."""
+    ``concerns`` is what the statement is about (quality, times, bytes; None: everything), ``arms`` the arms that it is
+    about (None: all)."""
     heard = [f for f in found if concerns is None or f.concerns == "all" or f.concerns in concerns]
     if arms is None:
         return heard
@@ -88,7 +90,7 @@ def verdict(
     concerns: Sequence[Concerns] | None = None,
     arms: Sequence[Arm] | None = None,
 ) -> str:
-    """One line for a figure's foot, of what is `held_against` a statement.
+    """One line for a figure's foot that sums up what is `held_against` a statement.
 
     ``fair: 3 seeds, same tokens, bf16 and fp32 baselines``, or ``NOT FAIR: one seed; mixed hardware``; warnings follow
     in brackets. What is held against a few arms names them: ``NOT FAIR: missing runs (lowrank); else fair: ...``."""
@@ -106,7 +108,7 @@ def verdict(
 
 
 def overall(found: Sequence[Finding], comparison: Comparison) -> str:
-    """The verdict on everything; where times are fair and the rest is not, or the other way round, one on each."""
+    """The verdict on everything: one for times and one for the rest where only one of them is fair."""
     results, times = verdict(found, comparison, QUALITY_AND_BYTES), verdict(found, comparison, ("times",))
     if is_unfair(results) == is_unfair(times):
         return verdict(found, comparison)
@@ -114,12 +116,13 @@ def overall(found: Sequence[Finding], comparison: Comparison) -> str:
 
 
 def is_unfair(verdict: str) -> bool:
-    """Does it hold an error against what it is about, or a part of it?"""
+    """Does the verdict hold an error against the statement, or against a part of it?"""
     return "NOT FAIR" in verdict
 
 
 def _unfair(errors: Sequence[Finding], comparison: Comparison, arms: Sequence[Arm] | None) -> str:
-    """``arms``: the only ones that are spoken of, so that an error need not say whom it is about."""
+    """The errors as text. ``arms`` are the only arms that the statement is about; an error about exactly these need not
+    name them."""
     general: list[Finding] = []
     of_few: dict[str, dict[Arm, None]] = {}
     for finding in errors:
@@ -144,7 +147,7 @@ def _fair(comparison: Comparison, arms: Sequence[ArmRuns]) -> str:
 
 
 def _is_of_few(finding: Finding, comparison: Comparison) -> bool:
-    """Is it about some arms only, on which no other rests?"""
+    """Is the finding about some of the arms only, none of which the other arms rest on?"""
     base = comparison.baseline
     meant, compressed = set(finding.arms), {runs.arm for runs in comparison.rivals if compresses_further(runs)}
     return bool(meant) and base is not None and base.arm not in meant and not compressed <= meant
@@ -164,7 +167,7 @@ def _checks(found: Iterable[Finding]) -> list[str]:
 
 
 def _cut(names: Sequence[str]) -> str:
-    """As many as fit on a line."""
+    """As many of the texts as fit on a line."""
     shown = list(names)
     while len(shown) > 1 and len("; ".join(shown)) > _LETTERS:
         shown.pop()

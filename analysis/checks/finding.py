@@ -15,9 +15,11 @@ QUALITY_AND_BYTES: tuple[Concerns, ...] = ("quality", "bytes")
 
 @dataclass(frozen=True)
 class Finding:
-    """``check`` names the function that found it, ``subject`` the run, arm or comparison, ``what`` gives the numbers,
-    ``advice`` what to do; ``concerns``: which figures must not be drawn from it; ``arms``: of which arms, of all when
-    empty."""
+    """One thing that is wrong.
+
+    ``check`` names the function that found it, ``subject`` the run, arm or comparison; ``what`` gives the numbers and
+    ``advice`` says what to do. ``concerns`` says which figures must not be drawn from it, and ``arms`` which arms it is
+    about (none: all)."""
 
     severity: Severity
     check: str

@@ -13,9 +13,9 @@ Span = tuple[datetime, datetime, Row]
 
 
 def meetings(rows: Iterable[Row]) -> dict[int, Row]:
-    """For each run that shared its machine, by `id` of its row: another run that it did so with.
+    """For each run that shared its machine, by `id` of its row, another run that it shared it with.
 
-    One row in two files is no other run. Takes the time of sorting the rows."""
+    The same row in two files is no other run. Takes as long as sorting the rows."""
     by_host: dict[str, list[Span]] = {}
     for row in rows:
         span = _span(row)
@@ -34,7 +34,7 @@ def meetings(rows: Iterable[Row]) -> dict[int, Row]:
 
 
 def _latest_before(spans: Sequence[Span]) -> list[Span | None]:
-    """For each span the one of another run, among those that began before it, which ended last."""
+    """For each span, the span of another run that ended last among those that began earlier."""
     found: list[Span | None] = []
     latest: list[Span] = []  # the two that ended last, of two different runs
     for span in spans:
@@ -46,7 +46,7 @@ def _latest_before(spans: Sequence[Span]) -> list[Span | None]:
 
 
 def _next_after(spans: Sequence[Span]) -> list[Span | None]:
-    """For each span the next one of another run."""
+    """For each span, the next one of another run."""
     found: list[Span | None] = [None]
     for span, following in itertools.pairwise(reversed(spans)):
         found.append(span if _name(span) != _name(following) else found[-1])
@@ -59,7 +59,7 @@ def _name(span: Span) -> str:
 
 
 def _span(row: Row) -> tuple[datetime, datetime] | None:
-    """When the run was under way, less what clocks may be off."""
+    """When the run was under way, shortened by what clocks may be off."""
     wall = row.get("wall_time_s")
     if not is_number(wall) or wall <= _MEETING_S:
         return None

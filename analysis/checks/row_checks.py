@@ -55,7 +55,7 @@ def _lossless_bits(row: Row) -> int:
 
 
 def untrusted_bytes(row: Row) -> Iterator[Finding]:
-    """Rows whose network interface disagrees with the bytes they claim."""
+    """Rows whose network interface counted other bytes than they claim."""
     if row.get("bytes_trusted") is False:
         steps = max(row.get("interface_steps") or 0, 1)
         seen, said = (row.get("interface_bytes_total") or 0) / steps, _a_step(row, "bytes_compressed_total")
@@ -66,7 +66,7 @@ def untrusted_bytes(row: Row) -> Iterator[Finding]:
 
 
 def warm_up_counted(row: Row) -> Iterator[Finding]:
-    """Step times with compilation, first allocations and cold caches in them."""
+    """Rows whose step times have compilation, first allocations and cold caches in them."""
     excluded = row.get("warmup_steps_excluded")
     if row.get("step_time_ms_p50") is None:
         return

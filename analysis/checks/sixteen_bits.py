@@ -1,8 +1,7 @@
-"""Who carries 16 bits both ways: the baseline of everything that claims to send less.
+"""Which arms send 16 bits both ways: the baseline of everything that claims to send less.
 
-A run in float32 is nobody's alternative to compression: bf16 (or fp16) gradients and parameters are what anybody has
-without it.
-"""
+Nobody would choose float32 instead of compression: bf16 (or fp16) gradients and parameters are what anybody has without
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ HALF_DTYPES = ("bf16", "fp16")
 
 
 def carries_16_bits(runs: ArmRuns) -> bool:
-    """Do both directions travel in 16 bits, whoever makes them so?"""
+    """Do both directions travel in 16 bits, whether FSDP2 or a method makes them so?"""
     arm = runs.arm
     gathered_in_16 = all(row.get("param_dtype") in HALF_DTYPES for row in runs.ended_well)
     gradients = arm.gradients in HALF_DTYPES or (not arm.compresses_gradients and arm.comm_dtype in HALF_DTYPES)
@@ -20,17 +19,17 @@ def carries_16_bits(runs: ArmRuns) -> bool:
 
 
 def compresses_further(runs: ArmRuns) -> bool:
-    """Is it neither plain nor merely narrower, so that it must be compared with 16 bits?"""
+    """Does the arm compress, so that it must be compared with 16 bits? Plain and merely narrower arms do not."""
     return not is_plain(runs.arm) and not carries_16_bits(runs)
 
 
 def is_plain(arm: Arm) -> bool:
-    """Is nothing compressed, whoever carries it?"""
+    """Is nothing compressed, whether FSDP2's collectives or ours carry it?"""
     return not (arm.compresses_gradients or arm.compresses_parameters)
 
 
 def sixteen_bit_arm(comparison: Comparison) -> ArmRuns | None:
-    """Of the arms in 16 bits with a finished run, the one with the most on the baseline's seeds."""
+    """The arm in 16 bits with a finished run that has the most of the baseline's seeds; None where there is none."""
     found = [runs for runs in comparison.arms if carries_16_bits(runs) and runs.ended_well]
     wanted = None if comparison.baseline is None else comparison.baseline.runs.keys()
 
@@ -41,7 +40,7 @@ def sixteen_bit_arm(comparison: Comparison) -> ArmRuns | None:
 
 
 def baselines_of(comparison: Comparison) -> list[str]:
-    """``["bf16", "fp32"]``: what uncompressed or merely narrower runs there are."""
+    """The kinds of uncompressed or merely narrower runs that the comparison has: ``["bf16", "fp32"]``."""
     there = [runs for runs in comparison.arms if runs.ended_well]
     full = any(is_plain(runs.arm) and not carries_16_bits(runs) for runs in there)
     return ["bf16"] * any(carries_16_bits(runs) for runs in there) + ["fp32"] * full

@@ -28,7 +28,7 @@ from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, flatten, write."""
+    """Read the rows, make a table of them, write it."""
     parser = program("analysis.rows", __doc__)
     add_selection(parser)
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="file to write; default: standard output")

@@ -36,10 +36,11 @@ PLAIN = ("none", "identity")  # what goes over the wire as it is
 
 @dataclass(frozen=True)
 class Arm:
-    """How communication is done. ``*_settings``: canonical JSON. None: the row is older than the setting.
+    """One way to communicate. ``*_settings`` are canonical JSON. None: the row is older than the setting.
 
-    ``further``: other settings of communication by name, values as canonical JSON, where they are not the default.
-    ``name``: what to call it instead of naming all its settings (`statistics.names`); arms are equal whatever it is."""
+    ``further`` holds other settings of communication by name, values as canonical JSON, where they are not the default.
+    ``name`` is what to call the arm instead of naming all its settings (`statistics.names`); arms are equal whatever it
+    is."""
 
     gradients: str
     gradient_settings: str = "{}"
@@ -53,7 +54,7 @@ class Arm:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Arm:
-        """That of a row, from its ``config``."""
+        """The arm of a row, from its ``config``."""
         config = row["config"]
         return cls(
             config.get("comm_compress") or row["compress_method"],
@@ -68,7 +69,9 @@ class Arm:
 
     @property
     def label(self) -> str:
-        """``int4 hadamard + delta``; parameters are named when they are compressed, dtypes when not float32."""
+        """The arm as a text: ``int4 hadamard + delta``.
+
+        Parameters are named when they are compressed, dtypes when they are not float32."""
         if self.name is not None:
             return self.name
         text = arm_label(
@@ -82,28 +85,29 @@ class Arm:
 
     @property
     def family(self) -> str:
-        """The method whose name decides the colour: that of the gradients or, if those go as they are, the other."""
+        """The method that decides the arm's colour: that of the gradients or, if those are sent as they are, of the
+        parameters."""
         return self.parameters if self.compresses_parameters and not self.compresses_gradients else self.gradients
 
     @property
     def compresses_gradients(self) -> bool:
-        """Do they not go as they are?"""
+        """Are gradients sent in another form than FSDP2 handed them over?"""
         return self.gradients not in PLAIN
 
     @property
     def compresses_parameters(self) -> bool:
-        """Do they not go as they are?"""
+        """Are parameters sent in another form than FSDP2 handed them over?"""
         return self.parameters not in PLAIN
 
     @property
     def is_stock(self) -> bool:
-        """No hook at all."""
+        """Is it FSDP2 as it comes, without a hook of ours?"""
         return self.gradients == "none" and self.parameters == "none"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What must be equal within a comparison. ``config``: settings by name, values as canonical JSON."""
+    """What must be equal within a comparison. ``config`` has settings by name, values as canonical JSON."""
 
     world_size: int
     link_rate: float | None
@@ -112,7 +116,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """``gpt2-nano, 2 ranks, 300 steps, 200 Mbit/s``."""
+        """The setting as a text: ``gpt2-nano, 2 ranks, 300 steps, 200 Mbit/s``."""
         config = {name: json.loads(text) for name, text in self.config}
         target = config.get("target_dir")
         parts = [
@@ -125,7 +129,7 @@ class Setting:
         return printable(", ".join(parts))
 
     def differences(self, other: Setting) -> list[str]:
-        """``max_steps 300, not 200``: what is otherwise than in ``other``."""
+        """What differs from ``other``, a text for each setting: ``max_steps 300, not 200``."""
         mine, its = self._all(), other._all()
         names = sorted(mine.keys() | its.keys())
         return [f"{n} {mine.get(n, '-')}, not {its.get(n, '-')}" for n in names if mine.get(n) != its.get(n)]
@@ -139,10 +143,10 @@ Values = tuple[tuple[str, Any], ...]  # tuned settings by name, values as canoni
 
 @dataclass(frozen=True)
 class ArmRuns:
-    """An arm's runs by seed, failed ones among them, at one choice of what was tuned.
+    """An arm's runs by seed, failed ones among them, with one choice of the tuned settings' values.
 
-    ``tuned``: the values chosen. ``trials``: the runs of every candidate, by its values, the chosen one among them.
-    ``repeated``: further rows of a seed that has its run already (retries, second starts)."""
+    ``tuned`` are the values chosen; ``trials`` the runs of every candidate by its values, the chosen one among them;
+    ``repeated`` further rows of a seed that has its run already (retries, second starts)."""
 
     arm: Arm
     runs: dict[int, Row]
@@ -152,7 +156,7 @@ class ArmRuns:
 
     @property
     def candidates(self) -> int:
-        """How many choices were tried."""
+        """How many choices of the tuned settings' values were tried."""
         return max(len(self.trials), 1)
 
     @cached_property
@@ -162,18 +166,18 @@ class ArmRuns:
 
     @cached_property
     def failures(self) -> list[Row]:
-        """The others."""
+        """Runs that failed or whose loss is not finite, by seed."""
         return [row for _, row in sorted(self.runs.items()) if failed(row)]
 
     @cached_property
     def losses(self) -> dict[int, float | None]:
-        """Validation loss by seed, nats a token (of drafts: `quality.loss_of`); None: a run that failed or diverged."""
+        """Validation loss by seed, nats a token (of drafts: `quality.loss_of`). None: the run failed or diverged."""
         return {seed: None if failed(row) else loss_of(row) for seed, row in self.runs.items()}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``baseline`` is one of ``arms``, or None where the setting has no such arm."""
+    """The arms that were run in one setting. ``baseline`` is one of them; None: the setting has no such arm."""
 
     setting: Setting
     arms: list[ArmRuns]
@@ -190,7 +194,7 @@ class Comparison:
         return [runs for runs in self.arms if runs is not self.baseline]
 
     def arm(self, label: str) -> ArmRuns:
-        """The arm of that label. ValueError lists those there are."""
+        """The arm of that label. ValueError lists the labels that there are."""
         for name in (label, spelling(label)):
             for runs in self.arms:
                 if runs.arm.label == name:
@@ -200,7 +204,7 @@ class Comparison:
 
 
 def spelling(text: str) -> str:
-    """The label of the arm that ``text`` says, however it says it; ``text`` itself where it says none."""
+    """The label of the arm that ``text`` describes, however it is written; ``text`` itself where it describes none."""
     try:
         said = parse_arm(text)
     except ValueError:
@@ -212,7 +216,8 @@ def spelling(text: str) -> str:
 
 
 def titles(found: Sequence[Comparison]) -> list[str]:
-    """The label of every comparison's setting; where two have the same, with what the later one has otherwise."""
+    """A title for every comparison: its setting's label and, where an earlier one has the same label, what differs from
+    that."""
     first: dict[str, Setting] = {}
     said = []
     for setting in (comparison.setting for comparison in found):
@@ -228,18 +233,19 @@ def failed(row: Mapping[str, Any]) -> bool:
 
 
 def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
-    """Everything that must be equal for two rows to be compared: all that affects training but seed, arm and tuning."""
+    """Everything that must be equal for two rows to be compared: all settings that affect training but seed, arm and
+    tuning."""
     left_out = {"seed", *_NAMED, *arm_settings(row), *side_settings(row), *tuned}
     config = tuple(sorted((name, canonical(v)) for name, v in row["config"].items() if name not in left_out))
     return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
 
 
 def comparisons(rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Comparison]:
-    """Every setting's arms, the comparison with the most runs first; arms in the order of the rows.
+    """The comparisons that the rows make, the one with the most runs first; arms in the order of the rows.
 
-    ``baseline`` is an arm's label, however spelled, or a method's name where only one arm is of it. Of an arm's
-    candidates (values of the ``tuned`` settings) the one with the most seeds is chosen, and among equals that of the
-    lowest mean loss, a failed run counting as infinite."""
+    ``baseline`` is an arm's label, however it is written, or a method's name where only one arm has that method. Of an
+    arm's candidates (values of the ``tuned`` settings) the one with the most seeds is chosen, and among equals the one
+    with the lowest mean loss, where a failed run counts as infinite."""
     grouped: dict[Setting, dict[Arm, dict[Values, list[Row]]]] = {}
     for row in rows:
         values = tuple((name, canonical(row["config"].get(name))) for name in tuned)
@@ -262,7 +268,7 @@ def _arm_runs(arm: Arm, rows_by_values: Mapping[Values, list[Row]]) -> ArmRuns:
 
 
 def _by_seed(rows: Iterable[Row]) -> dict[int, Row]:
-    """One run a seed: the last that ended well, since a failed cell may be tried again; else the last."""
+    """One run for each seed: the last that ended well, since a failed cell may be tried again; otherwise the last."""
     chosen: dict[int, Row] = {}
     for row in rows:
         if row["seed"] not in chosen or not failed(row) or failed(chosen[row["seed"]]):
@@ -271,7 +277,7 @@ def _by_seed(rows: Iterable[Row]) -> dict[int, Row]:
 
 
 def mean_loss(rows: Iterable[Row]) -> float:
-    """Mean loss; infinite as soon as one of them failed."""
+    """The mean loss; infinite as soon as one of the runs failed."""
     losses = (None if failed(row) else loss_of(row) for row in rows)
     return statistics.fmean(float("inf") if loss is None else loss for loss in losses)
 
@@ -295,13 +301,13 @@ def _rate(bits_per_s: float) -> str:
 
 
 def canonical(value: Any) -> str:
-    """The same text for the same JSON value."""
+    """The value as JSON, the same text for the same value."""
     return _plain(value) if value is None or isinstance(value, str | int | float) else _dumped(value)
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _plain(value: Any) -> str:
-    """Of a few values that all rows have."""
+    """`_dumped`, remembered for the few values that all rows have."""
     return _dumped(value)
 
 

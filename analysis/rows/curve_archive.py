@@ -35,7 +35,7 @@ _DAMAGE = (
 
 
 class ArchiveError(ValueError):
-    """An archive that is no sound file of curves; the message names it and says why."""
+    """The archive is refused; the message names it and says why."""
 
 
 def archive_of(curve: Path) -> Path:
@@ -44,7 +44,7 @@ def archive_of(curve: Path) -> Path:
 
 
 def read_curve_file(path: Path) -> bytes:
-    """The bytes of a curve, from its own file or from the archive. OSError where neither has it; ArchiveError."""
+    """The bytes of a curve, from its own file or from the archive. OSError where neither has it, or ArchiveError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def add_curves(archive: Path, curves: Iterable[Path]) -> int:
 
 @lru_cache(maxsize=2)
 def _read(archive: Path, modified_ns: int, size: int) -> dict[str, bytes]:
-    """Remembered for as long as the file is the same, since a figure reads hundreds of curves of one archive."""
+    """The archive's curves, remembered while the file is the same: a figure reads hundreds of curves of one archive."""
     if size > _LARGEST_FILE:
         raise _refused(archive, f"it has {size} bytes, more than {_LARGEST_FILE}")
     content = archive.read_bytes()
@@ -121,7 +121,7 @@ def _complaint(entries: Iterable[zipfile.ZipInfo]) -> str | None:
 
 
 def _unpacked(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Never more bytes than the directory says, even where the compressed data hold more."""
+    """The bytes of one entry: never more than the directory says, even where the compressed data hold more."""
     with opened.open(entry) as stream:
         parts = []
         while part := stream.read(1 << 20):
@@ -134,7 +134,7 @@ def _refused(archive: Path, why: str) -> ArchiveError:
 
 
 def _write(archive: Path, curves: Mapping[str, bytes]) -> None:
-    """Entries sorted by name, with the same date and permissions: what is the same inside is the same file."""
+    """Write entries sorted by name with one date and one permission, so that equal curves make an equal file."""
     with zipfile.ZipFile(archive, "w") as opened:
         for name, content in sorted(curves.items()):
             entry = zipfile.ZipInfo(name, _FIRST_DAY)

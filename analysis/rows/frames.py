@@ -33,12 +33,12 @@ def frame(paths: str | Path | Iterable[str | Path], **wanted: Any) -> pd.DataFra
 
 
 def frame_of(rows: Iterable[Row]) -> pd.DataFrame:
-    """The same of rows that have been read."""
+    """Rows that have been read, as `frame` makes them."""
     return pd.DataFrame([_flat(row) for row in rows]).convert_dtypes()
 
 
 def _flat(row: Row) -> dict[str, Any]:
-    """One line of the frame."""
+    """One row as the cells of a line of the frame, by column."""
     cells: dict[str, Any] = {"file": str(row.file), "line": row.line, "arm": Arm.of(row).label}
     for name, value in row.items():
         if isinstance(value, dict) and name not in _SETTINGS:

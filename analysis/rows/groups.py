@@ -15,20 +15,23 @@ Along = Callable[[Comparison], float]
 
 
 def worlds(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
-    """Groups that differ in the number of ranks, real or virtual, smallest first; lone ones left out.
+    """Groups of comparisons that differ in the number of ranks, real or virtual, smallest first.
 
-    Threads a rank go with the number of ranks on a machine, so they do not count as a difference."""
+    A comparison without a partner is left out. Threads a rank depend on the number of ranks on a machine, so they do
+    not count as a difference."""
     return _grouped(comparisons, _without_world, lambda c: (c.setting.world_size, not is_virtual(c)))
 
 
 def links(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
-    """Groups that differ in the link's rate, slowest first; lone ones, and those without a limit, left out."""
+    """Groups of comparisons that differ in the link's rate, slowest first.
+
+    Those without a partner and those without a limit are left out."""
     limited = [c for c in comparisons if c.setting.link_rate]
     return _grouped(limited, without_link, lambda c: c.setting.link_rate)
 
 
 def firsts_of_links(comparisons: Sequence[Comparison]) -> list[bool]:
-    """Of each: does none before it in ``comparisons`` differ from it in the link's rate alone?"""
+    """For each comparison: is it the first of those that differ in the link's rate alone?"""
     seen: set[Setting] = set()
     found = []
     for comparison in comparisons:
@@ -39,12 +42,12 @@ def firsts_of_links(comparisons: Sequence[Comparison]) -> list[bool]:
 
 
 def without_link(setting: Setting) -> Setting:
-    """What is common to those that differ in the link's rate alone."""
+    """The setting without its link's rate: equal for comparisons that differ in nothing else."""
     return replace(setting, link_rate=None)
 
 
 def is_virtual(comparison: Comparison) -> bool:
-    """Were its ranks virtual, in one process? Then it has no times."""
+    """Did one process play all ranks? Such a comparison has no times."""
     counts = [row.setting("virtual_ranks") for runs in comparison.arms for row in runs.runs.values()]
     return any(is_number(count) and count > 0 for count in counts)
 
@@ -65,6 +68,6 @@ def _grouped(
 
 
 def labels(group: Sequence[Comparison]) -> list[str]:
-    """Of the arms that more than one of the group has, in the order in which they first come."""
+    """The labels of arms that more than one comparison of the group has, in the order in which they first come."""
     counts = Counter(runs.arm.label for runs in itertools.chain.from_iterable(c.arms for c in group))
     return [name for name, count in counts.items() if count > 1]

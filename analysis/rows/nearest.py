@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'none'?``, or nothing where no name is near."""
+    """A question for the user, ``; did you mean 'none'?``, or nothing where no known name is near."""
     close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -125,7 +125,7 @@ def _read_lines(lines: Iterable[bytes], file: Path, found: Read, shared: _Shared
 
 
 class _Shared:
-    """One copy of every text that many rows have: names of columns above all, which are most of a row's memory."""
+    """Keeps one copy of every text that many rows have: above all names of columns, most of a row's memory."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -137,7 +137,7 @@ class _Shared:
 
 
 def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
-    """The sound rows of both kinds; what was left out is said on stderr. ValueError when there is none."""
+    """The sound rows of both kinds; what was left out is printed to stderr. ValueError when no row is sound."""
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     found = read(paths)
     _say_what_was_left_out(found)
@@ -152,9 +152,9 @@ def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
 def read_for_user(
     paths: Iterable[str | Path], wanted: Mapping[str, Any] | None = None, drafts: bool = False
 ) -> list[Row]:
-    """`read` and `select` for a command line: what was left out, with its count, goes to stderr.
+    """`read` and `select` for a command line: what was left out, and how much, is printed to stderr.
 
-    ``drafts``: those rows instead of language models'. ValueError when no row remains."""
+    ``drafts``: the rows of drafts instead of those of language models. ValueError when no row remains."""
     paths = list(paths)
     found = read(paths)
     _say_what_was_left_out(found)
@@ -202,7 +202,9 @@ def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
 
 
 def parse_selection(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """``["seed=1,2", "model=gpt2-nano"]`` as `select` takes it; values are JSON where they can be, else text."""
+    """Texts such as ``["seed=1,2", "model=gpt2-nano"]`` as `select` takes them.
+
+    Values are JSON where they can be, otherwise text."""
     wanted: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -225,7 +227,7 @@ def _value(text: str) -> Any:
 
 
 def _parse(line: bytes, shared: _Shared) -> tuple[dict[str, Any], str | None]:
-    """The row, or why it is none."""
+    """The row that the line holds and, where it holds no sound one, the reason."""
     try:
         row = shared.decoder.decode(line.decode("utf-8-sig" if line.startswith(b"\xef\xbb\xbf") else "utf-8"))
     except (ValueError, RecursionError):  # also bytes that are not UTF-8
@@ -279,7 +281,7 @@ def is_draft(row: Mapping[str, Any]) -> bool:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """A finite number: not null, NaN, infinite, absurdly large or a truth value."""
+    """Is it a finite number? Null, NaN, infinities, absurdly large whole numbers and truth values are not."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= _LARGEST
     return isinstance(value, float) and math.isfinite(value)

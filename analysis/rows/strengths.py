@@ -18,7 +18,7 @@ Side = Literal["gradient_settings", "parameter_settings"]
 
 @dataclass(frozen=True)
 class Strengths:
-    """``arms`` differ in the number ``key`` of one method's settings; one of them may leave it at its default."""
+    """Arms that differ in the number ``key`` of one method's settings; one of them may leave it at its default."""
 
     key: str
     side: Side
@@ -26,7 +26,7 @@ class Strengths:
 
     @property
     def head(self) -> Arm:
-        """The arm whose name is that of all: the one at the default, if any."""
+        """The arm whose name stands for all of them: the one at the default, otherwise the first."""
         return next((arm for arm in self.arms if self.value(arm) is None), self.arms[0])
 
     def value(self, arm: Arm) -> float | None:
@@ -35,12 +35,12 @@ class Strengths:
         return value
 
     def short(self, arm: Arm) -> str:
-        """What to call an arm beside its head: ``ratio=0.05``."""
+        """What to call an arm beside the head: ``ratio=0.05``."""
         return arm.label if arm == self.head else f"{self.key}={self.value(arm)}"
 
 
 def strengths(arms: Sequence[Arm]) -> list[Strengths]:
-    """Every arm is in one of them at most: in the largest, where several would do."""
+    """The groups of arms that are strengths of one method; an arm is in one group at most, the largest."""
     keys = dict.fromkeys(pair for arm in arms for pair in _numbers(arm))
     grouped: dict[tuple[str, Side, Arm], list[Arm]] = {}
     for key, side in keys:

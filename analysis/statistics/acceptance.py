@@ -16,10 +16,10 @@ from analysis.statistics.intervals import Summary, summary
 
 @dataclass(frozen=True)
 class Change:
-    """Tau less that of the baseline with the same seed: mean and two-sided 95 % t interval over the pairs.
+    """Acceptance length less the baseline's of the same seed: mean and two-sided 95 % t interval over the pairs.
 
     ``seeds`` are the pairs; ``lost`` those among them where the arm failed or has no run; ``unpaired`` seeds whose
-    baseline failed, which nothing can be compared with. ``mean`` is None without a pair."""
+    baseline failed, so that there is nothing to compare with. ``mean`` is None without a pair."""
 
     mean: float | None
     low: float | None
@@ -31,7 +31,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Line:
-    """One arm: bytes over the runs that ended well (bits a parameter and step), tau over all. None: unknown."""
+    """One arm of the table. Bits a parameter and step are over the runs that ended well, tau is over all. None:
+    unknown."""
 
     runs: ArmRuns
     bits_gradients: float | None
@@ -44,23 +45,23 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The arm's."""
+        """The arm's label."""
         return self.runs.arm.label
 
 
 def lines(comparison: Comparison) -> list[Line]:
-    """The baseline first, the others by falling bits; arms that never got that far last."""
+    """A line for every arm: the baseline first, the others by falling bits, arms whose bits are unknown last."""
     found = [_line(runs, comparison.baseline) for runs in comparison.arms]
     return sorted(found, key=lambda line: (line.change is not None, line.bits is None, -(line.bits or 0.0)))
 
 
 def taus(runs: ArmRuns) -> dict[int, float | None]:
-    """By seed; None for a run that failed."""
+    """Acceptance length by seed; None for a run that failed."""
     return {seed: None if failed(row) else float(row["tau"]) for seed, row in runs.runs.items()}
 
 
 def change(runs: ArmRuns, baseline: ArmRuns) -> Change:
-    """The arm against the baseline over the baseline's seeds."""
+    """How the arm's tau differs from the baseline's, over the baseline's seeds."""
     mine, base = taus(runs), taus(baseline)
     known = {seed: tau for seed, tau in base.items() if tau is not None}
     unpaired = tuple(seed for seed in base if seed not in known)
@@ -90,11 +91,11 @@ def _line(runs: ArmRuns, baseline: ArmRuns | None) -> Line:
 
 
 def _negative(found: Summary) -> Summary:
-    """Of minus the values: `summary` takes a failed run for plus infinity."""
+    """The summary of the negated values: `summary` takes a failed run for plus infinity, and here less is worse."""
     low, high = (None if bound is None else 0.0 - bound for bound in (found.high, found.low))
     return replace(found, mean=0.0 - found.mean, low=low, high=high)
 
 
 def is_lost(line: Line) -> bool:
-    """Did a run of it fail, or is one missing?"""
+    """Did a run of the arm fail, or is one missing?"""
     return math.isinf(line.tau.mean) or bool(line.change and line.change.lost)

@@ -1,7 +1,6 @@
-"""What a comparison answers: who holds the bar, who is best at its ratio, and who fails and how.
+"""What a comparison answers: which arms hold the bar, which is best at its ratio, which fail and how.
 
-The bar is the one this project was given: at least `RATIO` times fewer bytes, at most `MARGIN` more perplexity.
-"""
+The bar is what this project has to reach: at least `RATIO` times fewer bytes, and at most `MARGIN` more perplexity."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ Front = Literal["yes", "perhaps", "no", "-"]
 
 @dataclass(frozen=True)
 class Line:
-    """One arm's figures; bytes and times over the runs that ended well, quality over all. None: unknown.
+    """One arm of the table. Bytes and times are over the runs that ended well, quality is over all. None: unknown.
 
-    ``change`` is against the baseline by seed; ``front``: is nobody better at as few bits a parameter (by the means)?
-    ``perhaps``: somebody is, but not beyond chance. ``beaten_by``: by whom."""
+    ``change`` is against the baseline by seed. ``front``: no arm is better at as few bits a parameter (by the means).
+    ``perhaps``: one is, but not beyond chance. ``beaten_by`` names the arms that are beyond chance."""
 
     runs: ArmRuns
     gradient_ratio: float | None
@@ -46,14 +45,14 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The arm's."""
+        """The arm's label."""
         return self.runs.arm.label
 
 
 def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
-    """The baseline first, the others by the ratio of all traffic; arms that never got that far last.
+    """A line for every arm: the baseline first, the others by the ratio of all traffic, arms without a ratio last.
 
-    ``shared_seeds``: compare over the seeds that both have a run of, instead of all of the baseline's."""
+    ``shared_seeds``: compare over the seeds that both arms have a run of, instead of all seeds of the baseline."""
     found = [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
     return sorted(
         _placed(found), key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0)
@@ -61,7 +60,7 @@ def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
 
 
 def what_is_missing(line: Line) -> str:
-    """Why an arm does not hold the bar, in a few words; empty for one that does."""
+    """Why an arm does not hold the bar, in a few words; empty for an arm that does."""
     if line.bar == "no: failed":
         return "; ".join(dict.fromkeys(map(_end, line.runs.failures))) or "runs for every seed of the baseline"
     if line.bar == "unknown":
@@ -119,7 +118,7 @@ def _bar(line: Line, comparison: Comparison) -> Bar:
 
 
 def _placed(found: Sequence[Line]) -> list[Line]:
-    """With their places in respect of the Pareto front of bits and quality; arms with failed runs have none."""
+    """The lines with their places relative to the Pareto front of bits and quality; arms with failed runs have none."""
     known = [line for line in found if line.bits is not None and not line.runs.failures]
     bits = np.array([line.bits for line in known], dtype=float)
     losses = _losses(known)
@@ -128,7 +127,7 @@ def _placed(found: Sequence[Line]) -> list[Line]:
 
 
 def _losses(lines: Sequence[Line]) -> npt.NDArray[np.float64]:
-    """Validation losses, an arm a row and a seed a column; NaN: no run."""
+    """Validation losses as a matrix: an arm a row, a seed a column; NaN where there is no run."""
     seeds = sorted({seed for line in lines for seed in line.runs.runs})
     columns = {seed: column for column, seed in enumerate(seeds)}
     found = np.full((len(lines), len(seeds)), np.nan)
@@ -145,9 +144,10 @@ def _place(
     bits: npt.NDArray[np.float64],
     losses: npt.NDArray[np.float64],
 ) -> Line:
-    """Against all rivals at once: arms with no more bits, each over the seeds that both have, as `statistics.paired`.
+    """The line's place relative to all arms that send no more bits, each over the seeds that both have.
 
-    It is beaten by better quality, or the same for fewer bits."""
+    Differences are as `statistics.paired` makes them. An arm is beaten by better quality, or by the same for fewer
+    bits."""
     rivals = np.flatnonzero(bits <= bits[number])
     rivals = rivals[rivals != number]
     worse = losses[number] - losses[rivals]  # nats, a rival a row
@@ -169,7 +169,7 @@ def _place(
 
 
 def _end(row: Row) -> str:
-    """How a failed run ended."""
+    """How a failed run ended, in a few words."""
     if row.get("status") == "ok":
         return "diverged: its loss is not finite"
     why = " ".join(str(row.get("error") or "no reason recorded").split())

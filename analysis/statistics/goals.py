@@ -15,11 +15,11 @@ from analysis.statistics.intervals import Summary, summary, time_to_target
 
 @dataclass(frozen=True)
 class Goal:
-    """One arm. None: not asked for, or no meaning.
+    """What one arm reached. None: it was not asked for, or it has no meaning.
 
-    ``time_s``: median seconds to the target, infinite where most runs missed it; ``best_s``, ``worst_s``: of single
-    seeds. ``reached`` of ``runs`` got there, missing runs counted. ``faster``: the baseline's time over this one.
-    ``ppl``: at the fixed time, over the runs that lasted so long."""
+    ``time_s`` is the median of the seconds to the target, infinite where most runs missed it; ``best_s`` and
+    ``worst_s`` are of single seeds. ``reached`` of ``runs`` got there, missing runs counted. ``faster`` is the
+    baseline's time over this one. ``ppl`` is that at the fixed time, over the runs that lasted so long."""
 
     label: str
     runs: int
@@ -33,7 +33,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Goals:
-    """``target_ppl``, ``at_s``: common to all runs; None: none was asked for. ``left_out``: why, where runs differ."""
+    """What all arms reached. ``target_ppl`` and ``at_s`` are common to all runs; None: none was asked for.
+
+    ``left_out`` says why there is none where runs were asked for different ones."""
 
     target_ppl: float | None
     at_s: float | None
@@ -42,7 +44,7 @@ class Goals:
 
 
 def goals(comparison: Comparison) -> Goals | None:
-    """Every arm's, in the comparison's order; None where no run had a target or a fixed time."""
+    """Every arm's goal, in the comparison's order; None where no run had a target or a fixed time."""
     left_out: list[str] = []
     target = _common(comparison, "target_ppl", left_out)
     at_s = _common(comparison, "ppl_at_s", left_out)
@@ -77,13 +79,13 @@ def _goal(
 
 
 def _counted(runs: ArmRuns, comparison: Comparison) -> list[Row]:
-    """The arm's runs with the baseline's seeds; without a baseline all."""
+    """The arm's runs with the baseline's seeds; without a baseline all its runs."""
     base = comparison.baseline
     return [row for seed, row in runs.runs.items() if base is None or seed in base.runs]
 
 
 def _wanted(runs: ArmRuns, comparison: Comparison) -> int:
-    """How many runs there should be."""
+    """How many runs the arm should have."""
     return len(runs.runs if comparison.baseline is None else comparison.baseline.runs)
 
 
@@ -98,7 +100,7 @@ def _has_reached(row: Row) -> bool:
 
 
 def _common(comparison: Comparison, name: str, left_out: list[str]) -> float | None:
-    """The setting's value, which all runs must have; None, with the reason where they differ."""
+    """The setting's value where all runs have the same one; otherwise None, with the reason in ``left_out``."""
     values = {row["config"].get(name) for row in comparison.rows}
     if len(values) > 1:
         left_out.append(

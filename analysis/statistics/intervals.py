@@ -36,7 +36,7 @@ class Summary:
 
     @property
     def half(self) -> float | None:
-        """Half the interval's width."""
+        """Half the width of the interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
@@ -63,12 +63,12 @@ class Paired:
 
     @property
     def width(self) -> float | None:
-        """Width of the two-sided interval; None without one."""
+        """Width of the two-sided interval; None without an interval."""
         return None if self.low is None or self.high is None else self.high - self.low
 
 
 def summary(values: Iterable[float | None]) -> Summary:
-    """Over seeds. None, NaN and infinities are runs that failed. ValueError for no value at all."""
+    """The summary of values over seeds. None, NaN and infinities are failed runs. ValueError for no value at all."""
     found = [float(v) if is_number(v) else math.inf for v in values]
     if not found:
         raise ValueError("nothing to summarise: no values")
@@ -81,14 +81,14 @@ def summary(values: Iterable[float | None]) -> Summary:
 
 
 def paired(arm: ArmRuns, baseline: ArmRuns, seeds: Iterable[int] | None = None) -> Paired:
-    """The arm against the baseline over ``seeds``, by default all of the baseline's."""
+    """How much worse the arm is than the baseline, over ``seeds`` or, by default, all of the baseline's seeds."""
     return paired_losses(arm.losses, baseline.losses, seeds)
 
 
 def paired_losses(
     arm: Mapping[int, float | None], baseline: Mapping[int, float | None], seeds: Iterable[int] | None = None
 ) -> Paired:
-    """`paired` of validation losses (nats a token) by seed; None or not finite: a run that failed."""
+    """`paired` for validation losses (nats a token) by seed. None or not finite: the run failed."""
     asked = sorted(set(baseline if seeds is None else seeds))
     pairs = tuple(seed for seed in asked if is_number(baseline.get(seed)))
     unpaired = tuple(seed for seed in asked if not is_number(baseline.get(seed)))
@@ -112,8 +112,8 @@ def paired_losses(
 def within(change: Paired, margin: float) -> Verdict:
     """Is the arm at most ``margin`` (0.01: 1 %) worse than the baseline? A test of non-inferiority.
 
-    "within": the one-sided 95 % upper bound lies below the margin; "worse": the lower bound above it, or a run was
-    lost; "undecided": neither, or there are fewer than two pairs, or a run of the baseline failed."""
+    "within": the one-sided 95 % upper bound lies below the margin. "worse": the lower bound lies above it, or a run was
+    lost. "undecided": neither, or there are fewer than two pairs, or a run of the baseline failed."""
     if change.lost:
         return "worse"
     if change.upper is None or change.lower is None or change.unpaired:
@@ -125,7 +125,8 @@ def within(change: Paired, margin: float) -> Verdict:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """An arm with a lower loss than the baseline, to be looked into. ``p``: one-sided, after Holm's correction."""
+    """An arm with a lower loss than the baseline, which should be looked into. ``p`` is one-sided, after Holm's
+    correction."""
 
     label: str
     change: Paired
@@ -184,7 +185,7 @@ def time_to_target(rows: Iterable[Mapping[str, Any]], expected: int = 0) -> floa
 
 
 def t_quantile(p: float, degrees: int) -> float:
-    """Of Student's t distribution: 2.92 for 0.95 and 2 degrees of freedom."""
+    """The quantile of Student's t distribution: 2.92 for 0.95 and 2 degrees of freedom."""
     return _t_quantile(p, degrees)
 
 
@@ -194,7 +195,7 @@ def _t_quantile(p: float, degrees: int) -> float:
 
 
 def _shared(runs: ArmRuns, baseline: ArmRuns) -> set[int]:
-    """Seeds that both finished: whether those are better than chance allows does not depend on the others."""
+    """Seeds that both finished: whether the arm is better than chance allows does not depend on the others."""
     mine, its = runs.losses, baseline.losses
     return {seed for seed, loss in mine.items() if loss is not None and its.get(seed) is not None}
 

@@ -1,7 +1,6 @@
-"""Figures that follow from a row's counts. None where the row does not say, or the figure has no meaning.
+"""Numbers that follow from a row's counts. None where the row does not say, or the number has no meaning.
 
-A measure is a function of a row; `over_seeds` summarises one over an arm's runs.
-"""
+A measure is a function of a row; `over_seeds` summarises one over an arm's runs."""
 
 from __future__ import annotations
 
@@ -50,17 +49,17 @@ def ratio(row: Mapping[str, Any], against: str = "fp32", direction: str | None =
 
 
 def gradient_ratio(row: Mapping[str, Any]) -> float | None:
-    """That of the reduce-scatter alone, against float32."""
+    """How many times fewer bytes the reduce-scatter sent than in float32."""
     return ratio(row, "fp32", "reduce_scatter")
 
 
 def ratio_vs_fp32(row: Mapping[str, Any]) -> float | None:
-    """That of all traffic, against float32."""
+    """How many times fewer bytes all traffic was than in float32."""
     return ratio(row, "fp32")
 
 
 def ratio_vs_bf16(row: Mapping[str, Any]) -> float | None:
-    """That of all traffic, against bf16."""
+    """How many times fewer bytes all traffic was than in bf16."""
     return ratio(row, "bf16")
 
 
@@ -75,9 +74,9 @@ def column(name: str) -> Measure:
 
 
 def over_seeds(runs: ArmRuns, measure: Measure) -> Summary | None:
-    """Over the runs that ended well and have the measure: bytes and times of a failed run do not exist.
+    """The measure summarised over the runs that ended well and have it: a failed run has no bytes and no times.
 
-    Not for quality, where a failed run counts: see `statistics`."""
+    Not for quality, where a failed run counts: see `intervals`."""
     values = [value for row in runs.ended_well if (value := measure(row)) is not None]
     return summary(values) if values else None
 

@@ -14,19 +14,20 @@ LONGEST = 40  # letters
 
 
 def named(comparisons: Sequence[Comparison], longest: int = LONGEST) -> list[Comparison]:
-    """The same comparisons; arms with a label of more than ``longest`` letters have a name.
+    """The same comparisons, in which arms with a label of more than ``longest`` letters have a short name.
 
-    It leaves out the settings that all arms of its two methods have in common; where that is not short enough either
-    it says what they sent a parameter and step, ``uniform + delta, 5.1 bits``, and numbers what is still alike."""
+    The name leaves out the settings that all arms of its two methods have in common. Where that is not short enough it
+    says what the arm sent a parameter and step, ``uniform + delta, 5.1 bits``, and numbers the names that are still
+    equal."""
     arms = list(dict.fromkeys(runs.arm for c in comparisons for runs in c.arms))
     names = _names(arms, _bits(comparisons), longest)
     return [_renamed(comparison, names) for comparison in comparisons]
 
 
 def called(text: str, comparisons: Sequence[Comparison]) -> str:
-    """The label of the arm that a user means: by its label, however spelled, or by the name that figures give it.
+    """The label of the arm that a user means, by its label, however written, or by the name that figures give it.
 
-    ``text`` itself where no arm is meant."""
+    ``text`` itself where it means no arm."""
     arms = [runs.arm for comparison in comparisons for runs in comparison.arms]
     labels = {arm.label for arm in arms}
     if (found := next((name for name in (text, spelling(text)) if name in labels), None)) is not None:
@@ -36,12 +37,12 @@ def called(text: str, comparisons: Sequence[Comparison]) -> str:
 
 
 def full(arm: Arm) -> str:
-    """What the arm would be called with all its settings."""
+    """The arm's label with all its settings."""
     return replace(arm, name=None).label
 
 
 def _bits(comparisons: Sequence[Comparison]) -> dict[Arm, float]:
-    """Of the first run that knows."""
+    """Bits a parameter and step by arm, of the first run that knows them."""
     found: dict[Arm, float] = {}
     for runs in (runs for comparison in comparisons for runs in comparison.arms):
         known = [bits for row in runs.runs.values() if (bits := bits_per_parameter(row)) is not None]
@@ -78,7 +79,8 @@ Settings = frozenset[tuple[str, str]]  # names and values, these as canonical JS
 
 
 def _common(alike: Sequence[Arm]) -> tuple[Settings, Settings]:
-    """The settings, of either method, that all of ``alike`` have; of a lone one none, whose label stays whole."""
+    """The settings, of either method, that all of ``alike`` have. A single arm has none in common, so its label stays
+    whole."""
     if len(alike) == 1:
         return frozenset(), frozenset()
     gradients = frozenset.intersection(*(_settings(arm.gradient_settings) for arm in alike))

@@ -18,10 +18,12 @@ Traffic = Literal["all", "gradients", "parameters"]
 
 @dataclass(frozen=True)
 class Point:
-    """One arm. ``ratio``: None when no run of it told its bytes. ``change``: 0.01 is 1 % worse; infinite: some run
-    failed, diverged or is missing, which ``lost`` of ``pairs`` did; ``low`` to ``high`` its interval, None with one
-    pair. ``strength_of``: the label of the arm of which this is another strength (`rows.strengths`; its own for that
-    one), and ``short`` what to call it beside that one."""
+    """One arm in the figure.
+
+    ``ratio`` is None when no run of it recorded its bytes. ``change`` of 0.01 is 1 % worse; it is infinite when some
+    run failed, diverged or is missing, as ``lost`` of ``pairs`` did. ``low`` to ``high`` is its interval, None with one
+    pair. ``strength_of`` is the label of the arm that this one is another strength of (`rows.strengths`; its own label
+    for that arm itself), and ``short`` what to call it beside that arm."""
 
     label: str
     family: str
@@ -38,12 +40,13 @@ class Point:
 
 
 def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp32") -> list[Point]:
-    """The comparison's arms. ``against``: fp32 or bf16.
+    """A point for each arm of the comparison. ``against``: fp32 or bf16.
 
-    ``gradients`` and ``parameters``: the ratio of the reduce-scatter or the all-gather, and only arms that leave the
-    other one as it is, since the others' perplexity is not this direction's doing. ``all``: where some arms compress
-    both, those that compress one alone are left out. ValueError when there is no baseline, nothing to compare, or
-    no arm that tells both quality and bytes: one rank sends none, and a run that failed at once counted none."""
+    ``traffic`` of "gradients" or "parameters" takes the ratio of the reduce-scatter or the all-gather, and only arms
+    that leave the other direction as it is, because the perplexity of other arms is not due to this direction alone.
+    "all": where some arms compress both, those that compress one direction alone are left out. ValueError when there is
+    no baseline, nothing to compare, or no arm with both quality and bytes: one rank sends none, and a run that failed
+    at once counted none."""
     baseline = comparison.baseline
     if baseline is None:
         there = ", ".join(runs.arm.label for runs in comparison.arms)
@@ -70,7 +73,7 @@ def _chosen(comparison: Comparison, traffic: Traffic) -> list[ArmRuns]:
 
 
 def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, alike: Strengths | None) -> Point | None:
-    """None when the baseline has no finished run: nothing is known of any arm then."""
+    """The arm's point; None when the baseline has no finished run, because then nothing is known of any arm."""
     direction = {"gradients": "reduce_scatter", "parameters": "all_gather"}.get(traffic)
     change = paired(runs, baseline)
     if change.mean is None:
@@ -93,7 +96,7 @@ def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, ali
 
 
 def front(found: Sequence[Point]) -> list[Point]:
-    """Those that no other one beats in both, by rising ratio."""
+    """The points that no other point beats in both quality and ratio, by rising ratio."""
     best: list[Point] = []
     known = [p for p in found if p.ratio is not None and math.isfinite(p.change)]
     for point in sorted(known, key=lambda p: (-(p.ratio or 0), p.change)):

@@ -27,7 +27,7 @@ _SAME_WORK = ("model", "model_dir", "batch_size", "max_length", "gradient_accumu
 
 
 class Predicts(Protocol):
-    """What `analysis.predict.predictor.Predictor` does."""
+    """Says how long a step takes, as `analysis.predict.predictor.Predictor` does."""
 
     def step_s(self, method: str, bits_per_s: float | None, bucket: float = 0.0) -> float:
         """Seconds of a step."""
@@ -36,20 +36,23 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True)
 class Reached:
-    """``steps`` by seed: of the first evaluation at or below the target; infinite: never."""
+    """``steps`` by seed: the step of the first evaluation at or below the target; infinite: the run never got there."""
 
     arm: Arm
     steps: dict[int, float]
 
     @property
     def misses(self) -> int:
-        """How many seeds did not."""
+        """How many seeds never reached the target."""
         return sum(math.isinf(steps) for steps in self.steps.values())
 
 
 @dataclass(frozen=True)
 class Time:
-    """``seconds``: median over the seeds, infinite for a miss; ``low``, ``high``: the best seed and the worst."""
+    """How long an arm takes to the target behind one link.
+
+    ``seconds`` is the median over the seeds, infinite for a miss; ``low`` and ``high`` are the best seed and the worst.
+    """
 
     arm: Arm
     rate: Rate
@@ -61,8 +64,10 @@ class Time:
 
 @dataclass(frozen=True)
 class Times:
-    """``target_loss`` in nats a token; ``margin``: by how much its PPL is above the baseline's, None when it was given.
-    ``left_out``: arms and links of which nothing is known, a line each."""
+    """The times of all arms behind all links.
+
+    ``target_loss`` is in nats a token; ``margin`` is by how much its PPL is above the baseline's, None when the target
+    was given. ``left_out`` has a line of text for each arm and link of which nothing is known."""
 
     target_loss: float
     margin: float | None
@@ -83,11 +88,12 @@ def times(
     target_ppl: float | None = None,
     predictor: Predicts | None = None,
 ) -> Times:
-    """Every arm of ``comparison`` behind every one of ``rates``; ``rows``: all, among them those behind links.
+    """The time of every arm of ``comparison`` behind every one of ``rates``. ``rows`` are all rows, also those behind
+    links.
 
-    ``target_ppl``: by default `MARGIN` above the highest final one among the baseline's runs, the most that an arm may
-    lose by the bar of `statistics.answers`. (A target at the baseline's own would call an arm a miss for 0.1 %.)
-    ValueError when there is no target, or no curve with evaluations."""
+    ``target_ppl`` is by default `MARGIN` above the highest final PPL among the baseline's runs, the most that an arm
+    may lose by the bar of `statistics.answers`. (With the baseline's own PPL as the target an arm would miss it for 0.1
+    %.) ValueError when there is no target, or no curve with evaluations."""
     target = _target(comparison) if target_ppl is None else math.log(target_ppl)
     found = Times(target, MARGIN if target_ppl is None else None, [], [], [])
     for runs in comparison.arms:
@@ -114,7 +120,7 @@ def times(
 
 
 def step_times(rows: Iterable[Row], comparison: Comparison) -> dict[tuple[Arm, Rate], float]:
-    """Seconds of a step by arm and link: the median over the rows that did the comparison's work on as many ranks."""
+    """Seconds of a step by arm and link: the median over the rows with the comparison's work on as many ranks."""
     example = next(row for runs in comparison.arms for row in runs.runs.values())
     wanted = {name: example["config"].get(name) for name in _SAME_WORK}
     found: dict[tuple[Arm, Rate], list[float]] = {}
@@ -142,7 +148,9 @@ def _target(comparison: Comparison) -> float:
 
 
 def _reached(runs: ArmRuns, target: float, left_out: list[str]) -> Reached | None:
-    """None when no seed has evaluations on the way. A seed that failed without a curve has missed the target too."""
+    """The steps at which the arm's seeds reached the target; None when no seed has evaluations during training.
+
+    A seed that failed without a curve has missed the target, too."""
     steps: dict[int, float] = {}
     for seed, row in runs.runs.items():
         lines, why = read_curve(row)
@@ -166,7 +174,7 @@ def _step_s(
 
 
 def _calibrated_name(arm: Arm) -> str:
-    """As `experiments.links.calibrate` names it: both directions, always."""
+    """The arm's name in a calibration, as `experiments.links.calibrate` writes it: both directions, always."""
     return arm.label if arm.parameters != "none" else f"{arm.label} + none"
 
 

@@ -17,29 +17,29 @@ Row = Mapping[str, Any]
 
 
 def encode_ms(row: Row) -> float | None:
-    """0 where no method was in the way."""
+    """Time in encoding; 0 where no method was used."""
     return _a_step(row, "compress_time_ms_total", without_hooks=0.0)
 
 
 def decode_ms(row: Row) -> float | None:
-    """0 where no method was in the way."""
+    """Time in decoding; 0 where no method was used."""
     return _a_step(row, "decompress_time_ms_total", without_hooks=0.0)
 
 
 def wire_ms(row: Row) -> float | None:
-    """Collectives, waiting for slower ranks included (but for `none`, whose times are from a profile)."""
+    """Time in collectives, including the wait for slower ranks (except for `none`, whose times are from a profile)."""
     return _a_step(row, "comm_time_ms_total")
 
 
 def rest_ms(row: Row) -> float | None:
-    """Forward, backward and optimizer: what is no communication."""
+    """Time that is not communication: forward, backward and optimizer."""
     parts, step = (wire_ms(row), encode_ms(row), decode_ms(row)), row.get("step_time_ms_mean")
     known = [part for part in parts if part is not None]
     return max(step - math.fsum(known), 0.0) if is_number(step) and len(known) == len(parts) else None
 
 
 def codec_share(row: Row) -> float | None:
-    """Of the step's time, 0 to 1."""
+    """Encoding and decoding as a share of the step's time, 0 to 1."""
     encode, decode, step = encode_ms(row), decode_ms(row), row.get("step_time_ms_mean")
     return None if encode is None or decode is None or not is_number(step) or not step else (encode + decode) / step
 
