@@ -32,8 +32,10 @@ from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
 @dataclass(frozen=True)
 class Claim:
-    """``bits``: of the run that sent most; ``margin`` is a share (0.005). ``held_against``: errors and warnings that
-    bear on it, ``verdict`` a line of them."""
+    """What a comparison says about one claim.
+
+    ``bits`` are those of the run that sent most; ``margin`` is a share (0.005). ``held_against`` are the errors and
+    warnings that bear on the claim, and ``verdict`` sums them up in a line."""
 
     label: str
     baseline: str
@@ -53,12 +55,12 @@ class Claim:
 
     @property
     def is_fair(self) -> bool:
-        """Is there no error in the comparison?"""
+        """Does nothing that bears on the claim count as an error?"""
         return not any(finding.severity == "error" for finding in self.held_against)
 
     @property
     def holds(self) -> bool:
-        """Does everything speak for it?"""
+        """Do the bits, the quality, the interval and the fairness all support the claim?"""
         few = self.bits is not None and self.bits <= self.asked_bits
         return few and self.quality == "within" and self.is_narrow and self.is_fair
 
@@ -116,7 +118,7 @@ def _yes(is_so: bool) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, judge, print."""
+    """Read the rows, judge the claim, print the judgement; the exit code."""
     parser = program("analysis.claim", __doc__)
     add_options(parser)
     parser.add_argument("--arm", required=True, metavar="LABEL", help="as tables or figures name it")

@@ -42,9 +42,9 @@ HEADS = (
 
 
 def acceptance_table(comparison: Comparison, found: Sequence[Finding], title: str | None = None) -> Table:
-    """Every arm's figures, the baseline first, then by falling bits; the fairness verdict below.
+    """Every arm's numbers, the baseline first, then by falling bits; the fairness verdict below.
 
-    ``found``: what speaks against the comparison (`fairness.Judge`). ``title``: by default the setting's label."""
+    ``found`` is what speaks against the comparison (`fairness.Judge`). ``title`` is by default the setting's label."""
     rows = [
         [
             line.label,
@@ -67,7 +67,7 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, compare, print, draw."""
+    """Read the rows, compare them, print the tables, draw the figures."""
     parser = program("analysis.drafts", __doc__)
     add_options(parser)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the tables and figures there")
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _write(folder: Path, found: Sequence[Comparison], tables: Sequence[Table]) -> None:
-    """The tables in one file, and of each comparison what a figure needs two arms for."""
+    """Write the tables into one file, and a figure for each comparison with at least two arms."""
     written = []
     for number, (comparison, table) in enumerate(zip(found, tables, strict=True), start=1):
         name = "tau_against_bytes" + f"_{number}" * (len(found) > 1)

@@ -1,1 +1,3 @@
-"""Figures of results: one file a figure, each a function from data to a matplotlib Figure."""
+"""Figures of results: one file a figure, with functions from rows to numbers and from numbers to a matplotlib Figure.
+
+Begin with `step_time`, which is short and built like the others; `drawing` holds what they share."""

@@ -32,9 +32,10 @@ _ROOM = 0.12  # of the values' range, left free above and below them
 
 @dataclass(frozen=True)
 class Point:
-    """One arm. ``low`` to ``high``: ``tau`` with the interval of its difference to the baseline; None with one pair.
+    """One arm in the figure.
 
-    ``tau`` is minus infinity, and there is no interval, where ``lost`` of its ``runs`` failed or are missing."""
+    ``low`` to ``high`` is ``tau`` with the interval of its difference to the baseline, None with one pair. ``tau`` is
+    minus infinity, and there is no interval, where ``lost`` of its ``runs`` failed or are missing."""
 
     label: str
     family: str
@@ -49,7 +50,9 @@ class Point:
 
 
 def points(comparison: Comparison) -> list[Point]:
-    """The comparison's arms that told their bytes. ValueError: no baseline, fewer than two arms, or none with a tau."""
+    """The comparison's arms that recorded their bytes.
+
+    ValueError where there is no baseline, fewer than two arms, or no arm with a tau."""
     where = f"acceptance length against bytes: {comparison.setting.label}"
     if comparison.baseline is None:
         raise ValueError(f"{where} has no baseline")
@@ -83,7 +86,7 @@ def _point(line: Line, bits: float) -> Point:
 
 
 def draw(found: Sequence[Point], style: Style, foot: str = "") -> Figure:
-    """Every arm is named beside its mark, or by a number that the foot explains where there is no room."""
+    """The figure. Every arm is named beside its mark, or by a number that the foot explains where there is no room."""
     with style:
         figure, axes = style.axes()
         axes.set_xscale("log")
@@ -146,7 +149,8 @@ def _listed(names: Sequence[Named]) -> str:
 
 
 def _span(found: Sequence[Point]) -> tuple[float, float]:
-    """From below the lowest end of a bar, with the band's room, to above the highest."""
+    """The limits of the vertical axis: from below the lowest end of an interval, with room for the band, to above the
+    highest."""
     ends = [end for p in found for end in (p.tau, p.low, p.high) if end is not None and math.isfinite(end)]
     low, high = min(ends), max(ends)
     room = max(high - low, 0.01) * _ROOM / (1 - 2 * _ROOM)

@@ -21,7 +21,7 @@ _BUCKET_S = 5e-3  # of the emulated links: what the shaper lets through at once,
 
 @dataclass(frozen=True)
 class Series:
-    """One way to communicate. Points are (bit/s, ms); ``strength`` tells two of one family apart."""
+    """One arm's line or points in the figure, as pairs (bit/s, ms). ``strength`` tells arms of one family apart."""
 
     label: str
     family: str
@@ -31,7 +31,9 @@ class Series:
 
 
 def of_calibration(predictor: Predictor, model: str, cells: Iterable[Mapping[str, Any]] = ()) -> list[Series]:
-    """Every calibrated method, the slowest first; of ``cells``, a link matrix, those of this model and world size."""
+    """A series for every calibrated method, the slowest first.
+
+    Of ``cells``, a link matrix, it takes those of this model and world size."""
     here = [c for c in cells if c["model"] == model and c["ranks"] == predictor.world]
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (i / _POINTS) for i in range(_POINTS + 1)]
     methods = sorted(predictor.calibration.methods, key=lambda m: -predictor.step_s(m, SLOWEST))
@@ -46,7 +48,7 @@ def of_calibration(predictor: Predictor, model: str, cells: Iterable[Mapping[str
 
 
 def of_comparisons(group: Sequence[Comparison]) -> list[Series]:
-    """Every arm's median step behind the links of a group that differs in nothing else (`groups.links`)."""
+    """A series for every arm: its median step behind each link of a group (`groups.links`)."""
     found: dict[str, Series] = {}
     for comparison in group:
         for runs in comparison.arms:
@@ -63,7 +65,7 @@ def of_comparisons(group: Sequence[Comparison]) -> list[Series]:
 
 
 def draw(series: Sequence[Series], style: Style, title: str = "", foot: str = "") -> Figure:
-    """Both axes logarithmic."""
+    """The figure; both axes are logarithmic."""
     with style:
         figure, axes = style.axes(height=0.9 if style.columns == "single" else 0.55)
         for one in series:
@@ -98,10 +100,10 @@ def _key(one: Series, style: Style) -> dict[str, Any]:
 
 
 def _tick(rate: float) -> str:
-    """Every second label: 1, 2 and 5 of a decade would touch."""
+    """The text of every second tick: labels at 1, 2 and 5 of a decade would touch."""
     return show_rate(rate) if f"{rate:e}"[0] in "12" else ""
 
 
 def _bucket(rate: float, shaped: bool) -> float:
-    """Bytes in the emulated link's bucket, when emulated links are what is compared with."""
+    """Bytes in the emulated link's token bucket where the figure compares with emulated links, otherwise 0."""
     return max(rate / 8 * _BUCKET_S, 1 << 16) if shaped else 0.0

@@ -22,7 +22,7 @@ THAN_NONE, THAN_BF16 = "than none", "than bf16"
 
 
 def of_calibration(predictor: Predictor) -> list[Datum]:
-    """Bit/s below which each calibrated method is faster, by the model of a step; infinite: at any."""
+    """The bit/s below which each calibrated method is faster, by the model of a step; infinite: at any rate."""
     found = []
     for p in predictor.ranked(None):
         for quantity, rate in ((THAN_NONE, p.below_none), (THAN_BF16, p.below_bf16)):
@@ -31,7 +31,7 @@ def of_calibration(predictor: Predictor) -> list[Datum]:
 
 
 def of_comparison(comparison: Comparison) -> list[Datum]:
-    """The same of every arm that saves bytes, from those and the times of its codec (`timing.break_even`)."""
+    """The bit/s below which each arm that saves bytes is faster, by its bytes and codec times (`timing.break_even`)."""
     bases = {THAN_NONE: _arm(comparison, "none", "none"), THAN_BF16: _arm(comparison, "bf16", "bf16")}
     found = []
     for runs in comparison.arms:
@@ -48,7 +48,7 @@ def _arm(comparison: Comparison, gradients: str, parameters: str) -> ArmRuns | N
 
 
 def _checked(found: list[Datum]) -> list[Datum]:
-    """The method that pays on the fastest link first. ValueError when none ever does."""
+    """The data sorted, the method that pays on the fastest link first. ValueError when no method ever pays."""
     if not found:
         raise ValueError("no method whose bytes and codec times are known saves bytes against none or bf16")
     best = {arm: max(one.value for one in found if one.arm == arm) for arm in arms(found)}
@@ -56,7 +56,9 @@ def _checked(found: list[Datum]) -> list[Datum]:
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
-    """A row a method; filled against none, hollow against bf16. What pays nowhere in the range has no mark."""
+    """The figure: a row for each method, filled marks against none, hollow ones against bf16.
+
+    A method that pays nowhere in the range has no mark."""
     names = list(arms(found))
     with style:
         figure, (axes,) = bars.figure(style, len(names), (1,))

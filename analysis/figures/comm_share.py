@@ -32,7 +32,7 @@ def codec_percent(row: Mapping[str, Any]) -> float | None:
 
 
 def percent(row: Mapping[str, Any]) -> float | None:
-    """Both."""
+    """Transfer, waiting, encoding and decoding, % of the step."""
     wire, codec = wire_percent(row), codec_percent(row)
     return None if wire is None or codec is None else wire + codec
 
@@ -41,12 +41,12 @@ MEASURES: dict[str, Measure] = {WIRE.quantity: wire_percent, CODEC.quantity: cod
 
 
 def data(comparison: Comparison) -> list[Datum]:
-    """The baselines first, then the smallest share. ValueError when none is known."""
+    """The shares of all arms: the baselines first, then the smallest. ValueError when none is known."""
     return bars.data(comparison, MEASURES, SHARE, "no run has comm_ratio with the times of its codec")
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
-    """A bar an arm, the 95 % interval around the sum."""
+    """The figure: a bar for each arm, with the 95 % interval of the sum."""
     with style:
         figure, (axes,) = bars.figure(style, len(arms(found)), (1,))
         bars.stacked(axes, style, found, [WIRE, CODEC], SHARE)

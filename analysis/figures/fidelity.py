@@ -22,9 +22,9 @@ QUANTITIES: Final = {
 
 
 def draw(curves: Mapping[str, Sequence[TrainingCurve]], style: Style, *, smooth: int = 1, foot: str = "") -> Figure:
-    """``curves`` of each of `QUANTITIES`; an arm without feedback has no residual to draw.
+    """The figure of ``curves`` by quantity (one of `QUANTITIES`). An arm without feedback has no residual to draw.
 
-    ValueError when none of them has a curve."""
+    ValueError when no quantity has a curve."""
     drawn = {name: _worth_drawing(name, curves.get(name, ())) for name in QUANTITIES}
     drawn = {name: found for name, found in drawn.items() if found}
     if not drawn:
@@ -48,7 +48,7 @@ def draw(curves: Mapping[str, Sequence[TrainingCurve]], style: Style, *, smooth:
 
 
 def _log_scale(plot: Axes, values: Sequence[float]) -> None:
-    """Ticks at 1, 2 and 5 of a decade, at 1 alone where there are many."""
+    """A logarithmic scale with ticks at 1, 2 and 5 of a decade, or at 1 alone where there are many decades."""
     seen = [value for value in values if value > 0]
     plot.set_yscale("log")
     many = max(seen) > 300 * min(seen)
@@ -60,5 +60,5 @@ def _log_scale(plot: Axes, values: Sequence[float]) -> None:
 
 
 def _worth_drawing(name: str, found: Sequence[TrainingCurve]) -> list[TrainingCurve]:
-    """On a logarithmic scale zero has no place: the exact methods' errors, the residuals of methods without one."""
+    """The curves that a logarithmic scale can show: exact methods have no error, and many methods have no residual."""
     return [curve for curve in found if name == "grad_cos_sim" or min(curve.mean) > 0]

@@ -35,9 +35,9 @@ def draw(
     baseline: str = "none",
     foot: str = "",
 ) -> Figure:
-    """``curves`` of ``quantity`` (a key of `Y_LABELS`), smoothed over ``smooth`` points.
+    """The figure of one quantity's ``curves`` (a key of `Y_LABELS`), smoothed over ``smooth`` points.
 
-    The second plot is left out where the baseline's label has no curve."""
+    The second plot, of differences, is left out where no curve has the baseline's label."""
     base = next((curve for curve in curves if curve.arm.label == baseline), None)
     differences = [] if base is None else [found for curve in curves if (found := above(curve, base)) is not None]
     with style:
@@ -65,7 +65,7 @@ def draw(
 
 
 def handles(curves: Sequence[TrainingCurve], style: Style) -> list[Line2D]:
-    """What a list of names shows for each arm."""
+    """What the list of names shows for each arm."""
     return [
         Line2D([], [], **style.marked_line(c.arm.family, strength(c, curves), label=c.arm.label, markevery=[0]))
         for c in sorted(curves, key=lambda c: c.arm.label)
@@ -73,7 +73,7 @@ def handles(curves: Sequence[TrainingCurve], style: Style) -> list[Line2D]:
 
 
 def draw_curve(plot: Any, style: Style, curve: TrainingCurve, dashes: int) -> None:
-    """The line of means, the field between the seeds, and a cross where a run was lost."""
+    """Draw the line of means, the field between the seeds, and a cross where a run was lost."""
     colour = look(curve.arm.family).colour
     plot.plot(curve.x, curve.mean, **style.marked_line(curve.arm.family, dashes, label="_" + curve.arm.label))
     if curve.seeds > 1:
@@ -89,7 +89,7 @@ def strength(curve: TrainingCurve, curves: Sequence[TrainingCurve]) -> int:
 
 
 def notes(curves: Sequence[TrainingCurve], style: Style, smooth: int) -> str:
-    """What lines and fields are, for the foot."""
+    """What lines and fields are, for the figure's foot."""
     least, most = min(c.seeds for c in curves), max(c.seeds for c in curves)
     seeds = str(most) if least == most else f"{least}-{most}"
     text = style.say("one run an arm") if most == 1 else style.say("mean and range of {seeds} seeds", seeds=seeds)
@@ -101,7 +101,10 @@ def notes(curves: Sequence[TrainingCurve], style: Style, smooth: int) -> str:
 
 
 def _plots(style: Style, curves: Sequence[TrainingCurve], plots: int) -> tuple[Figure, list[Any]]:
-    """On a page side by side and as high as the names at the right need; in a column above one another and a list."""
+    """The figure and its plots.
+
+    Two columns: side by side, as high as the names at the right need. One column: one above the other, with a list of
+    names."""
     if style.columns == "single":
         figure, axes = panels(
             style, plots, 1, 0.68 * plots * style.width, handles(curves, style), list_columns=2, squeeze=False
@@ -113,7 +116,7 @@ def _plots(style: Style, curves: Sequence[TrainingCurve], plots: int) -> tuple[F
 
 
 def _highest_after_the_start(curves: Sequence[TrainingCurve]) -> float:
-    """The highest of all lines beyond the first tenth of the longest."""
+    """The highest value of all curves beyond the first tenth of the longest one."""
     begin = _START * max(curve.x[-1] for curve in curves)
     seen = [high for curve in curves for x, high in zip(curve.x, curve.high, strict=True) if x >= begin]
     lasts = [curve.high[-1] for curve in curves]
@@ -123,8 +126,9 @@ def _highest_after_the_start(curves: Sequence[TrainingCurve]) -> float:
 
 
 def _difference_scale(plot: Any, differences: Sequence[TrainingCurve]) -> None:
-    """Room for all but the first quarter of every line, which may leave the plot; beyond ±0.02 nats, 2 % of perplexity,
-    the scale is logarithmic."""
+    """Set the scale of the differences: it has room for all but the first quarter of every curve.
+
+    Beyond 0.02 nats, which is 2 % of perplexity, the scale is logarithmic."""
     later = [
         value
         for curve in differences

@@ -39,7 +39,7 @@ FIELD = "#DCEFE6"
 def draw(
     found: Sequence[Point], style: Style, *, traffic: Traffic = "all", against: str = "fp32", foot: str = ""
 ) -> Figure:
-    """Every point is in the figure: named beside its mark, or by a number that the list below explains."""
+    """The figure. Every point is in it: named beside its mark, or by a number that the list below explains."""
     with style:
         numbered: list[str] = []
         while True:  # every round moves names that found no room to the list, for which it makes the figure higher
@@ -53,7 +53,7 @@ def draw(
 def _draw(
     found: Sequence[Point], numbered: Sequence[str], style: Style, traffic: Traffic, against: str, foot: str
 ) -> tuple[Figure, list[str]]:
-    """``numbered``: labels that go to the list. Returns those for whose names there was no room."""
+    """Draw with ``numbered`` labels in the list. Returns the labels for whose names there was no room."""
     placed = _ordered([p for p in found if p.ratio is not None])
     numbers = {label: str(i) for i, label in enumerate(numbered, start=1)}
     figure, axes = _plot_and_list(placed, numbers, style)
@@ -92,7 +92,7 @@ def _draw(
 
 
 def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Style) -> tuple[Figure, Axes]:
-    """A plot; below it the number, mark and name of every point that had no room for its name."""
+    """A plot and, below it, the number, mark and name of every point that had no room for its name."""
     narrow = style.columns == "single"
     high = style.width * (0.95 if narrow else 0.55)
     farthest = _farthest(placed)
@@ -105,7 +105,7 @@ def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Styl
 
 
 def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) -> tuple[float, float]:
-    """Limits and ticks; returns the percentages above which, and at which, what diverged is drawn."""
+    """Set limits and ticks; return the percentages above which, and at which, diverged arms are drawn."""
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=_LINEAR, linscale=1.2)
     ratios = [p.ratio for p in placed if p.ratio is not None]
@@ -141,7 +141,7 @@ def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) 
 
 
 def _bar(axes: Axes, style: Style) -> None:
-    """The field in which the user wants a method to be."""
+    """Draw the field of the bar (`statistics.answers`): enough compression for little enough loss."""
     low, right = axes.get_ylim()[0], axes.get_xlim()[1]
     axes.fill_between([RATIO, right], [low, low], [100 * MARGIN] * 2, color=FIELD, lw=0, zorder=0.6)
     axes.annotate(
@@ -158,7 +158,7 @@ def _bar(axes: Axes, style: Style) -> None:
 
 
 def _mark(axes: Axes, style: Style, point: Point, size: float, at: Place) -> tuple[Place, Place]:
-    """Mark and interval; returns the interval's ends, or twice the mark's place."""
+    """Draw mark and interval; return the interval's ends, or twice the mark's place."""
     x, y = at
     axes.plot([x], [y], **_look(style, point, size))
     if point.low is None or point.high is None or math.isinf(point.change):
@@ -178,12 +178,12 @@ def _look(style: Style, point: Point, size: float) -> dict[str, Any]:
 
 
 def _place(point: Point, farthest: float, edge: float) -> Place:
-    """Where it is drawn."""
+    """Where the point is drawn, in data coordinates."""
     return min(point.ratio or 0, farthest), edge if math.isinf(point.change) else 100 * point.change
 
 
 def _strengths(placed: Sequence[Point]) -> list[list[Point]]:
-    """Those of several points, by rising ratio; what diverged has no place on a line."""
+    """The points of each method with several strengths, by rising ratio; diverged ones have no place on a line."""
     found: dict[str, list[Point]] = {}
     for point in sorted(placed, key=lambda p: p.ratio or 0):
         if point.strength_of is not None and math.isfinite(point.change):
@@ -192,26 +192,27 @@ def _strengths(placed: Sequence[Point]) -> list[list[Point]]:
 
 
 def _name(point: Point, farthest: float, short: str | None = None) -> str:
-    """With its ratio where the plot does not reach as far, and how many runs were lost of how many, if any."""
+    """The point's name, with its ratio where the plot does not reach as far, and how many of its runs were lost, if
+    any."""
     text = short or point.label
     text = text if (point.ratio or 0) <= farthest else f"{text} ({point.ratio:,.0f}x)"
     return f"{text} ({point.lost}/{point.pairs})" if point.lost else text
 
 
 def _farthest(placed: Sequence[Point]) -> float:
-    """The ratio at which the plot ends: one arm that sends next to nothing shall not squeeze all others."""
+    """The ratio at which the plot ends: one arm that sends next to nothing must not squeeze all others."""
     largest = sorted(point.ratio or 0 for point in placed)[::-1]
     return 3 * largest[1] if len(largest) > 2 and largest[0] > 30 * largest[1] else largest[0]
 
 
 def _ordered(placed: Sequence[Point]) -> list[Point]:
-    """Whose names come first: the front's, then those near it."""
+    """The points in the order in which their names are placed: the front's first, then those near it."""
     best = {p.label for p in front(placed)}
     return sorted(placed, key=lambda p: (not p.is_baseline, p.label not in best, p.change, -(p.ratio or 0)))
 
 
 def _sized(placed: Sequence[Point]) -> list[tuple[Point, float]]:
-    """Each with the size of its mark: of a family the weakest compression is largest."""
+    """Each point with the size of its mark: in a family the weakest compression has the largest."""
     sized = []
     for point in placed:
         family = sorted(p.ratio or 0 for p in placed if p.family == point.family)

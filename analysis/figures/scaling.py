@@ -32,9 +32,9 @@ TIMES: dict[str, Measure] = {SPEED: column("tokens_per_s"), SHARE: percent}
 
 
 def data(group: Sequence[Comparison]) -> list[Datum]:
-    """Of arms that several of the group have; ``x`` is the number of ranks. A failed run makes the PPL infinite.
+    """The numbers of arms that several comparisons of the group have; ``x`` is the number of ranks.
 
-    ValueError when no arm has two world sizes."""
+    A failed run makes the PPL infinite. ValueError when no arm has two world sizes."""
     names = labels(group)
     found = [
         one
@@ -60,7 +60,7 @@ def _points(runs: ArmRuns, comparison: Comparison) -> list[Datum]:
 
 
 def _percent(change: Paired) -> Summary | None:
-    """None without a pair; infinite when a run was lost."""
+    """The change against the baseline in %. None without a pair; infinite when a run was lost."""
     if change.mean is None:
         return None
     mean, low, high = (None if x is None else 100 * x for x in (change.mean, change.low, change.high))
@@ -68,7 +68,9 @@ def _percent(change: Paired) -> Summary | None:
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
-    """A panel a measure, a line an arm. Virtual ranks, which have no times, are hollow; diverged: at the upper edge."""
+    """The figure: a panel for each measure, a line for each arm.
+
+    Virtual ranks, which have no times, are hollow. Diverged runs are at the upper edge."""
     panels = [name for name in (SPEED, SHARE, PPL, CHANGE) if _of(found, name)]
     names = list(arms(found))
     columns = 1 if style.columns == "single" else 2
@@ -115,7 +117,7 @@ def _scales(axes: Axes, name: str, found: Sequence[Datum]) -> None:
 
 
 def _make_room_above(axes: Axes) -> None:
-    """For lost runs: a fifth of what the others take, on the axis's own scale."""
+    """Make room for lost runs: a fifth of what the others take, on the axis's own scale."""
     scale = axes.yaxis.get_transform()
     low, high = scale.transform(axes.get_ylim())
     axes.set_ylim(top=float(scale.inverted().transform(high + 0.2 * (high - low))))
@@ -126,7 +128,7 @@ def _of(found: Sequence[Datum], name: str) -> list[Datum]:
 
 
 def _line(axes: Axes, style: Style, points: Sequence[Datum], strength: int, aside: float) -> None:
-    """``aside``: factor of the places."""
+    """Draw one arm's line; ``aside`` is a factor of its horizontal places, so that lines do not cover each other."""
     finite = [(aside * (one.x or 1), one.value) for one in points if math.isfinite(one.value)]
     if finite:
         axes.plot(*zip(*finite, strict=True), **style.line(points[0].family, strength))

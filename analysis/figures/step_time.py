@@ -31,12 +31,12 @@ MEASURES: dict[str, Measure] = {
 
 
 def data(comparison: Comparison) -> list[Datum]:
-    """The baselines first, then the fastest. ValueError when no run was timed."""
+    """The times of all arms: the baselines first, then the fastest. ValueError when no run was timed."""
     return bars.data(comparison, MEASURES, STEP, "no run has step_time_ms_mean")
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
-    """Left: the mean step in its parts, with the 95 % interval over seeds. Right: tokens/s, likewise."""
+    """The figure. Left: the mean step in its parts, with the 95 % interval over seeds. Right: tokens/s, likewise."""
     with style:
         figure, (left, right) = bars.figure(style, len(arms(found)), (1.45, 1))
         bars.stacked(left, style, found, [REST, WIRE, ENCODE, DECODE], STEP)

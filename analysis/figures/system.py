@@ -30,7 +30,7 @@ COLOURS: dict[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Box:
-    """Centre, width and height."""
+    """A box of the diagram by its centre, width and height, in ems."""
 
     x: float
     y: float
@@ -38,14 +38,14 @@ class Box:
     height: float
 
     def at(self, side: Side, along: float = 0.0) -> tuple[float, float]:
-        """The middle of a side, or ``along`` ems from it."""
+        """The middle of a side, or the place ``along`` ems from it."""
         if side in ("left", "right"):
             return self.x + self.width / 2 * (1 if side == "right" else -1), self.y + along
         return self.x + along, self.y + self.height / 2 * (1 if side == "top" else -1)
 
 
 class Board:
-    """Boxes, arrows and words on empty axes."""
+    """Empty axes on which the diagram's boxes, arrows and words are drawn."""
 
     def __init__(self, style: Style, width: float, height: float) -> None:
         """``width``, ``height``: in ems of which ``width`` fill the figure."""
@@ -57,7 +57,7 @@ class Board:
         self.figure.set_layout_engine("constrained", w_pad=0, h_pad=0)
 
     def box(self, x: float, y: float, width: float, height: float, text: str, kind: Kind) -> Box:
-        """``text`` is said in the style's language."""
+        """Draw a box with ``text`` in the style's language."""
         face, edge = COLOURS[kind]
         shape = FancyBboxPatch(
             (x - width / 2, y - height / 2),
@@ -76,7 +76,7 @@ class Board:
     def words(
         self, x: float, y: float, text: str, *, ha: str = "center", bold: bool = False, grey: bool = False
     ) -> None:
-        """``text`` without a box."""
+        """Write ``text`` without a box."""
         self.axes.text(
             x,
             y,
@@ -91,7 +91,7 @@ class Board:
         )
 
     def arrow(self, *corners: tuple[float, float], dotted: bool = False) -> None:
-        """Along ``corners`` to the last one. Dotted ones carry figures, not tensors."""
+        """Draw an arrow along ``corners`` to the last one. Dotted arrows stand for numbers, not tensors."""
         shape = FancyArrowPatch(
             path=Path(corners),
             arrowstyle="-|>",
@@ -104,12 +104,12 @@ class Board:
         self.axes.add_patch(shape)
 
     def chain(self, boxes: list[Box]) -> None:
-        """Arrows from each to the next, left to right."""
+        """Draw arrows from each box to the next, left to right."""
         for left, right in itertools.pairwise(boxes):
             self.arrow(left.at("right"), right.at("left"))
 
     def plus(self, x: float, y: float, size: float) -> Box:
-        """A sum."""
+        """Draw the sign of a sum."""
         face, edge = COLOURS["compute"]
         shape = Circle((x, y), size / 2, facecolor=face, edgecolor=edge, linewidth=0.75 * self.style.stroke)
         self.axes.add_patch(shape)
@@ -117,17 +117,17 @@ class Board:
         return Box(x, y, size, size)
 
     def title(self, x: float, y: float, numbers: str, text: str) -> None:
-        """Numbers of compression points, then what moves there."""
+        """Write the numbers of compression points, then what moves there."""
         for place, number in enumerate(numbers):
             self.badge(x + 0.8 + 1.7 * place, y, number)
         self.words(x + 0.5 + 1.7 * len(numbers), y, text, ha="left", bold=True)
 
     def point(self, box: Box, number: str) -> None:
-        """A compression point's number on its box's corner."""
+        """Draw a compression point's number on its box's corner."""
         self.badge(box.x - box.width / 2 + 0.1, box.y + box.height / 2 - 0.1, number)
 
     def badge(self, x: float, y: float, number: str) -> None:
-        """A number in a disc."""
+        """Draw a number in a disc."""
         self.axes.add_patch(Circle((x, y), 0.75, facecolor=COLOURS["network"][1], edgecolor="white", zorder=3))
         self.axes.text(
             x, y - 0.05, number, ha="center", va="center", color="white", fontsize=0.9 * self.style.small, zorder=4
@@ -199,7 +199,7 @@ STEP = "One training step of an FSDP2 unit on W ranks"
 
 @dataclass(frozen=True)
 class Places:
-    """A number of ems for each column of the exchanges; ``mean`` None: it shares the last one's box."""
+    """The column of each stage of the exchanges, in ems. ``mean`` of None: it shares the last stage's box."""
 
     source: float
     plus: float
@@ -213,7 +213,7 @@ class Places:
 def _exchanges(
     board: Board, x: Places, width: Places, *, parameters: float, ledger: float, gradients: float, title_x: float
 ) -> None:
-    """Both directions, a stage above the same stage of the other, and the ledger between them."""
+    """Draw both directions, one above the other stage by stage, and the ledger between them."""
     y, high = parameters, 3.2
     board.title(title_x, y + 3.0, "12", "Parameters")
     shard = board.box(x.source, y, width.source, high, "own shard\n[n / W]", "memory")

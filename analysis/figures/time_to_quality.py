@@ -20,7 +20,8 @@ from analysis.statistics.time_to_quality import Rate, Time, Times
 
 
 def draw(found: Times, style: Style, *, foot: str = "") -> Figure:
-    """The links from slow to fast at equal distances, "no limit" last. ValueError when there is nothing to draw."""
+    """The figure: links from slow to fast at equal distances, "no limit" last. ValueError when there is nothing to
+    draw."""
     if not found.times:
         why = "; ".join(found.left_out[:3]) or "nothing was timed"
         raise ValueError(f"time to quality: no time of a step is known ({why})")
@@ -56,7 +57,7 @@ def draw(found: Times, style: Style, *, foot: str = "") -> Figure:
 
 
 def _draw_arm(axes: Any, style: Style, mine: list[Time], rates: list[Rate], edge: float, dashes: int) -> None:
-    """Line, marks and intervals of those that reach the target."""
+    """Draw line, marks and intervals of the links behind which the arm reaches the target."""
     family = mine[0].arm.family
     reached = [time for time in mine if not math.isinf(time.seconds)]
     places = [rates.index(time.rate) for time in reached]
@@ -69,7 +70,7 @@ def _draw_arm(axes: Any, style: Style, mine: list[Time], rates: list[Rate], edge
 
 
 def _draw_misses(axes: Any, style: Style, place: int, missed: list[Time], edge: float) -> None:
-    """Side by side, around the link's place."""
+    """Draw the arms that miss the target side by side, around the link's place."""
     gap = min(1.4 * 0.6 * style.font / 72 / (0.7 * style.width) * (axes.get_xlim()[1] + 1), 0.9 / max(len(missed), 1))
     for number, time in enumerate(missed):
         axes.plot([place + (number - (len(missed) - 1) / 2) * gap], [edge], **_mark(style, time, gid="miss"))
@@ -83,7 +84,7 @@ def _mark(style: Style, time: Time, **more: Any) -> dict[str, Any]:
 
 
 def _scale(axes: Any, style: Style, found: Times) -> float:
-    """Returns the height at which misses stand."""
+    """Set the vertical scale; return the height at which misses are drawn."""
     seconds = [time.seconds for time in found.times if not math.isinf(time.seconds)] or [1.0]
     low, high = min(seconds), max(seconds)
     span = max(math.log(high / low), 0.5)

@@ -55,12 +55,12 @@ MEASURES: dict[str, Measure] = {
 
 
 def data(comparison: Comparison) -> list[Datum]:
-    """The baselines first, then the fewest bits. ValueError when no rank sent anything."""
+    """The bits of all arms: the baselines first, then the fewest. ValueError when no rank sent anything."""
     return bars.data(comparison, MEASURES, BITS, "no run of two ranks or more has bytes_compressed_total")
 
 
 def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
-    """Left: by direction, with the sum. Right: the same bits by kind."""
+    """The figure. Left: bits by direction, with the sum. Right: the same bits by kind."""
     with style:
         figure, panels = bars.figure(style, len(arms(found)), (1, 1), sharex=True)
         for axes, parts in zip(panels, ((GRADIENTS, PARAMETERS), (UNCODED, VALUES, INDICES, METADATA)), strict=True):

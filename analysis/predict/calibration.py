@@ -44,7 +44,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path, shared: bool = True) -> Calibration:
-        """ValueError when the file is not one."""
+        """Read a calibration. ValueError when the file holds none."""
         return cls(read_json(path), shared)
 
     @property
@@ -103,7 +103,7 @@ class Calibration:
         return model.slowed(self._slower(world, base))
 
     def _waiting(self, model: Model, lines: Sequence[Line], world: int) -> float:
-        """What steps without a limit took longer than everything else accounts for: the median over methods."""
+        """By how much steps without a limit were longer than everything else accounts for: the median over methods."""
         link = self.link(world, None)
         parts = ("encode_ms", "wire_ms", "decode_ms")
         missing = []
@@ -145,7 +145,7 @@ def _nearest(world: int, measured: Iterable[int]) -> int:
 
 
 def _cost(lines: Sequence[Line]) -> Cost:
-    """Of the calls of one kind at one world size, at several sizes and rates."""
+    """What calls of one kind cost at one world size, from measurements at several sizes and rates."""
     alpha = statistics.median(x["seconds"] for x in lines if x["bytes"] <= _SMALL)
     free = [x for x in lines if x["rate"] is None and x["bytes"] > _SMALL]
     cpu = statistics.median(max(x["seconds"] - alpha, 0) / x["bytes"] for x in free) if free else 0.0
@@ -158,7 +158,7 @@ def _cost(lines: Sequence[Line]) -> Cost:
 
 
 def _codec(lines: Sequence[Line], op: str, slower: float) -> Codec:
-    """One direction of a method, from its units' calls in the ledger."""
+    """The times of one direction of a method, from its units' calls in the ledger."""
     calls = [
         (line["unit_elements"][unit] * ITEM, seen)
         for line in lines
@@ -182,7 +182,7 @@ def _codec(lines: Sequence[Line], op: str, slower: float) -> Codec:
 
 
 def straight_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(intercept, slope) of the least-squares line, neither below 0: time of a call and of a byte."""
+    """The least-squares line as (intercept, slope), neither below 0: the time of a call and of a byte."""
     mean: Callable[[Iterable[float]], float] = lambda values: statistics.fmean(values)  # noqa: E731
     x, y = mean(size for size, _ in points), mean(seconds for _, seconds in points)
     spread = mean((size - x) ** 2 for size, _ in points)

@@ -22,7 +22,9 @@ LOW, HIGH = 1e5, 1e12  # bit/s between which a break-even is looked for
 
 @dataclass(frozen=True)
 class Prediction:
-    """One method behind one link. ``below_*``: bit/s under which it is faster; None: nowhere, infinity: everywhere."""
+    """One method behind one link.
+
+    ``below_*`` is the bit/s below which it is faster. None: it is so at no rate; infinity: at any."""
 
     method: str
     step_s: float
@@ -31,7 +33,7 @@ class Prediction:
     below_bf16: float | None
 
     def row(self) -> dict[str, Any]:
-        """For JSON, which has no infinity: "any" instead."""
+        """The prediction for JSON, which has no infinity: it says "any" instead."""
         return {k: "any" if v == math.inf else v for k, v in asdict(self).items()}
 
 
@@ -43,13 +45,13 @@ class Predictor:
         self.model = calibration.model(model, world, prefetch)
 
     def step_s(self, method: str, bits_per_s: float | None, bucket: float = 0.0) -> float:
-        """Seconds of a step; None: a link without limit."""
+        """Seconds of a step; ``rate`` of None is a link without limit."""
         rate = bits_per_s / 8 if bits_per_s else None
         link = self.calibration.link(self.world, rate, bucket)
         return step_seconds(self.model, self.calibration.method(method, self.world), link, self.world)
 
     def ranked(self, bits_per_s: float | None) -> list[Prediction]:
-        """All calibrated methods, the fastest first."""
+        """The predictions of all calibrated methods, the fastest first."""
         found = [self._one(method, bits_per_s) for method in self.calibration.methods]
         return sorted(found, key=lambda p: p.step_s)
 
@@ -67,8 +69,7 @@ class Predictor:
 def break_even(ours: Callable[[float], float], base: Callable[[float], float]) -> float | None:
     """The highest bandwidth (bit/s) at which ``ours`` stops being faster than ``base``.
 
-    None: it is never faster; infinity: still faster at the highest one looked at.
-    """
+    None: it is never faster. Infinity: it is still faster at the highest bandwidth examined."""
     steps = 140
     rates = [LOW * (HIGH / LOW) ** (i / steps) for i in range(steps + 1)]
     faster = [ours(rate) < base(rate) for rate in rates]
@@ -96,7 +97,7 @@ def parse_rate(text: str) -> float | None:
 
 
 def show_rate(bits_per_s: float | None) -> str:
-    """For a table: ``1.3 Gbit/s``; a dash for None, ``any`` for infinity."""
+    """A rate for a table: ``1.3 Gbit/s``; a dash for None, ``any`` for infinity."""
     if bits_per_s is None:
         return "-"
     if math.isinf(bits_per_s):
@@ -109,7 +110,7 @@ def show_rate(bits_per_s: float | None) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """A measured cell and what was predicted for it, in ms; ``error`` relative to the measurement."""
+    """A measured cell and what was predicted for it, in ms."""
 
     model: str
     ranks: int
@@ -120,12 +121,12 @@ class Checked:
 
     @property
     def error(self) -> float:
-        """Above 0: predicted too slow."""
+        """The prediction's error relative to the measurement; above 0: predicted too slow."""
         return self.predicted_ms / self.measured_ms - 1
 
 
 def check(calibration: Calibration, lines: Sequence[dict[str, Any]]) -> list[Checked]:
-    """Every cell of a matrix against its prediction; methods that were not calibrated are left out."""
+    """Every cell of a matrix with its prediction; methods that were not calibrated are left out."""
     checked = []
     for line in lines:
         if line["method"] not in calibration.methods:
@@ -140,7 +141,7 @@ def check(calibration: Calibration, lines: Sequence[dict[str, Any]]) -> list[Che
 
 
 def check_table(checked: Sequence[Checked]) -> str:
-    """All cells, then the median and the worst error against the bar."""
+    """All cells as a table, then the median and the worst error against the bar for predictions."""
     rows = [
         f"{'model':10s}{'ranks':>5s}{'rate':>10s}  {'method':28s}{'measured ms':>12s}{'predicted':>11s}{'error':>9s}"
     ]
@@ -157,7 +158,7 @@ def check_table(checked: Sequence[Checked]) -> str:
 
 
 def table(predictions: Sequence[Prediction], base_s: float | None) -> str:
-    """The ranking for people."""
+    """The ranking as a table."""
     rows = [
         f"{'method':28s}{'step':>11s}{'against none':>14s}{'sent a step':>13s}"
         f"{'faster than none below':>24s}{'than bf16 below':>18s}"

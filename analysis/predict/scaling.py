@@ -52,7 +52,7 @@ class Entry:
 
 
 def llama_8b() -> Model:
-    """Its units with the computation of one GPU, a third of it forward. Embeddings cost nothing."""
+    """The units of Llama 8B with the computation of one GPU, a third of it forward. Embeddings cost nothing."""
     per_parameter = 2 * TOKENS / (PEAK_FLOPS * UTILISATION)
     block_s, head_s = BLOCK_PARAMETERS * per_parameter, ROOT_PARAMETERS / 2 * per_parameter
     blocks = [Unit(BLOCK_PARAMETERS, block_s, 2 * block_s)] * BLOCKS
@@ -60,14 +60,14 @@ def llama_8b() -> Model:
 
 
 def network(bits_per_s: float, world: int) -> Link:
-    """A ring's latency, and links that carry what they claim."""
+    """The network as a link: a ring's latency, and links that carry what their makers claim."""
     servers = max(world // GPUS_A_SERVER, 1)
     alpha = 8.4e-6 + (world - servers) * 3.4e-6 + (servers - 1) * 9.6e-6
     return Link(bits_per_s / 8, {"exchange": Cost(alpha), "all_reduce": Cost(alpha)})
 
 
 def methods(benchmark: dict[str, Any]) -> dict[str, Method]:
-    """bf16 in both directions, and pairs whose codecs' speed against a copy the benchmark has."""
+    """bf16 in both directions, and pairs of methods whose codecs' speed against a copy the benchmark measured."""
     bf16 = Codec(bits=16)
     return {
         "bf16 / bf16 (stock)": Method(bf16, bf16),
@@ -100,7 +100,7 @@ def codec(benchmark: dict[str, Any], name: str, bits: float, feedback: bool) -> 
 
 
 def predict(benchmark: dict[str, Any]) -> list[Entry]:
-    """Every network, world size and method."""
+    """The predictions for every network, world size and method."""
     model, chosen = llama_8b(), methods(benchmark)
     return [
         Entry(name, world, method, step_seconds(model, chosen[method], network(rate, world), world))
@@ -111,7 +111,7 @@ def predict(benchmark: dict[str, Any]) -> list[Entry]:
 
 
 def table(entries: Sequence[Entry]) -> str:
-    """Markdown: seconds a step, and how often faster than bf16."""
+    """The predictions in Markdown: seconds a step, and how many times faster than bf16."""
     names = list(dict.fromkeys(entry.method for entry in entries))
     times = {(e.network, e.world, e.method): e.step_s for e in entries}
     lines = ["| a GPU's link | ranks | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]

@@ -32,7 +32,7 @@ Cell = dict[str, Any]
 
 @dataclass(frozen=True)
 class Speedup:
-    """One rate and world size. ``over_*``: step time of that baseline over that of ``method``."""
+    """One rate and world size. ``over_*`` is the step time of that baseline over that of ``method``."""
 
     model: str
     ranks: int
@@ -84,7 +84,7 @@ def _step(cell: Cell) -> float:
 
 
 def table(found: Sequence[Speedup]) -> str:
-    """Markdown."""
+    """The speedups in Markdown."""
     heads = ["ranks", "rate", "best method", "over the faster baseline", "aim", "over bf16", "of what the bytes allow"]
     lines = ["| " + " | ".join([*heads, "communication, uncompressed"]) + " |", "|---" * 8 + "|"]
     for s in found:
@@ -96,7 +96,7 @@ def table(found: Sequence[Speedup]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, print."""
+    """Read the cells, print the table."""
     parser = program("analysis.predict.speedup", __doc__)
     parser.add_argument("matrix", type=Path)
     parser.add_argument("--model", default="blocks")

@@ -42,7 +42,7 @@ class Cost:
     efficiency: Sequence[tuple[float, float]] = ((1.0, 1.0),)
 
     def share(self, sent: float) -> float:
-        """Efficiency for a message of ``sent`` bytes."""
+        """The efficiency for a message of ``sent`` bytes."""
         points = sorted(self.efficiency)
         if sent <= points[0][0]:
             return points[0][1]
@@ -100,7 +100,7 @@ class Codec:
 
 @dataclass(frozen=True)
 class Method:
-    """What carries gradients and what carries parameters."""
+    """The codecs that carry gradients and parameters."""
 
     gradients: Codec
     parameters: Codec
@@ -130,7 +130,7 @@ class Model:
     overlap_reduce: bool = False
 
     def slowed(self, factor: float) -> Model:
-        """The same work when every rank gets ``1 / factor`` of what it got."""
+        """The model when every rank gets ``1 / factor`` of the processor time it got."""
 
         def unit(u: Unit) -> Unit:
             return replace(u, forward_s=u.forward_s * factor, backward_s=u.backward_s * factor)
@@ -141,7 +141,7 @@ class Model:
 
     @property
     def compute_s(self) -> float:
-        """All that is not communication."""
+        """The time of everything that is not communication."""
         return math.fsum(u.forward_s + u.backward_s for u in (self.root, *self.blocks)) + self.update_s
 
 
@@ -151,7 +151,7 @@ def step_seconds(model: Model, method: Method, link: Link, world: int) -> float:
 
 
 def wire_bytes(model: Model, method: Method, world: int) -> float:
-    """What one rank puts on the wire in a step, both directions."""
+    """What one rank puts on the wire in a step, both directions together."""
     units, gathered = [model.root, *model.blocks], [model.root, *model.blocks, *model.blocks]
     gradients, parameters = method.gradients, method.parameters
     reduced = gradients.times_sent * math.fsum(gradients.sent(u, world) for u in units)
@@ -160,7 +160,7 @@ def wire_bytes(model: Model, method: Method, world: int) -> float:
 
 @dataclass
 class _Step:
-    """The thread's clock, and the moment until which the link is taken."""
+    """One step as it goes on: the calling thread's clock, and the moment until which the link is taken."""
 
     model: Model
     method: Method
@@ -185,7 +185,7 @@ class _Step:
     reduced_at: float = 0.0
 
     def pass_over(self, blocks: Sequence[Unit], compute_s: Sequence[float], head_s: float, reduce: bool) -> None:
-        """Forward or backward through the blocks, ``head_s`` before them; gathers go ahead of it."""
+        """Go forward or backward through the blocks, after ``head_s``; gathers are posted ahead of it."""
         self.post(blocks[: self.model.prefetch], 0)
         self.compute(head_s)
         for place, block in enumerate(blocks):
@@ -198,7 +198,7 @@ class _Step:
                 self.reduce(block)
 
     def compute(self, seconds: float) -> None:
-        """Forward, backward: messages under way go on meanwhile, or stand still when no core is left for them."""
+        """Compute: messages under way go on meanwhile, or stand still when no core is left for them."""
         if self.link.busy:
             under_way = {place: at for place, at in self.arriving.items() if at > self.now}
             self.arriving |= {place: at + seconds for place, at in under_way.items()}
@@ -206,7 +206,7 @@ class _Step:
         self.now += seconds
 
     def post(self, units: Sequence[Unit], first: int) -> None:
-        """Encode and begin to send those not yet under way."""
+        """Encode the units that are not yet under way and begin to send them."""
         for place, unit in enumerate(units, first):
             if place not in self.arriving:
                 self.arriving[place] = self.send(self.method.parameters, unit)
@@ -224,7 +224,7 @@ class _Step:
             self.now = arrives + self.decode(self.method.gradients, unit)
 
     def send(self, codec: Codec, unit: Unit) -> float:
-        """Encode now, and say when the last byte arrives."""
+        """Encode a unit now, and say when its last byte arrives."""
         if self.world == 1:
             return self.now
         self.now += codec.encode_s(unit)
@@ -236,7 +236,7 @@ class _Step:
         return codec.decode_s(unit) if self.world > 1 else 0.0
 
     def transfer(self, kind: str, sent: float, start: float) -> float:
-        """When a message posted at ``start`` has arrived: limited by the ranks' own work or by the link."""
+        """When a message posted at ``start`` has arrived; the ranks' own work or the link limits it."""
         cost, rate = self.link.costs[kind], self.link.rate
         self.taken_until = max(self.taken_until, start - self.link.bucket / rate) + sent / (rate * cost.share(sent))
         return max(start + cost.alpha_s + cost.cpu_s_per_byte * sent, self.taken_until)

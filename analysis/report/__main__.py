@@ -33,7 +33,7 @@ from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, draw, write."""
+    """Read the rows, draw the figures, write the report."""
     options = _parser().parse_args(argv)
     with user_errors("report"):
         subject = _subject(options, argv)
@@ -117,7 +117,7 @@ def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
 
 
 def _machines(file: Path, matrix: Path | None) -> list[Machine]:
-    """Every model of the calibration, at every world size that it was calibrated at."""
+    """Every model of the calibration, at every world size at which it was calibrated."""
     calibration = Calibration.load(file)
     cells = [] if matrix is None else read_json(matrix)
     return [
@@ -136,7 +136,7 @@ def _formats(text: str) -> list[str]:
 
 
 def _without_out(argv: Sequence[str]) -> list[str]:
-    """Where the report lies is not what it says."""
+    """The words without ``--out``: what a report says does not depend on where it lies."""
     kept, skip = [], False
     for word in argv:
         if not skip and word != "--out" and not word.startswith("--out="):

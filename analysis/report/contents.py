@@ -32,9 +32,9 @@ DRAWN_COMPARISONS = 12
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: ``comparisons`` of language models, and of ``drafts``.
+    """What a report is about: ``comparisons`` of language models, and comparisons of ``drafts``.
 
-    ``left_out``: complaints about lines that are no rows; ``command``: what makes it."""
+    ``left_out`` are complaints about lines that are no rows; ``command`` is the command line that makes the report."""
 
     files: Sequence[str]
     rows: Sequence[Row]
@@ -50,11 +50,11 @@ class Subject:
 
     @cached_property
     def judge(self) -> Judge:
-        """Of all rows; what it says of a comparison is what the whole report says of it."""
+        """The judge of all rows: every section of the report takes its findings from this one."""
         return Judge(self.rows)
 
     def predictor(self, comparison: Comparison) -> Predictor | None:
-        """Of the model that the rows trained, if the calibration has it."""
+        """The predictor of the model that the rows trained, if the calibration has it."""
         world = comparison.setting.world_size
         found = [m for m in self.machines if (m.model, m.predictor.world) == (self.calibrated_model, world)]
         return found[0].predictor if found else None
@@ -78,7 +78,7 @@ def document(subject: Subject, drawn: Drawn) -> Document:
 
 
 def anchors(comparisons: Sequence[Comparison]) -> list[str]:
-    """A name for each that is good in addresses and file names, the same for the same rows."""
+    """A name for each comparison that is good in addresses and file names, the same for the same rows."""
     numbers: dict[str, itertools.count[int]] = {}
     found: dict[str, None] = {}
     for comparison in comparisons:
@@ -89,7 +89,7 @@ def anchors(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def titles(comparisons: Sequence[Comparison]) -> list[str]:
-    """Each setting's label; where two are alike, with what differs."""
+    """A title for each comparison: its setting's label and, where an earlier one has the same, what differs."""
     first: dict[str, Comparison] = {}
     found = []
     for comparison in comparisons:
@@ -119,7 +119,7 @@ def _by_check(found: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _note(same: Sequence[Finding]) -> tuple[str, str]:
-    """One of them in full; of the others, where they are."""
+    """The first finding of its kind in full; for the others, which comparisons have it, too."""
     first = same[0]
     text = f"{first.subject}: {first.what}. {first.advice[:1].upper()}{first.advice[1:]} [{first.check}]"
     others = list(dict.fromkeys(f.subject for f in same if f.subject != first.subject))
@@ -160,7 +160,9 @@ def _plan(subject: Subject) -> Section:
 def _comparison(
     comparison: Comparison, name: str, title: str, has_links: bool, place: int, subject: Subject, drawn: Drawn
 ) -> Section:
-    """``has_links``: it has the figures of all comparisons that differ in their link alone. ``place``: from 0."""
+    """The section of one comparison.
+
+    ``has_links``: it shows the figures of all comparisons that differ in their link alone. ``place`` counts from 0."""
     found = subject.judge.findings(comparison)
     facts = Facts(plan.facts(comparison, subject.comparisons[0]))
     tables = [comparison_table(comparison, found)]
@@ -184,7 +186,7 @@ def _comparison(
 
 
 def _too_much(comparison: Comparison, place: int, subject: Subject) -> str | None:
-    """Why a comparison gets no figures: nobody can read one of a thousand bars, nor a thousand figures."""
+    """Why a comparison gets no figures: nobody can read a figure of a thousand bars, or a thousand figures."""
     if len(comparison.arms) > MOST_ARMS:
         return f"{len(comparison.arms)} arms, and figures have {MOST_ARMS} at most; choose some with --select"
     if place >= subject.drawn_comparisons:
@@ -205,7 +207,7 @@ def _drafts(comparison: Comparison, name: str, subject: Subject, drawn: Drawn) -
 
 
 def _judged(found: Sequence[Finding], comparison: Comparison) -> tuple[str, str]:
-    """The verdict, and how it is to be shown."""
+    """The verdict, and the kind of note that shows it."""
     verdict = fairness.overall(found, comparison)
     return "error" if fairness.is_unfair(verdict) else "warning" if found else "note", verdict
 

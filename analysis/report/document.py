@@ -17,21 +17,21 @@ class Text:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and what they are: the plan of a comparison."""
+    """Names and what they stand for, such as the plan of a comparison."""
 
     facts: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Findings or complaints. ``kind``: error, warning or note."""
+    """Findings or complaints. ``kind`` is error, warning or note."""
 
     notes: Sequence[tuple[str, str]]  # kind, text
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to type into a shell."""
+    """Text that the reader can type into a shell."""
 
     text: str
 
@@ -50,7 +50,7 @@ Block = Text | Facts | Notes | Command | Table | Picture
 
 @dataclass(frozen=True)
 class Section:
-    """``anchor``: its address within the page."""
+    """A part of the report. ``anchor`` is its address within the page."""
 
     anchor: str
     title: str
@@ -59,7 +59,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report, whole. ``language`` is HTML's code for it (en, zh)."""
+    """A whole report. ``language`` is HTML's code for it (en, zh)."""
 
     title: str
     sections: Sequence[Section]

@@ -23,7 +23,8 @@ SHOWN = 4  # complaints about a figure
 
 @dataclass
 class Drawn:
-    """Draws, and remembers: every figure's numbers, and by name those that could not be, with the reason."""
+    """Draws figures and remembers every figure's numbers, and the names of those that could not be drawn, with the
+    reason."""
 
     folder: Path
     style: Style
@@ -42,7 +43,8 @@ class Drawn:
         found: Sequence[Finding] | None,
         comparison: Comparison | None = None,
     ) -> list[Block]:
-        """Those of ``drawn`` that there are data for. ``found``: what their foot lines must own up to, if anything."""
+        """The pictures of the entries for which there are data. ``found`` are the findings that their foot lines sum
+        up."""
         blocks: list[Block] = []
         for entry in drawn:
             name = f"{section}-{entry.name}"
@@ -71,6 +73,6 @@ class Drawn:
 
 
 def _cut(complaints: Sequence[str]) -> list[str]:
-    """The first few: a sweep without curves would say so for every run."""
+    """The first few lines: a sweep without curves would complain of every run."""
     more = [f"and {len(complaints) - SHOWN} more"] if len(complaints) > SHOWN else []
     return [*complaints[:SHOWN], *more]

@@ -43,7 +43,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure's numbers, and how they are drawn: from a style and the foot line."""
+    """A figure's numbers, and the function that draws them from a style and a foot line."""
 
     data: Sequence[Datum]
     draw: Callable[[Style, str], Figure]
@@ -52,7 +52,9 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Entry(Generic[S]):
-    """``name``: of the files. ``about``: how to read it. ``concerns``: which findings its foot line owns up to."""
+    """One figure of the report.
+
+    ``name`` is that of its files, ``about`` says how to read it, ``concerns`` which findings its foot line sums up."""
 
     name: str
     title: str
@@ -72,7 +74,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Behind:
-    """A comparison, all rows (among them those behind links), and what predicts its model's steps, if anything."""
+    """A comparison, all rows (also those behind links), and the predictor of its model's steps, if there is one."""
 
     comparison: Comparison
     rows: Sequence[Row]
@@ -80,7 +82,7 @@ class Behind:
 
 
 def _plain(module: Any) -> Callable[[Any], Drawing]:
-    """Of a figure with `data` and `draw`."""
+    """The function that makes the drawing of a figure with `data` and `draw`."""
 
     def prepare(subject: Any) -> Drawing:
         found = module.data(subject)
@@ -186,7 +188,7 @@ def _fidelity(comparison: Comparison) -> Drawing:
 
 
 def _data_of_curves(found: TrainingCurves, quantity: str) -> list[Datum]:
-    """Low and high are the least and the greatest seed."""
+    """The numbers of curves; low and high are the least and the greatest seed."""
     return [
         Datum(curve.arm.label, curve.arm.family, quantity, mean, low, high, curve.seeds, x)
         for curve in found.curves

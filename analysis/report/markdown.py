@@ -8,7 +8,7 @@ from analysis.tables.formats import Table
 
 
 def render(document: Document, picture_format: str) -> str:
-    """The whole text. ``picture_format``: which of the written formats is shown (svg, png)."""
+    """The whole text. ``picture_format`` says which of the written formats is shown (svg, png)."""
     parts = [f"# {markup.inline(document.title)}"]
     for section in document.sections:
         parts.append(f"## {markup.inline(section.title)}")

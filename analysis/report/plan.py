@@ -14,7 +14,7 @@ Fact = tuple[str, str]
 
 
 def facts(comparison: Comparison, first: Comparison) -> list[Fact]:
-    """Of one comparison; ``first``: the one whose differing settings are named."""
+    """The facts of one comparison; ``first`` is the one that its settings are compared with."""
     rows = comparison.rows
     finished = [row for runs in comparison.arms for row in runs.ended_well] or rows
     found = [
@@ -33,7 +33,7 @@ def facts(comparison: Comparison, first: Comparison) -> list[Fact]:
 
 
 def source(rows: Sequence[Row]) -> list[Fact]:
-    """Where rows come from."""
+    """Where the rows come from: hardware, commits, versions."""
     return [
         ("hardware", _texts(_hardware(r.get("hardware") or {}) for r in rows)),
         ("source", _texts(_commit(r) for r in rows)),
@@ -96,7 +96,7 @@ def _versions(versions: dict[str, Any]) -> str:
 
 
 def _name(path: Any) -> str:
-    """Of a data file: where it lay does not matter."""
+    """The name of a data file: where it lay does not matter."""
     return str(path).rsplit("/", 1)[-1]
 
 
@@ -105,5 +105,5 @@ def _count(number: Any) -> str:
 
 
 def _texts(texts: Iterable[str]) -> str:
-    """The different ones, in order."""
+    """The different texts, in order."""
     return "; ".join(dict.fromkeys(texts))

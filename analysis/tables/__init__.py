@@ -1,1 +1,1 @@
-"""Comparisons as tables, and the options that commands over rows share."""
+"""Comparisons as tables, and the options that commands over rows share. Begin with `comparison`."""

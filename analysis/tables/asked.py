@@ -12,9 +12,9 @@ _SHOWN = 8  # names in a message
 
 
 def check_baseline(name: str, compared: Sequence[Comparison]) -> None:
-    """ValueError when no comparison has such a baseline, although one was asked for.
+    """ValueError when no comparison has the baseline that the user asked for.
 
-    Rows without the default one are no mistake of the user: that they lack it is a finding of `fairness`."""
+    Rows without the default baseline are no mistake of the user: that they lack it is a finding of `fairness`."""
     if name == DEFAULT_BASELINE or not compared or any(comparison.baseline is not None for comparison in compared):
         return
     labels = _labels(compared)
@@ -42,7 +42,7 @@ def check_arm(label: str, compared: Sequence[Comparison]) -> None:
 
 
 def check_settings(names: Iterable[str], flag: str, known: Iterable[str]) -> None:
-    """ValueError for the first of ``names`` that is no setting of any row; ``flag`` is what named it."""
+    """ValueError for the first of ``names`` that is no setting of any row; ``flag`` is the flag that named it."""
     there = set(known)
     for name in names:
         if name not in there:

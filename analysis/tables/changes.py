@@ -9,11 +9,11 @@ from analysis.statistics.intervals import Summary
 
 
 class PairedChange(Protocol):
-    """What is read of a difference to the baseline, seed by seed; `None` where there is no pair, or only one."""
+    """What a table shows of a difference to the baseline, seed by seed. None: there is no pair, or only one."""
 
     @property
     def mean(self) -> float | None:
-        """Over the pairs."""
+        """Mean of the differences over the pairs."""
 
     @property
     def low(self) -> float | None:
@@ -21,7 +21,7 @@ class PairedChange(Protocol):
 
     @property
     def high(self) -> float | None:
-        """Its upper end."""
+        """Upper end of the two-sided 95 % interval."""
 
     @property
     def lost(self) -> tuple[int, ...]:
@@ -41,7 +41,9 @@ def summary_text(summary: Summary, digits: int) -> str:
 
 
 def change_text(change: PairedChange | None, digits: int, percent: bool = False) -> str:
-    """``-0.012 [-0.030, +0.006]`` or ``+0.12 % [-0.30, +0.54]``; what was lost where there is no figure."""
+    """The change as text: ``-0.012 [-0.030, +0.006]`` or ``+0.12 % [-0.30, +0.54]``.
+
+    Where there is no number, the text says what was lost."""
     if change is None or change.mean is None:
         return "-"
     if change.lost:

@@ -48,9 +48,9 @@ _LEFT = (0, HEADS.index("bar"))
 def comparison_table(
     comparison: Comparison, found: Sequence[Finding], shared_seeds: bool = False, title: str | None = None
 ) -> Table:
-    """Every arm's figures, the baseline first, then by ratio; the fairness verdict below.
+    """Every arm's numbers, the baseline first, then by ratio; the fairness verdict below.
 
-    ``found``: what speaks against the comparison (`fairness.Judge`). ``title``: by default the setting's label."""
+    ``found`` is what speaks against the comparison (`fairness.Judge`). ``title`` is by default the setting's label."""
     rows = [
         [
             line.label,
@@ -102,7 +102,7 @@ def goals_table(comparison: Comparison, found: Sequence[Finding], title: str | N
 
 
 def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str | None = None) -> Table:
-    """Arms by what they answer: those that hold the bar by falling ratio, then the others; the front; and why not."""
+    """The arms by what they answer: those that hold the bar by falling ratio, then the others, with the reason."""
     found = [line for line in lines(comparison, shared_seeds) if line.bar != "baseline"]
     order = ("holds", "holds, fp32 only", "undecided", "unknown", "no: PPL", "no: ratio", "no: failed")
     found.sort(key=lambda line: (order.index(line.bar), line.bits is None, line.bits or 0.0))
@@ -122,7 +122,7 @@ def _front(line: Line) -> str:
 
 
 def _mean(summary: Summary | None) -> str:
-    """With the standard deviation alone: a machine's noise from run to run."""
+    """The mean with the standard deviation alone, since it is a machine's noise from run to run."""
     if summary is None:
         return "-"
     return f"{summary.mean:,.0f}" + ("" if summary.std is None else f" (sd {summary.std:,.0f})")
@@ -149,7 +149,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, compare, print."""
+    """Read the rows, compare them, print the tables."""
     parser = program("analysis.tables", __doc__)
     add_options(parser)
     parser.add_argument("--shared_seeds", action="store_true", help="pair over seeds that both arms have, not all")

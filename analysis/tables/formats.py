@@ -24,9 +24,9 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """``rows``: cells as they are read, one text a heading. ``note``: a line below it.
+    """A table of texts: ``rows`` have a text for each heading, ``note`` is a line below.
 
-    ``left``: the columns that are text and begin at the left; numbers end at the right."""
+    ``left`` are the columns of text, which begin at the left; numbers end at the right."""
 
     title: str
     heads: Sequence[str]
@@ -35,7 +35,7 @@ class Table:
     left: Sequence[int] = (0,)
 
     def text(self) -> str:
-        """Columns of spaces, for a terminal."""
+        """The table in columns of spaces, for a terminal."""
         lines = [[printable(cell) for cell in line] for line in (self.heads, *self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.heads))]
         shown = [
@@ -49,13 +49,13 @@ class Table:
         return "\n".join([title, "", *(line.rstrip() for line in shown), *_below(note)])
 
     def markdown(self) -> str:
-        """A pipe table under its title in bold."""
+        """The table with pipes, under its title in bold."""
         align = "".join("|---" if i in self.left else "|---:" for i in range(len(self.heads))) + "|"
         lines = ["| " + " | ".join(map(inline, line)) + " |" for line in [self.heads, *self.rows]]
         return "\n".join([f"**{inline(self.title)}**", "", lines[0], align, *lines[1:], *_below(block(self.note))])
 
     def latex(self) -> str:
-        """A ``table`` environment; the document needs ``\\usepackage{booktabs}``."""
+        r"""The table as LaTeX's ``table`` environment; the document needs ``\usepackage{booktabs}``."""
         lines = [" & ".join(map(latex_escaped, line)) + r" \\" for line in [self.heads, *self.rows]]
         columns = "".join("l" if i in self.left else "r" for i in range(len(self.heads)))
         note = [r"\par\smallskip", r"{\footnotesize " + latex_escaped(self.note) + "}"] if self.note else []

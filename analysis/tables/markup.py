@@ -17,22 +17,22 @@ _AT_THE_BEGINNING = re.compile(r"^(\s*)(?:([#>+=\[-])|(\d+)([.)]))")
 
 
 def inline(text: str) -> str:
-    """As Markdown within a line: after other words, in a heading, in a table's cell."""
+    """The text as Markdown within a line: after other words, in a heading, in a table's cell."""
     return _ANYWHERE.sub(lambda found: "\\" + found[0], printable(text))
 
 
 def block(text: str) -> str:
-    """As Markdown that begins a paragraph or an entry of a list."""
+    """The text as Markdown that begins a paragraph or an entry of a list."""
     return _AT_THE_BEGINNING.sub(_not_a_block, inline(text))
 
 
 def page(text: str) -> str:
-    """As text or an attribute of HTML."""
+    """The text as text or an attribute of HTML."""
     return html.escape(printable(text))
 
 
 def slug(text: str) -> str:
-    """As a part of an address or of a file's name."""
+    """The text as a part of an address or of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 

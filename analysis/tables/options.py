@@ -13,14 +13,14 @@ from analysis.tables.asked import DEFAULT_BASELINE, check_baseline, check_settin
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """FILE... and ``--select``."""
+    """Add FILE... and ``--select``."""
     parser.add_argument("file", type=Path, nargs="+", help="results.jsonl")
     select = parser.add_argument("--select", nargs="+", action="extend", default=[], metavar="COLUMN=VALUE")
     select.help = "only rows with these values (after FILE; a column or a setting)"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """FILE..., ``--select``, ``--baseline`` and ``--tuned``."""
+    """Add FILE..., ``--select``, ``--baseline`` and ``--tuned``."""
     add_selection(parser)
     parser.add_argument(
         "--baseline", default=DEFAULT_BASELINE, metavar="ARM", help="label or name of what to compare with"
@@ -29,12 +29,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def rows_of(options: argparse.Namespace, drafts: bool = False) -> list[Row]:
-    """The rows asked for, of language models or of ``drafts``; what is left out is said on stderr. ValueError: none."""
+    """The rows asked for, of language models or of ``drafts``. What is left out goes to stderr. ValueError: none."""
     return read_for_user(options.file, parse_selection(options.select), drafts)
 
 
 def comparisons_of(options: argparse.Namespace, *kinds: Sequence[Row]) -> list[list[Comparison]]:
-    """What rows of each of ``kinds`` (language models, drafts) compare, the largest first.
+    """The comparisons that rows of each of ``kinds`` (language models, drafts) make, the largest first.
 
     ValueError for a ``--baseline`` that no comparison has, or a ``--tuned`` setting that no row has."""
     check_settings(

@@ -1,1 +1,2 @@
-"""What all figures share: style, colours, labels, fonts, the catalogue of words."""
+"""What all figures share: begin with `style`; colours, labels, fonts and the catalogue of words have files of their
+own."""

@@ -21,7 +21,7 @@ BASELINES = ("none", "identity", "bf16")
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of every bar. ``colour``: None for each arm's own; ``hatch``: for print in greys."""
+    """One piece of every bar. ``colour`` of None is each arm's own; ``hatch`` is for prints in grey."""
 
     quantity: str
     colour: str | None = None
@@ -29,7 +29,8 @@ class Part:
 
 
 def ordered(comparison: Comparison, measure: Measure) -> list[ArmRuns]:
-    """Arms that have the measure: those that change nothing but the dtype first, then by it, smallest first."""
+    """The arms that have the measure: those that change nothing but the dtype first, then by the measure, smallest
+    first."""
 
     def key(runs: ArmRuns) -> tuple[int, float, str]:
         arm, found = runs.arm, over_seeds(runs, measure)
@@ -41,7 +42,7 @@ def ordered(comparison: Comparison, measure: Measure) -> list[ArmRuns]:
 
 
 def data(comparison: Comparison, measures: Mapping[str, Measure], by: str, lacking: str) -> list[Datum]:
-    """Every measure that an arm has, arms `ordered` by one of them; ValueError(``lacking``) when none has that one."""
+    """Every measure that an arm has, arms `ordered` by one of them. ValueError(``lacking``) when no arm has it."""
     known = ordered(comparison, measures[by])
     if not known:
         raise ValueError(lacking)
@@ -50,7 +51,7 @@ def data(comparison: Comparison, measures: Mapping[str, Measure], by: str, lacki
 
 
 def figure(style: Style, count: int, widths: Sequence[float], **options: Any) -> tuple[Figure, list[Axes]]:
-    """Panels side by side (below each other in a single column), high enough for ``count`` bars each."""
+    """A figure with panels side by side (in a single column: below each other), high enough for ``count`` bars each."""
     inches = (count + 6.5) * 1.55 * style.small / 72
     if style.columns == "single":
         height = len(widths) * inches / style.width
@@ -93,7 +94,7 @@ def stacked(axes: Axes, style: Style, data: Sequence[Datum], parts: Sequence[Par
 
 
 def _whiskers(axes: Axes, style: Style, place: int, one: Datum) -> None:
-    """The interval, cut off at 0: few seeds of a small figure can reach below it."""
+    """The interval around a bar's end, cut off at 0: with few seeds it can reach below."""
     low, high = max(one.low or 0.0, 0.0), one.high or 0.0
     spread = [[max(one.value - low, 0.0)], [max(high - one.value, 0.0)]]
     axes.errorbar(
@@ -102,7 +103,7 @@ def _whiskers(axes: Axes, style: Style, place: int, one: Datum) -> None:
 
 
 def legend(figure: Figure, axes: Axes, style: Style) -> None:
-    """The parts, above the first panel and as wide as the figure allows."""
+    """Add the parts' legend above the first panel, as wide as the figure allows."""
     columns = 2 if style.columns == "single" else 4
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper left", ncols=columns, columnspacing=1.2)

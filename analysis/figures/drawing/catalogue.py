@@ -97,6 +97,7 @@ CHINESE: Final[dict[str, str]] = {
 
 
 def say(text: str, language: str, **values: object) -> str:
-    """``text`` in ``language`` ("en" or "zh"). KeyError when the catalogue lacks it: a mistake in a figure's code."""
+    """The text in ``language`` ("en" or "zh"). KeyError when the catalogue lacks it, which is a mistake in a figure's
+    code."""
     template = CHINESE[text] if language == "zh" else text
     return template.format(**values) if values else template

@@ -11,9 +11,9 @@ from analysis.statistics.intervals import Summary
 
 @dataclass(frozen=True)
 class Datum:
-    """One number of an arm. ``quantity``: an English label of `words`; ``x``: where along an axis, if along one.
+    """One number of an arm. ``quantity`` is an English label of `catalogue`; ``x`` is its place along an axis, if any.
 
-    ``low`` to ``high``: the 95 % interval over ``n`` seeds, None with one."""
+    ``low`` to ``high`` is the 95 % interval over ``n`` seeds, None with one seed."""
 
     arm: str
     family: str
@@ -26,22 +26,22 @@ class Datum:
 
 
 def of_summary(runs: ArmRuns, quantity: str, found: Summary, x: float | None = None) -> Datum:
-    """A summary over seeds."""
+    """The datum of a summary over seeds."""
     return Datum(runs.arm.label, runs.arm.family, quantity, found.mean, found.low, found.high, found.n, x)
 
 
 def arms(data: Sequence[Datum]) -> dict[str, str]:
-    """Family by arm, in the order in which they first come."""
+    """The families of all arms by the arm's label, in the order in which they first come."""
     return {one.arm: one.family for one in data}
 
 
 def of_quantity(data: Sequence[Datum], quantity: str) -> dict[str, Datum]:
-    """Each arm's number."""
+    """Each arm's number of one quantity, by the arm's label."""
     return {one.arm: one for one in data if one.quantity == quantity}
 
 
 def strengths(data: Sequence[Datum]) -> dict[str, int]:
-    """By arm: the how-manieth of its family it is, which decides its dashes."""
+    """Each arm's place among those of its family, which decides the dashes of its line."""
     counts: dict[str, int] = {}
     found = {}
     for name, family in arms(data).items():

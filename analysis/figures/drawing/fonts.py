@@ -29,7 +29,7 @@ HOW_TO_INSTALL = (
 
 
 def chinese() -> str:
-    """The family name of the best one found. ValueError, with how to install one, when there is none."""
+    """The name of the best font family found. ValueError, with how to install one, when there is none."""
     for look_again in (False, True):
         if look_again:
             _add_fonts_newer_than_the_cache()
@@ -41,7 +41,7 @@ def chinese() -> str:
 
 
 def _add_fonts_newer_than_the_cache() -> None:
-    """matplotlib keeps a list of the fonts that it found once."""
+    """Register fonts installed since matplotlib made the list of fonts that it keeps."""
     for path in font_manager.findSystemFonts():
         if os.path.basename(path).startswith(_FILES):
             font_manager.fontManager.addfont(path)

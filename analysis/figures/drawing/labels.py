@@ -38,11 +38,10 @@ Place = tuple[float, float]
 def place(
     axes: Axes, style: Style, points: Sequence[Named], marks: Sequence[Place], lines: Sequence[tuple[Place, Place]] = ()
 ) -> list[Named]:
-    """Write what fits, the first ones first; returns the points for whose names there was no room.
+    """Write the names for which there is room, the first ones first; return the points whose names have none.
 
-    ``marks``: all points drawn, which no name may cover. ``lines``: upright or level ones, which names keep off where
-    they can. All in data coordinates. The figure's layout must not change after this.
-    """
+    ``marks`` are all points drawn, which no name may cover; ``lines`` are vertical or horizontal ones, which names
+    avoid where they can. All are in data coordinates. The figure's layout must not change afterwards."""
     figure = axes.figure
     figure.draw_without_rendering()  # type: ignore[union-attr]
     em = style.small * figure.dpi / 72
@@ -82,9 +81,9 @@ def place(
 
 
 def end_labels(axes: Axes, style: Style, ends: Sequence[Named]) -> None:
-    """Names at the right of the axes, each level with the end of its line as nearly as the others leave room.
+    """Write names at the right of the axes, each level with the end of its line as nearly as the others leave room.
 
-    Room is made at the figure's right; its layout must not change after this. Nothing may stand right of the axes.
+    Room is made at the figure's right, so its layout must not change afterwards. Nothing may stand right of the axes.
     """
     if not ends:
         return
@@ -136,7 +135,8 @@ def panels(
     list_columns: int = 1,
     **more: Any,
 ) -> tuple[Figure, Any]:
-    """Axes in ``high`` inches and, below them, a list of ``handles`` by their labels; ``more``: of subplots."""
+    """Axes of ``high`` inches and, below them, a list of ``handles`` by their labels. ``more`` are arguments of
+    subplots."""
     if not handles:
         return style.axes(rows, columns, height=high / style.width, **more)
     list_high = (math.ceil(len(handles) / list_columns) * 1.5 + 0.8) * style.small / 72
@@ -162,7 +162,7 @@ def panels(
 def _apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """The places nearest to those wanted (least squares) that are ``gap`` apart, in the same order.
 
-    Between ``low`` and ``high`` as far as they fit."""
+    They lie between ``low`` and ``high`` as far as they fit."""
     order = sorted(range(len(places)), key=lambda i: places[i])
     groups: list[tuple[float, int]] = []  # mean of what is wanted less the places before in the group, how many
     for rank, index in enumerate(order):
@@ -187,7 +187,7 @@ def _best(
     inside: Bbox,
     em: float,
 ) -> tuple[float, Bbox | None]:
-    """The cheapest box that fits and its `_cost`; of equals the first, the preferred direction."""
+    """The box that fits and has the lowest `_cost`; of equal ones the first, whose direction is preferred."""
     best, cheapest = None, math.inf
     for distance in _DISTANCES:
         if cheapest <= distance:  # none is cheaper than its distance
@@ -210,8 +210,10 @@ def _around_point(at: Place, size: Bbox, distance: float) -> Iterator[Bbox]:
 def _cost(
     box: Bbox, at: Place, marks: Sequence[Place], taken: Sequence[Bbox], better_not: Sequence[Bbox], em: float
 ) -> float:
-    """Distance in ems. As bad as two more: to cover a line, to be nearer to another mark; as one more: a name or mark
-    under the name's own line."""
+    """How bad a box is: its distance in ems, and more for what it covers.
+
+    Two ems more for covering a line or for being nearer to another mark; one more for a name or mark under the name's
+    own line."""
     end = _nearest(box, at)
     far = math.dist(at, end)
     covered = sum(box.overlaps(line) for line in better_not)
@@ -222,7 +224,7 @@ def _cost(
 
 
 def _along(start: Place, end: Place) -> list[Place]:
-    """Some places on the way, the point's own mark left out."""
+    """Some places on the way from the point to the name, the point's own mark left out."""
     parts = (0.4, 0.55, 0.7, 0.85)
     return [(start[0] + t * (end[0] - start[0]), start[1] + t * (end[1] - start[1])) for t in parts]
 
@@ -246,7 +248,7 @@ def _fits(box: Bbox, taken: Sequence[Bbox], inside: Bbox) -> bool:
 
 
 def _lead(axes: Axes, style: Style, point: Named, at: Place, end: Place) -> None:
-    """A thin line from a far name to its point."""
+    """Draw a thin line from a far name to its point."""
     offset = ((end[0] - at[0]) * 72 / axes.figure.dpi, (end[1] - at[1]) * 72 / axes.figure.dpi)
     arrow = {
         "arrowstyle": "-",

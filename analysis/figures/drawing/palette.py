@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Look:
-    """``colour``: #rrggbb. ``marker``: matplotlib's name."""
+    """How a family is drawn: ``colour`` as #rrggbb, ``marker`` by matplotlib's name."""
 
     colour: str
     marker: str
@@ -60,7 +60,7 @@ _OTHER_MARKERS = ("8", "*", "P", "D", "<", ">")
 
 
 def look(family: str) -> Look:
-    """How ``family`` (a method's name; "int4 + delta" looks like its gradients' method) is drawn."""
+    """The look of a family (a method's name; "int4 + delta" looks like its gradients' method)."""
     method = family.split()[0] if family.split() else family
     if method in LOOKS:
         return LOOKS[method]

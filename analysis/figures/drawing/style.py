@@ -51,7 +51,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.
 
 @dataclass(frozen=True)
 class Style:
-    """For whom a figure is drawn. Used as a context, it sets matplotlib's parameters and puts them back after."""
+    """What a figure is drawn for. Used as a context, it sets matplotlib's parameters and restores them afterwards."""
 
     medium: Medium = "print"
     columns: Columns = "double"
@@ -60,7 +60,7 @@ class Style:
 
     @property
     def width(self) -> float:
-        """Of a figure, in inches."""
+        """Width of a figure, in inches."""
         return WIDTHS[self.medium, self.columns]
 
     @property
@@ -79,7 +79,7 @@ class Style:
         return 1.2 if self.medium == "print" else 2.4
 
     def parameters(self) -> Any:  # matplotlib types the keys one by one
-        """matplotlib's, by name, for all that is drawn in this style. ValueError: no font for the language."""
+        """matplotlib's parameters for all that is drawn in this style. ValueError: no font for the language."""
         families = ["DejaVu Sans"] if self.language == "en" else ["DejaVu Sans", fonts.chinese()]
         thin = self.stroke / 2
         return {
@@ -130,7 +130,7 @@ class Style:
         self._open.pop().close()
 
     def say(self, text: str, **values: object) -> str:
-        """``text``, an English label of `words`, in this style's language, with ``values`` put in."""
+        """The text, an English label of `catalogue`, in this style's language, with ``values`` put in."""
         return words.say(text, self.language, **values)
 
     def axes(
@@ -138,8 +138,8 @@ class Style:
     ) -> tuple[Figure, Any]:
         """A figure of this style's width and its Axes (an array of them when there are several).
 
-        ``height``: in units of the width; by default 0.75 for one column, 0.45 for two. ``options``: of subplots.
-        """
+        ``height`` is in units of the width, by default 0.75 for one column and 0.45 for two. ``options`` are those of
+        subplots."""
         ratio = height if height is not None else (0.75 if self.columns == "single" else 0.45)
         figure = self.sheet(self.width * ratio)
         return figure, figure.subplots(rows, columns, **options)
@@ -151,17 +151,17 @@ class Style:
         return figure
 
     def line(self, family: str, strength: int = 0, **more: Any) -> dict[str, Any]:
-        """Arguments of ``plot`` for a line. ``strength``: the how-manieth setting of the family, by its dashes."""
+        """Arguments of ``plot`` for a line. ``strength``, the arm's place in its family, decides the dashes."""
         return {"color": look(family).colour, "linestyle": DASHES[strength % len(DASHES)], "lw": self.stroke} | more
 
     def marked_line(self, family: str, strength: int = 0, **more: Any) -> dict[str, Any]:
-        """`line` with the family's marker here and there, for readers who see no colours."""
+        """Arguments of ``plot`` for a `line` with the family's marker here and there, for those who see no colours."""
         marks = self.points(family, 0.75)
         del marks["ls"], marks["color"]
         return self.line(family, strength) | marks | {"mfc": look(family).colour, "markevery": (0.1, 0.3)} | more
 
     def points(self, family: str, strength: float = 1.0, **more: Any) -> dict[str, Any]:
-        """Arguments of ``plot`` for markers without a line. ``strength``: factor of the size."""
+        """Arguments of ``plot`` for markers without a line. ``strength`` is a factor of their size."""
         seen = look(family)
         size = 0.6 * self.font * strength
         edge = seen.colour if seen.marker in "x+" else shade(seen.colour, -0.35)
@@ -176,7 +176,7 @@ class Style:
         return drawn | more
 
     def foot(self, figure: Figure, text: str) -> None:
-        """The fairness verdict and the number of seeds, below everything, at the left; long lines are broken."""
+        """Write the fairness verdict and notes below everything, at the left; long lines are broken."""
         ems = 72 * self.width / self.small
         lines = []
         for line in text.splitlines():
