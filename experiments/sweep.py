@@ -37,7 +37,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Plan, then show, write or run it."""
+    """Plan the sweep, then show it, write it for Slurm, or run it."""
     words = list(argv)
     split = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:split])
@@ -87,7 +87,7 @@ def _plan(options: argparse.Namespace, flags: Sequence[str]) -> tuple[Plan, Path
 
 
 def _estimator(plan: Plan, out: Path, named: Sequence[Path]) -> Estimator:
-    """By this sweep's own rows; else by those that were named, or the reference rows."""
+    """The estimator that knows this sweep's own rows; if it has none, those that were named, or the reference rows."""
     for path in named:
         if not path.is_file():
             raise ValueError(f"--rows: {path} is not there")
@@ -124,7 +124,7 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
 
 
 def _report(plan: Plan, out: Path) -> int:
-    """The summary and what to do next; the exit code."""
+    """Print the summary and what to do next; the exit code."""
     rows = sound_rows(out)
     plan = dataclasses.replace(plan, past=past_of(rows), rows=rows, retry_failed=False)
     print(summary(plan))

@@ -35,7 +35,7 @@ RANKS = 2
 
 
 def measure(method: str, steps: int, save_steps: int, flags: Sequence[str]) -> Line:
-    """The three runs. ValueError when one fails."""
+    """Run the three runs of a method and compare them. ValueError when one fails."""
     last = (steps - 1) // save_steps * save_steps
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
@@ -64,7 +64,7 @@ def measure(method: str, steps: int, save_steps: int, flags: Sequence[str]) -> L
 
 
 def run(name: str, folder: Path, flags: Sequence[str]) -> Line:
-    """One run's row. ValueError when it fails."""
+    """Run one training and return its row. ValueError when it fails."""
     rows = folder / f"{name}.jsonl"
     ours = ["--run_name", name, "--output_dir", str(folder), "--results_path", str(rows)]
     ours += ["--no_save_model", "--tensorboard", "false", "--grad_error_every", "0"]
@@ -74,7 +74,7 @@ def run(name: str, folder: Path, flags: Sequence[str]) -> Line:
 
 
 def table(lines: Iterable[Line]) -> str:
-    """For people, one line a method."""
+    """The measurements as a table, one line a method."""
     columns = [
         ("step ms", "step_ms", "9.0f"),
         ("with saves", "saving_step_ms", "12.0f"),

@@ -47,7 +47,7 @@ _KILLED = -9  # by the kernel, where there was no memory left
 
 @dataclass(frozen=True)
 class Setting:
-    """One place in the table."""
+    """The setting of one row of the table."""
 
     length: int
     vocabulary: int
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measurement:
-    """``first_loss``: of the first step. GB are 1e9 bytes."""
+    """What one run took. ``first_loss`` is that of the first step; GB are 1e9 bytes."""
 
     tokens_per_s: float
     peak_gb: float
@@ -78,7 +78,7 @@ class FullMask:
         self._values: list[Tensor] = []
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """As `fsdp_lab.eagle.draft.network.Attend`."""
+        """Attend to the keys of all steps so far, as `fsdp_lab.eagle.draft.network.Attend` does."""
         groups, length = query.shape[1] // key.shape[1], query.shape[2]
         self._keys.append(key.repeat_interleave(groups, 1))
         self._values.append(value.repeat_interleave(groups, 1))
@@ -91,7 +91,7 @@ class FullMask:
 
 
 def plain_loss(model: EagleTrainingModel, tokens: Tensor, mask: Tensor) -> Tensor:
-    """`EagleTrainingModel.forward`'s loss, every logit at once and in float32."""
+    """The loss of `EagleTrainingModel.forward` with every logit computed at once and in float32."""
     target, draft, length = model.target, model.draft, tokens.shape[1]
     rows = supervised_rows(mask, model.steps)
     seen = target(tokens)
@@ -114,7 +114,7 @@ def plain_loss(model: EagleTrainingModel, tokens: Tensor, mask: Tensor) -> Tenso
 
 
 def measure(how: str, setting: Setting) -> Measurement:
-    """One of the two, in this process."""
+    """Measure one of the two variants in this process."""
     torch.set_num_threads(setting.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = _model(setting).to(device)
@@ -169,7 +169,8 @@ def _peak(device: torch.device) -> float:
 
 
 def in_own_process(how: str, setting: Setting) -> Measurement | None:
-    """None where there is not enough memory for it. RuntimeError when it fails otherwise."""
+    """The measurement from a process of its own; None where there is not enough memory. RuntimeError if it fails
+    otherwise."""
     command = [sys.executable, "-m", "experiments.bench.eagle", "--child", how, json.dumps(asdict(setting))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == _KILLED or "OutOfMemoryError" in done.stderr or "can't allocate memory" in done.stderr:
@@ -180,7 +181,7 @@ def in_own_process(how: str, setting: Setting) -> Measurement | None:
 
 
 def compare(setting: Setting, repeats: int) -> dict[str, Any]:
-    """A row of the table: medians over repeats; ``plain`` is null where it does not fit into memory."""
+    """A row of the table, of medians over repeats; ``plain`` is null where it does not fit into memory."""
     found: dict[str, list[Measurement]] = {OURS: [], PLAIN: []}
     for repeat in range(repeats):
         for how in (OURS, PLAIN) if repeat % 2 == 0 else (PLAIN, OURS):
@@ -212,7 +213,7 @@ HEAD = (
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row as Markdown."""
+    """A row of the table in Markdown."""
     ours, plain = row[OURS], row[PLAIN]
     speed, memory, faster, share = "", "does not fit", "", ""
     if plain is not None:
@@ -229,7 +230,7 @@ def _gb(measured: dict[str, float]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Measure every setting, print a line each; returns the exit code."""
+    """Measure every setting and print a line for each; returns the exit code."""
     if argv[:1] == ["--child"]:
         print(json.dumps(asdict(measure(argv[1], Setting(**json.loads(argv[2]))))))
         return 0

@@ -26,7 +26,7 @@ RANKS = 2
 
 
 def bare(steps: int, warmup: int = 5) -> float:
-    """Tokens/s of all ranks in a plain loop (one rank of it; run under torchrun)."""
+    """Tokens/s of all ranks in a plain PyTorch loop. One rank of it; run under torchrun."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -63,7 +63,7 @@ def bare(steps: int, warmup: int = 5) -> float:
 
 
 def harness(steps: int) -> float:
-    """Tokens/s that the trainer's results row states for `none`."""
+    """Tokens/s by the results row that the trainer writes for `none`."""
     with tempfile.TemporaryDirectory() as folder:
         row = Path(folder) / "row.jsonl"
         flags = ["--model", "gpt2-nano", "--comm_compress", "none", "--max_steps", str(steps)]
@@ -73,7 +73,7 @@ def harness(steps: int) -> float:
 
 
 def main() -> None:
-    """Alternate, then print every ratio and the median."""
+    """Run both in turn, then print every ratio and the median."""
     parser = program("experiments.bench.harness", __doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)

@@ -31,7 +31,7 @@ RANKS = 2
 
 
 def measure(rate: str, method: str, prefetch: int, steps: int, flags: Sequence[str]) -> Line:
-    """One run. RuntimeError when it fails."""
+    """Run one training behind the link and return what it measured. RuntimeError when it fails."""
     own = ["--comm_compress", method, "--param_compress", method, "--fsdp_prefetch", str(prefetch)]
     with Namespaces(RANKS, rate) as net:
         row = train_behind(net, [*own, "--max_steps", str(steps), "--log_interval", str(steps), *flags])
@@ -48,7 +48,7 @@ def measure(rate: str, method: str, prefetch: int, steps: int, flags: Sequence[s
 
 
 def table(lines: Iterable[Line]) -> str:
-    """The medians for people."""
+    """The medians as a table."""
     found: dict[tuple[str, str, int], list[Line]] = {}
     for line in lines:
         found.setdefault((line["method"], line["rate"], line["prefetch"]), []).append(line)
@@ -76,7 +76,7 @@ def table(lines: Iterable[Line]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Alternate, print, and add to the file."""
+    """Run with and without prefetching in turn, print, and add to the file."""
     own, passed_on = before_and_after_dashes(argv)
     parser = program("experiments.bench.prefetch", __doc__)
     parser.add_argument("--rate", default="200mbit")

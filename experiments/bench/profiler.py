@@ -37,7 +37,7 @@ LEAST_STEPS = 20  # the trainer warms up for a quarter of the steps, but at most
 
 
 def measure(method: str, steps: int, flags: Sequence[str]) -> Line:
-    """A run without and a run with a profiler. ValueError when one fails."""
+    """A run without and a run with a profiler, compared. ValueError when one fails."""
     with tempfile.TemporaryDirectory() as folder:
         row, profiled_row = (run(method, steps, profile, Path(folder), flags) for profile in (False, True))
         traces = sorted((Path(folder) / "logs" / "profiled" / "profiler").iterdir())
@@ -62,7 +62,7 @@ def measure(method: str, steps: int, flags: Sequence[str]) -> Line:
 
 
 def run(method: str, steps: int, profile: bool, folder: Path, flags: Sequence[str]) -> Line:
-    """One run's row. ValueError when it fails."""
+    """Run one training and return its row. ValueError when it fails."""
     name = "profiled" if profile else "plain"
     rows = folder / f"{name}.jsonl"
     ours = ["--comm_compress", method, "--param_compress", method, "--max_steps", str(steps), "--run_name", name]
@@ -75,7 +75,7 @@ def run(method: str, steps: int, profile: bool, folder: Path, flags: Sequence[st
 
 
 def table(lines: Iterable[Line]) -> str:
-    """For people: the median of each method's runs."""
+    """The median of each method's runs as a table."""
     heads = [("runs", 6), ("step ms", 10), ("profiled ms", 13), ("overhead", 10), ("read s", 8), ("trace MB", 10)]
     rows = [f"{'method':10s}" + "".join(f"{name:>{width}s}" for name, width in heads)]
     found: dict[str, list[Line]] = {}
@@ -92,7 +92,7 @@ def table(lines: Iterable[Line]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run, print, and add to the file."""
+    """Run the pairs, print the table, and add the measurements to the file."""
     own, passed_on = before_and_after_dashes(argv)
     parser = program("experiments.bench.profiler", __doc__)
     parser.add_argument("--methods", nargs="+", default=["none", "int8"])

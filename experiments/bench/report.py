@@ -46,7 +46,7 @@ def planted(count: int, shape: str) -> Iterator[dict[str, Any]]:
 
 
 def cells(count: int, shape: str) -> Iterator[Cell]:
-    """``shape``: one of ``SHAPES``."""
+    """The cells of ``count`` rows in one of ``SHAPES``: setting, arm and seed of each."""
     arms = len(PLAIN) + len(METHODS)
     if shape == "seeds":
         return itertools.product(range(4), range(arms), range(-(-count // (4 * arms))))
@@ -111,7 +111,7 @@ def measured(count: int, shape: str, folder: Path) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make rows, report, print."""
+    """Make the rows, report on them, print what that took."""
     parser = program("experiments.bench.report", __doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 4000, 50000], metavar="N")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["seeds"])

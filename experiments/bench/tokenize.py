@@ -92,7 +92,7 @@ def _measure(folder: Path, num_mb: int, sample_mb: int) -> None:
 
 
 def _python(program: str, *paths: Path) -> dict[str, float]:
-    """Run a program that prints one JSON object last."""
+    """Run a program in a Python process; the JSON object that it prints last."""
     command = [sys.executable, "-c", program, *map(str, paths)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -1,1 +1,1 @@
-"""A draft for a real model, from nothing: `real_run` is the recipe, and says every command it runs."""
+"""A draft for a real model, from nothing: begin with `real_run`, the recipe, which prints every command it runs."""

@@ -37,7 +37,7 @@ NAMES = ("training", "choice", "held_out")
 
 
 def questions(count: int, choice: int, held_out: int, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Conversations of one turn, by `NAMES`. ValueError when there are not that many articles."""
+    """Conversations with one question each, by `NAMES`. ValueError when there are not that many articles."""
     with gzip.open(WIKI_LEADS) as file:
         articles = json.load(file)
     random.Random(seed).shuffle(articles)
@@ -63,7 +63,7 @@ def _question(i: int, article: dict[str, str]) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """One line each."""
+    """Write conversations to a file, one line each."""
     write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 

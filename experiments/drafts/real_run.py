@@ -37,20 +37,20 @@ RUN_NAME = "draft"
 
 @dataclass(frozen=True)
 class Part:
-    """One command."""
+    """One command of the recipe."""
 
     name: str
     command: list[str]
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The command as it is typed."""
         return shlex.join(["python", *self.command[1:]])
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where everything lies."""
+    """Where all files of the run lie."""
 
     out: Path
     target: Path
@@ -61,7 +61,7 @@ class Places:
 
     @property
     def training(self) -> Path:
-        """What the training writes."""
+        """The file that the training's output goes to."""
         return self.out / "training"
 
     @property
@@ -71,12 +71,12 @@ class Places:
 
     @property
     def evaluation(self) -> Path:
-        """The evaluation's figures."""
+        """The file of the evaluation's results."""
         return self.out / "evaluation.json"
 
 
 def parts(arguments: argparse.Namespace, places: Places) -> list[Part]:
-    """What is to be done, in order."""
+    """The commands of the recipe, in order."""
     given, target = arguments, {"target_dir": places.target}
     sizes = {"max_new_tokens": given.answer_tokens, "batch_size": given.answer_batch, "dtype": given.dtype}
     training = {
@@ -122,7 +122,8 @@ def parts(arguments: argparse.Namespace, places: Places) -> list[Part]:
 
 
 class Progress:
-    """OUT/progress.json: the commands that ended well, and the seconds that each part took over all its starts."""
+    """The file OUT/progress.json: the commands that ended well, and the seconds that each part took over all its
+    starts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -132,12 +133,12 @@ class Progress:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each part that was started."""
+        """The seconds of each part that was started."""
         found: dict[str, float] = self._state["seconds"]
         return found
 
     def is_done(self, part: Part) -> bool:
-        """Did it end well? ValueError when it did so with other settings: what follows from it would be mixed up."""
+        """Did the part end well? ValueError when it did so with other settings: results of both would be mixed."""
         was = self._state["done"].get(part.name)
         if was is not None and was != part.text:
             raise ValueError(f"out: {part.name} is there already, made by\n  {was}\nnow asked for is\n  {part.text}\n"
@@ -145,7 +146,7 @@ class Progress:
         return was is not None
 
     def run(self, part: Part) -> int:
-        """Run it to its end; its exit code. Whatever stops us stops it, and gives it time to save."""
+        """Run a part to its end and return its exit code. A signal that stops us stops it, too, with time to save."""
         start = time.monotonic()
         code = 1
         try:
@@ -159,7 +160,7 @@ class Progress:
         return code
 
     def ended(self, part: Part, seconds: float, code: int) -> None:
-        """Note it."""
+        """Note that a part ended well."""
         self.seconds[part.name] = round(self.seconds.get(part.name, 0.0) + seconds, 1)
         if code == 0:
             self._state["done"][part.name] = part.text
@@ -167,7 +168,7 @@ class Progress:
 
 
 def main(argv: list[str]) -> int:
-    """All parts, then the report; returns the first exit code that is not 0."""
+    """Run all parts, then write the report; returns the first exit code that is not 0."""
     own, training = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     arguments = _parser().parse_args(own, argparse.Namespace(training=training))
     places = Places(arguments.out, arguments.target_dir or arguments.out / "target")

@@ -10,7 +10,10 @@ from fsdp_lab.eagle.evaluate import Position, expected_tau
 
 
 def report(found: Mapping[str, Any]) -> str:
-    """``found``: ``seconds`` of each part, ``commands``, the ``training``'s row, the ``evaluation``'s figures."""
+    """The report as Markdown.
+
+    ``found`` has the ``seconds`` of each part, the ``commands``, the ``training``'s row and the ``evaluation``'s
+    results."""
     row, judged = found["training"], found["evaluation"]
     blocks = [
         ["# A draft from nothing"],

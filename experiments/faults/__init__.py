@@ -1,1 +1,1 @@
-"""What becomes of a run when something breaks, and what hostile input does."""
+"""What becomes of a run when something breaks, and what hostile input does. Begin with `drills`."""

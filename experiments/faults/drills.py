@@ -39,7 +39,7 @@ class Ended:
 
     @property
     def message(self) -> str:
-        """What the run said of its end."""
+        """What the run printed about its end."""
         said = [line for line in self.output if line.startswith(("fsdp_lab.train:", "launch:", "rank "))]
         return " / ".join(line for line in said if not line.startswith("rank 0 failed"))
 
@@ -55,10 +55,9 @@ class Drill:
         temporary: Path | None = None,
         in_terminal: bool = False,
     ) -> None:
-        """``temporary``: the run's folder for temporary files, for whoever wants to see what it leaves there.
+        """Start the run. ``temporary`` is its folder for temporary files, for callers who look at what stays there.
 
-        ``in_terminal``: start it as the program of a terminal, which `close_terminal` closes.
-        """
+        ``in_terminal``: start it as the program of a terminal, which `close_terminal` closes."""
         self._mark = uuid.uuid4().hex
         environment = {**os.environ, _MARK: self._mark}
         if temporary is not None:
@@ -86,11 +85,11 @@ class Drill:
 
     @property
     def pid(self) -> int:
-        """The launcher's process."""
+        """The process id of the launcher."""
         return self._process.pid
 
     def close_terminal(self) -> None:
-        """As when its window is closed: the kernel sends SIGHUP, and what is written from now on is refused."""
+        """Close the terminal, as when its window is closed: the kernel sends SIGHUP, and further output is refused."""
         self._closes.set()
 
     def follow(
@@ -132,7 +131,7 @@ class Drill:
         return Ended(self._process.wait(), seconds, output, left)
 
     def _kill(self) -> list[str]:
-        """All that is left of the run; the command lines of what was."""
+        """Kill what is left of the run; returns the command lines of those processes."""
         left = {pid: text for pid, text in self.processes().items() if text}  # one that has ended has none
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -41,7 +41,7 @@ _CACHE = "torchinductor_"  # torch's own, one for all runs; meant to stay
 
 @dataclass
 class Start:
-    """One start of the command. ``memory``: (seconds, bytes) of each rank's resident memory while it trained."""
+    """One start of the command. ``memory`` has (seconds, bytes) of each rank's resident memory while it trained."""
 
     event: str
     code: int = 0
@@ -51,7 +51,7 @@ class Start:
     memory: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
 
     def slopes(self) -> list[float]:
-        """MB an hour of each rank, by least squares; none for a start that was too short to tell."""
+        """MB an hour by which each rank grew, by least squares; none for a start that was too short to tell."""
         found = []
         for samples in self._steady().values():
             seconds, size = zip(*samples, strict=True)
@@ -59,7 +59,7 @@ class Start:
         return found
 
     def levels(self) -> dict[int, list[int]]:
-        """MB of each rank after the warm-up and at the end, medians of a fifth of the samples between."""
+        """MB of each rank after the warm-up and at the end: medians of a fifth of the samples each."""
         found = {}
         for rank, samples in self._steady().items():
             sizes, some = [size / 1e6 for _, size in samples], max(1, len(samples) // 5)
@@ -67,13 +67,13 @@ class Start:
         return found
 
     def _steady(self) -> dict[int, list[tuple[float, int]]]:
-        """Each rank's samples after the warm-up, where they are enough to say something."""
+        """Each rank's samples after the warm-up, where there are enough of them to tell anything."""
         steady = {rank: samples[int(_WARMUP * len(samples)) :] for rank, samples in self.memory.items()}
         return {rank: samples for rank, samples in steady.items() if len(samples) >= _LEAST_SAMPLES}
 
 
 class Soak:
-    """One run, in ``folder``."""
+    """One run that is started and killed again and again, in ``folder``."""
 
     def __init__(self, folder: Path, save_steps: int, max_steps: int, flags: dict[str, Any]) -> None:
         self._folder, self._rows_file, self._temporary = folder, folder / "rows.jsonl", folder / "tmp"
@@ -100,10 +100,10 @@ class Soak:
         self.starts: list[Start] = []
 
     def start(self, event: str, number: signal.Signals | None, after_s: float | None) -> Ended:
-        """Start the command; ``after_s`` seconds after its first log line, ``number`` happens to whom ``event`` names.
+        """Start the command. ``after_s`` seconds after its first log line, the ``event`` happens with signal
+        ``number``.
 
-        Without ``number`` it is left alone until it finishes.
-        """
+        Without ``number`` it is left alone until it finishes."""
         start = Start(event)
         flags = [word for key, value in self._settings.items() for word in (f"--{key}", str(value))]
         drill = Drill(flags, RANKS, temporary=self._temporary)
@@ -133,13 +133,13 @@ class Soak:
         return ended
 
     def finish(self, steps: int) -> Ended:
-        """One more start, which is left alone and makes ``steps`` steps."""
+        """Start once more, leave the run alone, and let it make ``steps`` steps."""
         saved = max((row["saved_step"] or 0 for row in results.load(self._rows_file)), default=0)
         self._settings |= {"max_steps": saved + steps, "resume_changed": "true"}
         return self.start("left alone", None, None)
 
     def summary(self, seconds: float) -> dict[str, Any]:
-        """What the whole soak amounts to."""
+        """What all starts together came to."""
         rows = list(scan(self._rows_file)) if self._rows_file.exists() else []
         sound = [row for _, row, _ in rows if row is not None]
         slopes = [slope for start in self.starts for slope in start.slopes()]
@@ -201,12 +201,12 @@ def _resident(pid: int) -> int | None:
 
 
 def _is_litter(path: Path) -> bool:
-    """A half-written file, a checkpoint that a kill left, a refused row."""
+    """Is the file half-written, a checkpoint that a kill left, or a refused row?"""
     return path.name.endswith((".tmp", ".partial", ".rejected", ".damaged", ".replaced", ".abandoned"))
 
 
 def text(found: dict[str, Any]) -> str:
-    """The summary in a few lines."""
+    """The summary in a few lines of text."""
     slope = found["memory_slope_mb_per_hour"]
     lines = [
         f"{found['seconds'] / 60:.0f} minutes, {found['starts']} starts, {found['steps']} steps, "
@@ -225,7 +225,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def is_clean(found: dict[str, Any]) -> bool:
-    """Finished, every start has a valid row, and nothing was left behind."""
+    """Did the run finish, has every start a valid row, and was nothing left behind?"""
     bad = found["rows_refused"], found["processes_left"], found["files_left"], found["failed_saves"]
     killed = found["events"].get(f"launcher {signal.SIGKILL.name}", 0)
     is_tidy = len(found["temporary_left"]) <= killed  # nobody is left to remove a killed launcher's
@@ -233,7 +233,7 @@ def is_clean(found: dict[str, Any]) -> bool:
 
 
 def soak(minutes: float, kill_every_s: float, save_steps: int, last_steps: int, folder: Path, **flags: Any) -> Soak:
-    """Starts and events until the time is over, then one start that finishes."""
+    """Start the run and let events happen until the time is over, then start it once more until it finishes."""
     run = Soak(folder, save_steps, 10**6, flags)
     end = time.monotonic() + 60 * minutes
     for whom, number in itertools.cycle(EVENTS):
@@ -249,7 +249,7 @@ def soak(minutes: float, kill_every_s: float, save_steps: int, last_steps: int, 
 
 
 def main(argv: list[str]) -> int:
-    """Soak, then say what came of it; 1 when something leaked, stayed or was lost."""
+    """Soak, then print what came of it; 1 when something leaked, stayed or was lost."""
     parser = program("experiments.faults.soak", __doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--kill_every_s", type=float, default=240)

@@ -35,11 +35,10 @@ METHODS: dict[str, dict[str, Any]] = {"none": {}, "int8": {}, "topk": {"ratio": 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault: what the variable says, or what happens as step 7 is logged.
+    """One fault: what the environment variable says, or what is done as step 7 is logged.
 
-    ``code`` and ``status``: what is promised. ``goes_on``: must the run, started again, equal one without the fault?
-    ``event``: what is done to the run from outside; ``own_tokens``: the data have not been tokenised before.
-    """
+    ``code`` and ``status`` are what is promised. ``goes_on``: the run, started again, must equal one without the fault.
+    ``event`` is done to the run from outside; ``own_tokens``: the data have not been tokenised before."""
 
     fault: str | None
     code: int
@@ -83,7 +82,7 @@ CASES: dict[str, Case] = {
 
 @dataclass
 class Outcome:
-    """What was seen. ``equal``: None where it need not be; ``kept``: the steps that did not have to be repeated."""
+    """What was seen. ``equal`` is None where it need not be; ``kept`` are the steps that need not be repeated."""
 
     method: str
     case: str
@@ -99,14 +98,14 @@ class Outcome:
 
 
 class Lab:
-    """A folder in which one method's runs take place."""
+    """The folder in which one method's runs take place."""
 
     def __init__(self, folder: Path, method: str) -> None:
         self._folder, self._method = folder, method
         self.untouched = self._result("untouched", self._run("untouched").follow())
 
     def drill(self, name: str, case: Case) -> Outcome:
-        """Break a run, look, and start it again."""
+        """Break a run, see what becomes of it, and start it again."""
         run = "-".join(name.replace("(", "").replace(")", "").split())
         if case.own_tokens:
             case = replace(case, flags={**case.flags, "cache_dir": self._folder / f"tokens of {run}"})
@@ -117,7 +116,9 @@ class Lab:
             return self._outcome(name, run, case, ended, as_expected())
 
     def _act(self, run: str, case: Case, undo: ExitStack) -> tuple[Callable[[Drill], bool], Callable[[], bool]]:
-        """What is done at step 7 (True: it was), and whether all of that came out as promised, asked at the end."""
+        """What is done at step 7 (it returns True when it was done), and whether all of that came out as promised.
+
+        The second function is asked at the end."""
         seen: list[bool] = []
         if case.launcher_gets is not None:
             number = case.launcher_gets
@@ -228,7 +229,7 @@ class Lab:
 
 
 class SmallDisk:
-    """A tmpfs at ``folder``, which has no room left from `take_room` on, but for what is removed. Needs root."""
+    """A tmpfs at ``folder`` that has no room left after `take_room`, except for what is removed. Needs root."""
 
     def __init__(self, folder: Path, undo: ExitStack) -> None:
         self._folder = folder
@@ -237,19 +238,19 @@ class SmallDisk:
         undo.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
 
     def take_room(self) -> None:
-        """Leave 30 MB: enough for a model, not for a checkpoint."""
+        """Leave 30 MB free: enough for a model, not for a checkpoint."""
         now = os.statvfs(self._folder)
         size = (now.f_blocks - now.f_bfree) * now.f_frsize + (30 << 20)
         subprocess.run(["mount", "-o", f"remount,size={size}", str(self._folder)], check=True)
 
     def is_full(self) -> bool:
-        """Would another checkpoint not fit?"""
+        """Has the disk no room for another checkpoint?"""
         now = os.statvfs(self._folder)
         return now.f_bavail * now.f_frsize < 40 << 20
 
 
 def _at_step_7(act: Callable[[], bool]) -> Callable[[str], bool]:
-    """Act once, when step 7 is logged or the progress bar has come to it."""
+    """Call the function once, when step 7 is logged or the progress bar has come to it."""
     done: list[bool] = []
 
     def on_line(line: str) -> bool:
@@ -262,7 +263,7 @@ def _at_step_7(act: Callable[[], bool]) -> Callable[[str], bool]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Faults by methods, and under it what was said, in Markdown."""
+    """A table of faults by methods and, below it, the runs' messages, in Markdown."""
     methods = list(dict.fromkeys(outcome.method for outcome in outcomes))
     names = list(dict.fromkeys(outcome.case for outcome in outcomes))
     by = {(outcome.case, outcome.method): outcome for outcome in outcomes}
@@ -306,7 +307,7 @@ def _cell(outcome: Outcome | None) -> str:
 
 
 def known_of(path: Path) -> list[Outcome]:
-    """What an earlier start has seen; drills that there are no more are left out."""
+    """What an earlier start has seen, without drills that do not exist any more."""
     found = [Outcome(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
     return [outcome for outcome in found if outcome.case in CASES and outcome.method in METHODS]
 

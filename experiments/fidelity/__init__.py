@@ -1,1 +1,1 @@
-"""What each method sends and what arrives, from captured gradients and parameters."""
+"""What each method sends and what arrives, from captured gradients and parameters. Begin with `table`."""

@@ -39,7 +39,7 @@ class Unit(NamedTuple):
 
 
 def capture(out: Path, steps: range, ranks: int, flags: list[str]) -> None:
-    """Run the training and fill ``out``. Ends the program when the training fails; ValueError without the folder."""
+    """Run the training and fill ``out``. Ends the program when the training fails. ValueError without the folder."""
     for kind in (GRADIENTS, PARAMETERS):
         make_folder(out / kind, "out")
     program = ["experiments.fidelity.capture", "--as-rank", str(out), str(steps.start), str(steps.stop)]
@@ -67,7 +67,7 @@ def load(folder: Path, kind: str = GRADIENTS) -> list[Unit]:
 
 
 def _rank_main(out: Path, first: int, last: int) -> None:
-    """One rank: the trainer itself, with a method that saves what passes through it."""
+    """Run one rank: the trainer itself, with a method that saves what passes through it."""
     from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
     from comm_compress.core.state import State
     from comm_compress.methods.identity import Identity, IdentityConfig
@@ -85,15 +85,15 @@ def _rank_main(out: Path, first: int, last: int) -> None:
 
     @register("captured", IdentityConfig)
     class Captured(Identity):
-        """Identity that keeps copies of its inputs."""
+        """The method `identity`, which also keeps copies of its inputs."""
 
         def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-            """Save, then do as identity does."""
+            """Save the rows, then do as identity does."""
             save(GRADIENTS, state, state.tick - 1, rows)
             return (yield from super().reduce_scatter(rows, state))
 
         def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-            """Save what has changed since the last gather: a step's second one brings the same."""
+            """Save what has changed since the last gather: a step's second gather brings the same."""
             source = row.float() if state.master is None else state.master()
             step, last_row = gathered.get(state.unit, (-1, source.new_empty(0)))
             if not torch.equal(last_row, source):
@@ -105,7 +105,7 @@ def _rank_main(out: Path, first: int, last: int) -> None:
 
 
 def steps_of(text: str) -> range:
-    """ "40:48" as a range."""
+    """A range from a text such as "40:48"."""
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
         raise argparse.ArgumentTypeError(f"{text!r}: must be FIRST:LAST with FIRST < LAST")
@@ -113,7 +113,7 @@ def steps_of(text: str) -> range:
 
 
 def main() -> None:
-    """Capture."""
+    """Capture what the flags ask for."""
     if sys.argv[1:2] == ["--as-rank"]:
         out, first, last = sys.argv[2:5]
         sys.argv[1:5] = []

@@ -103,7 +103,7 @@ Run = tuple[str, Settings, str, Settings]  # gradients' method and settings, par
 
 
 def plain(name: str, config: dict[str, Any]) -> cc.Compressor:
-    """The method without the feedback that it may have by default."""
+    """The method without the error feedback that it may have by default."""
     compressor = cc.make(name, config)
     assert compressor is not None
     if isinstance(compressor, ErrorFeedback):

@@ -35,7 +35,7 @@ SYNTHETIC = {"gauss": torch.distributions.Normal(0.0, 1.0), "laplace": torch.dis
 
 @dataclass(frozen=True)
 class Line:
-    """One method with its settings on one kind of data. ``nmse``: squared error over squared size."""
+    """One method with its settings on one kind of data. ``nmse`` is the squared error over the squared size."""
 
     method: str
     config: dict[str, Any]
@@ -49,7 +49,7 @@ class Line:
 
     @property
     def bits(self) -> float:
-        """All bits per element."""
+        """Bits per element, of all kinds together."""
         return self.value_bits + self.index_bits + self.metadata_bits
 
 
@@ -125,14 +125,14 @@ HEADER = (
 
 
 def markdown(line: Line) -> str:
-    """One row of the table."""
+    """One row of the table in Markdown."""
     config = json.dumps(line.config) if line.config else "default"
     parts = [f"{b:.3f}" for b in (line.bits, line.value_bits, line.index_bits, line.metadata_bits)]
     return "| " + " | ".join([line.method, config, line.data, *parts, f"{line.nmse:.3g}", f"{line.cosine:.4f}"]) + " |"
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print, and write the file."""
     parser = program("experiments.fidelity", __doc__)
     parser.add_argument("--methods", nargs="*", choices=list(GRADIENT_METHODS), default=list(GRADIENT_METHODS))
     parser.add_argument("--elements", type=int, default=1 << 20, help="synthetic elements per rank")

@@ -42,7 +42,10 @@ JUDGED = 4  # the last quarter
 
 @dataclass(frozen=True)
 class Line:
-    """One method. ``size``: length of gradients' updates, or the parameters' error in updates; see the module."""
+    """One method in the table.
+
+    ``size`` is the length of the updates from its gradients, or its parameters' error measured in updates (see the
+    module)."""
 
     kind: str
     method: str
@@ -54,7 +57,7 @@ class Line:
 
 
 class _Adam:
-    """The updates of one rank's shard. The averages' bias is left in: both updates that are compared have the same."""
+    """Adam's updates of one rank's shard. The averages keep their bias, which both updates compared have alike."""
 
     def __init__(self) -> None:
         self.first: Tensor | float = 0.0
@@ -69,7 +72,7 @@ class _Adam:
 
 @dataclass
 class _Sums:
-    """Over judged steps, units and ranks, in float64."""
+    """Sums over judged steps, units and ranks, in float64."""
 
     sent: ByteCount = field(default_factory=ByteCount)
     elements: int = 0
@@ -90,7 +93,7 @@ class _Sums:
 
 
 def measure(kind: str, method: str, config: Settings, units: Sequence[Unit]) -> Line:
-    """One method on captured units of that kind."""
+    """Measure one method on captured units of its kind."""
     judge = _judge_gradients if kind == GRADIENTS else _judge_parameters
     sums = _Sums()
     for unit in units:
@@ -159,7 +162,7 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 
 def lines(folder: Path, methods: Sequence[str]) -> Iterator[Line]:
-    """The whole table: gradients' methods first."""
+    """The whole table, methods of gradients first."""
     for kind, settings in ((GRADIENTS, GRADIENT_METHODS), (PARAMETERS, PARAMETER_METHODS)):
         units = load(folder, kind)
         for method in settings:
@@ -175,7 +178,7 @@ RULE = "|---|---|---:|---:|---:|---:|"
 
 
 def markdown(found: Sequence[Line]) -> str:
-    """Two tables."""
+    """The two tables in Markdown."""
     tables = []
     for kind, head in HEADS.items():
         rows = [row(line) for line in found if line.kind == kind]
@@ -184,14 +187,14 @@ def markdown(found: Sequence[Line]) -> str:
 
 
 def row(line: Line) -> str:
-    """One line of a table."""
+    """One line of a table in Markdown."""
     config = f"`{json.dumps(line.config)}`" if line.config else "default"
     figures = f"{line.bits:.2f} | {line.error:.2g} | {line.size:.3g} | {line.behind + 0.0:.3f}"
     return f"| {line.method} | {config} | {figures} |"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print, write."""
+    """Measure, print, and write the file."""
     known = list(dict.fromkeys([*GRADIENT_METHODS, *PARAMETER_METHODS]))
     parser = program("experiments.fidelity.update_error", __doc__)
     parser.add_argument("folder", type=Path, help="what experiments.fidelity.capture saved")

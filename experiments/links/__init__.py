@@ -1,1 +1,4 @@
-"""Emulated slow links on one machine: runs behind them, and measurements of them."""
+"""Commands behind emulated slow links, and what is measured there. Begin with `command`.
+
+`step_times` and `collective_times` are the programs that ranks run; `calibrate`, `matrix` and `bottleneck` start them.
+"""

@@ -38,7 +38,7 @@ Cell = dict[str, Any]
 
 
 class Place(NamedTuple):
-    """Where in the table a cell is."""
+    """The link, the ranks and the method of one cell of the table."""
 
     ranks: int
     rate: str
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 def places(ranks: Iterable[int], rates: Sequence[str], methods: Sequence[str]) -> list[Place]:
-    """All cells' places; one rank sends nothing, so it needs neither a slow link nor a method."""
+    """The places of all cells. One rank sends nothing, so it needs neither a slow link nor a method."""
     found = []
     for count in ranks:
         alone = count == 1
@@ -55,7 +55,7 @@ def places(ranks: Iterable[int], rates: Sequence[str], methods: Sequence[str]) -
 
 
 def measure(place: Place, steps: int, flags: Sequence[str]) -> Cell:
-    """One run. RuntimeError when it fails."""
+    """Run one training and return its cell. RuntimeError when it fails."""
     both = ["--comm_compress", place.method, "--param_compress", place.method]
     short = ["--max_steps", str(steps), "--log_interval", str(steps), "--threads", "1"]
     with Namespaces(place.ranks, place.rate) as net:
@@ -79,13 +79,13 @@ def measure(place: Place, steps: int, flags: Sequence[str]) -> Cell:
 
 
 def efficiency(cell: Cell, cells: Sequence[Cell]) -> float | None:
-    """One rank's step over this one's; None without a run of one rank."""
+    """The step time of one rank over this cell's; None without a run of one rank."""
     alone = [c["step_ms"] for c in cells if c["ranks"] == 1]
     return float(alone[0] / cell["step_ms"]) if alone else None
 
 
 def table(cells: Sequence[Cell], cores: int) -> str:
-    """The cells as Markdown."""
+    """The cells as a table in Markdown."""
     rows = [
         "| link | ranks | method | step ms | communication ms | share | codec ms | sent MB | efficiency | checked |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
@@ -107,7 +107,7 @@ def table(cells: Sequence[Cell], cores: int) -> str:
 
 
 def report(settings: dict[str, Any], cells: Sequence[Cell]) -> str:
-    """The file for people."""
+    """The text of the file that people read."""
     flags = f", {' '.join(settings['flags'])}" if settings["flags"] else ""
     return (
         "# Where the step goes, by ranks and link\n\n"
@@ -119,7 +119,7 @@ def report(settings: dict[str, Any], cells: Sequence[Cell]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the cells that lack, then print and draw all."""
+    """Run the cells that are missing, then print and draw all of them."""
     own, passed_on = before_and_after_dashes(argv)
     parser = program("experiments.links.bottleneck", __doc__, allow_abbrev=False)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
@@ -150,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _known(path: Path, settings: dict[str, Any]) -> dict[Place, Cell]:
-    """The cells of an earlier start. ValueError when they are of other settings, or the file is none of ours."""
+    """The cells of an earlier start. ValueError when they are of other settings, or the file is not one of ours."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"--json: the folder of {path} does not exist")
     if not path.exists():

@@ -13,7 +13,9 @@ Cells = Sequence[dict[str, Any]]
 
 
 def draw(cells: Cells, path: Path) -> None:
-    """Left: `none`'s share over ranks, a line a link. Then, for each number of ranks, steps by link and method."""
+    """The figure. Left: the share of communication with `none` over ranks, a line for each link.
+
+    Beside it, for each number of ranks, the parts of a step by link and method."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -37,12 +37,12 @@ Part = tuple[int, str]  # ranks, and a rate (single collectives) or a model (ste
 
 
 def parts(ranks: Sequence[int]) -> list[Part]:
-    """What is measured by one start of the ranks each."""
+    """The parts of the calibration, each measured by one start of the ranks."""
     return [(world, what) for world in ranks for what in (*_UNITS, *MODELS)]
 
 
 def measure(part: Part, repeats: int, seconds: float) -> tuple[str, list[dict[str, Any]]]:
-    """Lines, and the key of the document that they belong to."""
+    """Measure one part: its lines, and the key of the document that they belong to."""
     world, what = part
     if what in _UNITS:
         lines = collective_times.measure(world, what, _UNITS[what], repeats)
@@ -55,7 +55,7 @@ def measure(part: Part, repeats: int, seconds: float) -> tuple[str, list[dict[st
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure what is missing and write, part by part."""
+    """Measure the missing parts and write the document after each."""
     parser = program("experiments.links.calibrate", __doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])

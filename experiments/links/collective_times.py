@@ -27,7 +27,8 @@ _ROW_S = 0.15  # a row of calls takes about so long
 
 
 def measure(ranks: int, rate: str, units: Sequence[int], repeats: int) -> list[Line]:
-    """The lines of ``ranks`` ranks at ``rate``, for units of so many bytes. RuntimeError when a rank fails."""
+    """Start ``ranks`` ranks at ``rate`` and return their lines, for units of so many bytes. RuntimeError when a rank
+    fails."""
     with tempfile.TemporaryDirectory() as folder, Namespaces(ranks, rate) as net:
         out = Path(folder) / "lines.json"
         command = [sys.executable, "-m", "experiments.links.collective_times", str(out), str(repeats), *map(str, units)]
@@ -38,7 +39,7 @@ def measure(ranks: int, rate: str, units: Sequence[int], repeats: int) -> list[L
 
 
 def rank_main(out: Path, repeats: int, units: Sequence[int]) -> None:
-    """One rank: every kind at every size; rank 0 writes."""
+    """Run one rank: every kind of collective at every size; rank 0 writes the lines."""
     import torch
     import torch.distributed as dist
 

@@ -24,7 +24,7 @@ from fsdp_lab.settings.user_errors import user_errors
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line; returns the first failing rank's exit code, or 0. A wrong flag: exit code 2."""
+    """Run the command line; returns the first failing rank's exit code, or 0. A wrong flag: exit code 2."""
     own, passed_on = before_and_after_dashes(argv)
     options = _parser().parse_args(own)
     with user_errors("links"):
@@ -86,7 +86,7 @@ def _counted(net: Namespaces) -> list[dict[str, int]]:
 def _record(
     net: Namespaces, command: Sequence[str], code: int, seconds: float, before: list[dict[str, int]]
 ) -> dict[str, Any]:
-    """What was run, and what every node sent and received meanwhile."""
+    """What was run, and what every node sent and received while it ran."""
     return {
         "ranks": net.ranks,
         "per_node": net.per_node,

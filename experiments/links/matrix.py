@@ -34,7 +34,7 @@ FEW = ("none", "identity", "bf16", "int8", "int4", "topk")  # on the default mod
 def jobs(
     models: Iterable[str], ranks: Iterable[int], rates: Iterable[str], methods: Sequence[str] | None, out: Path
 ) -> list[Job]:
-    """What is to be measured, one job a start of the ranks."""
+    """What is to be measured: a job for each start of the ranks."""
     return [
         Job(world, rate, model, _chosen(model, methods), str(out))
         for model in models
@@ -44,14 +44,14 @@ def jobs(
 
 
 def missing(job: Job, lines: Iterable[Line]) -> Job:
-    """The job without the runs that are among the lines."""
+    """The job without the runs that the lines have already."""
     have = {line["method"] for line in lines if (line["model"], line["ranks"], line["rate"]) == _place(job)}
     runs = [run for run in job.runs if label(run) not in have]
     return Job(job.ranks, job.rate, job.model, runs, job.out, job.seconds, job.least, job.most, job.prefetch)
 
 
 def undisturbed(lines: Sequence[Line], factor: float) -> list[Line]:
-    """Those whose yardstick took less than ``factor`` times the least that it took with so many ranks."""
+    """The lines whose yardstick took less than ``factor`` times the least that it took with as many ranks."""
     least: dict[int, float] = {}
     for line in lines:
         least[line["ranks"]] = min(line["yardstick_ms"], least.get(line["ranks"], line["yardstick_ms"]))
@@ -59,7 +59,7 @@ def undisturbed(lines: Sequence[Line], factor: float) -> list[Line]:
 
 
 def load(path: Path) -> list[Line]:
-    """The lines of a file; none when there is no file. ValueError when it is of another kind."""
+    """The lines of a file; none when there is no file. ValueError when the file is of another kind."""
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         for line in lines:
@@ -80,7 +80,7 @@ def _chosen(model: str, methods: Sequence[str] | None) -> list[Run]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure what is missing."""
+    """Measure what the file does not have yet."""
     parser = program("experiments.links.matrix", __doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))

@@ -53,7 +53,7 @@ class Job:
     prefetch: int = 1
 
     def steps(self, step_s: float) -> int:
-        """How many steps count, when one takes so long."""
+        """How many steps are timed when one step takes ``step_s`` seconds."""
         return max(self.least, min(self.most, math.ceil(self.seconds / step_s)))
 
 
@@ -64,7 +64,7 @@ def label(run: Run) -> str:
 
 
 def bucket_bytes(rate: str) -> float:
-    """What the shaper of `experiments.network.namespaces` lets through at once after a silence."""
+    """The bytes that the shaper of `experiments.network.namespaces` lets through at once after a silence."""
     bits = parse_rate(rate)
     return max(bits / 8 * 5e-3, 1 << 16) if bits else 0.0
 
@@ -80,7 +80,7 @@ def measure(job: Job) -> None:
 
 
 def rank_main(job: Job) -> None:
-    """One rank: build the model once, then every method on it; rank 0 writes."""
+    """Run one rank: build the model once, then measure every method on it; rank 0 writes the lines."""
     import torch
     from torch.distributed.fsdp import FSDPModule
 
@@ -112,7 +112,7 @@ def rank_main(job: Job) -> None:
 
 
 def yardstick_ms(ranks: Any) -> float:
-    """How fast the machine is just now: the median time of a fixed product and copy, all ranks at once, rank 0's."""
+    """How fast the machine is just now: rank 0's median time of a fixed product and copy, done by all ranks at once."""
     import torch
 
     matrix, page = torch.ones(384, 384), torch.ones(1 << 20)
@@ -127,7 +127,7 @@ def yardstick_ms(ranks: Any) -> float:
 
 
 class Measurement:
-    """Some steps with one method attached."""
+    """Measures some steps with one method attached."""
 
     def __init__(self, model: Any, tokens: Any, optimizer: Any, units: Sequence[str], run: Run, config: Any) -> None:
         import comm_compress as cc
@@ -146,7 +146,7 @@ class Measurement:
         self.unit_forward = dict.fromkeys(units, 0.0)
 
     def line(self, job: Job, ranks: Any) -> Line:
-        """Run, take the method off again, and say what was seen: times in ms a step, bytes a step of rank 0."""
+        """Run the steps, detach the method, and return its line: times in ms a step, bytes a step of rank 0."""
         for _ in range(_WARMUP):
             ranks.gather(None)
             start = time.perf_counter()
@@ -190,7 +190,7 @@ class Measurement:
         }
 
     def _step(self) -> None:
-        """One optimizer step, phase by phase."""
+        """Run one optimizer step, phase by phase."""
         from fsdp_lab.training.optim import take_step
 
         def forward() -> Any:
@@ -226,7 +226,7 @@ class Measurement:
         return module.register_forward_pre_hook(begin), module.register_forward_hook(end)
 
     def _elements(self) -> dict[str, int]:
-        """Parameters of every unit; a block's are not the root's."""
+        """The number of parameters of every unit; a block's are not the root's."""
         inside = [unit for unit in self.units if unit != "root"]
         sizes = {unit: sum(p.numel() for p in self.model.get_submodule(unit).parameters()) for unit in inside}
         return {"root": sum(p.numel() for p in self.model.parameters()) - sum(sizes.values()), **sizes}
@@ -236,7 +236,7 @@ OPS: tuple[Any, ...] = ("reduce_scatter", "all_gather")
 
 
 def _ledger(totals: Any, steps: int) -> dict[str, float]:
-    """A step's share of what the ledger saw of one unit."""
+    """What the ledger saw of one unit, for one step."""
     keys = ("calls", "elements", "sent_bytes", "extra_collectives", "encode_ms", "wire_ms", "decode_ms")
     return {key: getattr(totals, key) / steps for key in keys}
 

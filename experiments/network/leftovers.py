@@ -23,7 +23,7 @@ def own_tag() -> str:
 
 
 def remove_leftovers() -> list[str]:
-    """Removes the namespaces whose maker is dead and returns their names; those of living runs are left alone."""
+    """Remove the namespaces whose maker is dead and return their names; those of living runs are left alone."""
     names = sorted(path.name for path in _FOLDER.iterdir()) if _FOLDER.is_dir() else []
     dead = [name for name in names if (found := _NAME.fullmatch(name)) and not _may_live(found)]
     for name in dead:
@@ -32,7 +32,7 @@ def remove_leftovers() -> list[str]:
 
 
 def remove(name: str) -> None:
-    """Kills what runs in the namespace and deletes it; nothing happens when there is none."""
+    """Kill what runs in the namespace and delete it; nothing happens when there is none."""
     listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
     for pid in listed.stdout.split():
         with suppress(ProcessLookupError):

@@ -38,12 +38,12 @@ class UnavailableError(ValueError):
 
 
 class Namespaces:
-    """Context manager: ``with Namespaces(ranks=2, rate="200mbit") as net: net.run(["python", "program.py"])``.
+    """A network as a context manager: ``with Namespaces(ranks=2, rate="200mbit") as net: net.run(["python",
+    "program.py"])``.
 
-    ``rate`` is a node's sending rate ("none": unlimited), ``delay`` one way's extra latency, ``per_node`` the number of
-    ranks that share a node's link. ValueError for malformed ones, UnavailableError (a ValueError too) when the machine
-    cannot do it. Ranks must be started by a thread that outlives them: they die with it.
-    """
+    ``rate`` is a node's sending rate ("none": unlimited), ``delay`` the extra latency one way, ``per_node`` the number
+    of ranks that share a node's link. ValueError for malformed values, UnavailableError (a ValueError, too) when the
+    machine cannot do it. Ranks must be started by a thread that outlives them: they die with it."""
 
     def __init__(self, ranks: int = 2, rate: str = "none", delay: str = "0ms", per_node: int = 1) -> None:
         if not 1 <= ranks <= 200:
@@ -81,12 +81,11 @@ class Namespaces:
         return f"10.77.0.{rank // self.per_node + 1}"
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What torch.distributed and the communication libraries must know to use the rank's link.
+        """The variables that tell torch.distributed and the communication libraries to use the rank's link.
 
         LOCAL_RANK and LOCAL_WORLD_SIZE are those of the node; with one rank to a node they are those of this machine,
-        whose cores and GPUs the ranks share (the trainer goes by `ranks.link`, which says both). NCCL's short cuts
-        past the network are closed.
-        """
+        whose cores and GPUs the ranks share (the trainer goes by `ranks.link`, which says both). NCCL's ways around the
+        network are closed."""
         threads = max(1, len(os.sched_getaffinity(0)) // self.ranks)
         local = self.per_node if self.per_node > 1 else self.ranks
         link = Link(self._bits_per_s, self.measured, self._delay_s * 1e3, self.ranks, self.per_node)
@@ -108,7 +107,7 @@ class Namespaces:
     def start(
         self, rank: int, command: Sequence[str], env: Mapping[str, str] | None = None, **popen: Any
     ) -> "subprocess.Popen[Any]":
-        """Starts the command in the rank's namespace, in a process group of its own (``popen``: as for Popen)."""
+        """Start the command in the rank's namespace, in a process group of its own (``popen``: as for Popen)."""
         environment = {**os.environ, **self.environment(rank), **(env or {})}
         line = ["ip", "netns", "exec", self.name(rank), *command]
         tied = dying_with_this_process()
@@ -117,10 +116,9 @@ class Namespaces:
     def run(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, grace_s: float = 5, **popen: Any
     ) -> int:
-        """Runs the command once per rank; returns 0, or the exit code of the first rank that failed.
+        """Run the command once per rank; returns 0, or the exit code of the first rank that failed.
 
-        When one fails, the others have ``grace_s`` seconds to notice before they are ended.
-        """
+        When one fails, the others have ``grace_s`` seconds to notice before they are ended."""
         return wait_together((self.start(rank, command, env, **popen) for rank in range(self.ranks)), grace_s)
 
     def measure(self) -> float | None:
@@ -196,7 +194,7 @@ class Namespaces:
 
 
 def _bucket(bytes_per_s: float) -> int:
-    """Bytes that pass the shaper unhindered."""
+    """The bytes that the shaper lets through at once."""
     return max(int(bytes_per_s * _BUCKET_S), _SEGMENT)
 
 

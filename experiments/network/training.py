@@ -16,7 +16,7 @@ from fsdp_lab.ranks.environment import rank_environment
 
 
 def train_behind(net: Namespaces, flags: Sequence[str]) -> dict[str, Any]:
-    """A run over emulated links that leaves nothing behind; its row. RuntimeError when it fails."""
+    """Train behind the network's links, leave nothing behind, and return the row. RuntimeError when the run fails."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.jsonl"
         where = ["--output_dir", folder, "--results_path", str(rows), "--no_save_model", "--tensorboard", "false"]

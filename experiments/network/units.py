@@ -8,7 +8,7 @@ _FASTEST = 100e9  # bits/s; a virtual cable carries a third of that
 
 
 def parse_rate(text: str) -> float | None:
-    """Bits per second of ``200mbit``, ``1gbit``, ``500kbit``; None for ``none``. ValueError for anything else."""
+    """Bits per second of a text such as ``200mbit``, ``1gbit``; None for ``none``. ValueError for others."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
     if text == "none":
         return None
@@ -21,7 +21,7 @@ def parse_rate(text: str) -> float | None:
 
 
 def parse_delay(text: str) -> float:
-    """Seconds of ``5ms``, ``100us``, ``0.1s``. ValueError for anything else."""
+    """Seconds of a text such as ``5ms``, ``100us``, ``0.1s``. ValueError for others."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text.lower())
     if not found:
         raise ValueError(f"delay: got {text!r}, wants a number with a unit such as 5ms or 100us")

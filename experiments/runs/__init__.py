@@ -1,1 +1,1 @@
-"""Starting runs and their processes, in networks of their own where needed."""
+"""Starting training runs and their processes. Begin with `training`."""

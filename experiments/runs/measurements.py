@@ -18,14 +18,14 @@ def before_and_after_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class Lines:
-    """The lines of a JSON file, those of earlier calls first; without a file they are only remembered."""
+    """The lines of a JSON file, those of earlier calls first; without a file they are only kept in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.all: list[Line] = json.loads(path.read_text()) if path is not None and path.exists() else []
 
     def add(self, line: Line) -> None:
-        """One more, written at once: what follows may fail."""
+        """Add a line and write the file at once: what follows may fail."""
         self.all.append(line)
         if self._path is not None:
             self._path.write_text(json.dumps(self.all, indent=1) + "\n")

@@ -19,10 +19,10 @@ _POLL_S = 0.02
 
 
 def wait_together(starting: Iterable[Process], grace_s: float) -> int:
-    """Takes processes (group leaders) as they start and waits for all.
+    """Take processes (group leaders) as they start and wait for all of them.
 
-    Returns 0, or the exit code of the first that failed (128 + n when signal n ended it); after a failure the others
-    have ``grace_s`` seconds to end by themselves. Any exception, Ctrl-C among them, ends them all and goes on up.
+    Returns 0, or the exit code of the first that failed (128 + n when signal n ended it). After a failure the others
+    have ``grace_s`` seconds to end by themselves. Any exception, Ctrl-C among them, ends them all and is raised again.
     """
     processes: list[Process] = []
     try:
@@ -35,10 +35,9 @@ def wait_together(starting: Iterable[Process], grace_s: float) -> int:
 
 @contextmanager
 def leaving_tidily() -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM, SIGHUP and SIGQUIT raise SystemExit(128 + n), and a second one does not cut that short.
+    """Inside, SIGINT, SIGTERM, SIGHUP and SIGQUIT raise SystemExit(128 + n); a second signal does not interrupt that.
 
-    Signals that the program ignores (nohup) stay ignored. Outside the main thread nothing changes.
-    """
+    Signals that the program ignores (nohup) stay ignored. Outside the main thread nothing changes."""
     wanted = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.getsignal(number) for number in wanted}
     for number, handler in before.items():
@@ -58,8 +57,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def dying_with_this_process(by: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """Popen's ``preexec_fn`` for a child that the kernel sends a signal when the thread that starts it ends, even by
-    kill -9."""
+    """A ``preexec_fn`` for Popen: the kernel sends the child a signal when the thread that starts it ends.
+
+    That holds for a kill -9, too."""
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
     def ask() -> None:
@@ -71,7 +71,7 @@ def dying_with_this_process(by: signal.Signals = signal.SIGKILL) -> Callable[[],
 
 
 def end(processes: Sequence[Process], seconds: float) -> None:
-    """SIGTERM to the groups of those still running, SIGKILL to who is left after ``seconds``."""
+    """Send SIGTERM to the groups of those still running, and SIGKILL to those left after ``seconds``."""
     _signal(processes, signal.SIGTERM)
     deadline = time.monotonic() + seconds
     while _running(processes) and time.monotonic() < deadline:

@@ -19,17 +19,15 @@ def torchrun_command(module: str, flags: Sequence[str], ranks: int) -> list[str]
 
 
 def torchrun(module: str, flags: Sequence[str], ranks: int, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a module on ``ranks`` processes of this machine; ``how``: further arguments of `subprocess.run`."""
+    """Run a module on ``ranks`` processes of this machine; ``how`` are further arguments of `subprocess.run`."""
     return subprocess.run(torchrun_command(module, flags, ranks), text=True, check=False, **how)
 
 
 def train(flags: Sequence[str], ranks: int, row: Path | None = None, program: Sequence[str] = TRAINER) -> int:
-    """A run that leaves nothing behind but a row in ``row`` and its loss curve in ``curves/`` beside it; its exit code.
+    """Train, leave nothing but a row in ``row`` and its loss curve in ``curves/`` beside it, and return the exit code.
 
-    It prints to standard error only.
-
-    ``program``: the module that trains, and arguments that come before the trainer's own.
-    """
+    It prints to standard error only. ``program`` is the module that trains, and arguments that come before the
+    trainer's own."""
     with tempfile.TemporaryDirectory() as folder:
         where = ["--output_dir", folder, "--results_path", str(row or Path(folder) / "results.jsonl")]
         if row is not None:  # written there line by line: it outlives a crash, and the folder above

@@ -50,7 +50,7 @@ class Estimator:
         self.count += 1
 
     def seconds(self, cell: Cell) -> float | None:
-        """None when no run of its model is known, or its work is not."""
+        """The seconds that a cell will take; None when no run of its model is known, or its work is not."""
         found = self._most_alike(cell)
         if found is None or cell.work is None:
             return None
@@ -59,7 +59,7 @@ class Estimator:
         return statistics.median(fixed + rate * cell.work for fixed, rate, _ in here)
 
     def total(self, cells: Sequence[Cell]) -> tuple[float, int]:
-        """Seconds of those cells that can be estimated, and how many cannot."""
+        """The seconds of the cells that can be estimated, and how many cannot."""
         known = [seconds for cell in cells if (seconds := self.seconds(cell)) is not None]
         return sum(known), len(cells) - len(known)
 
@@ -82,7 +82,7 @@ class Estimator:
 
 
 def _likenesses(trainer: Trainer, config: Mapping[str, Any], world_size: int, link: tuple[Any, Any]) -> list[str]:
-    """From the most to the least alike."""
+    """The features by which runs are alike, from the most specific to the least."""
     model = [trainer.name, *(config.get(name) for name in trainer.named_by)]
     alike = [*model, *(config.get(name) for name in trainer.alike)]
     place = [*alike, world_size, config.get(VIRTUAL) or 0, link]

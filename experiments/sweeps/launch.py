@@ -23,13 +23,13 @@ _FIRST_PORT = 29500
 
 
 def folder_name(cell: Cell) -> str:
-    """Of this cell alone, whatever recipe it is in."""
+    """The folder of this cell alone, whatever recipe it is in."""
     link = str(cell.link or "").replace(" ", ",")
     return "-".join([_stem(cell), cell.key.config_hash[:8], *([link] if link else [])])
 
 
 def new_run_name(cell: Cell) -> str:
-    """Says what ran, and is nobody else's: ``topk,ratio=0.01+int8-gpt2-nano-2-s1-20261122-014500-3fa2``."""
+    """A new name that says what runs: ``topk,ratio=0.01+int8-gpt2-nano-2-s1-20261122-014500-3fa2``."""
     return f"{_stem(cell)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
@@ -56,9 +56,8 @@ def config_of(cell: Cell, name: str, out: Path, output_dir: Path | None) -> AnyC
 def command_of(cell: Cell, settings: Path, slurm: Mapping[str, str] | None = None) -> list[str]:
     """The command line that trains one cell from the settings in a YAML file.
 
-    Under Slurm with several nodes (``slurm``: its environment) one torchrun a node, which meet at the first node;
-    ValueError when the ranks cannot be spread evenly.
-    """
+    Under Slurm with several nodes (``slurm`` is its environment) every node has a torchrun, and they meet at the first
+    node. ValueError when the ranks cannot be spread evenly."""
     module, flags = cell.trainer.module, ["--config", str(settings)]
     alone = [sys.executable, "-m", module, *flags]
     nodes = int((slurm or {}).get("SLURM_JOB_NUM_NODES", "1"))
@@ -73,12 +72,12 @@ def command_of(cell: Cell, settings: Path, slurm: Mapping[str, str] | None = Non
 
 
 def environment_of(cell: Cell) -> dict[str, str]:
-    """As `fsdp_lab.launch` sets it up for several ranks."""
+    """The environment of the cell's process, as `fsdp_lab.launch` sets it up for several ranks."""
     return rank_environment(1) if cell.processes == 1 else dict(os.environ)
 
 
 def record(cell: Cell, config: AnyConfig, status: str, error: str, out: Path) -> dict[str, Any]:
-    """The row of a run that could not write its own."""
+    """Write the row of a run that could not write its own, and return it."""
     rate, delay = cell.link.as_in_rows if cell.link else (None, None)
     row = {
         "status": status,

@@ -12,19 +12,19 @@ from pathlib import Path
 
 
 class Lock:
-    """A held lock; ``fd`` is for a child to inherit."""
+    """A held lock; ``fd`` is the descriptor that a child inherits."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path, self.fd = path, fd
 
     def release(self) -> None:
-        """Also removes the file, which nobody else can hold meanwhile."""
+        """Release the lock and remove its file, which nobody else can hold meanwhile."""
         self.path.unlink(missing_ok=True)
         os.close(self.fd)
 
 
 def take(path: Path) -> Lock | None:
-    """The lock, or None while somebody else holds it."""
+    """The lock, or None while another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -10,7 +10,7 @@ from experiments.sweeps.recipe.cells import Cell
 
 
 def obstacles(cells: Sequence[Cell]) -> list[str]:
-    """One line each: files and folders that are not there (all that one command builds together), links."""
+    """One line for each obstacle: missing files and folders (all that one command builds together), links."""
     missing: dict[tuple[str, Path], str | None] = {}
     for cell in cells:
         settings = cell.config.resolved()

@@ -29,7 +29,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe's cells (of ``total``, where one was picked), their past, and the rows of the results file."""
+    """A recipe's cells (picked from ``total``, if one alone is wanted), their past, and the results file's rows."""
 
     recipe: Recipe
     cells: Sequence[Cell]
@@ -39,24 +39,24 @@ class Plan:
     retry_failed: bool = False
 
     def state(self, cell: Cell) -> State:
-        """Finished, failed for good, or to run (a first or a second time)."""
+        """Is the cell finished, failed for good, or to run (a first or a second time)?"""
         past = self.past.get(cell.key, Past())
         if past.ok is not None:
             return "finished"
         return "failed" if past.failures >= TRIES and not self.retry_failed else "to run"
 
     def to_run(self) -> list[Cell]:
-        """In order."""
+        """The cells to run, in order."""
         return [cell for cell in self.cells if self.state(cell) == "to run"]
 
     def tries_left(self, cell: Cell) -> int:
-        """With ``retry_failed`` earlier failures do not count."""
+        """How often the cell may still be tried. With ``retry_failed`` earlier failures do not count."""
         past = self.past.get(cell.key, Past())
         return TRIES - (past.failures if past.failures < TRIES else 0)
 
 
 def past_of(rows: Sequence[Row]) -> dict[Key, Past]:
-    """Every cell that has rows; those of runs that were stopped say nothing."""
+    """What rows say of every cell that has some; rows of runs that were stopped say nothing."""
     past: dict[Key, Past] = {}
     for row in rows:
         known = past.get(key_of(row), Past())
@@ -68,12 +68,12 @@ def past_of(rows: Sequence[Row]) -> dict[Key, Past]:
 
 
 def sound_rows(path: Path) -> list[Row]:
-    """The rows that a file has, bad lines left out; none without the file."""
+    """The rows that a file has, without bad lines; none when there is no file."""
     return [row for _, row, _ in scan(path) if row is not None] if path.exists() else []
 
 
 def describe(plan: Plan, out: Path, estimator: Estimator, jobs: int, here: Row | None = None) -> str:
-    """The plan for people. ``here`` has git_commit and hardware of this place (looked up when not given)."""
+    """The plan as text. ``here`` has git_commit and hardware of this place (looked up when not given)."""
     recipe, cells = plan.recipe, plan.cells
     states = [plan.state(cell) for cell in cells]
     lines = [f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name, ""]

@@ -23,7 +23,7 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class Running(Protocol):
-    """What is to be known of a cell that runs."""
+    """What the progress line shows of a cell that runs."""
 
     cell: Cell
     config: Any
@@ -31,7 +31,7 @@ class Running(Protocol):
 
 
 class Progress:
-    """Lines on ``stream``; time left is `Estimator`'s, which learns from every cell that ends."""
+    """Prints lines to ``stream``; the time left is that of an `Estimator`, which learns from every cell that ends."""
 
     def __init__(self, plan: Plan, estimator: Estimator, jobs: int, stream: TextIO) -> None:
         self.plan, self.estimator, self.jobs, self.stream = plan, estimator, jobs, stream
@@ -46,7 +46,8 @@ class Progress:
     def ended(
         self, cell: Cell, row: Row, seconds: float, left: Iterable[Cell], note: str = "", log: Path | None = None
     ) -> None:
-        """A cell has a row, by us after ``seconds`` (0: by another process); ``left`` are those still to end."""
+        """Print that a cell has a row: ours after ``seconds``, or another process's (0); ``left`` are those still to
+        end."""
         self.estimator.add(row)
         if not self._has_heading:
             self._write(
@@ -73,7 +74,7 @@ class Progress:
             self._write(f"    its output: {log}")
 
     def elsewhere(self, cell: Cell) -> None:
-        """Another process runs the cell; said once."""
+        """Print, once, that another process runs the cell."""
         if cell.number not in self._seen_elsewhere:
             self._seen_elsewhere.add(cell.number)
             self._write(
@@ -92,11 +93,11 @@ class Progress:
         self.stream.flush()
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         self._write(text)
 
     def close(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self._live:
             self.stream.write(_CLEAR_LINE)
             self._live = ""
@@ -137,7 +138,7 @@ class Progress:
 
 
 def _last_step(curve: Path) -> int | None:
-    """Where a run is, by the curve that it writes as it goes."""
+    """The step that a run has come to, by the curve that it writes as it goes."""
     try:
         with curve.open("rb") as file:
             file.seek(max(0, curve.stat().st_size - 4096))
@@ -148,7 +149,8 @@ def _last_step(curve: Path) -> int | None:
 
 
 def summary(plan: Plan) -> str:
-    """By arm: how many seeds ended well, their mean quality and median step. A failed run is never averaged away."""
+    """A table by arm: how many seeds ended well, their mean quality and median step. A failed run never enters an
+    average unseen."""
     names, quality = varying(plan.cells), plan.recipe.trainer.quality
     mean = f"mean {quality.heading}"
     groups: dict[tuple[str, ...], list[Cell]] = {}

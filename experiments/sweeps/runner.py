@@ -35,7 +35,7 @@ _STOP_S = 60  # torchrun gives its ranks 30
 
 @dataclass
 class Attempt:
-    """A cell that runs just now."""
+    """A cell that is running."""
 
     cell: Cell
     config: AnyConfig
@@ -47,17 +47,17 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """Its run name, by which its row is found."""
+        """The name of the run, by which its row is found."""
         return str(self.config.run.run_name)
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """The file that the run's output goes to."""
         return self.folder / "log.txt"
 
 
 class Runner:
-    """``run`` returns when every cell of the plan has ended, here or elsewhere."""
+    """Runs the cells of a plan. ``run`` returns when every cell has ended, here or in another process."""
 
     def __init__(self, plan: Plan, out: Path, slots: list[Slot], progress: Progress) -> None:
         self.plan, self.out, self.progress = plan, out, progress
@@ -69,8 +69,10 @@ class Runner:
         self.recorded = 0  # cells that ended with a row, in this start
 
     def run(self) -> None:
-        """ValueError when the trainer refuses the settings of the first cell. SIGINT, SIGTERM, SIGHUP and SIGQUIT: the
-        running cells are told to stop and recorded as preempted, then SystemExit(128 + n)."""
+        """Run the plan. ValueError when the trainer refuses the settings of the first cell.
+
+        At SIGINT, SIGTERM, SIGHUP and SIGQUIT the running cells are told to stop and recorded as preempted; then
+        SystemExit(128 + n) is raised."""
         try:
             with leaving_tidily():
                 while self.waiting or self.running:
@@ -103,7 +105,7 @@ class Runner:
                 raise
 
     def _ended_elsewhere(self, cell: Cell) -> Row | None:
-        """The row of a cell that another process has finished, or failed at, since we planned."""
+        """The row of a cell that another process has finished, or failed at, since the plan was made."""
         rows = sound_rows(self.out)
         past = past_of(rows).get(cell.key)
         if past is None or (past.ok is None and (past.failures < TRIES or self.plan.retry_failed)):
@@ -144,7 +146,7 @@ class Runner:
                 self._release(attempt.lock)
 
     def _release(self, lock: Lock) -> None:
-        """And leave no empty folders."""
+        """Release the cell's lock and remove empty folders."""
         lock.release()
         for folder in (lock.path.parent, self.folder):
             with suppress(OSError):  # something is in it
@@ -177,7 +179,7 @@ class Runner:
         return next((row for row in sound_rows(self.out) if row["run_name"] == attempt.name), None)
 
     def _stop(self, error: BaseException) -> None:
-        """End what runs; every cell leaves its row, or has one written that says so."""
+        """End what runs; every cell leaves its row, or has one written for it."""
         if not self.running:
             return
         self.progress.say("stopping the running cells ...")
@@ -192,7 +194,8 @@ class Runner:
 
 
 def _prepared(slot: Slot) -> Callable[[], None]:
-    """Popen's preexec_fn: on the slot's cores, and told to stop (so that it records itself) when we are killed."""
+    """A preexec_fn for Popen: the child keeps to the slot's cores and is told to stop (so that it records itself) if we
+    die."""
     tie = dying_with_this_process(signal.SIGTERM)
 
     def prepare() -> None:

@@ -11,18 +11,18 @@ from experiments.sweeps.recipe.cells import Cell
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of the machine; None: all of it. ``gpus`` are names as CUDA_VISIBLE_DEVICES has them."""
+    """A part of the machine; None stands for all of it. ``gpus`` are names as CUDA_VISIBLE_DEVICES has them."""
 
     cores: tuple[int, ...] | None = None
     gpus: tuple[str, ...] | None = None
 
     def environment(self) -> dict[str, str]:
-        """What tells a cell which GPUs are its own."""
+        """The variables that tell a cell which GPUs are its own."""
         return {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
 
 
 def divide(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> list[Slot]:
-    """``jobs`` equal parts; a core is shared when there are fewer than jobs. ValueError for fewer GPUs than jobs."""
+    """The machine in ``jobs`` equal parts; cores are shared if they are fewer than jobs. ValueError: too few GPUs."""
     if jobs == 1:
         return [Slot()]
     if gpus and jobs > len(gpus):
@@ -48,7 +48,7 @@ def gpus_here() -> list[str]:
 
 
 def too_large(cells: Sequence[Cell], slots: Sequence[Slot], gpus: Sequence[str]) -> str | None:
-    """Why some cell does not fit into a part of the machine; ranks without GPUs always do."""
+    """Why some cell does not fit into a part of the machine; ranks without GPUs always fit."""
     each = len(gpus) // len(slots)
     needed = max((cell.processes for cell in cells), default=0)
     if not gpus or needed <= each:
@@ -57,7 +57,7 @@ def too_large(cells: Sequence[Cell], slots: Sequence[Slot], gpus: Sequence[str])
 
 
 def warning(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> str | None:
-    """What is wrong with times that are measured so."""
+    """Why times that are measured with several cells at once are doubtful."""
     if jobs == 1 or gpus:
         return None
     crowd = "" if jobs <= len(cores) else f", of which there are only {len(cores)}"

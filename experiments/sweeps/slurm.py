@@ -61,7 +61,9 @@ exec "$PYTHON" -m experiments.sweep "$SWEEP/recipe.yaml" --only "$SLURM_ARRAY_TA
 
 
 def write(plan: Plan, out: Path, folder: Path) -> Path:
-    """``folder``/submit.sh, cell.sbatch and the recipe as it is now; returns the first. ValueError with links."""
+    """Write submit.sh, cell.sbatch and the recipe as it is now to ``folder``; returns submit.sh.
+
+    ValueError for a recipe with emulated links."""
     if any(cell.link is not None for cell in plan.cells):
         raise ValueError("--slurm: emulated links need root on one machine; leave links out of this recipe")
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +95,7 @@ def _by_processes(cells: Sequence[Cell]) -> dict[int, list[int]]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Rising numbers as Slurm takes them: ``1-3,7``."""
+    """Rising numbers as Slurm writes them: ``1-3,7``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def duration(seconds: float) -> str:
-    """``48 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    """Seconds as text: ``48 s``, ``3 min 20 s``, ``2 h 05 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

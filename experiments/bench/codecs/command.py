@@ -59,12 +59,13 @@ class Variant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The variant as a text that tables print."""
         return label(self.method, self.config)
 
 
 def label(method: str, config: Settings) -> str:
-    """A method and what differs from its defaults: words speak for themselves, numbers need their key."""
+    """A method and the settings that differ from its defaults: texts speak for themselves, numbers are given with their
+    name."""
     return " ".join([method, *(_setting(key, value) for key, value in config.items())])
 
 
@@ -77,7 +78,7 @@ def _setting(key: str, value: Any) -> str:
 
 
 def variant(method: str, config: Settings) -> Variant:
-    """Build it; ValueError when there is no such method."""
+    """The variant that a user asked for, built. ValueError when there is no such method."""
     if method == "none":
         raise ValueError("--methods: none registers no hook, there is nothing to measure")
     compressor = plain(method, config)
@@ -112,7 +113,7 @@ def machine(device: torch.device, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def caches() -> dict[str, str]:
-    """Sizes as Linux gives them, by level and kind; empty elsewhere."""
+    """The sizes of the processor's caches as Linux gives them, by level and kind; empty on other systems."""
     found = {}
     for index in sorted(CACHES.glob("index*")):
         level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
@@ -121,7 +122,7 @@ def caches() -> dict[str, str]:
 
 
 def by_encode(rows: Sequence[Row]) -> list[Row]:
-    """Our rows, methods nearest to the roofline in encoding first; each method's own stay together."""
+    """Our rows, methods that encode nearest to memory speed first; the rows of a method stay together."""
     ours = [row for row in rows if not row.implementation]
     fraction = {label(r.method, r.config): r.roofline or 0 for r in reversed(ours) if r.operation == ENCODE}
 
@@ -133,7 +134,7 @@ def by_encode(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Our rows in Markdown."""
+    """Our rows as a table in Markdown."""
     ours = by_encode(rows)
     first = ours[0].threads
     several = any(row.threads != first for row in ours)
@@ -150,7 +151,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def peer_table(rows: Sequence[Row], missing: set[str]) -> str:
-    """Each of our operations beside every peer's, in Markdown; nothing if there are none."""
+    """Each of our operations beside every peer's as a table in Markdown; nothing if there are no peers."""
     ours = {(_name(row), row.threads): row for row in rows if not row.implementation}
     lines = []
     for peer in rows:
@@ -191,13 +192,13 @@ def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]], left: int) -
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """A row with what follows from it."""
+    """A row, and the numbers that follow from it, for JSON."""
     derived = {"gb_s": row.gb_s, "memcpy_ratio": row.memcpy_ratio, "roofline": row.roofline}
     return {**dataclasses.asdict(row), **derived}
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags; ValueError for values that make no sense."""
+    """The parsed flags. ValueError for values that make no sense."""
     parser = program("experiments.bench.codecs", __doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--methods", nargs="+", default=list(TIMED_METHODS), metavar="NAME")
@@ -225,7 +226,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
+    """Measure, print, and write the files."""
     with user_errors("bench_codecs"):
         options = parsed(arguments)
         variants = [variant(m, config) for m in dict.fromkeys(options.methods) for config in TIMED_METHODS.get(m, [{}])]

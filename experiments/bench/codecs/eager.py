@@ -18,7 +18,7 @@ EAGER = "eager torch"
 
 @contextlib.contextmanager
 def reference_kernels() -> Iterator[set[str]]:
-    """Inside, every kernel is its torch reference; the set says which topics were asked for."""
+    """Inside the context every kernel is its torch reference; the set that it yields names the topics asked for."""
     asked: set[str] = set()
 
     def reference(device: str, topic: str) -> ModuleType:
@@ -30,7 +30,7 @@ def reference_kernels() -> Iterator[set[str]]:
 
 
 def eager(plain: Compressor, with_feedback: Compressor | None, unit: Unit) -> list[Run]:
-    """The same collectives of 2 ranks with the reference kernels; those without any kernel are eager torch already."""
+    """The same collectives of 2 ranks with the reference kernels; methods without a kernel are eager torch already."""
     probes = runs(plain, with_feedback, Unit(LEAST_MIB, unit.device), WORLDS[:1])
     found = runs(plain, with_feedback, unit, WORLDS[:1])
     return [

@@ -44,7 +44,7 @@ def _run(name: str, operation: str, call: Callable[[], Any], unit: Unit) -> Run:
 
 
 def _peers_of(method: str, config: dict[str, Any], device: str) -> list[tuple[str, Callable[[Unit], Calls]]]:
-    """By method and settings; numpy's where its arrays can lie."""
+    """The peers of a method with these settings; numpy's only where its arrays can lie."""
     numpy = device == "cpu"
     if not config:
         found = {
@@ -86,7 +86,7 @@ def _cast(unit: Unit, dtype: torch.dtype) -> Calls:
 
 
 def _quantize_per_tensor(unit: Unit) -> Calls:
-    """One scale for the unit. Deprecated in torch, but its 8-bit quantiser."""
+    """torch's own 8-bit quantiser, with one scale for the unit. It is deprecated."""
     rows = unit.rows(WORLDS[0])
 
     def quantize() -> torch.Tensor:
@@ -146,7 +146,7 @@ def _torchao(unit: Unit) -> Calls:
 
 
 def _topk(unit: Unit, ratio: float, chunk: int | None) -> Calls:
-    """Values and positions; positions are not packed."""
+    """torch.topk: values and positions, which are not packed."""
     rows = unit.rows(WORLDS[0])
     parts = rows if chunk is None else rows.view(-1, chunk)
     k = round(ratio * parts.shape[1])
@@ -159,7 +159,7 @@ def _topk(unit: Unit, ratio: float, chunk: int | None) -> Calls:
 
 
 def _index_add(unit: Unit) -> Calls:
-    """What torch.topk gave, positions unpacked."""
+    """The sum of what torch.topk gave, positions unpacked."""
     rows = unit.rows(WORLDS[0])
     values, places = _topk(unit, 0.01, None)[ENCODE]()
 
@@ -173,8 +173,9 @@ def _index_add(unit: Unit) -> Calls:
 
 
 def _power_sgd(unit: Unit) -> Calls:
-    """The products of torch's DDP hook on the same matrix and rank; without feedback, rank 0's rows alone are decoded,
-    as in a reduce-scatter."""
+    """The products of torch's DDP hook on the same matrix and rank.
+
+    There is no feedback, and rank 0's rows alone are decoded, as in a reduce-scatter."""
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
     matrix, world = unit.matrix.unsqueeze(0), WORLDS[0]
@@ -230,7 +231,7 @@ def _numpy_partition(unit: Unit) -> Calls:
 
 
 def _numpy_signs(unit: Unit) -> Calls:
-    """Signs without marks, means or a vote's zeros."""
+    """numpy's signs, without marks, means or a vote's zeros."""
     rows = unit.rows(WORLDS[0]).numpy()
     packed = np.packbits(rows >= 0, axis=1)
     return {

@@ -33,7 +33,7 @@ SLOW_S, FEW = 0.5, 3  # a peer that takes longer is measured only so often
 
 
 def sum_of(world: int) -> str:
-    """The name of the operation: decode the rows of ``world`` ranks and add them up."""
+    """The name of the operation that decodes the rows of ``world`` ranks and adds them up."""
     return f"sum W={world}"
 
 
@@ -41,8 +41,10 @@ OPERATIONS = [ENCODE, FEEDBACK, ROUNDS, ROUNDS_FEEDBACK, *map(sum_of, WORLDS), D
 
 
 class Sample(NamedTuple):
-    """One operation, once. ``input_bytes``: of the float32 rows that were encoded or that are decoded;
-    ``least_bytes``: what must move through memory at least (None: not our code, not asked)."""
+    """One operation, measured once.
+
+    ``input_bytes`` are those of the float32 rows that were encoded or that are decoded; ``least_bytes`` what has to
+    move through memory at least (None: it is not our code, or nobody asks)."""
 
     operation: str
     seconds: float
@@ -52,7 +54,7 @@ class Sample(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Something to be called again and again. ``implementation``: "" for ours, or the peer's name."""
+    """Something that can be called again and again. ``implementation`` is "" for ours, otherwise the peer's name."""
 
     implementation: str
     call: Callable[[], list[Sample]]
@@ -60,7 +62,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over ``samples`` of one operation; ``q1`` and ``q3``: quartiles of the seconds."""
+    """The medians of one operation over ``samples``; ``q1`` and ``q3`` are quartiles of the seconds."""
 
     method: str
     config: dict[str, Any]
@@ -78,24 +80,25 @@ class Row:
 
     @property
     def gb_s(self) -> float:
-        """Input bytes, 1e9 a second."""
+        """Input bytes a second, in 1e9."""
         return self.input_bytes / self.seconds / 1e9
 
     @property
     def memcpy_ratio(self) -> float:
-        """The same over what a plain copy takes in."""
+        """Input bytes a second over those that a plain copy takes in."""
         return self.gb_s / (self.copied_bytes / self.copy_seconds / 1e9)
 
     @property
     def roofline(self) -> float | None:
-        """The part of the time that a copy would need to move the least bytes (it reads and writes every byte)."""
+        """The share of the time that a copy would need to move the least bytes (it reads and writes every byte)."""
         if self.least_bytes is None:
             return None
         return self.least_bytes / (2 * self.copied_bytes / self.copy_seconds) / self.seconds
 
 
 class Leg(NamedTuple):
-    """What a rank does between two requests: bytes of the answer it begins with and of the request it ends with."""
+    """What a rank does between two requests, with the bytes of the answer it begins with and of the request it ends
+    with."""
 
     seconds: float
     copy_seconds: float
@@ -104,7 +107,7 @@ class Leg(NamedTuple):
 
 
 def drive(rounds: Generator[Request, Any, Any], world: int, output: Tensor, unit: Unit) -> list[Leg]:
-    """Rank 0's generator to its end; what it returns goes to ``output`` if it is not there already."""
+    """Run rank 0's generator to its end; what it returns goes to ``output`` if it is not there already."""
 
     def resume(answer: Any) -> Request | None:
         try:
@@ -128,7 +131,7 @@ def drive(rounds: Generator[Request, Any, Any], world: int, output: Tensor, unit
 
 
 def payload(request: Request | None) -> int:
-    """Bytes that a request hands over, this rank's own part included."""
+    """The bytes that a request hands over, this rank's own part included."""
     if request is None:
         return 0
     return request.tensor.nbytes if isinstance(request, AllReduce) else _row_bytes(request.message)
@@ -175,7 +178,9 @@ def _reduce_scatter(compressor: Compressor, world: int, unit: Unit) -> Callable[
 
 
 def _feedback(legs: list[Leg], inner: Compressor, rows: Tensor, output: Tensor) -> Sample:
-    """The residual is read and written; a codec has it before anything is sent, others at the end of all rounds."""
+    """The sample of sending with error feedback, whose residual is read and written.
+
+    A codec does that before anything is sent, other methods at the end of all rounds."""
     moved = rows.nbytes + 2 * 4 * rows.numel()
     if _encodes_once(inner, legs):
         return _sample(FEEDBACK, legs[:1], rows.nbytes, moved)
@@ -187,7 +192,7 @@ def _encodes_once(compressor: Compressor, legs: list[Leg]) -> bool:
 
 
 def _all_gather(compressor: Compressor, unit: Unit) -> Callable[[], list[Sample]]:
-    """The parameters move a little between two gathers, there and back: delta has something to send."""
+    """All-gathers of parameters that move a little between two of them, there and back: delta has something to send."""
     world, workspace = WORLDS[0], Workspace()
     state, row = unit.state(world), unit.rows(world)[0]
     output = torch.zeros(world, row.numel(), device=unit.device)
@@ -206,14 +211,14 @@ def _all_gather(compressor: Compressor, unit: Unit) -> Callable[[], list[Sample]
 
 
 def _sample(operation: str, legs: Sequence[Leg], input_bytes: int, besides: int) -> Sample:
-    """Answers are read and messages written; ``besides``: what else must move."""
+    """The sample of a leg: answers are read and messages written; ``besides`` is what else must move."""
     least = besides + sum(leg.read + leg.written for leg in legs)
     copy_seconds = statistics.mean(leg.copy_seconds for leg in legs)
     return Sample(operation, sum(leg.seconds for leg in legs), copy_seconds, input_bytes, least)
 
 
 def measure(method: str, config: dict[str, Any], competitors: Sequence[Run], unit: Unit, repeats: int) -> list[Row]:
-    """Warm all of them up, then take turns."""
+    """Warm all of them up, then measure them in turn."""
     slow = {i for i, run in enumerate(competitors) if _warm_up(run)}
     samples: dict[tuple[str, str], list[Sample]] = {}
     for number in range(repeats):
@@ -225,7 +230,7 @@ def measure(method: str, config: dict[str, Any], competitors: Sequence[Run], uni
 
 
 def _warm_up(run: Run) -> bool:
-    """Is it a slow peer?"""
+    """Warm one of them up, and say whether it is a slow peer."""
     for _ in range(WARM_UP):
         seconds = math.fsum(sample.seconds for sample in run.call())
         if run.implementation and seconds > SLOW_S:

@@ -60,9 +60,9 @@ class Unit:
         return self.matrix.view(world, -1)
 
     def state(self, world: int) -> State:
-        """Rank 0's."""
+        """The state of rank 0."""
         return State("unit", 0, world, segments=segments_of([("weight", self.shape)], world))
 
     def copy_seconds(self) -> float:
-        """One plain copy of as many bytes."""
+        """The seconds of one plain copy of as many bytes."""
         return timed(self.device, lambda: self._target.copy_(self._source))[1]

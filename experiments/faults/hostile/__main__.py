@@ -40,7 +40,7 @@ CASES: tuple[Case, ...] = tuple(case for part in PARTS for case in part.CASES)
 
 
 def tried(case: Case) -> Seen:
-    """Make the case's files, run its command, and judge."""
+    """Make the case's files, run its command, and judge what it did."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ended = run_limited(case.make(folder), case.memory_mb, case.seconds)
@@ -48,7 +48,7 @@ def tried(case: Case) -> Seen:
 
 
 def table(seen: Iterable[Seen]) -> str:
-    """Markdown: what kept its promise, and first what did not."""
+    """The cases in Markdown, those that broke their promise first."""
     seen = sorted(seen, key=lambda one: one.kept)
     broken = sum(not one.kept for one in seen)
     lines = [

@@ -13,12 +13,12 @@ Make = Callable[[Path], Sequence[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """``says``: a regular expression that the output must match, and ``code`` the exit code: 2, or 0 where the bad part
-    is left out and counted.
+    """One case, with what is promised of the command.
 
-    ``never``: files of the case's folder that must not exist afterwards. ``memory_mb``: of address space; libraries
-    alone map about a gigabyte with torch. ``seconds``: at most, on a machine that does other things, too.
-    """
+    ``says`` is a regular expression that the output must match, and ``code`` the exit code: 2, or 0 where the bad part
+    is left out and counted. ``never`` are files of the case's folder that must not exist afterwards. ``memory_mb`` is
+    the limit of its address space; libraries alone map about a gigabyte with torch. ``seconds`` is the most it may
+    take, on a machine that does other things, too."""
 
     area: str
     name: str
@@ -32,7 +32,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one case did. ``code``: None when it had to be stopped; ``line``: the line that matched, or the last one."""
+    """What one case did. ``code`` is None when it had to be stopped; ``line`` is the line that matched, or the last
+    one."""
 
     area: str
     name: str
@@ -49,7 +50,7 @@ class Seen:
 
 
 def judged(case: Case, folder: Path, code: int | None, output: str, peak_mb: int) -> Seen:
-    """Hold what was seen against what is promised."""
+    """Compare what a case did with what is promised."""
     broken = []
     if code is None:
         broken.append(f"not finished after {case.seconds:.0f} s")

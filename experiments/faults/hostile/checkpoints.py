@@ -24,7 +24,7 @@ _ONE = threading.Lock()  # cases may be made at once
 
 @cache
 def _stopped() -> tempfile.TemporaryDirectory[str]:
-    """A run of four steps with a checkpoint at the second, as if it had been killed after it."""
+    """A run of four steps with a checkpoint at the second, as if it had been killed after that."""
     folder = tempfile.TemporaryDirectory()
     out = Path(folder.name) / "out"
     ended = run_limited(_words(out), 8000, 600)
@@ -48,7 +48,7 @@ def _resumed(spoil: Callable[[Path], None]) -> Make:
 
 
 class _Trap:
-    """Unpickled, it makes a file."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

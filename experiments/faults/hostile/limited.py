@@ -17,7 +17,7 @@ _POLL_S = 0.05
 
 
 def trained(out: Path, *flags: str) -> list[str]:
-    """The words of a training of a few steps that writes nothing but below ``out``."""
+    """The command line of a training of a few steps that writes nothing but below ``out``."""
     settings = {
         "output_dir": out,
         "results_path": out / "results.jsonl",
@@ -32,7 +32,9 @@ def trained(out: Path, *flags: str) -> list[str]:
 
 
 class Ended(NamedTuple):
-    """``code``: negative for a signal, None when time was over; ``peak_mb``: the process's largest resident memory."""
+    """How the command ended.
+
+    ``code`` is negative for a signal, None when time was over; ``peak_mb`` is the process's largest resident memory."""
 
     code: int | None
     output: str
@@ -40,7 +42,7 @@ class Ended(NamedTuple):
 
 
 def run_limited(words: Sequence[str], memory_mb: int, seconds: float) -> Ended:
-    """``python -m WORDS`` without input, stdout and stderr in one text."""
+    """Run ``python -m WORDS`` without input; stdout and stderr come as one text."""
     limited = ["sh", "-c", 'ulimit -v "$0" && exec "$@"', str(memory_mb << 10), sys.executable, "-m", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile() as file:
@@ -60,7 +62,7 @@ def run_limited(words: Sequence[str], memory_mb: int, seconds: float) -> Ended:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> tuple[int | None, int]:
-    """Its exit code and its largest resident memory in KiB; when time is over, it and its children are ended."""
+    """The exit code and the largest resident memory in KiB. When time is over, process and children are ended."""
     end = time.monotonic() + seconds
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)

@@ -38,6 +38,6 @@ def save_model(folder: Path, template: str = TEMPLATE) -> Path:
 
 
 def change(path: Path, **values: Any) -> None:
-    """Other values in a JSON file; None: without."""
+    """Change values in a JSON file; None removes a key."""
     found = json.loads(path.read_text(encoding="utf-8")) | values
     path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}), encoding="utf-8")

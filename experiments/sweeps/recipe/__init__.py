@@ -1,1 +1,1 @@
-"""What a sweep compares: recipes, arms and cells."""
+"""What a sweep compares: recipes, arms and cells. Begin with `recipe`."""

@@ -30,19 +30,19 @@ FURTHER = {spec.name: spec for spec in specs_of(CommConfig) if spec.name not in 
 
 @dataclass(frozen=True)
 class Arm:
-    """``settings``: those of `CommConfig` that the arm says, both methods among them."""
+    """One arm. ``settings`` are those of `CommConfig` that it gives, both methods among them."""
 
     label: str
     settings: Mapping[str, Any]
 
     @property
     def is_baseline(self) -> bool:
-        """Stock FSDP2 in both directions, nothing else changed."""
+        """Is it stock FSDP2 in both directions, with nothing else changed?"""
         return self.label == "none"
 
 
 def arms_of(listed: Any, complaints: list[str]) -> list[Arm]:
-    """All arms, the baseline first, else in the recipe's order; what makes no sense is added to ``complaints``."""
+    """All arms, the baseline first, the others in the recipe's order; complaints are added to ``complaints``."""
     if not isinstance(listed, list) or not listed:
         complaints.append("arms: wants a list of methods such as [none, int8]")
         return []
@@ -117,7 +117,7 @@ def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> di
 
 
 def _label(settings: Mapping[str, Any]) -> str:
-    """As figures name it."""
+    """The arm's label, as figures name it."""
     both = [label(settings[method], settings[own]) for method, own in DIRECTIONS.values()]
     said = {part: settings[key] for part, key in method_flags.FURTHER.items() if key in settings}
     others = settings.keys() & FURTHER.keys() - set(method_flags.FURTHER.values())

@@ -35,7 +35,8 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """``config`` is resolved; ``processes`` ranks are started for it; ``varied`` has the recipe's choices, as text."""
+    """One training run. ``config`` is resolved; ``processes`` are started for it; ``varied`` has the recipe's choices
+    as text."""
 
     number: int  # from 1, in the order of running
     arm: Arm
@@ -48,18 +49,18 @@ class Cell:
 
     @property
     def world_size(self) -> int:
-        """Ranks, whether real or virtual."""
+        """The number of ranks, whether real or virtual."""
         return virtual_ranks(self.config) or self.processes
 
     @property
     def key(self) -> Key:
-        """As `key_of` finds it in the cell's rows."""
+        """The cell's key, as `key_of` finds it in the cell's rows."""
         rate, delay = self.link.as_in_rows if self.link else (None, None)
         return Key(self.config.digest(), self.world_size, rate, delay)
 
     @property
     def work(self) -> int | None:
-        """In the trainer's unit, over all ranks; None when the length of the data decides."""
+        """The cell's work in the trainer's unit, over all ranks; None when the length of the data decides."""
         return self.trainer.work(self.config, self.world_size)
 
 
@@ -110,7 +111,7 @@ def varying(cells: Sequence[Cell]) -> list[str]:
 
 
 def _worlds(recipe: Recipe) -> Iterator[tuple[int, int]]:
-    """(processes, virtual ranks)."""
+    """Pairs (processes, virtual ranks) that the recipe asks for."""
     yield from ((size, 0) for size in recipe.world_sizes)
     yield from ((1, size) for size in recipe.virtual_world_sizes)
 

@@ -10,7 +10,7 @@ from fsdp_lab.settings.specs import Spec
 
 
 class RecipeError(ValueError):
-    """What is wrong with a recipe, one complaint a line."""
+    """Everything that is wrong with a recipe, one complaint a line."""
 
     def __init__(self, path: object, complaints: Iterable[str]) -> None:
         self.complaints = list(complaints)
@@ -19,7 +19,7 @@ class RecipeError(ValueError):
 
 
 def unknown(name: object, known: Iterable[str]) -> str:
-    """``key: no such key; did you mean other?``"""
+    """The complaint about an unknown key: ``key: no such key; did you mean other?``"""
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f"{name}: no such key{f'; did you mean {close[0]}?' if close else ''}"
 
@@ -27,10 +27,9 @@ def unknown(name: object, known: Iterable[str]) -> str:
 def checked_settings(
     where: str, values: Any, specs: Mapping[str, Spec], elsewhere: Mapping[str, str], complaints: list[str]
 ) -> dict[str, Any]:
-    """``values`` as settings of the right types, which ``specs`` has by name; what does not fit goes to ``complaints``.
+    """``values`` as settings of the right types, which ``specs`` has by name; complaints go to ``complaints``.
 
-    ``elsewhere`` names settings that are said by another key.
-    """
+    ``elsewhere`` names settings that another key of the recipe sets."""
     if not isinstance(values, Mapping):
         complaints.append(f"{where}: got {values!r}, wants settings such as max_steps: 400")
         return {}

@@ -45,7 +45,7 @@ class Shaped:
 
     @property
     def as_in_rows(self) -> tuple[float | None, float]:
-        """link_rate_asked and link_delay_ms of the rows behind it."""
+        """The link as ``link_rate_asked`` and ``link_delay_ms`` of rows have it."""
         return parse_rate(self.rate), parse_delay(self.delay) * 1e3
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is varied, in typed form; ``subjects``: what is trained, as settings that the trainer names it by.
+    """What is varied, in typed form. ``subjects`` are what is trained, as settings by which the trainer names it.
 
     ``source`` is the same as plain data, without include."""
 
@@ -183,7 +183,7 @@ def _got(value: Any) -> str:
 
 
 def _source(trainer: Trainer, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe as one that says itself what the flags said."""
+    """The recipe as plain data in which the flags' values are written out."""
     common = dict(said["common"]) if isinstance(said.get("common"), Mapping) else {}
     own, corpus = dict(flags), {}
     if trainer.has_corpora and "data_path" in own:
@@ -213,7 +213,7 @@ def _corpus(name: Any, complaints: list[str]) -> dict[str, Any]:
 
 
 def _subjects(trainer: Trainer, listed: Any, complaints: list[str]) -> list[dict[str, Any]]:
-    """Each as settings, one that names it among them; others (its own batch_size, say) win over `common`."""
+    """The settings of each subject, one of which names it; its others (its own batch_size, say) override `common`."""
     if not isinstance(listed, list) or not listed:
         complaints.append(f"{trainer.key}: {_got(listed)}, wants a list such as [{trainer.example}]")
         return []
@@ -273,7 +273,7 @@ def _tune(trainer: Trainer, said: Any, complaints: list[str]) -> dict[str, list[
 
 
 def _asks_for_files(settings: Mapping[str, Any], complaints: list[str]) -> None:
-    """What a run writes is thrown away with its folder, unless the recipe says where it is to stay."""
+    """Complain of settings that write files where these would be thrown away with the run's folder."""
     wanted = [name for name in ("save_model", "tensorboard", "profile") if settings.get(name)]
     if wanted and "output_dir" not in settings:
         complaints.append(f"common.{wanted[0]}: say in common.output_dir, too, where that is to be kept")

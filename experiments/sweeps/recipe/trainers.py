@@ -33,7 +33,7 @@ class Measure:
     form: str
 
     def said(self, row: Mapping[str, Any]) -> str:
-        """``12.50``, or ``-`` where the row does not know."""
+        """The value as text: ``12.50``, or ``-`` where the row does not know."""
         value = row.get(self.column)
         return "-" if value is None else format(value, self.form)
 
@@ -43,10 +43,9 @@ class Trainer:
     """One program that trains.
 
     A recipe lists what is trained under ``key``, each as one of the settings ``named_by`` (setting: what it is; plain
-    text is the first). ``elsewhere``: settings that are not for `common`, and who says them; ``foreign``: keys of other
-    trainers' recipes. A run's time is foretold from others by its ``work``, which ``work_of`` finds in a row, if they
-    agree in the settings ``alike``.
-    """
+    text is the first). ``elsewhere`` are settings that do not belong into `common`, with the key that sets them;
+    ``foreign`` are keys of other trainers' recipes. A run's time is estimated from other runs by its ``work``, which
+    ``work_of`` finds in a row, if they agree in the settings ``alike``."""
 
     name: str
     module: str
@@ -136,7 +135,7 @@ def _complete_draft(config: EagleConfig) -> EagleConfig:
 
 
 def _conversations(config: EagleConfig, world: int) -> int | None:
-    """Not tokens: how many those are is known when they are read."""
+    """The work of a draft's training in conversations: the number of tokens is known only when they are read."""
     optim = config.optim
     return optim.max_steps and optim.max_steps * optim.batch_size * optim.gradient_accumulation_steps * world
 
@@ -177,5 +176,5 @@ TRAINERS = {trainer.name: trainer for trainer in (LANGUAGE_MODEL, EAGLE)}
 
 
 def trainer_of(row: Mapping[str, Any]) -> Trainer:
-    """Whose row it is, by the settings in it."""
+    """The trainer that wrote a row, by the settings in it."""
     return EAGLE if EAGLE.named_by.keys() & row["config"].keys() else LANGUAGE_MODEL
