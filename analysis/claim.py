@@ -75,7 +75,7 @@ def claim(comparison: Comparison, label: str, bits: float, margin: float, among:
     sent = [bits_per_parameter(row) for row in runs.ended_well]
     known = [value for value in sent if value is not None]
     change = paired(runs, base)
-    found, arms = Judge(among).findings(comparison), [base.arm, runs.arm]
+    findings, arms = Judge(among).findings(comparison), [base.arm, runs.arm]
     plain = sixteen_bit_arm(comparison)
     arms += [plain.arm] if plain is not None and plain.arm not in arms else []
     return Claim(
@@ -87,28 +87,28 @@ def claim(comparison: Comparison, label: str, bits: float, margin: float, among:
         within(change, margin),
         margin,
         bits,
-        held_against(found, QUALITY_AND_BYTES, arms),
-        verdict(found, comparison, QUALITY_AND_BYTES, arms),
+        held_against(findings, QUALITY_AND_BYTES, arms),
+        verdict(findings, comparison, QUALITY_AND_BYTES, arms),
     )
 
 
-def report(found: Claim) -> str:
+def report(claim: Claim) -> str:
     """The claim, and a line for each thing that it rests on."""
-    margin, change = 100 * found.margin, found.change
-    bits = "unknown" if found.bits is None else f"{found.bits:.3f} (the run that sent most)"
-    upper = "none" if change.upper is None else f"{100 * change.upper:+.3f} % (one-sided, 95 %): {found.quality}"
+    margin, change = 100 * claim.margin, claim.change
+    bits = "unknown" if claim.bits is None else f"{claim.bits:.3f} (the run that sent most)"
+    upper = "none" if change.upper is None else f"{100 * change.upper:+.3f} % (one-sided, 95 %): {claim.quality}"
     width = "none" if change.width is None else f"{100 * change.width:.3f} % wide, claim {margin:g} %"
     lines = [
-        f"{found.label}: {found.asked_bits:g} bits or fewer within {margin:g} % of {found.baseline}'s PPL?",
-        f"  setting      {found.setting}",
-        f"  bits         {bits}: {_yes(found.bits is not None and found.bits <= found.asked_bits)}",
+        f"{claim.label}: {claim.asked_bits:g} bits or fewer within {margin:g} % of {claim.baseline}'s PPL?",
+        f"  setting      {claim.setting}",
+        f"  bits         {bits}: {_yes(claim.bits is not None and claim.bits <= claim.asked_bits)}",
         f"  pairs        {change.n}",
         f"  change       {change_text(change, digits=2, percent=True)}",
         f"  upper bound  {upper}",
-        f"  interval     {width}: {'narrower' if found.is_narrow else 'not narrower'}",
-        f"  verdict      {found.verdict}",
-        *(f"  {f.severity:12s} {f.what}; {f.advice} [{f.check}]" for f in found.held_against),
-        f"{_yes(found.holds)}",
+        f"  interval     {width}: {'narrower' if claim.is_narrow else 'not narrower'}",
+        f"  verdict      {claim.verdict}",
+        *(f"  {f.severity:12s} {f.what}; {f.advice} [{f.check}]" for f in claim.held_against),
+        f"{_yes(claim.holds)}",
     ]
     return "\n".join(map(printable, lines))
 
@@ -129,10 +129,10 @@ def main(argv: Sequence[str]) -> int:
         if not options.margin > 0 or not options.bits > 0:
             raise ValueError("--margin and --bits are above 0")
         rows = rows_of(options)
-        (found,) = comparisons_of(options, rows)
-        label = called(options.arm, found)
-        check_arm(label, found)
-        having = [c for c in found if any(runs.arm.label == label for runs in c.arms)]
+        (comparisons,) = comparisons_of(options, rows)
+        label = called(options.arm, comparisons)
+        check_arm(label, comparisons)
+        having = [c for c in comparisons if any(runs.arm.label == label for runs in c.arms)]
         judged = claim(having[0], label, options.bits, options.margin / 100, rows)
     print(report(judged))
     if len(having) > 1:

@@ -41,10 +41,11 @@ HEADS = (
 )
 
 
-def acceptance_table(comparison: Comparison, found: Sequence[Finding], title: str | None = None) -> Table:
+def acceptance_table(comparison: Comparison, findings: Sequence[Finding], title: str | None = None) -> Table:
     """Every arm's numbers, the baseline first, then by falling bits; the fairness verdict below.
 
-    ``found`` is what speaks against the comparison (`fairness.Judge`). ``title`` is by default the setting's label."""
+    ``findings`` are what speaks against the comparison (`fairness.Judge`). ``title`` is by default the setting's label.
+    """
     rows = [
         [
             line.label,
@@ -58,7 +59,7 @@ def acceptance_table(comparison: Comparison, found: Sequence[Finding], title: st
         for line in lines(comparison)
     ]
     against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
-    note = verdict(found, comparison, QUALITY_AND_BYTES)
+    note = verdict(findings, comparison, QUALITY_AND_BYTES)
     return Table(f"{title or comparison.setting.label}{against}", HEADS, rows, note)
 
 
@@ -77,19 +78,22 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     with user_errors("drafts"):
         rows = rows_of(options, drafts=True)
-        found, judge = named(comparisons_of(options, rows)[0]), Judge(rows)
-        tables = [acceptance_table(c, judge.findings(c), title) for c, title in zip(found, titles(found), strict=True)]
+        comparisons, judge = named(comparisons_of(options, rows)[0]), Judge(rows)
+        tables = [
+            acceptance_table(c, judge.findings(c), title)
+            for c, title in zip(comparisons, titles(comparisons), strict=True)
+        ]
         print("\n\n".join(getattr(table, options.form)() for table in tables))
         if options.out is not None:
-            _write(options.out, found, tables)
+            _write(options.out, comparisons, tables)
     return 0
 
 
-def _write(folder: Path, found: Sequence[Comparison], tables: Sequence[Table]) -> None:
+def _write(folder: Path, comparisons: Sequence[Comparison], tables: Sequence[Table]) -> None:
     """Write the tables into one file, and a figure for each comparison with at least two arms."""
     written = []
-    for number, (comparison, table) in enumerate(zip(found, tables, strict=True), start=1):
-        name = "tau_against_bytes" + f"_{number}" * (len(found) > 1)
+    for number, (comparison, table) in enumerate(zip(comparisons, tables, strict=True), start=1):
+        name = "tau_against_bytes" + f"_{number}" * (len(comparisons) > 1)
         try:
             points = figure.points(comparison)
         except ValueError as error:

@@ -41,19 +41,19 @@ def main(argv: Sequence[str]) -> int:
             print("".join(f"{line}\n" for line in there.left_out), end="", file=sys.stderr)
             raise ValueError(f"{', '.join(map(str, options.file))} holds no sound row")
         rows = select(sound, **parse_selection(options.select))
-        found = Judge(rows).everything(*comparisons_of(options, rows))
+        findings = Judge(rows).everything(*comparisons_of(options, rows))
         if options.json is not None:
-            options.json.write_text(json.dumps([_plain(finding) for finding in found], indent=1) + "\n")
+            options.json.write_text(json.dumps([_plain(finding) for finding in findings], indent=1) + "\n")
     except (ValueError, OSError) as error:
         print(f"fairness: {printable(str(error))}", file=sys.stderr)
         return 2
     print("".join(f"left out: {line}\n" for line in there.left_out), end="", file=sys.stderr)
-    for finding in found:
+    for finding in findings:
         print(f"{finding.severity:8s}{printable(f'{finding.subject}: {finding.what}')}")
         print(f"{'':8s}{printable(finding.advice)} [{finding.check}]")
     left_out = f", {len(there.left_out)} lines left out" if there.left_out else ""
-    print(f"{len(rows)} rows{left_out}, {len(found)} findings")
-    return int(any(finding.severity == "error" for finding in found))
+    print(f"{len(rows)} rows{left_out}, {len(findings)} findings")
+    return int(any(finding.severity == "error" for finding in findings))
 
 
 if __name__ == "__main__":

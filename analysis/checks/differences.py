@@ -77,9 +77,9 @@ def _key(value: Any, number: int) -> Any:
 def _unique(texts: Iterable[str]) -> list[str]:
     """The texts without repetitions, in order; "NaN" stays as often as it comes."""
     seen: set[str] = set()
-    found = []
+    kept = []
     for text in texts:
         if text not in seen or text == "NaN":
-            found.append(text)
+            kept.append(text)
             seen.add(text)
-    return found
+    return kept

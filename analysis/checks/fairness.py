@@ -28,27 +28,27 @@ class Judge:
 
     def findings(self, comparison: Comparison) -> list[Finding]:
         """The findings about a comparison and about its rows, errors first."""
-        found = [
+        findings = [
             replace(finding, arms=(runs.arm,)) for runs in comparison.arms for finding in of_rows(runs.runs.values())
         ]
-        return _errors_first([*found, *self.of_comparison(comparison)])
+        return _errors_first([*findings, *self.of_comparison(comparison)])
 
     def of_comparison(self, comparison: Comparison) -> list[Finding]:
         """The findings about the comparison as a whole, without those about single rows. One arm is no comparison."""
         if len(comparison.arms) < 2:
             return []
         if id(comparison) not in self._own:
-            found = [finding for check in comparison_checks.CHECKS for finding in check(comparison)]
-            found += comparison_checks.overlapping_runs(comparison, self._met)
-            self._own[id(comparison)] = comparison, found  # which keeps the comparison, and so its id
+            findings = [finding for check in comparison_checks.CHECKS for finding in check(comparison)]
+            findings += comparison_checks.overlapping_runs(comparison, self._met)
+            self._own[id(comparison)] = comparison, findings  # which keeps the comparison, and so its id
         return self._own[id(comparison)][1]
 
     def everything(self, compared: Sequence[Comparison]) -> list[Finding]:
         """The findings about all rows, compared or not, and about the comparisons they make, errors first."""
-        found = of_rows(self._rows)
+        findings = of_rows(self._rows)
         for comparison in compared:
-            found += self.of_comparison(comparison)
-        return _errors_first([*found, *comparison_checks.alone(compared)])
+            findings += self.of_comparison(comparison)
+        return _errors_first([*findings, *comparison_checks.alone(compared)])
 
 
 def findings(rows: Sequence[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Finding]:
@@ -66,18 +66,18 @@ def findings_of(comparison: Comparison, among: Sequence[Row]) -> list[Finding]:
     return Judge(among).findings(comparison)
 
 
-def _errors_first(found: Iterable[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda finding: finding.severity)
+def _errors_first(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: finding.severity)
 
 
 def held_against(
-    found: Iterable[Finding], concerns: Sequence[Concerns] | None = None, arms: Iterable[Arm] | None = None
+    findings: Iterable[Finding], concerns: Sequence[Concerns] | None = None, arms: Iterable[Arm] | None = None
 ) -> list[Finding]:
     """The findings that bear on a statement: a figure, a table, a claim. Nothing else decides that.
 
     ``concerns`` is what the statement is about (quality, times, bytes; None: everything), ``arms`` the arms that it is
     about (None: all)."""
-    heard = [f for f in found if concerns is None or f.concerns == "all" or f.concerns in concerns]
+    heard = [f for f in findings if concerns is None or f.concerns == "all" or f.concerns in concerns]
     if arms is None:
         return heard
     meant = set(arms)
@@ -85,7 +85,7 @@ def held_against(
 
 
 def verdict(
-    found: Sequence[Finding],
+    findings: Sequence[Finding],
     comparison: Comparison | None = None,
     concerns: Sequence[Concerns] | None = None,
     arms: Sequence[Arm] | None = None,
@@ -94,7 +94,7 @@ def verdict(
 
     ``fair: 3 seeds, same tokens, bf16 and fp32 baselines``, or ``NOT FAIR: one seed; mixed hardware``; warnings follow
     in brackets. What is held against a few arms names them: ``NOT FAIR: missing runs (lowrank); else fair: ...``."""
-    heard = held_against(found, concerns, arms)
+    heard = held_against(findings, concerns, arms)
     errors = [f for f in heard if f.severity == "error"]
     warnings = _cut(_checks(f for f in heard if f.severity == "warning"))
     noted = f" (to note: {warnings})" if warnings else ""
@@ -107,11 +107,11 @@ def verdict(
     return _fair(comparison, [runs for runs in comparison.arms if arms is None or runs.arm in arms]) + noted
 
 
-def overall(found: Sequence[Finding], comparison: Comparison) -> str:
+def overall(findings: Sequence[Finding], comparison: Comparison) -> str:
     """The verdict on everything: one for times and one for the rest where only one of them is fair."""
-    results, times = verdict(found, comparison, QUALITY_AND_BYTES), verdict(found, comparison, ("times",))
+    results, times = verdict(findings, comparison, QUALITY_AND_BYTES), verdict(findings, comparison, ("times",))
     if is_unfair(results) == is_unfair(times):
-        return verdict(found, comparison)
+        return verdict(findings, comparison)
     return f"quality and bytes {results}; times {times}"
 
 
@@ -162,8 +162,8 @@ def _words(check: str) -> str:
     return check.replace("_", " ")
 
 
-def _checks(found: Iterable[Finding]) -> list[str]:
-    return list(dict.fromkeys(_words(f.check) for f in found))
+def _checks(findings: Iterable[Finding]) -> list[str]:
+    return list(dict.fromkeys(_words(f.check) for f in findings))
 
 
 def _cut(names: Sequence[str]) -> str:

@@ -22,35 +22,35 @@ def meetings(rows: Iterable[Row]) -> dict[int, Row]:
         host = (row.get("hardware") or {}).get("host")
         if span is not None and host:
             by_host.setdefault(host, []).append((*span, row))
-    found: dict[int, Row] = {}
+    others: dict[int, Row] = {}
     for spans in by_host.values():
         spans.sort(key=lambda entry: entry[:2])
         for (start, end, row), before, after in zip(spans, _latest_before(spans), _next_after(spans), strict=True):
             if before is not None and before[1] > start:
-                found[id(row)] = before[2]
+                others[id(row)] = before[2]
             elif after is not None and after[0] < end:
-                found[id(row)] = after[2]
-    return found
+                others[id(row)] = after[2]
+    return others
 
 
 def _latest_before(spans: Sequence[Span]) -> list[Span | None]:
     """For each span, the span of another run that ended last among those that began earlier."""
-    found: list[Span | None] = []
+    spans_before: list[Span | None] = []
     latest: list[Span] = []  # the two that ended last, of two different runs
     for span in spans:
-        found.append(next((other for other in latest if _name(other) != _name(span)), None))
+        spans_before.append(next((other for other in latest if _name(other) != _name(span)), None))
         best = sorted([*latest, span], key=lambda other: other[1], reverse=True)
         rival = next((other for other in best[1:] if _name(other) != _name(best[0])), None)
         latest = best[:1] if rival is None else [best[0], rival]
-    return found
+    return spans_before
 
 
 def _next_after(spans: Sequence[Span]) -> list[Span | None]:
     """For each span, the next one of another run."""
-    found: list[Span | None] = [None]
+    spans_after: list[Span | None] = [None]
     for span, following in itertools.pairwise(reversed(spans)):
-        found.append(span if _name(span) != _name(following) else found[-1])
-    return found[::-1] if spans else []
+        spans_after.append(span if _name(span) != _name(following) else spans_after[-1])
+    return spans_after[::-1] if spans else []
 
 
 def _name(span: Span) -> str:

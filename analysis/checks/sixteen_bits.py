@@ -30,13 +30,13 @@ def is_plain(arm: Arm) -> bool:
 
 def sixteen_bit_arm(comparison: Comparison) -> ArmRuns | None:
     """The arm in 16 bits with a finished run that has the most of the baseline's seeds; None where there is none."""
-    found = [runs for runs in comparison.arms if carries_16_bits(runs) and runs.ended_well]
+    candidates = [runs for runs in comparison.arms if carries_16_bits(runs) and runs.ended_well]
     wanted = None if comparison.baseline is None else comparison.baseline.runs.keys()
 
     def finished(runs: ArmRuns) -> int:
         return sum(wanted is None or row["seed"] in wanted for row in runs.ended_well)
 
-    return max(found, key=finished, default=None)
+    return max(candidates, key=finished, default=None)
 
 
 def baselines_of(comparison: Comparison) -> list[str]:

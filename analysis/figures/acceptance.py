@@ -56,12 +56,12 @@ def points(comparison: Comparison) -> list[Point]:
     where = f"acceptance length against bytes: {comparison.setting.label}"
     if comparison.baseline is None:
         raise ValueError(f"{where} has no baseline")
-    found = [_point(line, line.bits) for line in lines(comparison) if line.bits is not None]
-    if len(found) < 2:
+    known = [_point(line, line.bits) for line in lines(comparison) if line.bits is not None]
+    if len(known) < 2:
         raise ValueError(f"{where} has no two arms with bytes")
-    if not any(math.isfinite(point.tau) for point in found):
+    if not any(math.isfinite(point.tau) for point in known):
         raise ValueError(f"{where}: every arm has lost a run")
-    return found
+    return known
 
 
 def _point(line: Line, bits: float) -> Point:
@@ -85,29 +85,29 @@ def _point(line: Line, bits: float) -> Point:
     )
 
 
-def draw(found: Sequence[Point], style: Style, foot: str = "") -> Figure:
+def draw(points: Sequence[Point], style: Style, foot: str = "") -> Figure:
     """The figure. Every arm is named beside its mark, or by a number that the foot explains where there is no room."""
     with style:
         figure, axes = style.axes()
         axes.set_xscale("log")
         axes.set_xlabel(style.say(BITS))
         axes.set_ylabel(style.say(TAU))
-        low, high = _span(found)
+        low, high = _span(points)
         axes.set_ylim(low, high)
-        bits = [point.bits for point in found]
+        bits = [point.bits for point in points]
         axes.set_xlim(min(bits) / 1.6, max(bits) * 1.6)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
         edge = low + 0.5 * _ROOM * (high - low)
-        if any(math.isinf(point.tau) for point in found):
+        if any(math.isinf(point.tau) for point in points):
             top = low + _ROOM * (high - low)
             axes.axhspan(low, top, color=BAND, zorder=0)
             ticks = [tick for tick in axes.get_yticks() if top < tick <= high]
             texts = [f"{tick:.6g}" for tick in ticks]
             axes.set_yticks([edge, *ticks], [style.say("diverged\nor missing"), *texts])
         names, marks, bars = [], [], []
-        for point in sorted(found, key=lambda p: not p.is_baseline):
+        for point in sorted(points, key=lambda p: not p.is_baseline):
             spot = (point.bits, edge if math.isinf(point.tau) else point.tau)
             if point.is_baseline and math.isfinite(point.tau):
                 axes.axhline(point.tau, color=GREY, lw=0.5 * style.stroke, ls="--", zorder=1)
@@ -126,7 +126,7 @@ def draw(found: Sequence[Point], style: Style, foot: str = "") -> Figure:
         if bars:
             text = style.say("bars: 95 % interval of the difference to the baseline, by seed")
             handles.append(Line2D([], [], color=GREY, linewidth=0.6 * style.stroke, label=text))
-        if any(point.is_hollow for point in found):
+        if any(point.is_hollow for point in points):
             text = style.say("hollow: parameters are compressed, too")
             handles.append(
                 Line2D([], [], color=GREY, marker="o", linestyle="none", markerfacecolor="white", label=text)
@@ -134,7 +134,7 @@ def draw(found: Sequence[Point], style: Style, foot: str = "") -> Figure:
         if handles:
             axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0))
         style.foot(figure, foot)
-        at_baseline = [((min(bits) / 2, p.tau), (max(bits) * 2, p.tau)) for p in found if p.is_baseline]
+        at_baseline = [((min(bits) / 2, p.tau), (max(bits) * 2, p.tau)) for p in points if p.is_baseline]
         without_room = place(axes, style, names, marks, [*bars, *at_baseline])
         if without_room:
             figure.supxlabel("")
@@ -148,10 +148,10 @@ def _listed(names: Sequence[Named]) -> str:
     return "; ".join(f"{number}: {name.text}" for number, name in enumerate(names, start=1))
 
 
-def _span(found: Sequence[Point]) -> tuple[float, float]:
+def _span(points: Sequence[Point]) -> tuple[float, float]:
     """The limits of the vertical axis: from below the lowest end of an interval, with room for the band, to above the
     highest."""
-    ends = [end for p in found for end in (p.tau, p.low, p.high) if end is not None and math.isfinite(end)]
+    ends = [end for p in points for end in (p.tau, p.low, p.high) if end is not None and math.isfinite(end)]
     low, high = min(ends), max(ends)
     room = max(high - low, 0.01) * _ROOM / (1 - 2 * _ROOM)
     return low - 1.5 * room, high + room

@@ -38,30 +38,30 @@ def of_calibration(predictor: Predictor, model: str, cells: Iterable[Mapping[str
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (i / _POINTS) for i in range(_POINTS + 1)]
     methods = sorted(predictor.calibration.methods, key=lambda m: -predictor.step_s(m, SLOWEST))
     families = [method.split()[0] for method in methods]
-    found = []
+    series = []
     for place, method in enumerate(methods):
         lines = [(rate, 1e3 * predictor.step_s(method, rate, _bucket(rate, bool(here)))) for rate in rates]
         points = [(parse_rate(c["rate"]), float(c["step_ms_p50"])) for c in here if c["method"] == method]
         measured = sorted((rate, ms) for rate, ms in points if rate is not None)
-        found.append(Series(method, families[place], lines, measured, families[:place].count(families[place])))
-    return found
+        series.append(Series(method, families[place], lines, measured, families[:place].count(families[place])))
+    return series
 
 
 def of_comparisons(group: Sequence[Comparison]) -> list[Series]:
     """A series for every arm: its median step behind each link of a group (`groups.links`)."""
-    found: dict[str, Series] = {}
+    by_label: dict[str, Series] = {}
     for comparison in group:
         for runs in comparison.arms:
             times = [row["step_time_ms_p50"] for row in runs.ended_well if row.get("step_time_ms_p50")]
             rate, arm = comparison.setting.link_rate, runs.arm
             if rate and times:
-                strength = sum(one.family == arm.family for one in found.values())
-                before = found.get(arm.label, Series(arm.label, arm.family, strength=strength))
+                strength = sum(one.family == arm.family for one in by_label.values())
+                before = by_label.get(arm.label, Series(arm.label, arm.family, strength=strength))
                 measured = sorted([*before.measured, (rate, statistics.median(times))])
-                found[arm.label] = replace(before, measured=measured)
-    if not found:
+                by_label[arm.label] = replace(before, measured=measured)
+    if not by_label:
         raise ValueError("no run behind a link was timed")
-    return list(found.values())
+    return list(by_label.values())
 
 
 def draw(series: Sequence[Series], style: Style, title: str = "", foot: str = "") -> Figure:

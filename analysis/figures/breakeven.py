@@ -23,23 +23,23 @@ THAN_NONE, THAN_BF16 = "than none", "than bf16"
 
 def of_calibration(predictor: Predictor) -> list[Datum]:
     """The bit/s below which each calibrated method is faster, by the model of a step; infinite: at any rate."""
-    found = []
+    data = []
     for p in predictor.ranked(None):
         for quantity, rate in ((THAN_NONE, p.below_none), (THAN_BF16, p.below_bf16)):
-            found += [Datum(p.method, p.method.split()[0], quantity, rate)] if rate is not None else []
-    return _checked(found)
+            data += [Datum(p.method, p.method.split()[0], quantity, rate)] if rate is not None else []
+    return _checked(data)
 
 
 def of_comparison(comparison: Comparison) -> list[Datum]:
     """The bit/s below which each arm that saves bytes is faster, by its bytes and codec times (`timing.break_even`)."""
     bases = {THAN_NONE: _arm(comparison, "none", "none"), THAN_BF16: _arm(comparison, "bf16", "bf16")}
-    found = []
+    data = []
     for runs in comparison.arms:
         for quantity, base in bases.items():
             rate = None if base is None else timing.break_even(runs, base)
             arm, seeds = runs.arm, len(runs.ended_well)
-            found += [Datum(arm.label, arm.family, quantity, rate, n=seeds)] if rate is not None else []
-    return _checked(found)
+            data += [Datum(arm.label, arm.family, quantity, rate, n=seeds)] if rate is not None else []
+    return _checked(data)
 
 
 def _arm(comparison: Comparison, gradients: str, parameters: str) -> ArmRuns | None:
@@ -47,29 +47,29 @@ def _arm(comparison: Comparison, gradients: str, parameters: str) -> ArmRuns | N
     return next((runs for runs in comparison.arms if (runs.arm.gradients, runs.arm.parameters) == wanted), None)
 
 
-def _checked(found: list[Datum]) -> list[Datum]:
+def _checked(data: list[Datum]) -> list[Datum]:
     """The data sorted, the method that pays on the fastest link first. ValueError when no method ever pays."""
-    if not found:
+    if not data:
         raise ValueError("no method whose bytes and codec times are known saves bytes against none or bf16")
-    best = {arm: max(one.value for one in found if one.arm == arm) for arm in arms(found)}
-    return sorted(found, key=lambda one: (-best[one.arm], one.arm, one.quantity))
+    best = {arm: max(one.value for one in data if one.arm == arm) for arm in arms(data)}
+    return sorted(data, key=lambda one: (-best[one.arm], one.arm, one.quantity))
 
 
-def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+def draw(data: Sequence[Datum], style: Style, foot: str = "") -> Figure:
     """The figure: a row for each method, filled marks against none, hollow ones against bf16.
 
     A method that pays nowhere in the range has no mark."""
-    names = list(arms(found))
+    names = list(arms(data))
     with style:
         figure, (axes,) = bars.figure(style, len(names), (1,))
         for quantity in (THAN_NONE, THAN_BF16):
-            points = of_quantity(found, quantity)
+            points = of_quantity(data, quantity)
             for arm, one in points.items():
                 mark = _marker(one.family, quantity, style)
                 axes.plot(min(one.value, ANY), names.index(arm), **mark, clip_on=False)
             if points:
                 axes.plot([], [], **_marker("none", quantity, style), label=style.say(quantity))
-        rates = [min(one.value, ANY) for one in found]
+        rates = [min(one.value, ANY) for one in data]
         decades = 10.0 ** math.floor(math.log10(min(rates))), 10.0 ** math.ceil(math.log10(max(rates)))
         axes.set(xscale="log", xlim=(decades[0] / 1.3, decades[1] * 1.3), ylim=(len(names) - 0.4, -0.6))
         axes.set_yticks(range(len(names)), names)

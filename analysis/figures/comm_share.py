@@ -45,11 +45,11 @@ def data(comparison: Comparison) -> list[Datum]:
     return bars.data(comparison, MEASURES, SHARE, "no run has comm_ratio with the times of its codec")
 
 
-def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+def draw(shares: Sequence[Datum], style: Style, foot: str = "") -> Figure:
     """The figure: a bar for each arm, with the 95 % interval of the sum."""
     with style:
-        figure, (axes,) = bars.figure(style, len(arms(found)), (1,))
-        bars.stacked(axes, style, found, [WIRE, CODEC], SHARE)
+        figure, (axes,) = bars.figure(style, len(arms(shares)), (1,))
+        bars.stacked(axes, style, shares, [WIRE, CODEC], SHARE)
         axes.set_xlabel(style.say(SHARE))
         bars.legend(figure, axes, style)
         style.foot(figure, foot)

@@ -26,21 +26,21 @@ def draw(curves: Mapping[str, Sequence[TrainingCurve]], style: Style, *, smooth:
 
     ValueError when no quantity has a curve."""
     drawn = {name: _worth_drawing(name, curves.get(name, ())) for name in QUANTITIES}
-    drawn = {name: found for name, found in drawn.items() if found}
+    drawn = {name: kept for name, kept in drawn.items() if kept}
     if not drawn:
         raise ValueError("gradient error: no curve has a sample of it; train with --grad_error_every 20")
-    every = list({curve.arm: curve for found in drawn.values() for curve in found}.values())
+    every = list({curve.arm: curve for kept in drawn.values() for curve in kept}.values())
     with style:
         narrow = style.columns == "single"
         shape = (len(drawn), 1) if narrow else (1, len(drawn))
         high = style.width * (0.6 * len(drawn) if narrow else 0.34)
         figure, axes = panels(style, *shape, high, handles(every, style), 2 if narrow else 4, squeeze=False)
-        for plot, (name, found) in zip(axes.flat, drawn.items(), strict=True):
-            for curve in found:
+        for plot, (name, kept) in zip(axes.flat, drawn.items(), strict=True):
+            for curve in kept:
                 draw_curve(plot, style, curve, strength(curve, every))
             if name != "grad_cos_sim":
-                _log_scale(plot, [v for c in found for v in (*c.low, *c.high)])
-            plot.set_xlim(0, max(curve.x[-1] for curve in found))
+                _log_scale(plot, [v for c in kept for v in (*c.low, *c.high)])
+            plot.set_xlim(0, max(curve.x[-1] for curve in kept))
             plot.set_xlabel(style.say("step"))
             plot.set_title(style.say(QUANTITIES[name]))
         style.foot(figure, "\n".join([notes(every, style, smooth), *([foot] if foot else [])]))
@@ -59,6 +59,6 @@ def _log_scale(plot: Axes, values: Sequence[float]) -> None:
         plot.set_ylim(min(seen) / 1.2, max(*seen, 2.2 * min(seen)) * 1.2)
 
 
-def _worth_drawing(name: str, found: Sequence[TrainingCurve]) -> list[TrainingCurve]:
+def _worth_drawing(name: str, curves: Sequence[TrainingCurve]) -> list[TrainingCurve]:
     """The curves that a logarithmic scale can show: exact methods have no error, and many methods have no residual."""
-    return [curve for curve in found if name == "grad_cos_sim" or min(curve.mean) > 0]
+    return [curve for curve in curves if name == "grad_cos_sim" or min(curve.mean) > 0]

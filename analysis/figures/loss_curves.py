@@ -39,7 +39,9 @@ def draw(
 
     The second plot, of differences, is left out where no curve has the baseline's label."""
     base = next((curve for curve in curves if curve.arm.label == baseline), None)
-    differences = [] if base is None else [found for curve in curves if (found := above(curve, base)) is not None]
+    differences = (
+        [] if base is None else [above_base for curve in curves if (above_base := above(curve, base)) is not None]
+    )
     with style:
         figure, plots = _plots(style, curves, 2 if differences else 1)
         for curve in curves:

@@ -37,13 +37,13 @@ FIELD = "#DCEFE6"
 
 
 def draw(
-    found: Sequence[Point], style: Style, *, traffic: Traffic = "all", against: str = "fp32", foot: str = ""
+    points: Sequence[Point], style: Style, *, traffic: Traffic = "all", against: str = "fp32", foot: str = ""
 ) -> Figure:
     """The figure. Every point is in it: named beside its mark, or by a number that the list below explains."""
     with style:
         numbered: list[str] = []
         while True:  # every round moves names that found no room to the list, for which it makes the figure higher
-            figure, without_room = _draw(found, numbered, style, traffic, against, foot)
+            figure, without_room = _draw(points, numbered, style, traffic, against, foot)
             fresh = [label for label in without_room if label not in numbered]
             if not fresh:
                 return figure
@@ -51,10 +51,10 @@ def draw(
 
 
 def _draw(
-    found: Sequence[Point], numbered: Sequence[str], style: Style, traffic: Traffic, against: str, foot: str
+    points: Sequence[Point], numbered: Sequence[str], style: Style, traffic: Traffic, against: str, foot: str
 ) -> tuple[Figure, list[str]]:
     """Draw with ``numbered`` labels in the list. Returns the labels for whose names there was no room."""
-    placed = _ordered([p for p in found if p.ratio is not None])
+    placed = _ordered([p for p in points if p.ratio is not None])
     numbers = {label: str(i) for i, label in enumerate(numbered, start=1)}
     figure, axes = _plot_and_list(placed, numbers, style)
     farthest = _farthest(placed)
@@ -77,7 +77,7 @@ def _draw(
     lines += [((left, level), (right, level)) for level in (0.0, band)]
     axes.set_xlabel(style.say(_X[traffic], dtype=against))
     axes.set_ylabel(style.say("change of validation PPL, %"))
-    unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in found if p.ratio is None]
+    unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in points if p.ratio is None]
     notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * MARGIN)]
     notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
     style.foot(figure, "\n".join([*notes, foot] if foot else notes))
@@ -184,11 +184,11 @@ def _place(point: Point, farthest: float, edge: float) -> Place:
 
 def _strengths(placed: Sequence[Point]) -> list[list[Point]]:
     """The points of each method with several strengths, by rising ratio; diverged ones have no place on a line."""
-    found: dict[str, list[Point]] = {}
+    by_method: dict[str, list[Point]] = {}
     for point in sorted(placed, key=lambda p: p.ratio or 0):
         if point.strength_of is not None and math.isfinite(point.change):
-            found.setdefault(point.strength_of, []).append(point)
-    return [some for some in found.values() if len(some) > 1]
+            by_method.setdefault(point.strength_of, []).append(point)
+    return [some for some in by_method.values() if len(some) > 1]
 
 
 def _name(point: Point, farthest: float, short: str | None = None) -> str:

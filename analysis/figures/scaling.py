@@ -36,7 +36,7 @@ def data(group: Sequence[Comparison]) -> list[Datum]:
 
     A failed run makes the PPL infinite. ValueError when no arm has two world sizes."""
     names = labels(group)
-    found = [
+    numbers = [
         one
         for name in names
         for comparison in group
@@ -44,9 +44,9 @@ def data(group: Sequence[Comparison]) -> list[Datum]:
         if runs.arm.label == name
         for one in _points(runs, comparison)
     ]
-    if not found:
+    if not numbers:
         raise ValueError("no arm was run at two world sizes or more")
-    return found
+    return numbers
 
 
 def _points(runs: ArmRuns, comparison: Comparison) -> list[Datum]:
@@ -67,12 +67,12 @@ def _percent(change: Paired) -> Summary | None:
     return Summary(change.n, mean or 0.0, None, low, high)
 
 
-def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+def draw(numbers: Sequence[Datum], style: Style, foot: str = "") -> Figure:
     """The figure: a panel for each measure, a line for each arm.
 
     Virtual ranks, which have no times, are hollow. Diverged runs are at the upper edge."""
-    panels = [name for name in (SPEED, SHARE, PPL, CHANGE) if _of(found, name)]
-    names = list(arms(found))
+    panels = [name for name in (SPEED, SHARE, PPL, CHANGE) if _of(numbers, name)]
+    names = list(arms(numbers))
     columns = 1 if style.columns == "single" else 2
     rows = math.ceil(len(panels) / columns)
     with style:
@@ -81,26 +81,26 @@ def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
             axes.set_visible(False)
         for axes, name in zip(made.flat, panels, strict=False):
             for place, arm in enumerate(names):
-                points = [one for one in _of(found, name) if one.arm == arm]
-                _line(axes, style, points, strengths(found)[arm], 1 + _APART * ((place + 0.5) / len(names) - 0.5))
-            lost = {one.x or 1 for one in _of(found, name) if math.isinf(one.value)}
+                points = [one for one in _of(numbers, name) if one.arm == arm]
+                _line(axes, style, points, strengths(numbers)[arm], 1 + _APART * ((place + 0.5) / len(names) - 0.5))
+            lost = {one.x or 1 for one in _of(numbers, name) if math.isinf(one.value)}
             for world in lost:
                 at = (world, _TOP)
                 moved = {"xytext": (0, -0.7 * style.font), "textcoords": "offset points", "ha": "center", "va": "top"}
                 text = {"color": GREY, "fontsize": style.small}
                 axes.annotate(style.say("diverged"), at, xycoords=axes.get_xaxis_transform(), **moved, **text)
-            _scales(axes, name, found)
+            _scales(axes, name, numbers)
             if lost:
                 _make_room_above(axes)
             axes.set_xlabel(style.say("world size"))
             axes.set_title(style.say(name))
-        _legend(figure, made.flat[0], style, found)
+        _legend(figure, made.flat[0], style, numbers)
         style.foot(figure, foot)
     return figure
 
 
-def _scales(axes: Axes, name: str, found: Sequence[Datum]) -> None:
-    worlds = sorted({one.x for one in _of(found, name) if one.x is not None})
+def _scales(axes: Axes, name: str, numbers: Sequence[Datum]) -> None:
+    worlds = sorted({one.x for one in _of(numbers, name) if one.x is not None})
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(worlds))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -109,7 +109,7 @@ def _scales(axes: Axes, name: str, found: Sequence[Datum]) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_minor_locator(NullLocator())
-    seen = [abs(one.value) for one in _of(found, name) if math.isfinite(one.value)]
+    seen = [abs(one.value) for one in _of(numbers, name) if math.isfinite(one.value)]
     if name == CHANGE and max(seen, default=0.0) > 5 * _LINEAR:
         axes.set_yscale("symlog", linthresh=_LINEAR)
         axes.autoscale_view(scalex=False)  # margins in this scale, not in the one before
@@ -123,8 +123,8 @@ def _make_room_above(axes: Axes) -> None:
     axes.set_ylim(top=float(scale.inverted().transform(high + 0.2 * (high - low))))
 
 
-def _of(found: Sequence[Datum], name: str) -> list[Datum]:
-    return [one for one in found if one.quantity.removesuffix(VIRTUAL) == name]
+def _of(numbers: Sequence[Datum], name: str) -> list[Datum]:
+    return [one for one in numbers if one.quantity.removesuffix(VIRTUAL) == name]
 
 
 def _line(axes: Axes, style: Style, points: Sequence[Datum], strength: int, aside: float) -> None:
@@ -143,10 +143,10 @@ def _line(axes: Axes, style: Style, points: Sequence[Datum], strength: int, asid
             axes.errorbar(world, one.value, yerr=spread, ecolor=colour, elinewidth=style.stroke / 2, **drawn)
 
 
-def _legend(figure: Figure, axes: Axes, style: Style, found: Sequence[Datum]) -> None:
-    for arm, family in arms(found).items():
-        axes.plot([], [], **_marker(style, family, False) | style.line(family, strengths(found)[arm]), label=arm)
-    if any(one.quantity.endswith(VIRTUAL) for one in found):
+def _legend(figure: Figure, axes: Axes, style: Style, numbers: Sequence[Datum]) -> None:
+    for arm, family in arms(numbers).items():
+        axes.plot([], [], **_marker(style, family, False) | style.line(family, strengths(numbers)[arm]), label=arm)
+    if any(one.quantity.endswith(VIRTUAL) for one in numbers):
         axes.plot([], [], **_marker(style, "none", True), ls="none", label=style.say("virtual ranks"))
     bars.legend(figure, axes, style)
 

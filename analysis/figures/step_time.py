@@ -35,12 +35,12 @@ def data(comparison: Comparison) -> list[Datum]:
     return bars.data(comparison, MEASURES, STEP, "no run has step_time_ms_mean")
 
 
-def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+def draw(times: Sequence[Datum], style: Style, foot: str = "") -> Figure:
     """The figure. Left: the mean step in its parts, with the 95 % interval over seeds. Right: tokens/s, likewise."""
     with style:
-        figure, (left, right) = bars.figure(style, len(arms(found)), (1.45, 1))
-        bars.stacked(left, style, found, [REST, WIRE, ENCODE, DECODE], STEP)
-        bars.stacked(right, style, found, [bars.Part(SPEED)], SPEED)
+        figure, (left, right) = bars.figure(style, len(arms(times)), (1.45, 1))
+        bars.stacked(left, style, times, [REST, WIRE, ENCODE, DECODE], STEP)
+        bars.stacked(right, style, times, [bars.Part(SPEED)], SPEED)
         if style.columns == "double":
             right.set_yticks([])  # those of the left panel
         for axes, label in ((left, STEP), (right, SPEED)):

@@ -19,14 +19,14 @@ from analysis.rows.arms import Arm
 from analysis.statistics.time_to_quality import Rate, Time, Times
 
 
-def draw(found: Times, style: Style, *, foot: str = "") -> Figure:
+def draw(times: Times, style: Style, *, foot: str = "") -> Figure:
     """The figure: links from slow to fast at equal distances, "no limit" last. ValueError when there is nothing to
     draw."""
-    if not found.times:
-        why = "; ".join(found.left_out[:3]) or "nothing was timed"
+    if not times.times:
+        why = "; ".join(times.left_out[:3]) or "nothing was timed"
         raise ValueError(f"time to quality: no time of a step is known ({why})")
-    rates = sorted({time.rate for time in found.times}, key=lambda rate: math.inf if rate is None else rate)
-    arms = list(dict.fromkeys(time.arm for time in found.times))
+    rates = sorted({time.rate for time in times.times}, key=lambda rate: math.inf if rate is None else rate)
+    arms = list(dict.fromkeys(time.arm for time in times.times))
     narrow = style.columns == "single"
     with style:
         if narrow:
@@ -35,21 +35,21 @@ def draw(found: Times, style: Style, *, foot: str = "") -> Figure:
             names = (len(arms) * 1.2 * style.small + 6 * style.font) / 72
             figure, axes = style.axes(height=max(names / style.width, 0.45))
         axes.set_xlim(-0.5, len(rates) - 0.5)
-        edge = _scale(axes, style, found)
+        edge = _scale(axes, style, times)
         ends = []
         for arm in arms:
-            mine = sorted((time for time in found.times if time.arm == arm), key=lambda t: rates.index(t.rate))
+            mine = sorted((time for time in times.times if time.arm == arm), key=lambda t: rates.index(t.rate))
             _draw_arm(axes, style, mine, rates, edge, _dashes(arm, arms))
             height = edge if math.isinf(mine[-1].seconds) else mine[-1].seconds
             ends.append(Named(rates.index(mine[-1].rate), height, arm.label, look(arm.family).colour))
         for place, rate in enumerate(rates):
-            _draw_misses(axes, style, place, [t for t in found.times if t.rate == rate and math.isinf(t.seconds)], edge)
+            _draw_misses(axes, style, place, [t for t in times.times if t.rate == rate and math.isinf(t.seconds)], edge)
         axes.set_xticks(range(len(rates)), [_rate(rate, style) for rate in rates])
         axes.set_xlabel(style.say("what a rank may send"))
-        axes.set_ylabel(style.say("time to PPL {ppl:.4g}, s", ppl=found.target_ppl))
+        axes.set_ylabel(style.say("time to PPL {ppl:.4g}, s", ppl=times.target_ppl))
         notes = [style.say("median over seeds, bars from best to worst; filled: step measured, hollow: predicted")]
-        if found.margin is not None:
-            notes.append(style.say("target: {change:g} % above the baseline's PPL", change=100 * found.margin))
+        if times.margin is not None:
+            notes.append(style.say("target: {change:g} % above the baseline's PPL", change=100 * times.margin))
         style.foot(figure, "\n".join([*notes, *([foot] if foot else [])]))
         if not narrow:
             end_labels(axes, style, ends)
@@ -83,15 +83,15 @@ def _mark(style: Style, time: Time, **more: Any) -> dict[str, Any]:
     return mark
 
 
-def _scale(axes: Any, style: Style, found: Times) -> float:
+def _scale(axes: Any, style: Style, times: Times) -> float:
     """Set the vertical scale; return the height at which misses are drawn."""
-    seconds = [time.seconds for time in found.times if not math.isinf(time.seconds)] or [1.0]
+    seconds = [time.seconds for time in times.times if not math.isinf(time.seconds)] or [1.0]
     low, high = min(seconds), max(seconds)
     span = max(math.log(high / low), 0.5)
     floor = low * math.exp(-0.08 * span)
     ceiling, edge, roof = (high * math.exp(part * span) for part in (0.1, 0.17, 0.24))
     axes.set_yscale("log")
-    missed = any(math.isinf(time.seconds) for time in found.times)
+    missed = any(math.isinf(time.seconds) for time in times.times)
     axes.set_ylim(floor, roof if missed else ceiling)
     shown = _ticks(floor, ceiling)
     labels = [f"{tick:,.4g}" for tick in shown]

@@ -59,17 +59,17 @@ def data(comparison: Comparison) -> list[Datum]:
     return bars.data(comparison, MEASURES, BITS, "no run of two ranks or more has bytes_compressed_total")
 
 
-def draw(found: Sequence[Datum], style: Style, foot: str = "") -> Figure:
+def draw(bits: Sequence[Datum], style: Style, foot: str = "") -> Figure:
     """The figure. Left: bits by direction, with the sum. Right: the same bits by kind."""
     with style:
-        figure, panels = bars.figure(style, len(arms(found)), (1, 1), sharex=True)
+        figure, panels = bars.figure(style, len(arms(bits)), (1, 1), sharex=True)
         for axes, parts in zip(panels, ((GRADIENTS, PARAMETERS), (UNCODED, VALUES, INDICES, METADATA)), strict=True):
-            present = [p for p in parts if any(one.value for one in of_quantity(found, p.quantity).values())]
-            bars.stacked(axes, style, found, present)
+            present = [p for p in parts if any(one.value for one in of_quantity(bits, p.quantity).values())]
+            bars.stacked(axes, style, bits, present)
             axes.set_xlabel(style.say(BITS))
             columns = 1 if style.columns == "single" else 2
             axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.0)
-        for place, one in enumerate(of_quantity(found, BITS).values()):
+        for place, one in enumerate(of_quantity(bits, BITS).values()):
             at = (one.value, place)
             text = f"{one.value:.3g}"
             panels[0].annotate(text, at, (3, 0), textcoords="offset points", va="center_baseline", fontsize=style.small)

@@ -153,7 +153,7 @@ def _cost(lines: Sequence[Line]) -> Cost:
     for x in lines:
         if x["rate"] is not None and x["bytes"] > _SMALL:
             shares.setdefault(x["bytes"], []).append(min(x["bytes"] / x["seconds"] / (x["rate"] / 8), 1.0))
-    efficiency = tuple((size, statistics.median(found)) for size, found in sorted(shares.items()))
+    efficiency = tuple((size, statistics.median(values)) for size, values in sorted(shares.items()))
     return Cost(alpha, cpu, efficiency or ((1.0, 1.0),))
 
 

@@ -52,8 +52,8 @@ class Predictor:
 
     def ranked(self, bits_per_s: float | None) -> list[Prediction]:
         """The predictions of all calibrated methods, the fastest first."""
-        found = [self._one(method, bits_per_s) for method in self.calibration.methods]
-        return sorted(found, key=lambda p: p.step_s)
+        predictions = [self._one(method, bits_per_s) for method in self.calibration.methods]
+        return sorted(predictions, key=lambda p: p.step_s)
 
     def _one(self, method: str, bits_per_s: float | None) -> Prediction:
         sent = wire_bytes(self.model, self.calibration.method(method, self.world), self.world)
@@ -89,10 +89,10 @@ def parse_rate(text: str) -> float | None:
     """Bits per second of ``200mbit``, ``1gbit``; None for ``none``. ValueError for anything else."""
     if text == "none":
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])bit", text.lower())
-    if not found or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])bit", text.lower())
+    if not match or not float(match[1]):
         raise ValueError(f"rate: got {text!r}, wants a number with a unit such as 200mbit or 1gbit, or none")
-    number, unit = found.groups()
+    number, unit = match.groups()
     return float(number) * _BITS[unit]
 
 

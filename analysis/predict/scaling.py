@@ -82,17 +82,17 @@ def codec(benchmark: dict[str, Any], name: str, bits: float, feedback: bool) -> 
 
     def ratio(operation: str) -> float:
         rows = benchmark["rows"]
-        found = [
+        ratios = [
             row["memcpy_ratio"]
             for row in rows
             if (row["method"], row["config"], row["implementation"], row["operation"], row["threads"])
             == (name, {}, "", operation, 1)
         ]
-        if not found:
+        if not ratios:
             raise ValueError(
                 f"--codecs: no row for {name}, {operation}; make it with python -m experiments.bench.codecs"
             )
-        return float(found[0])
+        return float(ratios[0])
 
     encode = 1 / (ratio("encode with feedback" if feedback else "encode") * MEMORY_COPY)
     decode = 1 / (ratio("sum W=8" if feedback else "sum W=2") * MEMORY_COPY)

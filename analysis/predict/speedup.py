@@ -47,7 +47,7 @@ class Speedup:
 
 def speedups(cells: Sequence[Cell], model: str) -> list[Speedup]:
     """One entry for every rate and number of ranks that has baselines. ValueError when none has."""
-    found = []
+    entries = []
     places = dict.fromkeys((c["ranks"], c["rate"]) for c in cells if c["model"] == model)
     for ranks, rate in places:
         here = {c["method"]: c for c in cells if (c["model"], c["ranks"], c["rate"]) == (model, ranks, rate)}
@@ -61,7 +61,7 @@ def speedups(cells: Sequence[Cell], model: str) -> list[Speedup]:
         compute_ms = math.fsum(cell["own_ms"].values())
         wire_ms = 8e3 * sum(cell["sent_bytes"].values()) / bits if bits else 0.0
         identity_ms = math.fsum(here[IDENTITY]["own_ms"].values())
-        found.append(
+        entries.append(
             Speedup(
                 model,
                 ranks,
@@ -74,20 +74,20 @@ def speedups(cells: Sequence[Cell], model: str) -> list[Speedup]:
                 communication=max(0.0, 1 - identity_ms / _step(here[base])),
             )
         )
-    if not found:
+    if not entries:
         raise ValueError(f"no rate has none, identity, bf16 and a compressed method on model {model!r}")
-    return found
+    return entries
 
 
 def _step(cell: Cell) -> float:
     return float(cell["step_ms_p50"])
 
 
-def table(found: Sequence[Speedup]) -> str:
+def table(entries: Sequence[Speedup]) -> str:
     """The speedups in Markdown."""
     heads = ["ranks", "rate", "best method", "over the faster baseline", "aim", "over bf16", "of what the bytes allow"]
     lines = ["| " + " | ".join([*heads, "communication, uncompressed"]) + " |", "|---" * 8 + "|"]
-    for s in found:
+    for s in entries:
         aim = f"{AIMS[s.rate]:.0f}x" if s.rate in AIMS else "-"
         cells = [str(s.ranks), s.rate, s.method, f"{s.over_baseline:.2f}x ({s.baseline.split()[0]})", aim]
         cells += [f"{s.over_bf16:.2f}x", f"{s.of_allowed:.2f}", f"{100 * s.communication:.0f} %"]
@@ -103,11 +103,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     with user_errors("speedup"):
-        found = speedups(read_json(options.matrix), options.model)
+        entries = speedups(read_json(options.matrix), options.model)
     print(f"{options.model}, both directions compressed; aim for the share of what the bytes allow: {AIM_ALLOWED}\n")
-    print(table(found))
+    print(table(entries))
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(s) for s in found], indent=1) + "\n")
+        options.json.write_text(json.dumps([asdict(s) for s in entries], indent=1) + "\n")
     return 0
 
 

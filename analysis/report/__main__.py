@@ -79,12 +79,12 @@ def _parser() -> Parser:
 
 
 def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
-    found = read(options.file)
-    sound = [*found.rows, *found.drafts]
+    result = read(options.file)
+    sound = [*result.rows, *result.drafts]
     if not sound:
-        first = f"; the first: {found.left_out[0]}" if found.left_out else ""
+        first = f"; the first: {result.left_out[0]}" if result.left_out else ""
         raise ValueError(
-            f"{', '.join(map(str, options.file))}: no sound row, {len(found.left_out)} lines left out{first}"
+            f"{', '.join(map(str, options.file))}: no sound row, {len(result.left_out)} lines left out{first}"
         )
     rows = select(sound, **parse_selection(options.select))
     drafts = [row for row in rows if is_draft(row)]
@@ -104,7 +104,7 @@ def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
     return Subject(
         files=[str(path) for path in options.file],
         rows=rows,
-        left_out=found.left_out,
+        left_out=result.left_out,
         selection=options.select,
         comparisons=named(compared),
         drafts=named(of_drafts),

@@ -56,8 +56,8 @@ class Subject:
     def predictor(self, comparison: Comparison) -> Predictor | None:
         """The predictor of the model that the rows trained, if the calibration has it."""
         world = comparison.setting.world_size
-        found = [m for m in self.machines if (m.model, m.predictor.world) == (self.calibrated_model, world)]
-        return found[0].predictor if found else None
+        machines = [m for m in self.machines if (m.model, m.predictor.world) == (self.calibrated_model, world)]
+        return machines[0].predictor if machines else None
 
 
 def document(subject: Subject, drawn: Drawn) -> Document:
@@ -80,40 +80,40 @@ def document(subject: Subject, drawn: Drawn) -> Document:
 def anchors(comparisons: Sequence[Comparison]) -> list[str]:
     """A name for each comparison that is good in addresses and file names, the same for the same rows."""
     numbers: dict[str, itertools.count[int]] = {}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for comparison in comparisons:
         name = slug(comparison.setting.label)
         numbered = (f"{name}-no{number}" for number in numbers.setdefault(name, itertools.count(2)))
-        found[next(one for one in itertools.chain([name], numbered) if one not in found)] = None
-    return list(found)
+        names[next(one for one in itertools.chain([name], numbered) if one not in names)] = None
+    return list(names)
 
 
 def titles(comparisons: Sequence[Comparison]) -> list[str]:
     """A title for each comparison: its setting's label and, where an earlier one has the same, what differs."""
     first: dict[str, Comparison] = {}
-    found = []
+    texts = []
     for comparison in comparisons:
         label = comparison.setting.label
         twin = first.setdefault(label, comparison)
         differences = [] if twin is comparison else twin.setting.differences(comparison.setting)
         more = f"; {len(differences) - 2} more" if len(differences) > 2 else ""
-        found.append(f"{label} ({'; '.join(differences[:2])}{more})" if differences else label)
-    return found
+        texts.append(f"{label} ({'; '.join(differences[:2])}{more})" if differences else label)
+    return texts
 
 
 def _fairness(subject: Subject) -> Section:
-    found = subject.judge.everything([*subject.comparisons, *subject.drafts])
-    errors = sum(finding.severity == "error" for finding in found)
-    warnings, rows = _plural(len(found) - errors, "warning"), _plural(len(subject.rows), "row")
+    findings = subject.judge.everything([*subject.comparisons, *subject.drafts])
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings, rows = _plural(len(findings) - errors, "warning"), _plural(len(subject.rows), "row")
     counts = f"{_plural(errors, 'error')} and {warnings} found in {rows}."
-    notes = [_note(same) for same in _by_check(found)]
+    notes = [_note(same) for same in _by_check(findings)]
     blocks: list[Block] = [Text(counts + " What an error concerns (quality, times or bytes) is not to be compared.")]
     return Section("fairness", "What speaks against these comparisons", [*blocks, Notes(notes)] if notes else blocks)
 
 
-def _by_check(found: Sequence[Finding]) -> list[list[Finding]]:
+def _by_check(findings: Sequence[Finding]) -> list[list[Finding]]:
     groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in found:
+    for finding in findings:
         groups.setdefault((finding.severity, finding.check), []).append(finding)
     return list(groups.values())
 
@@ -163,12 +163,12 @@ def _comparison(
     """The section of one comparison.
 
     ``has_links``: it shows the figures of all comparisons that differ in their link alone. ``place`` counts from 0."""
-    found = subject.judge.findings(comparison)
+    findings = subject.judge.findings(comparison)
     facts = Facts(plan.facts(comparison, subject.comparisons[0]))
-    tables = [comparison_table(comparison, found)]
+    tables = [comparison_table(comparison, findings)]
     if comparison.baseline is not None and comparison.rivals:
         tables.append(answer_table(comparison))
-    reached = goals_table(comparison, found)
+    reached = goals_table(comparison, findings)
     tables += [reached] if reached is not None else []
     drawn.tables += tables
     short = [[runs.arm.label, names.full(runs.arm)] for runs in comparison.arms if runs.arm.name is not None]
@@ -176,13 +176,13 @@ def _comparison(
     why_not = _too_much(comparison, place, subject)
     if why_not:
         drawn.left_out.append((f"{name}, all figures", why_not))
-        return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables])
-    pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, found, comparison)
+        return Section(name, title, [Notes([_judged(findings, comparison)]), facts, *tables])
+    pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, findings, comparison)
     if has_links:
         about = groups.without_link(comparison.setting).label
         behind = Behind(comparison, subject.rows, subject.predictor(comparison))
-        pictures += drawn.pictures(entries.OF_LINKED, behind, name, about, found, comparison)
-    return Section(name, title, [Notes([_judged(found, comparison)]), facts, *tables, *pictures])
+        pictures += drawn.pictures(entries.OF_LINKED, behind, name, about, findings, comparison)
+    return Section(name, title, [Notes([_judged(findings, comparison)]), facts, *tables, *pictures])
 
 
 def _too_much(comparison: Comparison, place: int, subject: Subject) -> str | None:
@@ -198,18 +198,18 @@ def _too_much(comparison: Comparison, place: int, subject: Subject) -> str | Non
 
 
 def _drafts(comparison: Comparison, name: str, subject: Subject, drawn: Drawn) -> Section:
-    found = subject.judge.findings(comparison)
-    table = acceptance_table(comparison, found)
+    findings = subject.judge.findings(comparison)
+    table = acceptance_table(comparison, findings)
     drawn.tables.append(table)
     facts = Facts(plan.facts(comparison, subject.drafts[0]))
-    pictures = drawn.pictures(entries.OF_DRAFTS, comparison, name, comparison.setting.label, found, comparison)
-    return Section(name, comparison.setting.label, [Notes([_judged(found, comparison)]), facts, table, *pictures])
+    pictures = drawn.pictures(entries.OF_DRAFTS, comparison, name, comparison.setting.label, findings, comparison)
+    return Section(name, comparison.setting.label, [Notes([_judged(findings, comparison)]), facts, table, *pictures])
 
 
-def _judged(found: Sequence[Finding], comparison: Comparison) -> tuple[str, str]:
+def _judged(findings: Sequence[Finding], comparison: Comparison) -> tuple[str, str]:
     """The verdict, and the kind of note that shows it."""
-    verdict = fairness.overall(found, comparison)
-    return "error" if fairness.is_unfair(verdict) else "warning" if found else "note", verdict
+    verdict = fairness.overall(findings, comparison)
+    return "error" if fairness.is_unfair(verdict) else "warning" if findings else "note", verdict
 
 
 def _group(
@@ -217,9 +217,9 @@ def _group(
 ) -> Section:
     name = f"{title.lower().replace(' ', '-')}-{place}"
     settings = [c.setting.label for c in group]
-    found = [finding for c in group for finding in subject.judge.findings(c)]
-    found = sorted(found, key=lambda finding: finding.severity)
-    pictures = drawn.pictures(drawable, group, name, "", found)
+    findings = [finding for c in group for finding in subject.judge.findings(c)]
+    findings = sorted(findings, key=lambda finding: finding.severity)
+    pictures = drawn.pictures(drawable, group, name, "", findings)
     return Section(name, title, [Text("; ".join(settings)), *pictures])
 
 

@@ -40,15 +40,14 @@ class Drawn:
         subject: Any,
         section: str,
         about: str,
-        found: Sequence[Finding] | None,
+        findings: Sequence[Finding] | None,
         comparison: Comparison | None = None,
     ) -> list[Block]:
-        """The pictures of the entries for which there are data. ``found`` are the findings that their foot lines sum
-        up."""
+        """The pictures of the entries for which there are data. Their foot lines sum up the ``findings``."""
         blocks: list[Block] = []
         for entry in drawn:
             name = f"{section}-{entry.name}"
-            verdict = "" if found is None else fairness.verdict(found, comparison, entry.concerns)
+            verdict = "" if findings is None else fairness.verdict(findings, comparison, entry.concerns)
             try:
                 drawing = entry.prepare(subject)
                 figure = drawing.draw(self.style, ". ".join(part for part in (about, verdict) if part))

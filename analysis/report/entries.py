@@ -85,21 +85,21 @@ def _plain(module: Any) -> Callable[[Any], Drawing]:
     """The function that makes the drawing of a figure with `data` and `draw`."""
 
     def prepare(subject: Any) -> Drawing:
-        found = module.data(subject)
-        return Drawing(found, lambda style, foot: module.draw(found, style, foot))
+        data = module.data(subject)
+        return Drawing(data, lambda style, foot: module.draw(data, style, foot))
 
     return prepare
 
 
 def _pareto(kind: Traffic) -> Callable[[Comparison], Drawing]:
     def prepare(comparison: Comparison) -> Drawing:
-        found = points(comparison, kind)
+        known = points(comparison, kind)
         percent = "change of validation PPL, %"
         data = [
             Datum(p.label, p.family, percent, 100 * p.change, _percent(p.low), _percent(p.high), p.pairs, p.ratio)
-            for p in found
+            for p in known
         ]
-        return Drawing(data, lambda style, foot: pareto.draw(found, style, traffic=kind, foot=foot))
+        return Drawing(data, lambda style, foot: pareto.draw(known, style, traffic=kind, foot=foot))
 
     return prepare
 
@@ -117,23 +117,23 @@ def _percent(share: float | None) -> float | None:
 def _time_to_quality(behind: Behind) -> Drawing:
     rates = set(measured_rates(behind.rows, behind.comparison)) | set(LINKS if behind.predictor else ())
     ordered = sorted(rates, key=lambda rate: math.inf if rate is None else rate)
-    found = times(behind.comparison, behind.rows, ordered, predictor=behind.predictor)
-    title = f"time to PPL {found.target_ppl:.4g}, s"
+    known = times(behind.comparison, behind.rows, ordered, predictor=behind.predictor)
+    title = f"time to PPL {known.target_ppl:.4g}, s"
     data = [
         Datum(t.arm.label, t.arm.family, f"{title} ({t.source})", t.seconds, t.low, t.high, x=t.rate or math.inf)
-        for t in found.times
+        for t in known.times
     ]
-    return Drawing(data, lambda style, foot: time_to_quality.draw(found, style, foot=foot), found.left_out)
+    return Drawing(data, lambda style, foot: time_to_quality.draw(known, style, foot=foot), known.left_out)
 
 
 def _break_even_of_rows(comparison: Comparison) -> Drawing:
-    found = breakeven.of_comparison(comparison)
-    return Drawing(found, lambda style, foot: breakeven.draw(found, style, foot))
+    data = breakeven.of_comparison(comparison)
+    return Drawing(data, lambda style, foot: breakeven.draw(data, style, foot))
 
 
 def _break_even_of_machine(machine: Machine) -> Drawing:
-    found = breakeven.of_calibration(machine.predictor)
-    return Drawing(found, lambda style, foot: breakeven.draw(found, style, foot))
+    data = breakeven.of_calibration(machine.predictor)
+    return Drawing(data, lambda style, foot: breakeven.draw(data, style, foot))
 
 
 def _bandwidth(series: Sequence[bandwidth.Series]) -> Drawing:
@@ -157,41 +157,41 @@ def _bandwidth_of_rows(group: Sequence[Comparison]) -> Drawing:
 def _loss(quantity: str, along: Along) -> Callable[[Comparison], Drawing]:
     def prepare(comparison: Comparison) -> Drawing:
         smooth = SMOOTH if quantity == "train_loss" else 1
-        found = training_curves(comparison, quantity, along, smooth)
-        if not any(len(curve.x) > 1 for curve in found.curves):
+        known = training_curves(comparison, quantity, along, smooth)
+        if not any(len(curve.x) > 1 for curve in known.curves):
             raise ValueError(f"no curve has {quantity} at more than one step; train with --eval_steps 50")
         base = "" if comparison.baseline is None else comparison.baseline.arm.label
 
         def draw(style: Style, foot: str) -> Figure:
             return loss_curves.draw(
-                found.curves, style, quantity=quantity, along=along, smooth=smooth, baseline=base, foot=foot
+                known.curves, style, quantity=quantity, along=along, smooth=smooth, baseline=base, foot=foot
             )
 
-        return Drawing(_data_of_curves(found, loss_curves.Y_LABELS[quantity]), draw, found.left_out)
+        return Drawing(_data_of_curves(known, loss_curves.Y_LABELS[quantity]), draw, known.left_out)
 
     return prepare
 
 
 def _fidelity(comparison: Comparison) -> Drawing:
-    found, why = {}, []
+    by_quantity, why = {}, []
     for quantity in fidelity.QUANTITIES:
         try:
-            found[quantity] = training_curves(comparison, quantity)
+            by_quantity[quantity] = training_curves(comparison, quantity)
         except ValueError as error:
             why.append(str(error))
-    if not found:
+    if not by_quantity:
         raise ValueError(why[0])
-    data = [one for name, some in found.items() for one in _data_of_curves(some, fidelity.QUANTITIES[name])]
-    drawn = {name: some.curves for name, some in found.items()}
-    complaints = list(dict.fromkeys(text for some in found.values() for text in some.left_out))
+    data = [one for name, some in by_quantity.items() for one in _data_of_curves(some, fidelity.QUANTITIES[name])]
+    drawn = {name: some.curves for name, some in by_quantity.items()}
+    complaints = list(dict.fromkeys(text for some in by_quantity.values() for text in some.left_out))
     return Drawing(data, lambda style, foot: fidelity.draw(drawn, style, foot=foot), complaints)
 
 
-def _data_of_curves(found: TrainingCurves, quantity: str) -> list[Datum]:
+def _data_of_curves(known: TrainingCurves, quantity: str) -> list[Datum]:
     """The numbers of curves; low and high are the least and the greatest seed."""
     return [
         Datum(curve.arm.label, curve.arm.family, quantity, mean, low, high, curve.seeds, x)
-        for curve in found.curves
+        for curve in known.curves
         for x, mean, low, high in zip(curve.x, curve.mean, curve.low, curve.high, strict=True)
     ]
 

@@ -17,7 +17,7 @@ def facts(comparison: Comparison, first: Comparison) -> list[Fact]:
     """The facts of one comparison; ``first`` is the one that its settings are compared with."""
     rows = comparison.rows
     finished = [row for runs in comparison.arms for row in runs.ended_well] or rows
-    found = [
+    known = [
         ("arms", f"{len(comparison.arms)}, baseline {_baseline(comparison)}"),
         ("seeds", _seeds(comparison)),
         ("data", _texts(f"{_name(r.get('dataset'))}, {_count(r.get('tokens_seen'))} tokens seen" for r in finished)),
@@ -28,8 +28,8 @@ def facts(comparison: Comparison, first: Comparison) -> list[Fact]:
     ]
     differences = first.setting.differences(comparison.setting)
     if differences:
-        found.append(("settings that differ from the first comparison's", "; ".join(differences)))
-    return found
+        known.append(("settings that differ from the first comparison's", "; ".join(differences)))
+    return known
 
 
 def source(rows: Sequence[Row]) -> list[Fact]:

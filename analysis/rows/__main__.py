@@ -34,18 +34,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="file to write; default: standard output")
     options = parser.parse_args(argv)
     with user_errors("frames"):
-        found = frame(options.file, **parse_selection(options.select))
+        table = frame(options.file, **parse_selection(options.select))
         try:
             if options.out is None and sys.stdout.isatty():
-                print(printable(found.to_csv(index=False), keep="\n"), end="")
+                print(printable(table.to_csv(index=False), keep="\n"), end="")
             else:
-                found.to_csv(options.out or sys.stdout, index=False)
+                table.to_csv(options.out or sys.stdout, index=False)
         except BrokenPipeError:
             raise
         except OSError as error:
             raise ValueError(f"--out: cannot write {options.out} ({error.strerror}); name another file") from None
     if options.out is not None:
-        print(f"{options.out}: {len(found)} rows, {len(found.columns)} columns")
+        print(f"{options.out}: {len(table)} rows, {len(table.columns)} columns")
     return 0
 
 

@@ -215,12 +215,12 @@ def spelling(text: str) -> str:
     return arm.label
 
 
-def titles(found: Sequence[Comparison]) -> list[str]:
+def titles(comparisons: Sequence[Comparison]) -> list[str]:
     """A title for every comparison: its setting's label and, where an earlier one has the same label, what differs from
     that."""
     first: dict[str, Setting] = {}
     said = []
-    for setting in (comparison.setting for comparison in found):
+    for setting in (comparison.setting for comparison in comparisons):
         twin = first.setdefault(setting.label, setting)
         unlike = ", ".join(setting.differences(twin))
         said.append(f"{setting.label} ({unlike})" if unlike else setting.label)
@@ -251,11 +251,11 @@ def comparisons(rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str
         values = tuple((name, canonical(row["config"].get(name))) for name in tuned)
         arms = grouped.setdefault(setting_of(row, tuned), {})
         arms.setdefault(Arm.of(row), {}).setdefault(values, []).append(row)
-    found = []
+    result = []
     for setting, by_arm in grouped.items():
         arms_here = [_arm_runs(arm, trials) for arm, trials in by_arm.items()]
-        found.append(Comparison(setting, arms_here, _baseline(arms_here, baseline)))
-    return sorted(found, key=lambda c: -sum(len(runs.runs) for runs in c.arms))
+        result.append(Comparison(setting, arms_here, _baseline(arms_here, baseline)))
+    return sorted(result, key=lambda c: -sum(len(runs.runs) for runs in c.arms))
 
 
 def _arm_runs(arm: Arm, rows_by_values: Mapping[Values, list[Row]]) -> ArmRuns:

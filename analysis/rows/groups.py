@@ -33,12 +33,12 @@ def links(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
 def firsts_of_links(comparisons: Sequence[Comparison]) -> list[bool]:
     """For each comparison: is it the first of those that differ in the link's rate alone?"""
     seen: set[Setting] = set()
-    found = []
+    are_first = []
     for comparison in comparisons:
         alike = without_link(comparison.setting)
-        found.append(alike not in seen)
+        are_first.append(alike not in seen)
         seen.add(alike)
-    return found
+    return are_first
 
 
 def without_link(setting: Setting) -> Setting:

@@ -103,25 +103,25 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
 
     Rows that failed are rows. A NaN (which our own writer never writes) stays one, so that the run counts as diverged.
     """
-    found, shared = Read(), _Shared()
+    result, shared = Read(), _Shared()
     for path in [paths] if isinstance(paths, str | Path) else paths:
         file = Path(path)
         try:
             with file.open("rb") as lines:
-                _read_lines(lines, file, found, shared)
+                _read_lines(lines, file, result, shared)
         except OSError as error:
             raise ValueError(f"cannot read {file} ({error.strerror}); name a results file (JSON lines)") from None
-    return found
+    return result
 
 
-def _read_lines(lines: Iterable[bytes], file: Path, found: Read, shared: _Shared) -> None:
+def _read_lines(lines: Iterable[bytes], file: Path, result: Read, shared: _Shared) -> None:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             row, why = _parse(line, shared)
             if why is None:
-                (found.drafts if is_draft(row) else found.rows).append(Row(row, file, number))
+                (result.drafts if is_draft(row) else result.rows).append(Row(row, file, number))
             else:
-                found.left_out.append(f"{file}, line {number}: {why}")
+                result.left_out.append(f"{file}, line {number}: {why}")
 
 
 class _Shared:
@@ -139,12 +139,12 @@ class _Shared:
 def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
     """The sound rows of both kinds; what was left out is printed to stderr. ValueError when no row is sound."""
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
-    found = read(paths)
-    _say_what_was_left_out(found)
-    rows = [*found.rows, *found.drafts]
+    result = read(paths)
+    _say_what_was_left_out(result)
+    rows = [*result.rows, *result.drafts]
     if not rows:
-        first = f"; the first: {found.left_out[0]}" if found.left_out else ""
-        count = len(found.left_out)
+        first = f"; the first: {result.left_out[0]}" if result.left_out else ""
+        count = len(result.left_out)
         raise ValueError(f"{', '.join(map(str, paths))} holds no sound row, {count} lines left out{first}")
     return rows
 
@@ -156,9 +156,9 @@ def read_for_user(
 
     ``drafts``: the rows of drafts instead of those of language models. ValueError when no row remains."""
     paths = list(paths)
-    found = read(paths)
-    _say_what_was_left_out(found)
-    mine, others = (found.drafts, found.rows) if drafts else (found.rows, found.drafts)
+    result = read(paths)
+    _say_what_was_left_out(result)
+    mine, others = (result.drafts, result.rows) if drafts else (result.rows, result.drafts)
     if others:
         what, program = ("language models", "tables") if drafts else ("drafts", "drafts")
         print(f"{len(others)} rows are of {what}: python -m analysis.{program} reads those", file=sys.stderr)
@@ -168,12 +168,12 @@ def read_for_user(
     return select(mine, **(wanted or {}))
 
 
-def _say_what_was_left_out(found: Read) -> None:
-    for line in found.left_out:
+def _say_what_was_left_out(result: Read) -> None:
+    for line in result.left_out:
         print(f"left out: {line}", file=sys.stderr)
-    if found.left_out:
-        count = len(found.rows) + len(found.drafts)
-        print(f"{len(found.left_out)} lines left out, {count} rows read", file=sys.stderr)
+    if result.left_out:
+        count = len(result.rows) + len(result.drafts)
+        print(f"{len(result.left_out)} lines left out, {count} rows read", file=sys.stderr)
 
 
 def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:

@@ -46,14 +46,14 @@ def strengths(arms: Sequence[Arm]) -> list[Strengths]:
     for key, side in keys:
         for arm in dict.fromkeys(arms):
             grouped.setdefault((key, side, _without(arm, key, side)), []).append(arm)
-    found: list[Strengths] = []
+    groups: list[Strengths] = []
     free = set(arms)
     for (key, side, _), alike in sorted(grouped.items(), key=lambda item: -len(item[1])):
         left = [arm for arm in alike if arm in free]
         if len(left) > 1:
-            found.append(Strengths(key, side, tuple(left)))
+            groups.append(Strengths(key, side, tuple(left)))
             free -= set(left)
-    return found
+    return groups
 
 
 def _numbers(arm: Arm) -> Iterator[tuple[str, Side]]:

@@ -54,24 +54,24 @@ def training_curves(comparison: Comparison, quantity: str, along: Along = "step"
     curve has the quantity (and ``along``)."""
     if smooth < 1 or smooth % 2 == 0:
         raise ValueError(f"smooth: got {smooth}, wants an odd number of points")
-    found = TrainingCurves()
+    result = TrainingCurves()
     for runs in comparison.arms:
         by_seed: dict[int, Lines] = {}
         ended = 0
         for seed, row in runs.runs.items():
             lines, why = read_curve(row)
-            found.left_out.extend(f"{row.get('run_name')}: {text}" for text in why)
+            result.left_out.extend(f"{row.get('run_name')}: {text}" for text in why)
             if _finite(lines, quantity):
                 by_seed[seed] = lines
                 ended += failed(row)
         curve = _curve(runs, by_seed, quantity, along, smooth, ended) if by_seed else None
         if curve is not None:
-            found.curves.append(curve)
-    if not found.curves:
-        advice = "; ".join(found.left_out[:3]) or "the runs did not record it"
+            result.curves.append(curve)
+    if not result.curves:
+        advice = "; ".join(result.left_out[:3]) or "the runs did not record it"
         what = quantity if along == "step" else f"{quantity} and {along}"
         raise ValueError(f"no curve with {what} in the comparison ({comparison.setting.label}): {advice}")
-    return found
+    return result
 
 
 def _finite(lines: Lines, quantity: str) -> Values:
@@ -92,11 +92,11 @@ def _curve(
 
     Runs of virtual ranks, for example, have no seconds."""
     values = {seed: _finite(lines, quantity) for seed, lines in by_seed.items()}
-    shared = sorted(set.intersection(*(set(found) for found in values.values())))
+    shared = sorted(set.intersection(*(set(by_step) for by_step in values.values())))
     x = {step: place for step in shared if (place := _place(by_seed, step, along)) is not None}
     if not x:
         return None
-    smoothed = {seed: _smooth([found[step] for step in x], smooth) for seed, found in values.items()}
+    smoothed = {seed: _smooth([by_step[step] for step in x], smooth) for seed, by_step in values.items()}
     return _over_seeds(runs.arm, list(x), list(x.values()), smoothed, ended)
 
 
@@ -116,7 +116,7 @@ def _over_seeds(
     arm: Arm, steps: list[int], x: list[float], by_seed: dict[int, list[float]], ended: int
 ) -> TrainingCurve:
     across = list(zip(*by_seed.values(), strict=True))
-    mean, low, high = ([float(of(found)) for found in across] for of in (statistics.fmean, min, max))
+    mean, low, high = ([float(of(at_step)) for at_step in across] for of in (statistics.fmean, min, max))
     return TrainingCurve(arm, steps, x, mean, low, high, by_seed, ended)
 
 
@@ -125,8 +125,8 @@ def _place(by_seed: Mapping[int, Lines], step: int, along: Along) -> float | Non
     if along == "step":
         return float(step)
     at_step = (line.get(along) for lines in by_seed.values() for line in lines if line["step"] == step)
-    found = [float(place) for place in at_step if is_number(place)]
-    return statistics.fmean(found) if found else None
+    known = [float(place) for place in at_step if is_number(place)]
+    return statistics.fmean(known) if known else None
 
 
 def _smooth(values: list[float], points: int) -> list[float]:

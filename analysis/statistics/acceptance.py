@@ -51,8 +51,8 @@ class Line:
 
 def lines(comparison: Comparison) -> list[Line]:
     """A line for every arm: the baseline first, the others by falling bits, arms whose bits are unknown last."""
-    found = [_line(runs, comparison.baseline) for runs in comparison.arms]
-    return sorted(found, key=lambda line: (line.change is not None, line.bits is None, -(line.bits or 0.0)))
+    table = [_line(runs, comparison.baseline) for runs in comparison.arms]
+    return sorted(table, key=lambda line: (line.change is not None, line.bits is None, -(line.bits or 0.0)))
 
 
 def taus(runs: ArmRuns) -> dict[int, float | None]:
@@ -69,14 +69,14 @@ def change(runs: ArmRuns, baseline: ArmRuns) -> Change:
     lost = tuple(seed for seed, loss in losses.items() if loss is None)
     if not losses:
         return Change(None, None, None, (), (), unpaired)
-    found = _negative(summary(losses.values()))
-    return Change(found.mean, found.low, found.high, tuple(losses), lost, unpaired)
+    against = _negative(summary(losses.values()))
+    return Change(against.mean, against.low, against.high, tuple(losses), lost, unpaired)
 
 
 def _line(runs: ArmRuns, baseline: ArmRuns | None) -> Line:
     def mean(measure: measures.Measure) -> float | None:
-        found = measures.over_seeds(runs, measure)
-        return None if found is None else found.mean
+        summarised = measures.over_seeds(runs, measure)
+        return None if summarised is None else summarised.mean
 
     return Line(
         runs,
@@ -90,10 +90,10 @@ def _line(runs: ArmRuns, baseline: ArmRuns | None) -> Line:
     )
 
 
-def _negative(found: Summary) -> Summary:
+def _negative(values: Summary) -> Summary:
     """The summary of the negated values: `summary` takes a failed run for plus infinity, and here less is worse."""
-    low, high = (None if bound is None else 0.0 - bound for bound in (found.high, found.low))
-    return replace(found, mean=0.0 - found.mean, low=low, high=high)
+    low, high = (None if bound is None else 0.0 - bound for bound in (values.high, values.low))
+    return replace(values, mean=0.0 - values.mean, low=low, high=high)
 
 
 def is_lost(line: Line) -> bool:

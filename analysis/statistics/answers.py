@@ -53,9 +53,9 @@ def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
     """A line for every arm: the baseline first, the others by the ratio of all traffic, arms without a ratio last.
 
     ``shared_seeds``: compare over the seeds that both arms have a run of, instead of all seeds of the baseline."""
-    found = [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
+    table = [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
     return sorted(
-        _placed(found), key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0)
+        _placed(table), key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0)
     )
 
 
@@ -80,8 +80,8 @@ def what_is_missing(line: Line) -> str:
 
 def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:
     def mean(measure: measures.Measure) -> float | None:
-        found = measures.over_seeds(runs, measure)
-        return None if found is None else found.mean
+        summarised = measures.over_seeds(runs, measure)
+        return None if summarised is None else summarised.mean
 
     base, change = comparison.baseline, None
     if base is not None and runs is not base:
@@ -117,24 +117,24 @@ def _bar(line: Line, comparison: Comparison) -> Bar:
     return "holds" if line.ratio_bf16 is not None and line.ratio_bf16 >= RATIO else "holds, fp32 only"
 
 
-def _placed(found: Sequence[Line]) -> list[Line]:
+def _placed(table: Sequence[Line]) -> list[Line]:
     """The lines with their places relative to the Pareto front of bits and quality; arms with failed runs have none."""
-    known = [line for line in found if line.bits is not None and not line.runs.failures]
+    known = [line for line in table if line.bits is not None and not line.runs.failures]
     bits = np.array([line.bits for line in known], dtype=float)
     losses = _losses(known)
     places = iter([_place(line, number, known, bits, losses) for number, line in enumerate(known)])
-    return [line if line.bits is None or line.runs.failures else next(places) for line in found]
+    return [line if line.bits is None or line.runs.failures else next(places) for line in table]
 
 
 def _losses(lines: Sequence[Line]) -> npt.NDArray[np.float64]:
     """Validation losses as a matrix: an arm a row, a seed a column; NaN where there is no run."""
     seeds = sorted({seed for line in lines for seed in line.runs.runs})
     columns = {seed: column for column, seed in enumerate(seeds)}
-    found = np.full((len(lines), len(seeds)), np.nan)
+    matrix = np.full((len(lines), len(seeds)), np.nan)
     for number, line in enumerate(lines):
         for seed, loss in line.runs.losses.items():
-            found[number, columns[seed]] = np.nan if loss is None else loss
-    return found
+            matrix[number, columns[seed]] = np.nan if loss is None else loss
+    return matrix
 
 
 def _place(

@@ -52,8 +52,8 @@ def goals(comparison: Comparison) -> Goals | None:
         return None
     base = comparison.baseline
     base_time = None if target is None or base is None else _time(base, comparison)
-    found = [_goal(runs, comparison, target, at_s, base_time) for runs in comparison.arms]
-    return Goals(target, at_s, found, left_out)
+    reached = [_goal(runs, comparison, target, at_s, base_time) for runs in comparison.arms]
+    return Goals(target, at_s, reached, left_out)
 
 
 def _goal(

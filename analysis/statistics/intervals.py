@@ -69,13 +69,13 @@ class Paired:
 
 def summary(values: Iterable[float | None]) -> Summary:
     """The summary of values over seeds. None, NaN and infinities are failed runs. ValueError for no value at all."""
-    found = [float(v) if is_number(v) else math.inf for v in values]
-    if not found:
+    numbers = [float(v) if is_number(v) else math.inf for v in values]
+    if not numbers:
         raise ValueError("nothing to summarise: no values")
-    n, mean = len(found), statistics.fmean(found)
+    n, mean = len(numbers), statistics.fmean(numbers)
     if n == 1 or math.isinf(mean):
         return Summary(n, mean)
-    std = _deviation(found, mean)
+    std = _deviation(numbers, mean)
     half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * std / math.sqrt(n)
     return Summary(n, mean, std, mean - half, mean + half)
 
@@ -146,8 +146,8 @@ def better_than_baseline(comparison: Comparison) -> list[Suspicion]:
     ]
     tested = [(label, change, p) for label, change in changes if (p := p_better(change)) is not None]
     corrected = holm([p for _, _, p in tested])
-    found = [Suspicion(label, change, p) for (label, change, _), p in zip(tested, corrected, strict=True)]
-    return sorted((s for s in found if s.p < SIGNIFICANCE), key=lambda s: s.p)
+    suspicions = [Suspicion(label, change, p) for (label, change, _), p in zip(tested, corrected, strict=True)]
+    return sorted((s for s in suspicions if s.p < SIGNIFICANCE), key=lambda s: s.p)
 
 
 def p_better(change: Paired) -> float | None:

@@ -30,8 +30,8 @@ def called(text: str, comparisons: Sequence[Comparison]) -> str:
     ``text`` itself where it means no arm."""
     arms = [runs.arm for comparison in comparisons for runs in comparison.arms]
     labels = {arm.label for arm in arms}
-    if (found := next((name for name in (text, spelling(text)) if name in labels), None)) is not None:
-        return found
+    if (label := next((name for name in (text, spelling(text)) if name in labels), None)) is not None:
+        return label
     names = [runs.arm.label for comparison in named(comparisons) for runs in comparison.arms]
     return next((arm.label for arm, name in zip(arms, names, strict=True) if name == text), text)
 
@@ -43,12 +43,12 @@ def full(arm: Arm) -> str:
 
 def _bits(comparisons: Sequence[Comparison]) -> dict[Arm, float]:
     """Bits a parameter and step by arm, of the first run that knows them."""
-    found: dict[Arm, float] = {}
+    by_arm: dict[Arm, float] = {}
     for runs in (runs for comparison in comparisons for runs in comparison.arms):
         known = [bits for row in runs.runs.values() if (bits := bits_per_parameter(row)) is not None]
         if known:
-            found.setdefault(runs.arm, known[0])
-    return found
+            by_arm.setdefault(runs.arm, known[0])
+    return by_arm
 
 
 def _names(arms: Sequence[Arm], bits: dict[Arm, float], longest: int) -> dict[Arm, str]:
@@ -58,7 +58,7 @@ def _names(arms: Sequence[Arm], bits: dict[Arm, float], longest: int) -> dict[Ar
         families.setdefault(_methods(arm), []).append(arm)
     common = {methods: _common(alike) for methods, alike in families.items()}
     numbers: dict[str, itertools.count[int]] = {}
-    found: dict[Arm, str] = {}
+    chosen: dict[Arm, str] = {}
     for arm in arms:
         if len(arm.label) > longest:
             short = _without(arm, common[_methods(arm)])
@@ -66,9 +66,9 @@ def _names(arms: Sequence[Arm], bits: dict[Arm, float], longest: int) -> dict[Ar
             following = numbers.setdefault(plain, itertools.count(2))
             numbered = (f"{plain} no. {number}" for number in following)
             candidates = itertools.chain([short] if len(short) <= longest else [], [plain], numbered)
-            found[arm] = next(name for name in candidates if name not in taken)
-            taken.add(found[arm])
-    return found
+            chosen[arm] = next(name for name in candidates if name not in taken)
+            taken.add(chosen[arm])
+    return chosen
 
 
 def _methods(arm: Arm) -> str:

@@ -57,10 +57,10 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
         raise ValueError(f"quality against compression: no arm of {comparison.setting.label} compresses {what}")
     by_arm = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
     known = [_point(runs, baseline, traffic, against, by_arm.get(runs.arm)) for runs in chosen]
-    found = [point for point in known if point is not None]
-    if not any(point.ratio is not None for point in found):
+    placed = [point for point in known if point is not None]
+    if not any(point.ratio is not None for point in placed):
         raise ValueError(f"quality against compression: no arm of {comparison.setting.label} has both")
-    return found
+    return placed
 
 
 def _chosen(comparison: Comparison, traffic: Traffic) -> list[ArmRuns]:
@@ -95,10 +95,10 @@ def _point(runs: ArmRuns, baseline: ArmRuns, traffic: Traffic, against: str, ali
     )
 
 
-def front(found: Sequence[Point]) -> list[Point]:
+def front(candidates: Sequence[Point]) -> list[Point]:
     """The points that no other point beats in both quality and ratio, by rising ratio."""
     best: list[Point] = []
-    known = [p for p in found if p.ratio is not None and math.isfinite(p.change)]
+    known = [p for p in candidates if p.ratio is not None and math.isfinite(p.change)]
     for point in sorted(known, key=lambda p: (-(p.ratio or 0), p.change)):
         if not best or point.change < best[-1].change:
             best.append(point)

@@ -95,16 +95,16 @@ def times(
     may lose by the bar of `statistics.answers`. (With the baseline's own PPL as the target an arm would miss it for 0.1
     %.) ValueError when there is no target, or no curve with evaluations."""
     target = _target(comparison) if target_ppl is None else math.log(target_ppl)
-    found = Times(target, MARGIN if target_ppl is None else None, [], [], [])
+    result = Times(target, MARGIN if target_ppl is None else None, [], [], [])
     for runs in comparison.arms:
-        reached = _reached(runs, target, found.left_out)
+        reached = _reached(runs, target, result.left_out)
         if reached is not None:
-            found.reached.append(reached)
-    if not found.reached:
-        why = "; ".join(found.left_out[:3])
+            result.reached.append(reached)
+    if not result.reached:
+        why = "; ".join(result.left_out[:3])
         raise ValueError(f"time to quality: no curve has evaluations ({why}); train with --eval_steps 20")
     measured = step_times(rows, comparison)
-    for reached in found.reached:
+    for reached in result.reached:
         unknown = []
         for rate in rates:
             step, source = _step_s(reached.arm, rate, measured, predictor)
@@ -112,24 +112,24 @@ def times(
                 unknown.append(_behind(rate))
                 continue
             seconds = [steps * step for steps in reached.steps.values()]
-            found.times.append(Time(reached.arm, rate, statistics.median(seconds), min(seconds), max(seconds), source))
+            result.times.append(Time(reached.arm, rate, statistics.median(seconds), min(seconds), max(seconds), source))
         if unknown:
             links = ", ".join(unknown)
-            found.left_out.append(f"{reached.arm.label}: its step was neither measured nor calibrated {links}")
-    return found
+            result.left_out.append(f"{reached.arm.label}: its step was neither measured nor calibrated {links}")
+    return result
 
 
 def step_times(rows: Iterable[Row], comparison: Comparison) -> dict[tuple[Arm, Rate], float]:
     """Seconds of a step by arm and link: the median over the rows with the comparison's work on as many ranks."""
     example = next(row for runs in comparison.arms for row in runs.runs.values())
     wanted = {name: example["config"].get(name) for name in _SAME_WORK}
-    found: dict[tuple[Arm, Rate], list[float]] = {}
+    seconds: dict[tuple[Arm, Rate], list[float]] = {}
     for row in rows:
         same = row["world_size"] == comparison.setting.world_size and not row.get("link_delay_ms")
         same = same and all(row["config"].get(name) == value for name, value in wanted.items())
         if same and not failed(row) and is_number(row.get("step_time_ms_p50")):
-            found.setdefault((Arm.of(row), row.get("link_rate_asked")), []).append(row["step_time_ms_p50"] / 1e3)
-    return {key: statistics.median(values) for key, values in found.items()}
+            seconds.setdefault((Arm.of(row), row.get("link_rate_asked")), []).append(row["step_time_ms_p50"] / 1e3)
+    return {key: statistics.median(values) for key, values in seconds.items()}
 
 
 def measured_rates(rows: Iterable[Row], comparison: Comparison) -> list[Rate]:

@@ -67,8 +67,8 @@ def _cost_ms(row: Row) -> float | None:
 
 
 def _mean(runs: ArmRuns, measure: Measure) -> float | None:
-    found = over_seeds(runs, measure)
-    return None if found is None else found.mean
+    summary = over_seeds(runs, measure)
+    return None if summary is None else summary.mean
 
 
 def _a_step(row: Row, name: str, without_hooks: float | None = None) -> float | None:

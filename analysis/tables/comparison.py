@@ -46,11 +46,12 @@ _LEFT = (0, HEADS.index("bar"))
 
 
 def comparison_table(
-    comparison: Comparison, found: Sequence[Finding], shared_seeds: bool = False, title: str | None = None
+    comparison: Comparison, findings: Sequence[Finding], shared_seeds: bool = False, title: str | None = None
 ) -> Table:
     """Every arm's numbers, the baseline first, then by ratio; the fairness verdict below.
 
-    ``found`` is what speaks against the comparison (`fairness.Judge`). ``title`` is by default the setting's label."""
+    ``findings`` are what speaks against the comparison (`fairness.Judge`). ``title`` is by default the setting's label.
+    """
     rows = [
         [
             line.label,
@@ -70,15 +71,15 @@ def comparison_table(
     ]
     against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
     title = f"{title or comparison.setting.label}{against}"
-    return Table(title, HEADS, rows, overall(found, comparison), _LEFT)
+    return Table(title, HEADS, rows, overall(findings, comparison), _LEFT)
 
 
-def goals_table(comparison: Comparison, found: Sequence[Finding], title: str | None = None) -> Table | None:
+def goals_table(comparison: Comparison, findings: Sequence[Finding], title: str | None = None) -> Table | None:
     """Time to the target and perplexity at the fixed time, of runs that were given them; None where none was.
 
-    ``found``: what speaks against the comparison. Times are medians over the baseline's seeds, or the arm's where there
-    is no baseline; a run that missed the target, failed or is missing counts as infinite. A run that ended before the
-    fixed time has no perplexity there."""
+    ``findings`` are what speaks against the comparison. Times are medians over the baseline's seeds, or over the arm's
+    where there is no baseline; a run that missed the target, failed or is missing counts as infinite. A run that ended
+    before the fixed time has no perplexity there."""
     asked = goals(comparison)
     if asked is None:
         return None
@@ -97,20 +98,21 @@ def goals_table(comparison: Comparison, found: Sequence[Finding], title: str | N
     at = "fixed time" if asked.at_s is None else f"{asked.at_s:g} s"
     heads = ("arm", f"time to {target}", "reached", "times as fast", f"PPL at {at}", "runs that long")
     said = ["time in optimizer steps, without evaluation: median over seeds (best to worst), a miss is infinite"]
-    note = "; ".join([verdict(found, comparison, ("quality", "times")), *said, *asked.left_out])
+    note = "; ".join([verdict(findings, comparison, ("quality", "times")), *said, *asked.left_out])
     return Table(f"{title or comparison.setting.label}: time to quality, quality at a time", heads, rows, note)
 
 
 def answer_table(comparison: Comparison, shared_seeds: bool = False, title: str | None = None) -> Table:
     """The arms by what they answer: those that hold the bar by falling ratio, then the others, with the reason."""
-    found = [line for line in lines(comparison, shared_seeds) if line.bar != "baseline"]
+    answers = [line for line in lines(comparison, shared_seeds) if line.bar != "baseline"]
     order = ("holds", "holds, fp32 only", "undecided", "unknown", "no: PPL", "no: ratio", "no: failed")
-    found.sort(key=lambda line: (order.index(line.bar), line.bits is None, line.bits or 0.0))
+    answers.sort(key=lambda line: (order.index(line.bar), line.bits is None, line.bits or 0.0))
     rows = [
-        [line.label, line.bar, _number(line.bits, ".2f"), _front(line), what_is_missing(line) or "-"] for line in found
+        [line.label, line.bar, _number(line.bits, ".2f"), _front(line), what_is_missing(line) or "-"]
+        for line in answers
     ]
-    holding = sum(line.bar.startswith("holds") for line in found)
-    title = f"{title or comparison.setting.label}: {holding} of {len(found)} arms hold the bar"
+    holding = sum(line.bar.startswith("holds") for line in answers)
+    title = f"{title or comparison.setting.label}: {holding} of {len(answers)} arms hold the bar"
     title += f" (ratio {RATIO:g} or more, PPL within {100 * MARGIN:g} %)"
     return Table(title, ("arm", "bar", "bits", "best at its bits", "what is missing"), rows, left=(0, 1, 3, 4))
 
@@ -159,9 +161,9 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     with user_errors("tables"):
         rows = rows_of(options)
-        (found,) = comparisons_of(options, rows)
+        (comparisons,) = comparisons_of(options, rows)
     shown, judge = [], Judge(rows)
-    for comparison, title in zip(found, titles(found), strict=True):
+    for comparison, title in zip(comparisons, titles(comparisons), strict=True):
         table = comparison_table(comparison, judge.findings(comparison), options.shared_seeds, title)
         shown.append(getattr(table, options.form)())
         if comparison.rivals and comparison.baseline is not None:

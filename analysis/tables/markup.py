@@ -18,7 +18,7 @@ _AT_THE_BEGINNING = re.compile(r"^(\s*)(?:([#>+=\[-])|(\d+)([.)]))")
 
 def inline(text: str) -> str:
     """The text as Markdown within a line: after other words, in a heading, in a table's cell."""
-    return _ANYWHERE.sub(lambda found: "\\" + found[0], printable(text))
+    return _ANYWHERE.sub(lambda match: "\\" + match[0], printable(text))
 
 
 def block(text: str) -> str:
@@ -36,6 +36,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _not_a_block(found: re.Match[str]) -> str:
-    spaces, sign, number, dot = found.groups()
+def _not_a_block(match: re.Match[str]) -> str:
+    spaces, sign, number, dot = match.groups()
     return f"{spaces}\\{sign}" if sign else f"{spaces}{number}\\{dot}"

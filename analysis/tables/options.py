@@ -40,11 +40,11 @@ def comparisons_of(options: argparse.Namespace, *kinds: Sequence[Row]) -> list[l
     check_settings(
         options.tuned, "--tuned", {name for rows in kinds for row in rows for name in row["config"]} | {*TUNED}
     )
-    found = [comparisons(rows, options.baseline, options.tuned) for rows in kinds]
-    everything = [comparison for compared in found for comparison in compared]
+    by_kind = [comparisons(rows, options.baseline, options.tuned) for rows in kinds]
+    everything = [comparison for compared in by_kind for comparison in compared]
     if not any(comparison.baseline for comparison in everything):
         name = called(options.baseline, everything)
         if name != options.baseline:  # what figures call it
             return [comparisons(rows, name, options.tuned) for rows in kinds]
     check_baseline(options.baseline, everything)
-    return found
+    return by_kind

@@ -182,14 +182,14 @@ def in_own_process(how: str, setting: Setting) -> Measurement | None:
 
 def compare(setting: Setting, repeats: int) -> dict[str, Any]:
     """A row of the table, of medians over repeats; ``plain`` is null where it does not fit into memory."""
-    found: dict[str, list[Measurement]] = {OURS: [], PLAIN: []}
+    by_variant: dict[str, list[Measurement]] = {OURS: [], PLAIN: []}
     for repeat in range(repeats):
         for how in (OURS, PLAIN) if repeat % 2 == 0 else (PLAIN, OURS):
             if (measured := in_own_process(how, setting)) is not None:
-                found[how].append(measured)
-    if not found[OURS]:
+                by_variant[how].append(measured)
+    if not by_variant[OURS]:
         raise RuntimeError(f"ours does not fit into memory: {setting}")
-    ours, plain = (_median(found[how]) for how in (OURS, PLAIN))
+    ours, plain = (_median(by_variant[how]) for how in (OURS, PLAIN))
     if (
         plain is not None
         and ours is not None

@@ -49,12 +49,12 @@ def measure(rate: str, method: str, prefetch: int, steps: int, flags: Sequence[s
 
 def table(lines: Iterable[Line]) -> str:
     """The medians as a table."""
-    found: dict[tuple[str, str, int], list[Line]] = {}
+    by_key: dict[tuple[str, str, int], list[Line]] = {}
     for line in lines:
-        found.setdefault((line["method"], line["rate"], line["prefetch"]), []).append(line)
+        by_key.setdefault((line["method"], line["rate"], line["prefetch"]), []).append(line)
 
     def median(key: tuple[str, str, int], column: str) -> float:
-        return float(statistics.median(line[column] for line in found[key]))
+        return float(statistics.median(line[column] for line in by_key[key]))
 
     heads = [
         ("rate", 10),
@@ -66,10 +66,12 @@ def table(lines: Iterable[Line]) -> str:
         ("reduce ms", 11),
     ]
     rows = [f"{'method':10s}" + "".join(f"{name:>{width}s}" for name, width in heads)]
-    for method, rate, prefetch in found:
+    for method, rate, prefetch in by_key:
         key, free = (method, rate, prefetch), (method, "none", prefetch)
-        exposed = f"{median(key, 'step_ms') - median(free, 'step_ms'):.0f}" if free in found and rate != "none" else "-"
-        cells = f"{len(found[key]):>6d}{median(key, 'step_ms'):>10.0f}{exposed:>12s}"
+        exposed = (
+            f"{median(key, 'step_ms') - median(free, 'step_ms'):.0f}" if free in by_key and rate != "none" else "-"
+        )
+        cells = f"{len(by_key[key]):>6d}{median(key, 'step_ms'):>10.0f}{exposed:>12s}"
         cells += f"{median(key, 'gather_ms'):>11.1f}{median(key, 'reduce_ms'):>11.1f}"
         rows.append(f"{method:10s}{rate:>10s}{prefetch:>10d}{cells}")
     return "\n".join(rows)

@@ -78,10 +78,10 @@ def table(lines: Iterable[Line]) -> str:
     """The median of each method's runs as a table."""
     heads = [("runs", 6), ("step ms", 10), ("profiled ms", 13), ("overhead", 10), ("read s", 8), ("trace MB", 10)]
     rows = [f"{'method':10s}" + "".join(f"{name:>{width}s}" for name, width in heads)]
-    found: dict[str, list[Line]] = {}
+    by_method: dict[str, list[Line]] = {}
     for line in lines:
-        found.setdefault(line["method"], []).append(line)
-    for method, runs in found.items():
+        by_method.setdefault(line["method"], []).append(line)
+    for method, runs in by_method.items():
         step, profiled, overhead, seconds, size = (
             statistics.median(run[column] for run in runs)
             for column in ("step_ms", "profiled_step_ms", "overhead", "read_seconds_per_step", "trace_mb_per_step")

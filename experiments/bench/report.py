@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["seeds"])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args(argv)
-    found = []
+    reports = []
     with user_errors("bench_report"), tempfile.TemporaryDirectory() as folder:
         if min(options.rows) < 1:
             raise ValueError("--rows: wants numbers above 0")
@@ -126,11 +126,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"{'rows':>7s}  {'shape':10s}{'MB':>8s}{'wall s':>8s}{'CPU s':>8s}{'peak GB':>9s}")
         for shape, count in itertools.product(options.shape, options.rows):
             one = measured(count, shape, Path(folder))
-            found.append(one)
+            reports.append(one)
             numbers = f"{one['rows_mb']:8.1f}{one['wall_s']:8.1f}{one['processor_s']:8.1f}{one['peak_gb']:9.2f}"
             print(f"{count:7d}  {shape:10s}{numbers}", flush=True)
         if options.json is not None:
-            options.json.write_text(json.dumps({"load_a_core": round(load, 1), "reports": found}, indent=1) + "\n")
+            options.json.write_text(json.dumps({"load_a_core": round(load, 1), "reports": reports}, indent=1) + "\n")
     return 0
 
 

@@ -41,14 +41,14 @@ def questions(count: int, choice: int, held_out: int, seed: int) -> dict[str, li
     with gzip.open(WIKI_LEADS) as file:
         articles = json.load(file)
     random.Random(seed).shuffle(articles)
-    found, first = {}, 0
+    by_name, first = {}, 0
     # training comes last: with another count the others stay
     for name, some in (("held_out", held_out), ("choice", choice), ("training", count)):
-        found[name] = [_question(i, article) for i, article in enumerate(articles[first : first + some])]
+        by_name[name] = [_question(i, article) for i, article in enumerate(articles[first : first + some])]
         first += some
     if first > len(articles):
         raise ValueError(f"count, choice, held_out: {first:,} questions, but there are {len(articles):,} articles")
-    return found
+    return by_name
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -79,9 +79,9 @@ def main(argv: list[str]) -> int:
     with user_errors("experiments.drafts.questions"):
         if min(arguments.count, arguments.choice, arguments.held_out) < 1:
             raise ValueError("count, choice, held_out: at least 1 each")
-        found = questions(arguments.count, arguments.choice, arguments.held_out, arguments.seed)
+        by_name = questions(arguments.count, arguments.choice, arguments.held_out, arguments.seed)
         make_folder(arguments.out, "out")
-        for name, rows in found.items():
+        for name, rows in by_name.items():
             write(file_of(arguments.out, name), rows)
             print(f"{file_of(arguments.out, name)}: {len(rows):,} questions")
     return 0

@@ -134,8 +134,8 @@ class Progress:
     @property
     def seconds(self) -> dict[str, float]:
         """The seconds of each part that was started."""
-        found: dict[str, float] = self._state["seconds"]
-        return found
+        seconds: dict[str, float] = self._state["seconds"]
+        return seconds
 
     def is_done(self, part: Part) -> bool:
         """Did the part end well? ValueError when it did so with other settings: results of both would be mixed."""
@@ -188,9 +188,9 @@ def main(argv: list[str]) -> int:
     row = next(row for row in reversed(results.load(places.rows)) if row["status"] == "ok")
     evaluation = load_json(places.evaluation.read_bytes())
     commands = [part.text for part in todo]
-    found = {"seconds": progress.seconds, "commands": commands, "training": row, "evaluation": evaluation}
-    write_json(places.out / "real_run.json", found)
-    text = report(found)
+    outcome = {"seconds": progress.seconds, "commands": commands, "training": row, "evaluation": evaluation}
+    write_json(places.out / "real_run.json", outcome)
+    text = report(outcome)
     write_bytes(places.out / "real_run.md", text.encode())
     print(f"\n{text}\n{places.out / 'real_run.md'}, {places.out / 'real_run.json'}")
     return 0

@@ -9,20 +9,20 @@ from fsdp_lab.eagle.decoding.speed import Speed, speed_of
 from fsdp_lab.eagle.evaluate import Position, expected_tau
 
 
-def report(found: Mapping[str, Any]) -> str:
+def report(results: Mapping[str, Any]) -> str:
     """The report as Markdown.
 
-    ``found`` has the ``seconds`` of each part, the ``commands``, the ``training``'s row and the ``evaluation``'s
+    ``results`` has the ``seconds`` of each part, the ``commands``, the ``training``'s row and the ``evaluation``'s
     results."""
-    row, judged = found["training"], found["evaluation"]
+    row, judged = results["training"], results["evaluation"]
     blocks = [
         ["# A draft from nothing"],
         _how(row, judged),
         _speed(speed_of(judged["speed"])),
         _positions([Position(**values) for values in judged["positions"]]),
-        [_minutes(found["seconds"])],
+        [_minutes(results["seconds"])],
         ["## Commands"],
-        (f"    {command}" for command in found["commands"]),
+        (f"    {command}" for command in results["commands"]),
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 

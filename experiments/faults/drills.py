@@ -140,23 +140,23 @@ class Drill:
 
     def processes(self) -> dict[int, str]:
         """Command lines of everything that this run started and that has not ended, by process id."""
-        found = {}
+        commands = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if f"{_MARK}={self._mark}".encode() in (folder / "environ").read_bytes():
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        return found
+                    commands[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        return commands
 
     def rank_processes(self) -> dict[int, int]:
         """Process ids of the ranks that have started, by rank."""
-        found = {}
+        by_rank = {}
         for pid in self.processes():
             with contextlib.suppress(OSError):
                 variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 ranks = [int(word[5:]) for word in variables if word.startswith(b"RANK=")]
                 if ranks:
-                    found[ranks[0]] = pid
-        return found
+                    by_rank[ranks[0]] = pid
+        return by_rank
 
     def _read(self, ours: int) -> None:
         rest = b""

@@ -52,19 +52,19 @@ class Start:
 
     def slopes(self) -> list[float]:
         """MB an hour by which each rank grew, by least squares; none for a start that was too short to tell."""
-        found = []
+        slopes = []
         for samples in self._steady().values():
             seconds, size = zip(*samples, strict=True)
-            found.append(statistics.linear_regression(seconds, size).slope * 3600 / 1e6)
-        return found
+            slopes.append(statistics.linear_regression(seconds, size).slope * 3600 / 1e6)
+        return slopes
 
     def levels(self) -> dict[int, list[int]]:
         """MB of each rank after the warm-up and at the end: medians of a fifth of the samples each."""
-        found = {}
+        levels = {}
         for rank, samples in self._steady().items():
             sizes, some = [size / 1e6 for _, size in samples], max(1, len(samples) // 5)
-            found[rank] = [round(statistics.median(part)) for part in (sizes[:some], sizes[-some:])]
-        return found
+            levels[rank] = [round(statistics.median(part)) for part in (sizes[:some], sizes[-some:])]
+        return levels
 
     def _steady(self) -> dict[int, list[tuple[float, int]]]:
         """Each rank's samples after the warm-up, where there are enough of them to tell anything."""
@@ -205,31 +205,31 @@ def _is_litter(path: Path) -> bool:
     return path.name.endswith((".tmp", ".partial", ".rejected", ".damaged", ".replaced", ".abandoned"))
 
 
-def text(found: dict[str, Any]) -> str:
+def text(summary: dict[str, Any]) -> str:
     """The summary in a few lines of text."""
-    slope = found["memory_slope_mb_per_hour"]
+    slope = summary["memory_slope_mb_per_hour"]
     lines = [
-        f"{found['seconds'] / 60:.0f} minutes, {found['starts']} starts, {found['steps']} steps, "
-        f"{found['saves']} checkpoints ({found['failed_saves']} failed); "
-        + ("finished" if found["finished"] else "CUT"),
-        "events       " + ", ".join(f"{count} x {event}" for event, count in found["events"].items()),
+        f"{summary['seconds'] / 60:.0f} minutes, {summary['starts']} starts, {summary['steps']} steps, "
+        f"{summary['saves']} checkpoints ({summary['failed_saves']} failed); "
+        + ("finished" if summary["finished"] else "CUT"),
+        "events       " + ", ".join(f"{count} x {event}" for event, count in summary["events"].items()),
         "rows         "
-        + ", ".join(f"{count} {status}" for status, count in found["rows"].items())
-        + f"; {len(found['rows_refused'])} refused, {found['starts_without_row']} starts without one",
+        + ", ".join(f"{count} {status}" for status, count in summary["rows"].items())
+        + f"; {len(summary['rows_refused'])} refused, {summary['starts_without_row']} starts without one",
         f"memory       median slope {slope['median']} MB an hour, largest {slope['largest']} (of {slope['of']} ranks' "
-        f"starts); peaks {found['peak_rss_mb']} MB",
-        f"left behind  {len(found['processes_left'])} processes, {len(found['files_left'])} files in the run's folder, "
-        f"{len(found['temporary_left'])} in the temporary folder (a killed launcher's own)",
+        f"starts); peaks {summary['peak_rss_mb']} MB",
+        f"left behind  {len(summary['processes_left'])} processes, {len(summary['files_left'])} files in the run's "
+        f"folder, {len(summary['temporary_left'])} in the temporary folder (a killed launcher's own)",
     ]
-    return "\n".join([*lines, *(f"  {name}" for name in (*found["processes_left"], *found["files_left"]))])
+    return "\n".join([*lines, *(f"  {name}" for name in (*summary["processes_left"], *summary["files_left"]))])
 
 
-def is_clean(found: dict[str, Any]) -> bool:
+def is_clean(summary: dict[str, Any]) -> bool:
     """Did the run finish, has every start a valid row, and was nothing left behind?"""
-    bad = found["rows_refused"], found["processes_left"], found["files_left"], found["failed_saves"]
-    killed = found["events"].get(f"launcher {signal.SIGKILL.name}", 0)
-    is_tidy = len(found["temporary_left"]) <= killed  # nobody is left to remove a killed launcher's
-    return bool(found["finished"]) and not any(bad) and is_tidy and found["starts_without_row"] == 0
+    bad = summary["rows_refused"], summary["processes_left"], summary["files_left"], summary["failed_saves"]
+    killed = summary["events"].get(f"launcher {signal.SIGKILL.name}", 0)
+    is_tidy = len(summary["temporary_left"]) <= killed  # nobody is left to remove a killed launcher's
+    return bool(summary["finished"]) and not any(bad) and is_tidy and summary["starts_without_row"] == 0
 
 
 def soak(minutes: float, kill_every_s: float, save_steps: int, last_steps: int, folder: Path, **flags: Any) -> Soak:
@@ -260,10 +260,10 @@ def main(argv: list[str]) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         run = soak(arguments.minutes, arguments.kill_every_s, arguments.save_steps, arguments.last_steps, Path(folder))
-        found = run.summary(time.monotonic() - began)
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(text(found))
-    return 0 if is_clean(found) else 1
+        summary = run.summary(time.monotonic() - began)
+    arguments.out.write_text(json.dumps(summary, indent=1) + "\n")
+    print(text(summary))
+    return 0 if is_clean(summary) else 1
 
 
 if __name__ == "__main__":

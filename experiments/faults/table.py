@@ -308,8 +308,8 @@ def _cell(outcome: Outcome | None) -> str:
 
 def known_of(path: Path) -> list[Outcome]:
     """What an earlier start has seen, without drills that do not exist any more."""
-    found = [Outcome(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
-    return [outcome for outcome in found if outcome.case in CASES and outcome.method in METHODS]
+    outcomes = [Outcome(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
+    return [outcome for outcome in outcomes if outcome.case in CASES and outcome.method in METHODS]
 
 
 def _can_be(name: str) -> bool:

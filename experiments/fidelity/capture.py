@@ -53,14 +53,14 @@ def load(folder: Path, kind: str = GRADIENTS) -> list[Unit]:
     files = sorted((folder / kind).glob("*.pt"))
     if not files:
         raise ValueError(f"{folder}: no captured {kind}; run python -m experiments.fidelity.capture --out {folder}")
-    found: dict[str, dict[tuple[int, int], Tensor]] = {}
+    tensors: dict[str, dict[tuple[int, int], Tensor]] = {}
     segments: dict[str, tuple[Segment, ...]] = {}
     for file in files:
         saved = torch.load(file, weights_only=True)
-        found.setdefault(saved["unit"], {})[saved["step"], saved["rank"]] = saved["rows"]
+        tensors.setdefault(saved["unit"], {})[saved["step"], saved["rank"]] = saved["rows"]
         segments[saved["unit"]] = tuple(Segment(n, tuple(shape), a, b) for n, shape, a, b in saved["segments"])
     units = []
-    for name, rows in found.items():
+    for name, rows in tensors.items():
         steps, ranks = sorted({t for t, _ in rows}), sorted({r for _, r in rows})
         units.append(Unit(name, segments[name], [[rows[t, r] for r in ranks] for t in steps]))
     return units

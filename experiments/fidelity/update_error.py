@@ -117,11 +117,11 @@ def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None
             sums.add_sent(outcome.sent, sum(x.numel() for x in inputs) * (world - 1) // world)
         for rank, result in enumerate(outcome.results):
             wanted = exact[rank].update(torch.stack([x[rank].float() for x in inputs]).mean(0))
-            found = arrived[rank].update(result.total / world)
+            update = arrived[rank].update(result.total / world)
             if is_judged:
-                sums.error += _dot(found - wanted, found - wanted)
+                sums.error += _dot(update - wanted, update - wanted)
                 sums.of += _dot(wanted, wanted)
-                sums.size += _dot(found, found)
+                sums.size += _dot(update, update)
                 momentum = torch.as_tensor(exact[rank].first)
                 own = torch.as_tensor(exact[rank].second).double().sqrt()
                 share = torch.where(own > 0, momentum / own, 0)
@@ -177,11 +177,11 @@ HEADS = {
 RULE = "|---|---|---:|---:|---:|---:|"
 
 
-def markdown(found: Sequence[Line]) -> str:
+def markdown(table: Sequence[Line]) -> str:
     """The two tables in Markdown."""
     tables = []
     for kind, head in HEADS.items():
-        rows = [row(line) for line in found if line.kind == kind]
+        rows = [row(line) for line in table if line.kind == kind]
         tables += ["\n".join([head, RULE, *rows])] if rows else []
     return "\n\n".join(tables) + "\n"
 

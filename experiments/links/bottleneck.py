@@ -47,11 +47,11 @@ class Place(NamedTuple):
 
 def places(ranks: Iterable[int], rates: Sequence[str], methods: Sequence[str]) -> list[Place]:
     """The places of all cells. One rank sends nothing, so it needs neither a slow link nor a method."""
-    found = []
+    result = []
     for count in ranks:
         alone = count == 1
-        found += [Place(count, r, m) for r in (rates, ["none"])[alone] for m in (methods, ["none"])[alone]]
-    return found
+        result += [Place(count, r, m) for r in (rates, ["none"])[alone] for m in (methods, ["none"])[alone]]
+    return result
 
 
 def measure(place: Place, steps: int, flags: Sequence[str]) -> Cell:
@@ -156,8 +156,8 @@ def _known(path: Path, settings: dict[str, Any]) -> dict[Place, Cell]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text())
-        before, cells = found["settings"], found["cells"]
+        earlier = json.loads(path.read_text())
+        before, cells = earlier["settings"], earlier["cells"]
         known = {Place(cell["ranks"], cell["rate"], cell["method"]): cell for cell in cells}
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"--json: {path} holds no cells of this program; name another file") from None

@@ -25,7 +25,7 @@ def own_tag() -> str:
 def remove_leftovers() -> list[str]:
     """Remove the namespaces whose maker is dead and return their names; those of living runs are left alone."""
     names = sorted(path.name for path in _FOLDER.iterdir()) if _FOLDER.is_dir() else []
-    dead = [name for name in names if (found := _NAME.fullmatch(name)) and not _may_live(found)]
+    dead = [name for name in names if (match := _NAME.fullmatch(name)) and not _may_live(match)]
     for name in dead:
         remove(name)
     return dead
@@ -40,10 +40,10 @@ def remove(name: str) -> None:
     subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def _may_live(found: "re.Match[str]") -> bool:
-    if int(found["where"]) != _pid_namespace():
+def _may_live(name: "re.Match[str]") -> bool:
+    if int(name["where"]) != _pid_namespace():
         return True  # another container's numbers say nothing here
-    return _started(int(found["pid"])) == int(found["start"])
+    return _started(int(name["pid"])) == int(name["start"])
 
 
 def _started(pid: int) -> int | None:

@@ -157,8 +157,8 @@ class Namespaces:
 
     def _statistics(self, rank: int, device: str) -> dict[str, Any]:
         text = _command("ip", "-n", self.name(rank), "-s", "-j", "link", "show", "dev", device)
-        found: dict[str, Any] = json.loads(text)[0]["stats64"]
-        return found
+        counters: dict[str, Any] = json.loads(text)[0]["stats64"]
+        return counters
 
     def _namespace(self, node: int) -> str:
         return f"{self._tag}-n{node}"

@@ -23,5 +23,5 @@ def train_behind(net: Namespaces, flags: Sequence[str]) -> dict[str, Any]:
         command = [sys.executable, "-m", *TRAINER, *where, *flags]
         if code := net.run(command, rank_environment(net.ranks), stdout=subprocess.DEVNULL):
             raise RuntimeError(f"the run ended with exit code {code}: {' '.join(flags)}")
-        found: dict[str, Any] = json.loads(rows.read_text())
-        return found
+        row: dict[str, Any] = json.loads(rows.read_text())
+        return row

@@ -9,10 +9,10 @@ _FASTEST = 100e9  # bits/s; a virtual cable carries a third of that
 
 def parse_rate(text: str) -> float | None:
     """Bits per second of a text such as ``200mbit``, ``1gbit``; None for ``none``. ValueError for others."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
     if text == "none":
         return None
-    bits = float(found[1]) * _BITS[found[2]] if found else 0
+    bits = float(match[1]) * _BITS[match[2]] if match else 0
     if not 8000 <= bits <= _FASTEST:
         raise ValueError(
             f"rate: got {text!r}, wants a number with a unit such as 200mbit or 1gbit, from 8kbit to 100gbit, or none"
@@ -22,7 +22,7 @@ def parse_rate(text: str) -> float | None:
 
 def parse_delay(text: str) -> float:
     """Seconds of a text such as ``5ms``, ``100us``, ``0.1s``. ValueError for others."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text.lower())
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text.lower())
+    if not match:
         raise ValueError(f"delay: got {text!r}, wants a number with a unit such as 5ms or 100us")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(match[1]) * _SECONDS[match[2]]

@@ -51,10 +51,10 @@ class Estimator:
 
     def seconds(self, cell: Cell) -> float | None:
         """The seconds that a cell will take; None when no run of its model is known, or its work is not."""
-        found = self._most_alike(cell)
-        if found is None or cell.work is None:
+        alike = self._most_alike(cell)
+        if alike is None or cell.work is None:
             return None
-        _, runs = found
+        _, runs = alike
         here = [run for run in runs if run[2]] or runs
         return statistics.median(fixed + rate * cell.work for fixed, rate, _ in here)
 
@@ -65,9 +65,9 @@ class Estimator:
 
     def basis(self, cells: Sequence[Cell]) -> str:
         """What the estimate rests on, in words."""
-        found = [found for cell in cells if (found := self._most_alike(cell)) is not None]
-        elsewhere = any(not any(run[2] for run in alike) for _, alike in found)
-        kinds = _DEGREES[max((degree for degree, _ in found), default=0)]
+        nearest = [nearest for cell in cells if (nearest := self._most_alike(cell)) is not None]
+        elsewhere = any(not any(run[2] for run in alike) for _, alike in nearest)
+        kinds = _DEGREES[max((degree for degree, _ in nearest), default=0)]
         machine = ", of other machines" if elsewhere else ""
         runs = f"{self.count} finished run{'s' * (self.count != 1)} in {self.source}"
         return f"estimated by {cells[0].trainer.unit} from {runs}, {kinds}{machine}"

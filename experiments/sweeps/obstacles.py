@@ -17,14 +17,14 @@ def obstacles(cells: Sequence[Cell]) -> list[str]:
         for name, where in cell.trainer.needs.items():
             if settings[name] and not _is_there(name, path := Path(settings[name])):
                 missing[where, path] = cell.trainer.built_by(path)
-    found = [f"{where} {path} is not there" for (where, path), command in missing.items() if command is None]
+    lines = [f"{where} {path} is not there" for (where, path), command in missing.items() if command is None]
     for command in dict.fromkeys(command for command in missing.values() if command is not None):
         these = [f"{where} {path}" for (where, path), other in missing.items() if other == command]
         are, them = ("is", "it") if len(these) == 1 else ("are", "them")
-        found.append(f"{', '.join(these)} {are} not there; build {them}: python -m {command}")
+        lines.append(f"{', '.join(these)} {are} not there; build {them}: python -m {command}")
     if any(cell.link is not None for cell in cells) and (why := unavailable()):
-        found.append(f"links: {why}")
-    return found
+        lines.append(f"links: {why}")
+    return lines
 
 
 def _is_there(setting: str, path: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis import drafts
-from analysis.checks import __main__ as fairness
+from analysis.checks import fairness
 from analysis.drafts import HEADS, acceptance_table
 from analysis.figures import acceptance as figure
 from analysis.figures.drawing.style import Style

@@ -33,10 +33,10 @@ def ordered(comparison: Comparison, measure: Measure) -> list[ArmRuns]:
     first."""
 
     def key(runs: ArmRuns) -> tuple[int, float, str]:
-        arm, found = runs.arm, over_seeds(runs, measure)
+        arm, summary = runs.arm, over_seeds(runs, measure)
         plain = {arm.gradients, arm.parameters} <= {*BASELINES} and arm.gradient_settings == "{}"
         rank = BASELINES.index(arm.gradients) if plain else len(BASELINES)
-        return rank, 0.0 if found is None else found.mean, arm.label
+        return rank, 0.0 if summary is None else summary.mean, arm.label
 
     return sorted((runs for runs in comparison.arms if over_seeds(runs, measure) is not None), key=key)
 
@@ -46,8 +46,8 @@ def data(comparison: Comparison, measures: Mapping[str, Measure], by: str, lacki
     known = ordered(comparison, measures[by])
     if not known:
         raise ValueError(lacking)
-    found = [(runs, name, over_seeds(runs, measure)) for runs in known for name, measure in measures.items()]
-    return [of_summary(runs, name, summary) for runs, name, summary in found if summary is not None]
+    summaries = [(runs, name, over_seeds(runs, measure)) for runs in known for name, measure in measures.items()]
+    return [of_summary(runs, name, summary) for runs, name, summary in summaries if summary is not None]
 
 
 def figure(style: Style, count: int, widths: Sequence[float], **options: Any) -> tuple[Figure, list[Axes]]:
@@ -68,8 +68,8 @@ def stacked(axes: Axes, style: Style, data: Sequence[Datum], parts: Sequence[Par
     places = list(range(len(names)))
     left = [0.0] * len(names)
     for part in parts:
-        found = of_quantity(data, part.quantity)
-        values = [found[name].value if name in found else 0.0 for name in names]
+        by_arm = of_quantity(data, part.quantity)
+        values = [by_arm[name].value if name in by_arm else 0.0 for name in names]
         axes.barh(
             places,
             values,

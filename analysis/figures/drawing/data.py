@@ -25,9 +25,9 @@ class Datum:
     x: float | None = None
 
 
-def of_summary(runs: ArmRuns, quantity: str, found: Summary, x: float | None = None) -> Datum:
+def of_summary(runs: ArmRuns, quantity: str, summary: Summary, x: float | None = None) -> Datum:
     """The datum of a summary over seeds."""
-    return Datum(runs.arm.label, runs.arm.family, quantity, found.mean, found.low, found.high, found.n, x)
+    return Datum(runs.arm.label, runs.arm.family, quantity, summary.mean, summary.low, summary.high, summary.n, x)
 
 
 def arms(data: Sequence[Datum]) -> dict[str, str]:
@@ -43,8 +43,8 @@ def of_quantity(data: Sequence[Datum], quantity: str) -> dict[str, Datum]:
 def strengths(data: Sequence[Datum]) -> dict[str, int]:
     """Each arm's place among those of its family, which decides the dashes of its line."""
     counts: dict[str, int] = {}
-    found = {}
+    by_arm = {}
     for name, family in arms(data).items():
-        found[name] = counts.get(family, 0)
-        counts[family] = found[name] + 1
-    return found
+        by_arm[name] = counts.get(family, 0)
+        counts[family] = by_arm[name] + 1
+    return by_arm

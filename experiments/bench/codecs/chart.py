@@ -27,9 +27,9 @@ def draw(rows: Sequence[tuple[str, Row]], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for offset, (name, colour, operations) in enumerate(SERIES):
-        found = {label: row.roofline or 0.0 for label, row in rows if row.operation in operations}
-        places = [i + (offset - 1) * BAR for i, label in enumerate(labels) if label in found]
-        values = [found[label] for label in labels if label in found]
+        shares = {label: row.roofline or 0.0 for label, row in rows if row.operation in operations}
+        places = [i + (offset - 1) * BAR for i, label in enumerate(labels) if label in shares]
+        values = [shares[label] for label in labels if label in shares]
         axes.barh(places, [min(v, LONGEST) for v in values], height=BAR, color=colour, label=name)
         for place, value in zip(places, values, strict=True):
             if value > LONGEST:

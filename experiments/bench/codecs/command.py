@@ -98,15 +98,15 @@ def measured(v: Variant, unit: Unit, repeats: int, with_peers: bool) -> tuple[li
 
 def machine(device: torch.device, rows: Sequence[Row]) -> dict[str, Any]:
     """What was measured on: hardware, caches, versions, and the bandwidth of a plain copy by number of threads."""
-    found = hardware()
-    del found["host"]
+    known = hardware()
+    del known["host"]
     copies: dict[int, list[float]] = {}
     for row in rows:
         copies.setdefault(row.threads, []).append(2 * row.copied_bytes / row.copy_seconds / 1e9)
     return {
-        **found,
+        **known,
         "caches": caches(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else found["cpu"],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else known["cpu"],
         "memory_gb_s": {threads: round(statistics.median(c), 2) for threads, c in copies.items()},
         "versions": versions(),
     }
@@ -114,11 +114,11 @@ def machine(device: torch.device, rows: Sequence[Row]) -> dict[str, Any]:
 
 def caches() -> dict[str, str]:
     """The sizes of the processor's caches as Linux gives them, by level and kind; empty on other systems."""
-    found = {}
+    sizes = {}
     for index in sorted(CACHES.glob("index*")):
         level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
-        found[f"L{level}" + {"Data": "d", "Instruction": "i"}.get(kind, "")] = size
-    return found
+        sizes[f"L{level}" + {"Data": "d", "Instruction": "i"}.get(kind, "")] = size
+    return sizes
 
 
 def by_encode(rows: Sequence[Row]) -> list[Row]:
@@ -238,8 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.set_num_threads(threads)
         for number, v in enumerate(variants, 1):
             print(f"{v.label} ({number} of {len(variants)}), {threads} threads", file=sys.stderr, flush=True)
-            found, absent = measured(v, unit, options.repeats, not options.no_peers)
-            rows += found
+            rows_of_variant, absent = measured(v, unit, options.repeats, not options.no_peers)
+            rows += rows_of_variant
             missing |= absent
     text = "\n".join(part for part in (table(rows), peer_table(rows, missing)) if part)
     print(text)

@@ -32,9 +32,11 @@ def reference_kernels() -> Iterator[set[str]]:
 def eager(plain: Compressor, with_feedback: Compressor | None, unit: Unit) -> list[Run]:
     """The same collectives of 2 ranks with the reference kernels; methods without a kernel are eager torch already."""
     probes = runs(plain, with_feedback, Unit(LEAST_MIB, unit.device), WORLDS[:1])
-    found = runs(plain, with_feedback, unit, WORLDS[:1])
+    collectives = runs(plain, with_feedback, unit, WORLDS[:1])
     return [
-        Run(EAGER, _under_reference(run.call)) for run, probe in zip(found, probes, strict=True) if _uses_kernels(probe)
+        Run(EAGER, _under_reference(run.call))
+        for run, probe in zip(collectives, probes, strict=True)
+        if _uses_kernels(probe)
     ]
 
 

@@ -24,14 +24,14 @@ SUM = sum_of(WORLDS[0])
 
 def peers(method: str, config: dict[str, Any], unit: Unit) -> tuple[list[Run], set[str]]:
     """The peers of a method with these settings, and the names of those that are not installed."""
-    found: list[Run] = []
+    known: list[Run] = []
     missing: set[str] = set()
     for name, build in _peers_of(method, config, unit.device.type):
         try:
-            found += [_run(name, operation, call, unit) for operation, call in build(unit).items()]
+            known += [_run(name, operation, call, unit) for operation, call in build(unit).items()]
         except ImportError:
             missing.add(name)
-    return found, missing
+    return known, missing
 
 
 def _run(name: str, operation: str, call: Callable[[], Any], unit: Unit) -> Run:
@@ -47,7 +47,7 @@ def _peers_of(method: str, config: dict[str, Any], device: str) -> list[tuple[st
     """The peers of a method with these settings; numpy's only where its arrays can lie."""
     numpy = device == "cpu"
     if not config:
-        found = {
+        known = {
             "bf16": [("torch .to", lambda unit: _cast(unit, torch.bfloat16))],
             "fp16": [("torch .to", lambda unit: _cast(unit, torch.float16))],
             "int8": [
@@ -65,7 +65,7 @@ def _peers_of(method: str, config: dict[str, Any], device: str) -> list[tuple[st
             "signsgd": _numpy_scaled_signs,
             "onebit": _numpy_signs,
         }
-        return [*found, *([("numpy", on_numpy[method])] if numpy and method in on_numpy else [])]
+        return [*known, *([("numpy", on_numpy[method])] if numpy and method in on_numpy else [])]
     if (method, config) == ("int8", {"scale": "global"}):
         return [("torch.quantize_per_tensor", lambda unit: _without(DECODE, _quantize_per_tensor(unit)))]
     if method == "topk" and config.get("selection") == "chunked":

@@ -147,14 +147,14 @@ def runs(plain: Compressor, with_feedback: Compressor | None, unit: Unit, worlds
     ``with_feedback``: None where error feedback makes no sense. ``worlds``: numbers of ranks; all is measured with the
     first, sums with the others too.
     """
-    found = []
+    result = []
     if plain.for_gradients:
-        found += [_reduce_scatter(plain, world, unit) for world in worlds]
+        result += [_reduce_scatter(plain, world, unit) for world in worlds]
         if with_feedback is not None:
-            found.append(_reduce_scatter(with_feedback, WORLDS[0], unit))
+            result.append(_reduce_scatter(with_feedback, WORLDS[0], unit))
     if plain.for_parameters:
-        found.append(_all_gather(plain, unit))
-    return [Run("", call) for call in found]
+        result.append(_all_gather(plain, unit))
+    return [Run("", call) for call in result]
 
 
 def _reduce_scatter(compressor: Compressor, world: int, unit: Unit) -> Callable[[], list[Sample]]:
@@ -226,7 +226,9 @@ def measure(method: str, config: dict[str, Any], competitors: Sequence[Run], uni
             if i not in slow or number < FEW:
                 for sample in run.call():
                     samples.setdefault((run.implementation, sample.operation), []).append(sample)
-    return [_row(method, config, implementation, found, unit.nbytes) for (implementation, _), found in samples.items()]
+    return [
+        _row(method, config, implementation, of_run, unit.nbytes) for (implementation, _), of_run in samples.items()
+    ]
 
 
 def _warm_up(run: Run) -> bool:

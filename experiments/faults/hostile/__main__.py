@@ -78,14 +78,14 @@ def _chosen(areas: Sequence[str], words: Sequence[str]) -> list[Case]:
     strange = set(areas) - {case.area for case in CASES}
     if strange:
         raise ValueError(f"areas: no {sorted(strange)[0]!r}; known: {', '.join(dict.fromkeys(c.area for c in CASES))}")
-    found = [
+    cases = [
         case
         for case in CASES
         if (not areas or case.area in areas) and (not words or any(word in case.name for word in words))
     ]
-    if not found:
+    if not cases:
         raise ValueError(f"cases: none has {' or '.join(words)} in its name")
-    return found
+    return cases
 
 
 def _kept(out: Path | None) -> dict[tuple[str, str], Seen]:

@@ -39,5 +39,7 @@ def save_model(folder: Path, template: str = TEMPLATE) -> Path:
 
 def change(path: Path, **values: Any) -> None:
     """Change values in a JSON file; None removes a key."""
-    found = json.loads(path.read_text(encoding="utf-8")) | values
-    path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}), encoding="utf-8")
+    values_now = json.loads(path.read_text(encoding="utf-8")) | values
+    path.write_text(
+        json.dumps({name: value for name, value in values_now.items() if value is not None}), encoding="utf-8"
+    )

@@ -46,17 +46,17 @@ def arms_of(listed: Any, complaints: list[str]) -> list[Arm]:
     if not isinstance(listed, list) or not listed:
         complaints.append("arms: wants a list of methods such as [none, int8]")
         return []
-    found: dict[str, Arm] = {}
+    arms: dict[str, Arm] = {}
     for number, said in enumerate(listed, start=1):
         where = f"arms[{number}]"
         for choice in _choices(said, where, complaints):
             arm = _arm(choice, where, complaints)
             if arm is None:
                 continue
-            if arm.label in found:
+            if arm.label in arms:
                 complaints.append(f"{where}: {arm.label!r} is there already")
-            found[arm.label] = arm
-    return sorted(found.values(), key=lambda arm: not arm.is_baseline)
+            arms[arm.label] = arm
+    return sorted(arms.values(), key=lambda arm: not arm.is_baseline)
 
 
 def _choices(said: Any, where: str, complaints: list[str]) -> Iterator[dict[str, Any]]:
@@ -102,7 +102,7 @@ def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | 
 
 def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> dict[str, str]:
     """The labels of those methods that the arm names, by flag; gradients are named by every arm."""
-    found = {}
+    labels = {}
     for direction in ("gradients", *(name for name in ("parameters",) if name in choice)):
         said = choice.get(direction, "none")
         try:
@@ -110,10 +110,10 @@ def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> di
         except ValueError:
             method = None
         if isinstance(method, str):
-            found[DIRECTIONS[direction][0]] = method
+            labels[DIRECTIONS[direction][0]] = method
         else:
             complaints.append(f"{where}.{direction}: got {said!r}, wants a method's name or {{method: NAME, ...}}")
-    return found
+    return labels
 
 
 def _label(settings: Mapping[str, Any]) -> str:

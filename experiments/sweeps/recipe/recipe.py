@@ -219,22 +219,22 @@ def _subjects(trainer: Trainer, listed: Any, complaints: list[str]) -> list[dict
         return []
     names = trainer.named_by
     elsewhere = {key: where for key, where in trainer.elsewhere.items() if key not in names}
-    found = []
+    subjects = []
     for number, said in enumerate(listed, start=1):
         where = f"{trainer.key}[{number}]"
         settings = {next(iter(names)): said} if isinstance(said, str) else said
-        found.append(checked_settings(where, settings, trainer.config.specs(), elsewhere, complaints))
+        subjects.append(checked_settings(where, settings, trainer.config.specs(), elsewhere, complaints))
         if isinstance(said, Mapping) and len(said.keys() & names.keys()) != 1:
             ways = " or ".join(f"{name} ({what})" for name, what in names.items())
             complaints.append(f"{where}: wants {'either ' * (len(names) > 1)}{ways}")
-    return found
+    return subjects
 
 
 def _links(listed: Any, complaints: list[str]) -> list[Shaped | None]:
     if not isinstance(listed, list) or not listed:
         complaints.append(f"links: got {listed!r}, wants a list such as [null, 200mbit]")
         return []
-    found: list[Shaped | None] = []
+    links: list[Shaped | None] = []
     for number, said in enumerate(listed, start=1):
         link = None
         if said is not None:
@@ -249,10 +249,10 @@ def _links(listed: Any, complaints: list[str]) -> list[Shaped | None]:
             except ValueError as error:
                 complaints.append(f"links[{number}]: {error}")
                 continue
-        if link in found:
+        if link in links:
             complaints.append(f"links[{number}]: {link} is there already")
-        found.append(link)
-    return found
+        links.append(link)
+    return links
 
 
 def _tune(trainer: Trainer, said: Any, complaints: list[str]) -> dict[str, list[Any]]:
