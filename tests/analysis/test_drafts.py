@@ -9,6 +9,7 @@ import pytest
 
 from analysis import drafts
 from analysis.checks import fairness
+from analysis.checks.__main__ import main
 from analysis.drafts import HEADS, acceptance_table
 from analysis.figures import acceptance as figure
 from analysis.figures.drawing.style import Style
@@ -148,7 +149,7 @@ def test_fairness_compares_drafts_by_their_own_quality(capsys: pytest.CaptureFix
     )
     fewer = [*fair(), row("qsgd", 1, tau_prompts=16), row("qsgd", 2), row("qsgd", 3)]
     assert any("tau_prompts differs" in f.what for f in fairness.findings(fewer))
-    assert fairness.main([str(write(tmp_path / "rows.jsonl", other))]) == 1
+    assert main([str(write(tmp_path / "rows.jsonl", other))]) == 1
     assert "draft of a/target, 2 ranks, 100 steps: data_digest differs" in capsys.readouterr().out
 
 
