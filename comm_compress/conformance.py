@@ -268,7 +268,7 @@ def parameters_arrive_alike(factory: Factory) -> None:
         for row, shard in zip(first[0].float(), shards, strict=True):
             assert torch.isfinite(row).all()
             error, size = float((row - shard.float()).norm()), float(shard.float().norm())
-            assert error <= (0 if compressor.lossless else 0.5) * size, f"relative error {error / size}"
+            assert error <= (0 if compressor.traits.lossless else 0.5) * size, f"relative error {error / size}"
 
 
 def replicas_stay_replicas(factory: Factory) -> None:
@@ -290,7 +290,7 @@ def replicas_stay_replicas(factory: Factory) -> None:
             inputs = [10.0**tp * rows for rows in gradient(world, n, 10 + 2 * number + tp)]
             for rows, same in zip(inputs, gradient(world, kept.numel(), number), strict=True):
                 rows[:, kept] = same
-            if not method.for_gradients:
+            if not method.traits.for_gradients:
                 for state in mine:
                     state.begin()
                 seen += [simulate.all_gather(method, [rows[0] for rows in inputs], mine)[0][:, kept].clone()]
@@ -336,13 +336,13 @@ LAWS: list[Law] = [
 def laws_for(compressor: Compressor) -> list[Law]:
     """The laws that concern it, by what it claims to be."""
     laws: list[Law] = [replicas_stay_replicas]
-    if compressor.for_gradients:
+    if compressor.traits.for_gradients:
         laws += GRADIENT_LAWS
-        laws += [totals_are_sums_of_contributions] if compressor.additive else []
-        laws += [unbiased_as_claimed] if compressor.unbiased else []
+        laws += [totals_are_sums_of_contributions] if compressor.traits.additive else []
+        laws += [unbiased_as_claimed] if compressor.traits.unbiased else []
     if isinstance(compressor, ErrorFeedback):
         laws.append(feedback_loses_nothing)
-    if compressor.for_parameters:
+    if compressor.traits.for_parameters:
         laws.append(parameters_arrive_alike)
     return laws
 

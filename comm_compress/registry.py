@@ -210,9 +210,9 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
         require(not refusal, "entropy", common.entropy, f"null: {refusal}")
         assert isinstance(compressor, Codec)
         compressor = EntropyCoded(compressor, common.entropy)
-    by_default = compressor.feedback_by_default
+    by_default = compressor.traits.feedback_by_default
     if by_default is None:
-        by_default = entry.error_feedback and not compressor.no_feedback
+        by_default = entry.error_feedback and not compressor.traits.no_feedback
     wants_feedback = by_default if common.error_feedback is None else common.error_feedback
     if wants_feedback is False:
         if by_default:
@@ -228,10 +228,10 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
 
 
 def _feedback_config(compressor: Compressor, wanted: Any) -> FeedbackConfig:
-    if compressor.lossless:
+    if compressor.traits.lossless:
         raise ValueError("error_feedback: this method loses nothing, there is no error to feed back")
-    if compressor.no_feedback:
-        raise ValueError(f"error_feedback: not with this method: {compressor.no_feedback}")
+    if compressor.traits.no_feedback:
+        raise ValueError(f"error_feedback: not with this method: {compressor.traits.no_feedback}")
     try:
         config: FeedbackConfig = parse(FeedbackConfig, {} if wanted is True else wanted)
     except ValueError as e:

@@ -14,6 +14,7 @@ from comm_compress.core import nonfinite
 from comm_compress.core.encoded import Encoded, Layout
 from comm_compress.core.rounds import AllGatherRounds, Exchange, Gather, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels.common.residual import Residual
 
 
@@ -29,35 +30,11 @@ class Compressor(ABC):
     - the bytes counted are the bytes sent;
     - a NaN or an infinity in a row makes its destination's total not finite;
     - zeros give zeros, and empty rows (n = 0) empty results;
-    - ``total`` is the sum over ranks of their `contribution` (where `additive`).
+    - ``total`` is the sum over ranks of their `contribution` (where `Traits.additive`).
     """
 
-    unbiased: bool = False
-    """E[contribution] = input?"""
-    lossless: bool = False
-    """Does the contribution equal the input bit for bit?"""
-    for_gradients: bool = True
-    """May it run a reduce-scatter?"""
-    for_parameters: bool = False
-    """May it run an all-gather? Only methods that bring every element back close to itself, the same at every
-    call between two optimizer steps."""
-    for_changes: bool = False
-    """May it carry changes of parameters (`delta`), whose error is fed back, though not parameters themselves?"""
-    every_element: bool = False
-    """Of methods for changes: does every element come back within a step of its size, so that none is left out?"""
-    needs_segments: bool = False
-    """Does it need to know where each parameter lies (`State.segments`)?"""
-    additive: bool = True
-    """Is the total the sum over ranks of their contributions? A majority vote is not."""
-    sparse: bool = False
-    """Is its contribution zero wherever the message holds nothing? Then that is most of it."""
-    no_feedback: str = ""
-    """Why error feedback makes no sense around it; empty when it does."""
-    feedback_by_default: bool | None = None
-    """Is error feedback on unless told otherwise, with these settings? None: as the method was registered."""
-    max_ranks: int | None = None
-    """The largest world size the method is defined for; None: any."""
-
+    traits: Traits = Traits()
+    """What is true of it: where it may be used, and which laws it obeys."""
     name: str = ""
     """The registry's name, set by `comm_compress.make`."""
     settings: dict[str, Any]
@@ -99,22 +76,6 @@ class Compressor(ABC):
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
         """Bytes that one rank sends to others in a reduce-scatter of ``[world, n]``; None when the data decide."""
         return None
-
-
-def claim_as(wrapper: Compressor, first: Compressor, *others: Compressor) -> None:
-    """Let ``wrapper`` claim what ``first`` and ``others`` all claim, under the name and settings of ``first``.
-
-    What it changes itself it sets afterwards.
-    """
-    everyone = [first, *others]
-    wrapper.name, wrapper.settings = first.name, first.settings
-    for claim in ("unbiased", "lossless", "for_gradients", "for_parameters", "additive"):
-        setattr(wrapper, claim, all(getattr(c, claim) for c in everyone))
-    wrapper.sparse = any(c.sparse for c in everyone)
-    wrapper.needs_segments = any(c.needs_segments for c in everyone)
-    wrapper.max_ranks = min((c.max_ranks for c in everyone if c.max_ranks is not None), default=None)
-    wrapper.no_feedback = next((c.no_feedback for c in everyone if c.no_feedback), "")
-    wrapper.feedback_by_default = first.feedback_by_default
 
 
 class Codec(Compressor):

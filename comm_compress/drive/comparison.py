@@ -115,7 +115,7 @@ class Comparisons:
         """
         with record_function("comm_compress::compare"):
             pairs = [_norms(output, exact()), _waiting(state, rows.device), _squares(rows)]
-            carried = torch.count_nonzero(compressor.contribution(sent)) if compressor.sparse else rows.numel()
+            carried = torch.count_nonzero(compressor.contribution(sent)) if compressor.traits.sparse else rows.numel()
             counts = torch.tensor([float(carried), rows.numel()], dtype=torch.float64, device=rows.device)
             sums = torch.cat([*pairs, counts])
             self._sums[state.unit] = self._sums[state.unit] + sums if state.unit in self._sums else sums

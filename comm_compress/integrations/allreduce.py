@@ -122,7 +122,7 @@ class GradientAllReduce:
 
 def check(name: str, reduce: Compressor, gather: Compressor | None, ranks: int) -> None:
     """ValueError when these methods cannot make an all-reduce of gradients over ``ranks``; ``name``: the argument's."""
-    if not reduce.for_gradients:
+    if not reduce.traits.for_gradients:
         raise ValueError(f"{name}: {reduce.name} is for parameters (all_gather) only")
     check_gather(f"{name}'s gather" if name == "all_reduce" else "all_gather", gather)
     check_ranks(reduce, ranks)
@@ -136,7 +136,7 @@ def check_gather(name: str, gather: Compressor | None) -> None:
         return
     if isinstance(gather, ErrorFeedback):
         raise ValueError(f"{name}: {gather.name} with error_feedback is for gradients only")
-    if not gather.for_parameters:
+    if not gather.traits.for_parameters:
         raise ValueError(
             f"{name}: {gather.name} with these settings does not bring every element back the same at every gather; "
             "use a deterministic dense method (identity, bf16, fp16, fp8, int8, int4, delta)"
@@ -145,7 +145,7 @@ def check_gather(name: str, gather: Compressor | None) -> None:
 
 def check_ranks(compressor: Compressor, ranks: int) -> None:
     """ValueError when ``compressor`` is not defined for so many."""
-    if compressor.max_ranks is not None and ranks > compressor.max_ranks:
+    if compressor.traits.max_ranks is not None and ranks > compressor.traits.max_ranks:
         raise ValueError(
-            f"{compressor.name} is defined for at most {compressor.max_ranks} ranks, this unit has {ranks}"
+            f"{compressor.name} is defined for at most {compressor.traits.max_ranks} ranks, this unit has {ranks}"
         )

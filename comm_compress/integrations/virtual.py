@@ -72,7 +72,7 @@ class VirtualRanks:
             if compressor is not None:
                 allreduce.check_ranks(compressor, world)
                 compressor.check_names([name for name, _ in model.named_parameters()])
-                if name == "reduce_scatter" and not compressor.for_gradients:
+                if name == "reduce_scatter" and not compressor.traits.for_gradients:
                     raise ValueError(f"reduce_scatter: {compressor.name} is for parameters (all_gather) only")
         allreduce.check_gather("all_gather", all_gather)
         self.world, self.reduce_scatter, self.all_gather = world, reduce_scatter, all_gather

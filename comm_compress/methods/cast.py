@@ -11,6 +11,7 @@ from comm_compress import kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import Residual
 from comm_compress.registry import register
 
@@ -27,7 +28,7 @@ class Cast(Codec):
     reduction on the wire would.
     """
 
-    for_parameters = True
+    traits = Traits(for_parameters=True)
     wire_dtype: torch.dtype
 
     def __init__(self, config: CastConfig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class DGC(SparseCodec):
     Biased, no bound for a single step. Bits an element: ``ratio`` times those of a value and a position, as topk.
     """
 
-    no_feedback = "dgc keeps what it does not send itself"
+    traits = replace(SparseCodec.traits, no_feedback="dgc keeps what it does not send itself")
 
     def __init__(self, config: DGCConfig) -> None:
         super().__init__(SparseRows(config.indices, config.values))

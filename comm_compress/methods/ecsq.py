@@ -11,6 +11,7 @@ from comm_compress import kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import Lines, Residual
 from comm_compress.kernels.common.scratch import apart
 from comm_compress.methods.shared.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
@@ -61,7 +62,7 @@ class Ecsq(Codec):
     """
 
     fixed_size = False
-    for_changes = every_element = True
+    traits = Traits(for_changes=True, every_element=True)
 
     def __init__(self, config: EcsqConfig) -> None:
         self.config = config

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode
 from comm_compress.methods.shared.blockwise import BlockCodec, require_block
 from comm_compress.registry import register
@@ -34,7 +35,7 @@ class Float8(BlockCodec):
     A block whose scale would be denormal decodes to 0, one that holds a NaN or an infinity to NaN.
     """
 
-    for_parameters = True
+    traits = Traits(for_parameters=True)
 
     def __init__(self, config: Float8Config) -> None:
         super().__init__(BlockCode(config.block_size, 8, LARGEST[config.format], rounding=config.format))

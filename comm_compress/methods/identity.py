@@ -10,6 +10,7 @@ from torch import Tensor
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.registry import register
 
 
@@ -25,7 +26,8 @@ class Identity(Codec):
     Trains like stock FSDP2: bit for bit at two ranks, to float32 rounding above (another order of sums).
     """
 
-    unbiased = lossless = for_parameters = plain = True
+    traits = Traits(unbiased=True, lossless=True, for_parameters=True)
+    plain = True
 
     def __init__(self, config: IdentityConfig) -> None:
         pass

@@ -16,6 +16,7 @@ from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow, size_of
 from comm_compress.core.segments import Segment, Spans, other_columns, put_columns, take_columns
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.shared.nested_values import value_codec
 from comm_compress.methods.shared.thin_factors import orthonormal, times
@@ -140,8 +141,7 @@ class LowRank(Codec):
     """
 
     fixed_size = False
-    needs_segments = True
-    for_changes = True
+    traits = Traits(needs_segments=True, for_changes=True)
 
     def __init__(self, config: LowRankConfig) -> None:
         self.config = config

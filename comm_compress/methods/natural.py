@@ -13,6 +13,7 @@ from comm_compress import kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import Residual
 from comm_compress.methods.shared.fused import FusedCodec
 from comm_compress.registry import register
@@ -42,7 +43,7 @@ class NaturalCompression(FusedCodec):
     """
 
     def __init__(self, config: NaturalConfig) -> None:
-        self.unbiased = config.rounding == "stochastic"
+        self.traits = Traits(unbiased=config.rounding == "stochastic")
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """Exponents, then signs."""
@@ -58,7 +59,7 @@ class NaturalCompression(FusedCodec):
         kernels.sum_powers(encoded["exponents"], encoded["signs"], out)
 
     def _key(self, state: State) -> tuple[int, int] | None:
-        return state.key("rounding") if self.unbiased else None
+        return state.key("rounding") if self.traits.unbiased else None
 
 
 class WindowedNaturalCompression(NaturalCompression):

@@ -18,6 +18,7 @@ from comm_compress.core.encoded import Encoded
 from comm_compress.core.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request, Shared
 from comm_compress.core.segments import Segment, Spans, put_columns, take_columns
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.shared.thin_factors import orthonormal, times
 from comm_compress.registry import register, require
@@ -115,7 +116,7 @@ class PowerSGD(Compressor):
     average (their sums over ranks are equal), and the compression rate counts what the wire carries.
     """
 
-    needs_segments = True
+    traits = Traits(needs_segments=True)
 
     def __init__(self, config: PowerSGDConfig) -> None:
         self.config = config

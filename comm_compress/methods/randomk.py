@@ -15,9 +15,12 @@ from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds, Sum
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.methods.shared.nested_values import value_codec
 from comm_compress.methods.shared.sparse_rows import AmountConfig
 from comm_compress.registry import register
+
+NO_FEEDBACK_WHEN_SCALED = "scaling = 'unbiased' is right in the mean and would make a residual grow by n / k"
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,19 @@ class RandomK(Codec):
     Rows of which any is not finite show it in their first sent values, whatever was drawn.
     """
 
-    sparse = True
+    traits = Traits(sparse=True)
 
     def __init__(self, config: RandomKConfig) -> None:
         self.config = config
         self.codec = value_codec(config.values)
         self.fixed_size = self.codec is None or self.codec.fixed_size
         scaled = config.scaling == "unbiased"
-        self.unbiased = scaled and (self.codec is None or self.codec.unbiased)
-        self.feedback_by_default = not scaled
-        if scaled:
-            self.no_feedback = "scaling = 'unbiased' is right in the mean and would make a residual grow by n / k"
+        self.traits = replace(
+            self.traits,
+            unbiased=scaled and (self.codec is None or self.codec.traits.unbiased),
+            feedback_by_default=not scaled,
+            no_feedback=NO_FEEDBACK_WHEN_SCALED if scaled else "",
+        )
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """k values."""

@@ -13,6 +13,7 @@ from comm_compress import kernels
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode, Residual
 from comm_compress.methods.shared.blockwise import BlockCodec, require_block
 from comm_compress.methods.shared.fused import FusedCodec
@@ -104,8 +105,7 @@ class MajorityVote(FusedCodec):
     one way step after step. A group that is not finite on any rank becomes NaN.
     """
 
-    additive = False
-    no_feedback = "a majority is not the sum of the ranks' signs"
+    traits = Traits(additive=False, no_feedback="a majority is not the sum of the ranks' signs")
 
     def __init__(self, config: SignConfig) -> None:
         self.group_size = config.group_size
@@ -118,7 +118,7 @@ class MajorityVote(FusedCodec):
         )
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
-        assert residual is None, self.no_feedback
+        assert residual is None, self.traits.no_feedback
         kernels.encode_votes(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:

@@ -14,6 +14,7 @@ from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import Field, Layout
 from comm_compress.core.rounds import Exchange, Gather, Reduced, ReduceScatterRounds, Sum
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.methods.shared.index_codes import Packed
 from comm_compress.methods.shared.sparse_rows import in_float32
 from comm_compress.registry import register, require
@@ -81,7 +82,7 @@ class Sketch(Compressor):
     momentum, accumulated before compression and cleared where it was sent, is left out: the optimizer has its own.
     """
 
-    sparse = True
+    traits = Traits(sparse=True)
 
     def __init__(self, config: SketchConfig) -> None:
         self.config = config

@@ -14,6 +14,7 @@ from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.rounds import AllReduce, Reduced, ReduceScatterRounds, Sum
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode
 from comm_compress.methods.shared.blockwise import BlockCodec, require_block
 from comm_compress.registry import register, require
@@ -122,7 +123,7 @@ class BlockUniform(BlockCodec):
 
     def __init__(self, code: BlockCode) -> None:
         super().__init__(code)
-        self.for_parameters = code.rounding == "nearest"
+        self.traits = replace(self.traits, for_parameters=code.rounding == "nearest")
 
 
 class SharedScaleInt8(Compressor):
@@ -134,7 +135,7 @@ class SharedScaleInt8(Compressor):
     8 bits an element and one extra collective of 4 bytes.
     """
 
-    max_ranks = LEVELS
+    traits = Traits(max_ranks=LEVELS)
 
     def __init__(self, config: Int8Config) -> None:
         pass
@@ -190,7 +191,7 @@ def int8(config: Int8Config) -> Compressor:
         return SharedScaleInt8(config)
     made = BlockUniform(config.code(config.num_bits, (1 << (config.num_bits - 1)) - 1))
     if config.num_bits < 4:
-        made.for_changes, made.for_parameters = made.for_parameters, False
+        made.traits = replace(made.traits, for_changes=made.traits.for_parameters, for_parameters=False)
     return made
 
 

@@ -11,6 +11,7 @@ from comm_compress.core import nonfinite
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.registry import register
 
 
@@ -28,8 +29,7 @@ class Zero(Codec):
     not decodes to NaN.
     """
 
-    sparse = True
-    no_feedback = "nothing is ever sent"
+    traits = Traits(sparse=True, no_feedback="nothing is ever sent")
 
     def __init__(self, config: ZeroConfig) -> None:
         pass

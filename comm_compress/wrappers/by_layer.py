@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from comm_compress.core.compressor import Compressor, claim_as
+from comm_compress.core.compressor import Compressor
 from comm_compress.core.segments import Segment
+from comm_compress.core.traits import combine
 from comm_compress.wrappers.parts import InParts, Part
 
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module")
@@ -39,8 +41,9 @@ class ByLayer(InParts):
     def __init__(self, layers: Mapping[str, Compressor], rest: Compressor) -> None:
         super().__init__()
         self.layers, self.rest = dict(layers), rest
-        claim_as(self, rest, *self.layers.values())
-        self.needs_segments = True
+        self.name = rest.name
+        together = combine(rest.traits, *(method.traits for method in self.layers.values()))
+        self.traits = replace(together, needs_segments=True)
         self.settings = {
             **rest.settings,
             "layers": {pattern: {"method": c.name, **c.settings} for pattern, c in self.layers.items()},

@@ -11,9 +11,10 @@ import zstandard
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.core.compressor import Codec, Compressor, claim_as
+from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow, size_of
 from comm_compress.core.state import State
+from comm_compress.core.traits import combine
 from comm_compress.kernels.common.residual import Residual
 from comm_compress.kernels.common.scratch import Scratch, apart, fresh
 
@@ -111,7 +112,7 @@ class EntropyCoded(Codec):
 
     def __init__(self, inner: Codec, coder: Coder) -> None:
         self.inner, self.coder = inner, coder
-        claim_as(self, inner)
+        self.name, self.traits = inner.name, combine(inner.traits)
         self.settings = {**inner.settings, "entropy": coder}
 
     @staticmethod

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.core.compressor import Compressor, claim_as
+from comm_compress.core.compressor import Compressor
 from comm_compress.core.rounds import Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
+from comm_compress.core.traits import combine
 from comm_compress.kernels import BlockCode, Residual
 
 INT8 = BlockCode(256, 8, 127)
@@ -65,8 +66,9 @@ class ErrorFeedback(Compressor):
 
     def __init__(self, inner: Compressor, config: FeedbackConfig) -> None:
         self.inner, self.config = inner, config
-        claim_as(self, inner)
-        self.unbiased = self.lossless = self.for_parameters = False  # what is sent holds earlier errors too
+        self.name = inner.name
+        # what is sent holds earlier errors too
+        self.traits = replace(combine(inner.traits), unbiased=False, lossless=False, for_parameters=False)
         self.settings = {**inner.settings, "error_feedback": vars(config)}
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:

@@ -15,6 +15,7 @@ from comm_compress.core.compressor import Compressor
 from comm_compress.core.rounds import AllGatherRounds, Reduced, ReduceScatterRounds, Shared
 from comm_compress.core.segments import Segment, Spans, moved_together, put_columns, spans_within, take_columns
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 
 
 class Part(NamedTuple):
@@ -47,7 +48,7 @@ class InParts(Compressor):
     nothing outside of its columns.
     """
 
-    needs_segments = True
+    traits = Traits(needs_segments=True)
 
     def __init__(self) -> None:
         self._parts = functools.cache(self._find_parts)  # the same few rows at every step

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
 from comm_compress.core import nonfinite
-from comm_compress.core.compressor import Codec, Compressor, claim_as
+from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.segments import Segment
 from comm_compress.core.state import State
+from comm_compress.core.traits import combine
 from comm_compress.wrappers.parts import InParts, Part
 
 
@@ -31,8 +33,8 @@ class ReplicasApart(InParts):
     def __init__(self, method: Compressor, holders: Mapping[str, str]) -> None:
         super().__init__()
         self.method, self.holders = method, dict(holders)
-        claim_as(self, method)
-        self.needs_segments = True
+        self.name, self.settings = method.name, method.settings
+        self.traits = replace(combine(method.traits), needs_segments=True)
 
     def mark(self, rows: Tensor) -> Tensor:
         """Only look: each part is marked by itself, or one TP rank's NaN would reach the replicas' columns there."""

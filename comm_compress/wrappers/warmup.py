@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress.core.compressor import Compressor, claim_as
+from comm_compress.core.compressor import Compressor
 from comm_compress.core.rounds import AllGatherRounds, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
+from comm_compress.core.traits import combine
 
 
 class _Sent(NamedTuple):
@@ -27,7 +28,7 @@ class Sparing(Compressor):
     def __init__(self, inner: Compressor, plain: Compressor, warmup_steps: int, min_numel: int) -> None:
         self.inner, self.plain = inner, plain
         self.warmup_steps, self.min_numel = warmup_steps, min_numel
-        claim_as(self, inner, plain)
+        self.name, self.traits = inner.name, combine(inner.traits, plain.traits)
         self.settings = {**inner.settings, "warmup_steps": warmup_steps, "min_numel": min_numel}
 
     def _chosen(self, numel: int, state: State) -> Compressor:

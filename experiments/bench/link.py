@@ -105,7 +105,7 @@ class _Bench:
         scatter = CompressedReduceScatter(State("unit", self.rank, self.world), compressor, ledger)
         scattered = dist.ReduceOp.SUM
         self.measure(label, "reduce_scatter", lambda: scatter(self.shard.clone(), self.whole, group, scattered), ledger)
-        if compressor.for_parameters:
+        if compressor.traits.for_parameters:
             ledger, gathered = cc.Ledger(), torch.empty_like(self.whole)
             gather = CompressedAllGather(State("unit", self.rank, self.world), compressor, ledger)
             self.measure(label, "all_gather", lambda: gather(gathered, self.shard, group), ledger)

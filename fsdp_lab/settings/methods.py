@@ -28,7 +28,7 @@ def complaints_about(config: CommConfig) -> list[str]:
 def of_gradients(config: CommConfig) -> cc.Compressor | None:
     """What carries gradients; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
     made = _make("comm_compress", config.comm_compress, config.comm_config_json)
-    if made is not None and not made.for_gradients:
+    if made is not None and not made.traits.for_gradients:
         raise ValueError(f"comm_compress: {made.name} is for parameters only; use it as param_compress")
     return made
 
@@ -36,9 +36,9 @@ def of_gradients(config: CommConfig) -> cc.Compressor | None:
 def of_parameters(config: CommConfig) -> cc.Compressor | None:
     """What carries parameters; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
     made = _make("param_compress", config.param_compress, config.param_config_json)
-    if made is not None and not made.for_parameters:
+    if made is not None and not made.traits.for_parameters:
         fitting = ", ".join(
-            name for name in cc.available()[1:] if (c := cc.make(name)) is not None and c.for_parameters
+            name for name in cc.available()[1:] if (c := cc.make(name)) is not None and c.traits.for_parameters
         )
         raise ValueError(
             f"param_compress: {made.name} with these settings does not bring every parameter back, the same at every "

@@ -44,11 +44,11 @@ def _real(name: str, config: dict[str, Any], inputs: list[Tensor]) -> list[Any]:
         state.begin()
         rounds = (
             compressor.reduce_scatter(inputs[rank] * (step + 1), state)
-            if compressor.for_gradients
+            if compressor.traits.for_gradients
             else compressor.all_gather(inputs[rank][0] * (step + 1), state)
         )
         result = transport.run(rounds, group, collective)
-        result = result.total if compressor.for_gradients else result.float()
+        result = result.total if compressor.traits.for_gradients else result.float()
         totals.append(result.clone().numpy())  # gathered rows may be replicas, which the next gather advances
     return [totals, collective.bytes.total]
 
@@ -70,14 +70,14 @@ def test_virtual_ranks_give_the_numbers_and_bytes_of_real_ranks(world: int, n: i
                 state.begin()
             rounds = [
                 compressor.reduce_scatter(inputs[r] * (step + 1), states[r])
-                if compressor.for_gradients
+                if compressor.traits.for_gradients
                 else compressor.all_gather(inputs[r][0] * (step + 1), states[r])
                 for r in range(world)
             ]
             virtual = simulate.lockstep(rounds)
             for rank in range(world):
                 result = virtual.results[rank]
-                expected = result.total if compressor.for_gradients else result.float()
+                expected = result.total if compressor.traits.for_gradients else result.float()
                 got = torch.from_numpy(real[rank][row][0][step])
                 # a real all-reduce sums in another order than ours from three ranks on, and a projection
                 # spreads the difference over a whole matrix

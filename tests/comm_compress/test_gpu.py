@@ -25,7 +25,7 @@ def test_cuda_gives_what_the_cpu_gives(name: str, config: dict[str, Any], n: int
         cpu, gpu = (compressor.encode(x, conformance.states(2, n)[0]) for x in (inputs[0], on_gpu[0]))
         assert gpu.lengths == cpu.lengths
         assert torch.equal(gpu.buffer.cpu(), cpu.buffer)
-    if compressor.for_gradients:
+    if compressor.traits.for_gradients:
         expected = simulate.reduce_scatter(compressor, inputs, conformance.states(2, n))
         got = simulate.reduce_scatter(compressor, on_gpu, conformance.states(2, n))
         for a, b in zip(expected, got, strict=True):  # sums over ranks may round differently

@@ -200,7 +200,7 @@ def attach(
         _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
     handle = Handle(reduce_scatter, all_gather)
     handle.ledger.uncounted = _stock(units, reduce_scatter, all_gather, all_reduce)
-    inexact = [hop.name for hop in (all_reduce, all_reduce_gather) if hop is not None and not hop.lossless]
+    inexact = [hop.name for hop in (all_reduce, all_reduce_gather) if hop is not None and not hop.traits.lossless]
     handle._inexact_hop = " and ".join(inexact) or None
     if prefetch:
         handle._prefetch = Prefetch(model, prefetch)
@@ -316,7 +316,7 @@ def _check(
         if compressor is not None:
             allreduce.check_ranks(compressor, meshes.shard.size())
     if reduce_scatter is not None:
-        if not reduce_scatter.for_gradients:
+        if not reduce_scatter.traits.for_gradients:
             raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
         if any(p.sharded_param.requires_grad for _, p in unit.parameters):
             require_segments(unit.apart(reduce_scatter), unit.state("reduce_scatter", 0))

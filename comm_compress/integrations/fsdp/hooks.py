@@ -331,7 +331,7 @@ class CompressedAllReduce:
 
 def require_segments(compressor: Compressor, state: State) -> None:
     """ValueError when ``compressor`` needs to know which parameter lies where, and ``state`` does not say."""
-    if compressor.needs_segments and not state.segments:
+    if compressor.traits.needs_segments and not state.segments:
         if isinstance(compressor, ReplicasApart):
             raise ValueError(
                 f"{compressor.name}: unit {state.unit!r} mixes parameters that tensor parallelism shards with ones "

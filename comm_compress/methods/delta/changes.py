@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.core.rounds import AllGatherRounds, Gather, ReduceScatterRounds
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 
 WHOLE, CHANGE = 0, 1  # a row's first byte
 FLAG_BYTES = 1
@@ -32,8 +34,7 @@ class Delta(Compressor):
     longer than the arithmetic): read them before it, and do not write to them.
     """
 
-    for_gradients = False
-    for_parameters = True
+    traits = Traits(for_gradients=False, for_parameters=True)
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """Send the change of this rank's row, advance the replicas of all."""
@@ -117,7 +118,7 @@ class LossyDelta(Delta):
     Replicas follow the float32 parameters, also where the row is these rounded to bf16 (`State.master`).
     """
 
-    no_feedback = "the difference to the replica feeds the error back already"
+    traits = replace(Delta.traits, no_feedback="the difference to the replica feeds the error back already")
 
     @abstractmethod
     def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class LosslessDelta(Delta):
     A change that takes more bytes than the row is sent as the row.
     """
 
-    lossless = unbiased = True
+    traits = replace(Delta.traits, lossless=True, unbiased=True)
 
     def _unchanged(self, row: Tensor, replica: Tensor, state: State) -> bool:
         return same_bits(row, replica)

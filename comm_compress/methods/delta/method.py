@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -56,11 +56,12 @@ class QuantizedDelta(LossyDelta):
 
     def __init__(self, config: DeltaConfig) -> None:
         codec = nested("values", config.values, error_feedback=False)
-        carries = isinstance(codec, Codec) and (codec.for_parameters or codec.for_changes)
+        carries = isinstance(codec, Codec) and (codec.traits.for_parameters or codec.traits.for_changes)
         wanted = "a method that encodes row by row and may carry parameters or their changes"
         require(carries, "values", config.values, wanted)
         assert isinstance(codec, Codec)
-        self.codec, self.needs_segments = codec, codec.needs_segments
+        self.codec = codec
+        self.traits = replace(self.traits, needs_segments=codec.traits.needs_segments)
 
     def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
         encoded = self.codec.encode(difference.unsqueeze(0), state.child("values", state.segments))
@@ -86,7 +87,7 @@ class PredictedDelta(QuantizedDelta):
     def __init__(self, config: DeltaConfig) -> None:
         super().__init__(config)
         # an element that is left out would drift on by itself
-        steady = self.codec.for_parameters or self.codec.every_element
+        steady = self.codec.traits.for_parameters or self.codec.traits.every_element
         require(steady, "predict", config.predict, "0 with values that leave elements out")
         self.predict = config.predict
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ class BlockCodec(FusedCodec):
 
     def __init__(self, code: BlockCode) -> None:
         self.code = code
-        self.unbiased = code.rounding == "stochastic" and code.clip_sigmas == 0
+        self.traits = replace(self.traits, unbiased=code.rounding == "stochastic" and code.clip_sigmas == 0)
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """Scales first (they need the alignment), then the packed codes."""

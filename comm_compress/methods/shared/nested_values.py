@@ -21,7 +21,7 @@ def value_codec(config: AnyMethod | None, key: str = "values") -> Codec | None:
     if config is None:
         return None
     made = nested(key, config, error_feedback=False)
-    if not isinstance(made, Codec) or made.needs_segments or not made.for_gradients:
+    if not isinstance(made, Codec) or made.traits.needs_segments or not made.traits.for_gradients:
         raise ValueError(f"{key} = {config!r}: must be a method for gradients that encodes single rows of numbers")
     state = _begun()
     encoded = made.encode(probe().unsqueeze(0), state)
@@ -29,7 +29,7 @@ def value_codec(config: AnyMethod | None, key: str = "values") -> Codec | None:
         raise ValueError(f"{key} = {config!r}: must remember nothing between steps: kept coordinates change")
     if encoded.agreed:
         raise ValueError(f"{key} = {config!r}: must send all that its rows need to be decoded")
-    return None if made.lossless else made
+    return None if made.traits.lossless else made
 
 
 def reproduces_its_values(codec: Codec) -> bool:

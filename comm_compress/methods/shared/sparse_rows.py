@@ -14,6 +14,7 @@ from comm_compress import kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import Residual
 from comm_compress.methods.shared.index_codes import CODES, IndexCode, Packed, smallest
 from comm_compress.methods.shared.nested_values import value_codec
@@ -219,7 +220,7 @@ def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[T
 class SparseCodec(Codec):
     """A codec whose rows are `SparseRows`: a method derived from it only chooses what to send."""
 
-    sparse = True
+    traits = Traits(sparse=True)
 
     def __init__(self, rows: SparseRows) -> None:
         self.rows = rows

@@ -82,7 +82,9 @@ def variant(method: str, config: Settings) -> Variant:
     if method == "none":
         raise ValueError("--methods: none registers no hook, there is nothing to measure")
     compressor = plain(method, config)
-    feeds_back = compressor.for_gradients and not compressor.lossless and not compressor.no_feedback
+    feeds_back = (
+        compressor.traits.for_gradients and not compressor.traits.lossless and not compressor.traits.no_feedback
+    )
     return Variant(
         method, config, compressor, cc.make(method, {**config, "error_feedback": True}) if feeds_back else None
     )

@@ -148,11 +148,11 @@ def runs(plain: Compressor, with_feedback: Compressor | None, unit: Unit, worlds
     first, sums with the others too.
     """
     result = []
-    if plain.for_gradients:
+    if plain.traits.for_gradients:
         result += [_reduce_scatter(plain, world, unit) for world in worlds]
         if with_feedback is not None:
             result.append(_reduce_scatter(with_feedback, WORLDS[0], unit))
-    if plain.for_parameters:
+    if plain.traits.for_parameters:
         result.append(_all_gather(plain, unit))
     return [Run("", call) for call in result]
 
@@ -203,7 +203,7 @@ def _all_gather(compressor: Compressor, unit: Unit) -> Callable[[], list[Sample]
         state.begin(output=output, workspace=workspace)
         legs = drive(compressor.all_gather(next(parameters), state), world, output, unit)
         samples = [_sample(DECODE, legs[-1:], output.nbytes, output.nbytes)]
-        if not compressor.for_gradients:
+        if not compressor.traits.for_gradients:
             samples.append(_sample(ENCODE, legs[:1], row.nbytes, row.nbytes))
         return samples
 

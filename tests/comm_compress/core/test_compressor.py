@@ -1,46 +1,13 @@
-"""What a method claims unless it says otherwise, and what wrappers claim in its place."""
+"""What every codec has from its base class: its traffic, and rows that are decoded from their bytes alone."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from comm_compress.core.compressor import Compressor, claim_as
 from comm_compress.drive import simulate
 from comm_compress.wrappers.entropy import EntropyCoded
 from tests.comm_compress.table import build, codec
-
-CLAIMS = ("unbiased", "lossless", "for_gradients", "for_parameters", "additive")
-
-
-def test_a_method_claims_nothing_that_it_does_not_say() -> None:
-    claimed = [name for name in dir(Compressor) if getattr(Compressor, name) is True]
-    assert claimed == ["additive", "for_gradients"]
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_a_wrapper_claims_what_all_inside_it_claim(claim: str) -> None:
-    methods = [codec("int8", {}) for _ in range(3)]
-    wrapper, first, second = methods
-    for a in (False, True):
-        for b in (False, True):
-            setattr(first, claim, a)
-            setattr(second, claim, b)
-            claim_as(wrapper, first, second)
-            assert getattr(wrapper, claim) is (a and b)
-
-
-def test_a_wrapper_needs_what_any_inside_it_needs() -> None:
-    wrapper, first, second = (codec("int8", {}) for _ in range(3))
-    first.feedback_by_default, second.max_ranks, second.no_feedback = True, 5, "it is exact"
-    second.sparse = second.needs_segments = True
-    claim_as(wrapper, first, second)
-    assert (wrapper.sparse, wrapper.needs_segments, wrapper.max_ranks) == (True, True, 5)
-    assert (wrapper.feedback_by_default, wrapper.no_feedback) == (True, "it is exact")
-    assert (wrapper.name, wrapper.settings) == (first.name, first.settings)
-    first.max_ranks = 3
-    claim_as(wrapper, first, second)
-    assert wrapper.max_ranks == 3
 
 
 def test_traffic_is_a_row_to_each_other_rank_or_unknown() -> None:

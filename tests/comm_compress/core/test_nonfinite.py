@@ -25,9 +25,9 @@ from tests.comm_compress.table import TABLE, build
 from tests.comm_compress.table_rows import Rows
 from tests.distributed import run_ranks
 
-GRADIENT_TABLE: Rows = [(name, config) for name, config in TABLE if build(name, config).for_gradients]
+GRADIENT_TABLE: Rows = [(name, config) for name, config in TABLE if build(name, config).traits.for_gradients]
 ONE_OF_EACH: Rows = [(name, config) for name, config in GRADIENT_TABLE if not config]
-GATHER_TABLE: Rows = [(name, config) for name, config in TABLE if build(name, config).for_parameters]
+GATHER_TABLE: Rows = [(name, config) for name, config in TABLE if build(name, config).traits.for_parameters]
 QUARTERS = 4  # parts of a table: each has its ranks, which must answer in two minutes also on a busy machine
 SICK = 1  # the rank whose gradient has the element
 

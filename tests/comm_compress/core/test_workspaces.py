@@ -26,9 +26,9 @@ def _totals(name: str, config: dict[str, Any], inputs: list[list[Tensor]], works
     state, results = conformance.states(len(inputs[0]), n)[rank], []
     for ranks in inputs:
         rows, collective = ranks[rank].clone(), Collective(torch.device("cpu"))
-        output = torch.empty(n if compressor.for_gradients else len(ranks) * n) if workspace else None
+        output = torch.empty(n if compressor.traits.for_gradients else len(ranks) * n) if workspace else None
         state.begin(torch.isfinite(rows).all(), output, workspace)
-        if compressor.for_gradients:
+        if compressor.traits.for_gradients:
             result = transport.run(compressor.reduce_scatter(rows, state), group, collective, workspace).total
         else:
             result = transport.run(compressor.all_gather(rows[0], state), group, collective, workspace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -69,7 +71,7 @@ def test_what_cannot_make_an_all_reduce_is_refused() -> None:
     allreduce.check("all_reduce", build("topk", {}), None, 4)
     allreduce.check("all_reduce", build("topk", {}), build("int8", {}), 4)
     many = Identity(IdentityConfig())
-    many.name, many.max_ranks = "few", 4
+    many.name, many.traits = "few", replace(many.traits, max_ranks=4)
     allreduce.check("all_reduce", many, many, 4)
     for reduce, gather, ranks, words in (
         (build("delta", {}), None, 2, "all_reduce: delta is for parameters"),

@@ -157,7 +157,7 @@ def _first_gradients(table: Rows) -> tuple[dict[str, Any], list[dict[str, Any]]]
     return units, rows
 
 
-GRADIENT_TABLE: Rows = [(name, config) for name, config in TABLE if build(name, config).for_gradients]
+GRADIENT_TABLE: Rows = [(name, config) for name, config in TABLE if build(name, config).traits.for_gradients]
 ONE_OF_EACH: Rows = [(name, config) for name, config in GRADIENT_TABLE if not config]
 
 
@@ -190,7 +190,7 @@ def test_the_gradient_of_every_method_is_that_of_virtual_ranks(world: int, table
             got = {k: torch.from_numpy(v) for k, v in result[row]["gradients"].items()}
             assert worst(got, expected) < 1e-5, (name, config)
             assert result[row]["sent"] == sent[rank], (name, config)
-        if build(name, config).lossless:
+        if build(name, config).traits.lossless:
             assert worst(expected, reference) < 1e-6
 
 

@@ -115,7 +115,7 @@ def test_feedback_in_one_pass_is_feedback_in_three(name: str, config: dict[str, 
     """`encode_with_feedback` sends the bytes of the target, and leaves exactly the target less what they decode to."""
     built = build(name, config)
     codec = built.inner if isinstance(built, ErrorFeedback) else built
-    if not isinstance(codec, Codec) or codec.no_feedback or codec.lossless:
+    if not isinstance(codec, Codec) or codec.traits.no_feedback or codec.traits.lossless:
         pytest.skip("takes rounds of its own, or no feedback")
     for dtype, waits, decay in ((torch.float32, True, 1.0), (torch.float32, False, 1.0), (torch.bfloat16, True, 0.9)):
         rows = conformance.gradient(2, n, 0, dtype)[0]

@@ -264,7 +264,7 @@ def test_two_threads_send_and_keep_what_one_does(name: str, config: dict[str, An
         for threads in (1, 2):
             torch.set_num_threads(threads)
             residual = residual_for(rows, torch.float32, 1.0)
-            if compressor.no_feedback:
+            if compressor.traits.no_feedback:
                 encoded = compressor.encode(rows, begun())
             else:
                 encoded = compressor.encode_with_feedback(rows, residual, begun())
@@ -559,7 +559,7 @@ def test_one_bit_of_qsgd_leaves_zero_buckets_alone() -> None:
 def test_terngrad_is_unbiased_but_for_its_clip(packing: str, clip: float) -> None:
     x, steps = heavy(1, 256, 3).double(), 1000
     config = {"packing": packing, "clip_sigmas": clip, "bucket_size": 64}
-    assert codec("terngrad", config).unbiased == (clip == 0)
+    assert codec("terngrad", config).traits.unbiased == (clip == 0)
     buckets = x.view(-1, 64)
     scaler = buckets.abs().amax(1)
     if clip:
@@ -837,7 +837,7 @@ def test_feedback_is_on_where_the_method_needs_it() -> None:
 )
 def test_parameters_go_by_deterministic_close_quantisers_only(name: str, config: dict[str, Any], allowed: bool) -> None:
     compressor = build(name, config)
-    assert compressor.for_parameters == allowed
+    assert compressor.traits.for_parameters == allowed
 
 
 @pytest.mark.parametrize(

@@ -528,7 +528,7 @@ def test_feedback_follows_the_scaling() -> None:
     assert isinstance(build("randomk", {}), ErrorFeedback)
     unbiased = build("randomk", {"scaling": "unbiased"})
     assert isinstance(unbiased, Codec)
-    assert unbiased.unbiased
+    assert unbiased.traits.unbiased
     assert not build("randomk", {"scaling": "unbiased", "values": "bf16"}).unbiased
     assert isinstance(build("randomk", {"error_feedback": False}), Codec)
     with pytest.raises(ValueError, match="residual grow"):

@@ -300,7 +300,7 @@ def test_bf16_numbers_without_history_cost_10_6_bits() -> None:
     rows = torch.randn(1, 1 << 20, generator=torch.Generator().manual_seed(0)).bfloat16()
     coded = build("identity", {"entropy": "rans"})
     assert isinstance(coded, EntropyCoded)
-    assert coded.lossless
+    assert coded.traits.lossless
     assert coded.encode(rows, State()).row(0).numel() * 8 / (1 << 20) == pytest.approx(10.6, abs=0.06)
 
 

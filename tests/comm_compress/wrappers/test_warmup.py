@@ -48,7 +48,9 @@ def test_gathers_are_spared_alike() -> None:
     inner = make("int8")
     assert inner is not None
     sparing = Sparing(inner, UNCOMPRESSED, 0, 600)
-    assert (sparing.name, sparing.for_parameters, sparing.lossless) == ("int8", True, False), "what both claim"
+    assert (sparing.name, sparing.traits.for_parameters, sparing.traits.lossless) == ("int8", True, False), (
+        "what both claim"
+    )
     for n, lossless in ((299, True), (300, False)):
         rows = [torch.linspace(-1, 1, n) * (1 + rank) for rank in range(WORLD)]
         gathered = simulate.all_gather(sparing, rows, simulate.states(WORLD, "unit"))[1]

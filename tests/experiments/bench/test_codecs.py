@@ -54,8 +54,8 @@ def test_every_method_is_measured_in_all_it_can_do(
     v = variant(method, config)
     rows = {r.operation: r for r in measure(method, config, runs(v.plain, v.with_feedback, unit), unit, repeats=1)}
     assert "encode" in rows
-    assert ({"sum W=2", "sum W=8"} <= rows.keys()) == v.plain.for_gradients
-    assert ("decode" in rows) == v.plain.for_parameters
+    assert ({"sum W=2", "sum W=8"} <= rows.keys()) == v.plain.traits.for_gradients
+    assert ("decode" in rows) == v.plain.traits.for_parameters
     assert any("with feedback" in operation for operation in rows) == (v.with_feedback is not None)
     for row in rows.values():
         assert row.roofline is not None

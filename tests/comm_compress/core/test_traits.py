@@ -1,0 +1,58 @@
+"""What a method says of itself unless it says otherwise, and what several together may say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from comm_compress.core.traits import Traits, combine
+from tests.comm_compress.table import build
+
+WHAT_ALL_MAY = ("unbiased", "lossless", "for_gradients", "for_parameters", "additive")
+WHAT_ANY_NEEDS = ("sparse", "needs_segments")
+
+
+def test_a_method_that_says_nothing_claims_nothing() -> None:
+    assert [name for name, value in vars(Traits()).items() if value is True] == ["for_gradients", "additive"]
+
+
+@pytest.mark.parametrize("name", WHAT_ALL_MAY)
+def test_together_they_may_what_all_of_them_may(name: str) -> None:
+    for a in (False, True):
+        for b in (False, True):
+            together = combine(Traits(**{name: a}), Traits(**{name: b}))  # type: ignore[arg-type]
+            assert getattr(together, name) is (a and b)
+
+
+@pytest.mark.parametrize("name", WHAT_ANY_NEEDS)
+def test_together_they_need_what_any_of_them_needs(name: str) -> None:
+    for a in (False, True):
+        for b in (False, True):
+            together = combine(Traits(**{name: a}), Traits(**{name: b}))  # type: ignore[arg-type]
+            assert getattr(together, name) is (a or b)
+
+
+def test_the_fewest_ranks_and_the_first_reason_count() -> None:
+    assert combine(Traits(), Traits(max_ranks=5)).max_ranks == 5
+    assert combine(Traits(max_ranks=3), Traits(max_ranks=5)).max_ranks == 3
+    assert combine(Traits(), Traits()).max_ranks is None
+    assert combine(Traits(), Traits(no_feedback="it is exact")).no_feedback == "it is exact"
+
+
+def test_the_first_says_whether_feedback_is_on_by_default() -> None:
+    assert combine(Traits(feedback_by_default=True), Traits(feedback_by_default=False)).feedback_by_default is True
+
+
+def test_a_combination_carries_no_changes() -> None:
+    changes = Traits(for_changes=True, every_element=True)
+    assert combine(changes) == Traits()
+
+
+def test_a_wrapper_says_what_its_parts_say_together() -> None:
+    inner, wrapped = build("topk", {"error_feedback": False}), build("topk", {})
+    assert wrapped.traits == inner.traits, "error feedback takes nothing from a method that has none of what it takes"
+    exact = build("identity", {})
+    by_layer = build("identity", {"layers": {"*.bias": "topk"}})
+    expected = combine(exact.traits, wrapped.traits)
+    assert by_layer.traits == dataclasses.replace(expected, needs_segments=True)
