@@ -11,38 +11,67 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from comm_compress import conformance, labels
-    from comm_compress.core.compressor import Compressor
+    from comm_compress.core import rounds
+    from comm_compress.core.compressor import Codec, Compressor
+    from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
     from comm_compress.core.ledger import Ledger, Totals
+    from comm_compress.core.state import State
+    from comm_compress.core.traits import Traits
     from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.integrations import ddp
     from comm_compress.integrations.fsdp.attach import Handle, attach
     from comm_compress.integrations.reshard import reshard
     from comm_compress.integrations.virtual import VirtualRanks
-    from comm_compress.registry import available, make, register
+    from comm_compress.registry import available, make, register, require
+
+__version__ = "0.1.0"  # pyproject.toml reads it here, so that a plain checkout knows it too
 
 # Imported when they are asked for: figures and command lines need `labels`, which is there at once, and not torch.
-_HOME = {
+_MODULE_OF = {
+    "ByteCount": "core.encoded",
+    "Codec": "core.compressor",
     "Comparison": "drive.comparison",
     "Comparisons": "drive.comparison",
     "Compressor": "core.compressor",
+    "Encoded": "core.encoded",
+    "Field": "core.encoded",
     "Handle": "integrations.fsdp.attach",
+    "Layout": "core.encoded",
     "Ledger": "core.ledger",
+    "RaggedRow": "core.encoded",
+    "State": "core.state",
     "Totals": "core.ledger",
+    "Traits": "core.traits",
     "VirtualRanks": "integrations.virtual",
     "attach": "integrations.fsdp.attach",
     "available": "registry",
     "make": "registry",
     "register": "registry",
+    "require": "registry",
     "reshard": "integrations.reshard",
+}
+_MODULES = {
+    "conformance": "conformance",
+    "ddp": "integrations.ddp",
+    "labels": "labels",
+    "rounds": "core.rounds",
 }
 
 __all__ = [
+    "ByteCount",
+    "Codec",
     "Comparison",
     "Comparisons",
     "Compressor",
+    "Encoded",
+    "Field",
     "Handle",
+    "Layout",
     "Ledger",
+    "RaggedRow",
+    "State",
     "Totals",
+    "Traits",
     "VirtualRanks",
     "attach",
     "available",
@@ -51,25 +80,20 @@ __all__ = [
     "labels",
     "make",
     "register",
+    "require",
     "reshard",
+    "rounds",
 ]
-
-
-_MODULES = {
-    "conformance": "comm_compress.conformance",
-    "ddp": "comm_compress.integrations.ddp",
-    "labels": "comm_compress.labels",
-}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(_MODULES[name])
-    if name not in _HOME:
+        return import_module(f"comm_compress.{_MODULES[name]}")
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"comm_compress.{_HOME[name]}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"comm_compress.{_MODULE_OF[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "__version__"]
