@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from comm_compress.core.state import State
     from comm_compress.core.traits import Traits
     from comm_compress.drive.comparison import Comparison, Comparisons
+    from comm_compress.inspection import Roundtrip, roundtrip
     from comm_compress.integrations import ddp
     from comm_compress.integrations.fsdp.attach import Handle, attach
     from comm_compress.integrations.reshard import reshard
@@ -39,6 +40,7 @@ _MODULE_OF = {
     "Layout": "core.encoded",
     "Ledger": "core.ledger",
     "RaggedRow": "core.encoded",
+    "Roundtrip": "inspection",
     "State": "core.state",
     "Totals": "core.ledger",
     "Traits": "core.traits",
@@ -49,6 +51,7 @@ _MODULE_OF = {
     "register": "registry",
     "require": "registry",
     "reshard": "integrations.reshard",
+    "roundtrip": "inspection",
 }
 _MODULES = {
     "conformance": "conformance",
@@ -69,6 +72,7 @@ __all__ = [
     "Layout",
     "Ledger",
     "RaggedRow",
+    "Roundtrip",
     "State",
     "Totals",
     "Traits",
@@ -83,6 +87,7 @@ __all__ = [
     "require",
     "reshard",
     "rounds",
+    "roundtrip",
 ]
 
 

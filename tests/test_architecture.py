@@ -30,7 +30,7 @@ FLOORS = {
         {"wrappers"},
         {"registry", "drive"},
         {"methods"},
-        {"integrations", "conformance"},
+        {"integrations", "conformance", "inspection"},
         {"__init__"},
     ],
     "comm_compress/kernels": [

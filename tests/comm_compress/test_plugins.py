@@ -74,6 +74,14 @@ def test_the_laws_hold_for_the_documented_plugin(installed: Path) -> None:
     assert run(installed, "-m", "comm_compress.conformance", "halfbits", '{"bits": 9}').returncode == 2
 
 
+def test_the_documented_look_at_it_prints_what_is_documented(installed: Path) -> None:
+    (installed / "looking.py").write_text(example("looking.py"))
+    printed = run(installed, "looking.py").stdout
+    text = (ROOT / "docs/plugins.md").read_text()
+    assert printed.splitlines()[1].startswith("halfbits: 16.000 bits")
+    assert textwrap.indent(printed, "    ") in text
+
+
 def test_a_broken_law_is_found(installed: Path) -> None:
     source = (installed / "half_bits.py").read_text()
     (installed / "half_bits.py").write_text(
