@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from comm_compress.core.encoded import ByteCount, Encoded, Kind
-from comm_compress.core.segments import Spans
+from comm_compress.core.segments import Ranges
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ def ring_messages(nbytes: int, itemsize: int, world: int) -> float:
 class Shared(NamedTuple):
     """What every rank knows at the end of a reduce-scatter beyond its own row: an all-reduce need not gather it.
 
-    ``spans``: of columns. ``totals``: computes them for all rows, float32 ``[W, columns of the spans side by side]``,
+    ``ranges``: of columns. ``totals``: computes them for all rows, float32 ``[W, columns of the ranges side by side]``,
     the same bits on every rank, non-finite where this rank's own total is.
     """
 
-    spans: Spans
+    ranges: Ranges
     totals: Callable[[], Tensor]
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Spans = Sequence[tuple[int, int]]
+Ranges = Sequence[tuple[int, int]]
 """Ranges of columns: first, and one past the last."""
 
 
@@ -61,17 +61,17 @@ def unflatten(rows: Tensor, segments: Sequence[Segment]) -> list[Tensor]:
     return [rows[:, s.start : s.stop].reshape(-1, *s.shape[1:])[: s.shape[0]] for s in segments]
 
 
-def other_columns(spans: Spans, n: int) -> Spans:
-    """The columns of rows of ``n`` that lie between ``spans``, which do not overlap."""
-    edges = [0, *(edge for span in sorted(spans) for edge in span), n]
+def other_columns(ranges: Ranges, n: int) -> Ranges:
+    """The columns of rows of ``n`` that lie between ``ranges``, which do not overlap."""
+    edges = [0, *(edge for pair in sorted(ranges) for edge in pair), n]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
-def spans_within(spans: Spans, outer: Spans) -> Spans:
-    """Where ``spans`` of the columns of ``outer`` side by side lie in the rows that ``outer`` was taken from."""
+def ranges_within(ranges: Ranges, outer: Ranges) -> Ranges:
+    """Where ``ranges`` of the columns of ``outer`` side by side lie in the rows that ``outer`` was taken from."""
     found, start = [], 0
     for a, b in outer:
-        for first, last in spans:
+        for first, last in ranges:
             low, high = max(first, start), min(last, start + b - a)
             if low < high:
                 found.append((a + low - start, a + high - start))
@@ -79,14 +79,14 @@ def spans_within(spans: Spans, outer: Spans) -> Spans:
     return found
 
 
-def take_columns(rows: Tensor, spans: Spans) -> Tensor:
-    """The columns of ``spans`` side by side, from the last dimension of ``rows``."""
-    return torch.cat([rows[..., a:b] for a, b in spans], -1) if spans else rows[..., :0]
+def take_columns(rows: Tensor, ranges: Ranges) -> Tensor:
+    """The columns of ``ranges`` side by side, from the last dimension of ``rows``."""
+    return torch.cat([rows[..., a:b] for a, b in ranges], -1) if ranges else rows[..., :0]
 
 
-def put_columns(columns: Tensor, spans: Spans, out: Tensor) -> None:
+def put_columns(columns: Tensor, ranges: Ranges, out: Tensor) -> None:
     """Back to their places in ``out``: the inverse of `take_columns`."""
     start = 0
-    for a, b in spans:
+    for a, b in ranges:
         out[..., a:b] = columns[..., start : start + b - a]
         start += b - a

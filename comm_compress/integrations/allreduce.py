@@ -12,8 +12,8 @@ from comm_compress.core.compressor import Compressor
 from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.rounds import Reduced, Request
 from comm_compress.core.segments import (
+    Ranges,
     Segment,
-    Spans,
     flatten,
     moved_together,
     other_columns,
@@ -47,8 +47,8 @@ def all_reduce(
         back = state.child("gather", state.segments)
         back.output = everything
         return (yield from gather.all_gather(mine, back))
-    put_columns((reduced.shared.totals() / divisor).to(rows.dtype), reduced.shared.spans, everything)
-    if others := other_columns(reduced.shared.spans, rows.shape[1]):
+    put_columns((reduced.shared.totals() / divisor).to(rows.dtype), reduced.shared.ranges, everything)
+    if others := other_columns(reduced.shared.ranges, rows.shape[1]):
         # other rows than above: a warm-up may send all of them first
         back = state.child("rest").child("gather", _segments_within(state.segments, others))
         gathered = yield from gather.all_gather(take_columns(mine, others), back)
@@ -56,10 +56,10 @@ def all_reduce(
     return everything
 
 
-def _segments_within(segments: Sequence[Segment], spans: Spans) -> tuple[Segment, ...]:
-    """Which parameter lies where in the columns of ``spans``; empty when one lies there in part."""
-    inside = [s for s in segments if any(a <= s.start and s.stop <= b for a, b in spans)]
-    known = sum(s.stop - s.start for s in inside) == sum(b - a for a, b in spans)
+def _segments_within(segments: Sequence[Segment], ranges: Ranges) -> tuple[Segment, ...]:
+    """Which parameter lies where in the columns of ``ranges``; empty when one lies there in part."""
+    inside = [s for s in segments if any(a <= s.start and s.stop <= b for a, b in ranges)]
+    known = sum(s.stop - s.start for s in inside) == sum(b - a for a, b in ranges)
     return moved_together(inside) if known else ()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow, size_of
-from comm_compress.core.segments import Segment, Spans, other_columns, put_columns, take_columns
+from comm_compress.core.segments import Ranges, Segment, other_columns, put_columns, take_columns
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.methods.identity import UNCOMPRESSED
@@ -215,7 +215,7 @@ class LowRank(Codec):
             return kept
         return kernels.uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
-    def _parts(self, message: Tensor, n: int) -> tuple[list[_Product], Spans, Tensor]:
+    def _parts(self, message: Tensor, n: int) -> tuple[list[_Product], Ranges, Tensor]:
         """What a row's message says: of its matrices, and of the other columns."""
         reader = _Reader(message)
         count, size = HEAD.unpack(reader.raw(HEAD.size))
@@ -278,7 +278,7 @@ def _peak(values: Tensor) -> Tensor:
     return torch.where(peak > 0, peak, 1)
 
 
-def _others(matrices: Sequence[_Matrix], n: int) -> Spans:
+def _others(matrices: Sequence[_Matrix], n: int) -> Ranges:
     """The columns between the matrices'."""
     return other_columns([(m.start, m.stop) for m in matrices], n)
 

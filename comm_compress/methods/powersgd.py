@@ -16,7 +16,7 @@ from comm_compress.core import nonfinite
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import Encoded
 from comm_compress.core.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request, Shared
-from comm_compress.core.segments import Segment, Spans, put_columns, take_columns
+from comm_compress.core.segments import Ranges, Segment, put_columns, take_columns
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.methods.identity import UNCOMPRESSED
@@ -70,7 +70,7 @@ class _Plan(NamedTuple):
     """What becomes of a unit's parameters: low rank, or columns that stay as they are."""
 
     matrices: list[_Matrix]
-    plain: Spans
+    plain: Ranges
 
 
 class _Factors(NamedTuple):
@@ -86,7 +86,7 @@ class _Sent(NamedTuple):
     shape: torch.Size
     device: torch.device
     factors: list[_Factors]
-    spans: Spans
+    ranges: Ranges
     plain: Encoded
 
 
@@ -208,14 +208,14 @@ class PowerSGD(Compressor):
         out = torch.zeros(sent.shape, device=sent.device)
         for m, left, right in sent.factors:
             m.chunks(out).copy_(left @ right.T)
-        put_columns(UNCOMPRESSED.decode(sent.plain), sent.spans, out)
+        put_columns(UNCOMPRESSED.decode(sent.plain), sent.ranges, out)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
         """Matrix by matrix: never a second copy of the gradient."""
         for m, left, right in sent.factors:
             m.chunks(target).baddbmm_(left, right.T.expand(left.shape[0], -1, -1), alpha=-1)
-        for a, b in sent.spans:
+        for a, b in sent.ranges:
             target[:, a:b] = 0
         return target
 

@@ -13,20 +13,20 @@ from torch import Tensor
 
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.rounds import AllGatherRounds, Reduced, ReduceScatterRounds, Shared
-from comm_compress.core.segments import Segment, Spans, moved_together, put_columns, spans_within, take_columns
+from comm_compress.core.segments import Ranges, Segment, moved_together, put_columns, ranges_within, take_columns
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 
 
 class Part(NamedTuple):
-    """The columns that one method carries, as spans, and the segments as they lie in them.
+    """The columns that one method carries, as ranges, and the segments as they lie in them.
 
     ``label``: of the child state that belongs to it.
     """
 
     label: str
     method: Compressor
-    spans: Spans
+    ranges: Ranges
     segments: tuple[Segment, ...]
 
     @classmethod
@@ -59,7 +59,7 @@ class InParts(Compressor):
 
     def _columns(self, part: Part, rows: Tensor, state: State) -> tuple[Tensor, State]:
         """The part's columns, a copy, and its state."""
-        return take_columns(rows, part.spans), state.child(part.label, part.segments)
+        return take_columns(rows, part.ranges), state.child(part.label, part.segments)
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """Part after part."""
@@ -67,28 +67,28 @@ class InParts(Compressor):
         sent, shared = [], []
         for part in self._parts(rows.shape[1], state.segments):
             reduced: Reduced = yield from part.method.reduce_scatter(*self._columns(part, rows, state))
-            put_columns(reduced.total, part.spans, total)
+            put_columns(reduced.total, part.ranges, total)
             sent.append((part, reduced.sent))
             if reduced.shared is not None:
-                shared.append(Shared(spans_within(reduced.shared.spans, part.spans), reduced.shared.totals))
+                shared.append(Shared(ranges_within(reduced.shared.ranges, part.ranges), reduced.shared.totals))
         return Reduced(total, _Sent(rows.shape, rows.device, sent), _together(shared))
 
     def contribution(self, sent: _Sent) -> Tensor:
         """The parts' contributions in their places."""
         out = torch.zeros(sent.shape, device=sent.device)
         for part, message in sent.parts:
-            put_columns(part.method.contribution(message), part.spans, out)
+            put_columns(part.method.contribution(message), part.ranges, out)
         return out
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
         """Part after part."""
         out = row.new_empty((state.world, row.numel()))
         for part in self._parts(row.numel(), state.segments):
-            columns, child = take_columns(row, part.spans), state.child(part.label, part.segments)
+            columns, child = take_columns(row, part.ranges), state.child(part.label, part.segments)
             if state.master is not None:
-                child.master = partial(_columns_of, state.master, part.spans)
+                child.master = partial(_columns_of, state.master, part.ranges)
             gathered = yield from part.method.all_gather(columns, child)
-            put_columns(gathered, part.spans, out)
+            put_columns(gathered, part.ranges, out)
         return out
 
 
@@ -96,9 +96,9 @@ def _together(shared: Sequence[Shared]) -> Shared | None:
     """What all parts' ranks know, if that is anything."""
     if not shared:
         return None
-    spans = [span for part in shared for span in part.spans]
-    return Shared(spans, lambda: torch.cat([part.totals() for part in shared], 1))
+    ranges = [pair for part in shared for pair in part.ranges]
+    return Shared(ranges, lambda: torch.cat([part.totals() for part in shared], 1))
 
 
-def _columns_of(master: Callable[[], Tensor], spans: Spans) -> Tensor:
-    return take_columns(master(), spans)
+def _columns_of(master: Callable[[], Tensor], ranges: Ranges) -> Tensor:
+    return take_columns(master(), ranges)

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.rounds import AllGatherRounds, AllReduce
-from comm_compress.core.segments import Spans, put_columns, take_columns
+from comm_compress.core.segments import Ranges, put_columns, take_columns
 from comm_compress.core.state import State
 from comm_compress.drive import transport
 from comm_compress.integrations.fsdp import _compat
@@ -28,7 +28,7 @@ class Column(NamedTuple):
     frozen: bool
 
 
-def spans(columns: Sequence[Column], chosen: Callable[[Column], bool]) -> Spans:
+def ranges(columns: Sequence[Column], chosen: Callable[[Column], bool]) -> Ranges:
     """Where the chosen parameters lie."""
     found, start = [], 0
     for column in columns:
@@ -71,29 +71,29 @@ class FrozenReplicas:
         return frozen - self._kept.keys()
 
     def all_gather(
-        self, row: Tensor, columns: Sequence[Column], rest: Callable[[Spans], AllGatherRounds], state: State
+        self, row: Tensor, columns: Sequence[Column], rest: Callable[[Ranges], AllGatherRounds], state: State
     ) -> AllGatherRounds:
         """The rounds of an all-gather of ``row`` ``[n]`` with these ``columns``; returns all ranks' rows, ``[R, n]``.
 
-        ``rest``: the rounds that gather the other columns, given their spans. ``state`` says how many ranks there are:
+        ``rest``: the rounds that gather the other columns, given their ranges. ``state`` says how many ranks there are:
         when these are fewer than frozen parameters were sent by, ``columns`` are as many times wider.
         """
         if missing := self.missing(columns, row.dtype):
             yield from self._fetch(row, [c for c in columns if c.name in missing], columns, state)
         gathered = row.new_empty(state.world, row.numel())
-        if trainable := spans(columns, lambda column: not column.frozen):
+        if trainable := ranges(columns, lambda column: not column.frozen):
             put_columns((yield from rest(trainable)), trainable, gathered)
-        for column, (start, stop) in zip(columns, spans(columns, lambda _: True), strict=True):
+        for column, (start, stop) in zip(columns, ranges(columns, lambda _: True), strict=True):
             if column.frozen:
                 gathered[:, start:stop] = self._kept[column.name].reshape(state.world, column.width)
         return gathered
 
     def _fetch(self, row: Tensor, chosen: Sequence[Column], columns: Sequence[Column], state: State) -> AllGatherRounds:
-        mine = take_columns(row, spans(columns, lambda column: column in chosen))
+        mine = take_columns(row, ranges(columns, lambda column: column in chosen))
         fetching = State(state.unit, state.rank, state.world)
         fetching.begin(output=mine.new_empty(state.world, mine.numel()))
         everyone = yield from UNCOMPRESSED.all_gather(mine, fetching)
-        for column, (start, stop) in zip(chosen, spans(chosen, lambda _: True), strict=True):
+        for column, (start, stop) in zip(chosen, ranges(chosen, lambda _: True), strict=True):
             self._kept[column.name] = everyone[:, start:stop]
         return everyone
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.rounds import AllGatherRounds
-from comm_compress.core.segments import Segment, Spans, moved_together, segments_of, take_columns
+from comm_compress.core.segments import Ranges, Segment, moved_together, segments_of, take_columns
 from comm_compress.core.state import State
 from comm_compress.core.tracing import span, spanned
 from comm_compress.core.workspace import Workspace, WorkspacePool
@@ -254,10 +254,10 @@ class CompressedAllGather(Comm):
         if missing and self.unit is not None and state.world != self.unit.meshes.shard.size():
             return compressor.all_gather(row, state), False  # rows among fewer ranks are not what is kept
 
-        def rest(spans: Spans) -> AllGatherRounds:
+        def rest(ranges: Ranges) -> AllGatherRounds:
             if master is not None:
-                state.master = lambda: take_columns(master(), spans)
-            return compressor.all_gather(take_columns(row, spans), state)
+                state.master = lambda: take_columns(master(), ranges)
+            return compressor.all_gather(take_columns(row, ranges), state)
 
         return self.frozen.all_gather(row, columns, rest, state), missing
 

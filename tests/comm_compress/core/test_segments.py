@@ -10,8 +10,8 @@ from comm_compress.core.segments import (
     moved_together,
     other_columns,
     put_columns,
+    ranges_within,
     segments_of,
-    spans_within,
     take_columns,
     unflatten,
 )
@@ -38,11 +38,11 @@ def test_unflatten_takes_the_padding_off() -> None:
 
 def test_columns_go_back_to_where_they_were_taken_from() -> None:
     rows = torch.tensor(ROWS)
-    spans = [(0, 1), (3, 6)]
-    columns = take_columns(rows, spans)
+    ranges = [(0, 1), (3, 6)]
+    columns = take_columns(rows, ranges)
     assert columns.tolist() == [[1, 4, 11, 12], [5, 8, 13, 14], [9, 0, 0, 0]]
     out = torch.zeros_like(rows)
-    put_columns(columns, spans, out)
+    put_columns(columns, ranges, out)
     assert out.tolist() == [[1, 0, 0, 4, 11, 12], [5, 0, 0, 8, 13, 14], [9, 0, 0, 0, 0, 0]]
     assert take_columns(rows, []).shape == (3, 0)
 
@@ -58,11 +58,11 @@ def test_the_columns_between_others() -> None:
     assert other_columns([], 3) == [(0, 3)]
 
 
-def test_spans_of_columns_that_were_taken_are_found_in_the_rows_they_came_from() -> None:
+def test_ranges_of_columns_that_were_taken_are_found_in_the_rows_they_came_from() -> None:
     outer = [(2, 5), (7, 9), (10, 14)]  # taken: 2 3 4 | 7 8 | 10 11 12 13
-    for spans in ([(0, 3)], [(1, 4)], [(2, 7)], [(0, 1), (4, 9)], [(3, 3)]):
+    for ranges in ([(0, 3)], [(1, 4)], [(2, 7)], [(0, 1), (4, 9)], [(3, 3)]):
         places = take_columns(torch.arange(20)[None], outer)
         assert torch.equal(
-            take_columns(torch.arange(20)[None], spans_within(spans, outer)), take_columns(places, spans)
+            take_columns(torch.arange(20)[None], ranges_within(ranges, outer)), take_columns(places, ranges)
         )
-    assert spans_within([(1, 4)], outer) == [(3, 5), (7, 8)]
+    assert ranges_within([(1, 4)], outer) == [(3, 5), (7, 8)]
