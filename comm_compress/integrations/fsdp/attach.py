@@ -7,43 +7,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from comm_compress.core.compressor import Compressor
-from comm_compress.core.ledger import Op
 from comm_compress.core.state import State
 from comm_compress.drive.comparison import Comparisons
-from comm_compress.integrations import allreduce
 from comm_compress.integrations.allreduce import GradientAllReduce
 from comm_compress.integrations.fsdp import _compat
 from comm_compress.integrations.fsdp.backward import Backward
 from comm_compress.integrations.fsdp.frozen import FrozenReplicas, FrozenWatch, Watched
 from comm_compress.integrations.fsdp.hooks import (
-    Comm,
     CompressedAllGather,
     CompressedAllReduce,
     CompressedReduceScatter,
     Unit,
     require_segments,
 )
+from comm_compress.integrations.fsdp.preconditions import Methods, check, frozen_advice, units_of
 from comm_compress.integrations.fsdp.prefetch import Prefetch
 from comm_compress.integrations.handle import BaseHandle
 from comm_compress.integrations.optimizer_steps import OptimizerSteps
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.registry import AnyMethod, chosen
-
-CARRIED = (torch.float32, torch.bfloat16, torch.float16)
+from comm_compress.registry import AnyMethod
 
 
 class Handle(BaseHandle):
     """What `attach` installed: its ledger, its state, and the way out."""
 
-    def __init__(self, reduce_scatter: Compressor | None, all_gather: Compressor | None) -> None:
+    def __init__(self, methods: Methods) -> None:
         super().__init__()
-        self.reduce_scatter, self.all_gather = reduce_scatter, all_gather
+        self.reduce_scatter, self.all_gather, self._methods = methods.reduce_scatter, methods.all_gather, methods
         self._gathers: list[tuple[Any, CompressedAllGather]] = []
         self._reductions: list[CompressedReduceScatter] = []
         self._by_key: dict[str, State] = {}
@@ -52,7 +46,6 @@ class Handle(BaseHandle):
         self._prefetch: Prefetch | None = None
         self._frozen: list[Watched] = []
         self._frozen_watch: FrozenWatch | None = None
-        self._inexact_hop: str | None = None  # what carries gradients between replicas, if it rounds
 
     def _states(self) -> dict[str, State]:
         return self._by_key
@@ -109,13 +102,14 @@ class Handle(BaseHandle):
         """
         if not self._reductions:
             raise ValueError("compare: no reduce-scatter passes this handle; attach(..., reduce_scatter=...) has one")
-        if self._inexact_hop is not None:
+        if (hop := self._methods.inexact_hop) is not None:
             raise ValueError(
-                f"compare: between replicas gradients also go by {self._inexact_hop} (all_reduce), whose error cannot "
+                f"compare: between replicas gradients also go by {hop} (all_reduce), whose error cannot "
                 'be compared; all_reduce="identity" without all_reduce_gather leaves that of the reduce-scatter'
             )
-        self._set_comparisons(found := Comparisons(lambda: self._set_comparisons(None)))
-        return found
+        comparisons = Comparisons(lambda: self._set_comparisons(None))
+        self._set_comparisons(comparisons)
+        return comparisons
 
     def _set_comparisons(self, comparisons: Comparisons | None) -> None:
         for reduction in self._reductions:
@@ -141,6 +135,61 @@ class Handle(BaseHandle):
         if self._frozen_watch is not None:
             self._frozen_watch.undo()
             self._frozen_watch = None
+
+    def _install(self, model: nn.Module, units: list[Unit], keep_frozen: bool, prefetch: int, seed: int) -> None:
+        """Put the methods into FSDP2's places, unit by unit; what `detach` takes out again."""
+        self.ledger.uncounted = self._methods.uncounted(units)
+        if prefetch:
+            self._prefetch = Prefetch(model, prefetch)
+        if self._methods.reduce_gradients:
+            self.steps = OptimizerSteps(model)
+        for unit in units:
+            self._install_unit(unit, keep_frozen, seed)
+        if keep_frozen:
+            self._frozen_watch = FrozenWatch(model, self._frozen, self.ledger)
+
+    def _install_unit(self, unit: Unit, keep_frozen: bool, seed: int) -> None:
+        group, methods = unit.group, self._methods
+        if self.steps is not None:
+            unit = unit._replace(backward=Backward(group, unit.parameters, self.steps))
+            self._set(group, "post_backward", unit.backward)
+        if methods.reduce_scatter is not None:
+            self._install_reduce_scatter(unit, methods.reduce_scatter, seed)
+        if methods.all_reduce is not None:
+            self._install_all_reduce(unit, methods.all_reduce, methods.all_reduce_gather, seed)
+        if methods.all_gather is not None:
+            self._install_all_gather(unit, methods.all_gather, keep_frozen, seed)
+        if unit.backward is not None:
+            if unit.meshes.shard.size() > 1:  # FSDP2 divides twice by a divide factor when one rank is to sum
+                self._set(group, "force_sum_reduction_for_comms", True)
+            keys = (f"reduce_scatter/{unit.name}", f"all_reduce/{unit.name}")
+            unit.backward.states = [self._by_key[key] for key in keys if key in self._by_key]
+
+    def _install_reduce_scatter(self, unit: Unit, method: Compressor, seed: int) -> None:
+        state = self._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
+        scatter = CompressedReduceScatter(state, unit.apart(method), self.ledger, self.workspaces, unit, self._scale)
+        self._reductions.append(scatter)
+        self._set(unit.group, "_reduce_scatter_comm", scatter)
+
+    def _install_all_reduce(self, unit: Unit, method: Compressor, gather: Compressor | None, seed: int) -> None:
+        state = self._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
+        back = unit.apart(gather) if gather is not None else None
+        reduction = GradientAllReduce(state, unit.apart(method), back, self.ledger, self.workspaces, self._scale)
+        self._set(unit.group, "_all_reduce_hook", CompressedAllReduce(unit, reduction))
+        self._set(unit.meshes.info, "replicate_process_group", self._this_rank_alone())
+
+    def _install_all_gather(self, unit: Unit, method: Compressor, keep_frozen: bool, seed: int) -> None:
+        state = self._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
+        state.segments = state.parameters = unit.gathered_segments(keep_frozen)
+        method = unit.apart(method)
+        gather = CompressedAllGather(state, method, self.ledger, self.workspaces, unit)
+        if keep_frozen:
+            gather.frozen = FrozenReplicas()
+            self._frozen.append(Watched(gather.frozen, unit.meshes.shard, unit.parameters))
+        if _compat.trainable(unit.parameters) or not keep_frozen:
+            require_segments(method, state)
+        self._gathers.append((unit.group, gather))
+        self._set(unit.group, "_all_gather_comm", gather)
 
     def _set(self, target: Any, attribute: str, value: Any) -> None:
         self._undo.append((target, attribute, getattr(target, attribute)))
@@ -184,169 +233,17 @@ def attach(
     Raises ValueError when nothing is sharded, when a method's ``layers`` name no parameter, when a method cannot do
     what is asked of it, or when a unit is of a kind whose traffic would not all be compressed or counted.
     """
-    reduce_scatter, all_gather = chosen("reduce_scatter", reduce_scatter), chosen("all_gather", all_gather)
-    all_reduce, all_reduce_gather = chosen("all_reduce", all_reduce), chosen("all_reduce_gather", all_reduce_gather)
+    methods = Methods.built(
+        reduce_scatter=reduce_scatter, all_gather=all_gather, all_reduce=all_reduce, all_reduce_gather=all_reduce_gather
+    )
     if prefetch < 0:
         raise ValueError(f"prefetch = {prefetch!r}: must be 0 (none) or positive")
-    units = _units(model)
+    units = units_of(model)
     if keep_frozen:
-        all_gather = all_gather or UNCOMPRESSED
-    elif dist.get_rank() == 0 and (advice := _frozen_advice(units)):
+        methods = methods._replace(all_gather=methods.all_gather or UNCOMPRESSED)
+    elif dist.get_rank() == 0 and (advice := frozen_advice(units)):
         warnings.warn(advice, stacklevel=2)
-    for method in (reduce_scatter, all_gather, all_reduce, all_reduce_gather):
-        if method is not None:
-            method.check_names([name for unit in units for name, _ in unit.parameters])
-    for unit in units:
-        _check(unit, reduce_scatter, all_gather, all_reduce, all_reduce_gather)
-    handle = Handle(reduce_scatter, all_gather)
-    handle.ledger.uncounted = _stock(units, reduce_scatter, all_gather, all_reduce)
-    inexact = [hop.name for hop in (all_reduce, all_reduce_gather) if hop is not None and not hop.traits.lossless]
-    handle._inexact_hop = " and ".join(inexact) or None
-    if prefetch:
-        handle._prefetch = Prefetch(model, prefetch)
-    for unit in units:
-        group = unit.group
-        if reduce_scatter is not None or all_reduce is not None:
-            handle.steps = handle.steps or OptimizerSteps(model)
-            backward = Backward(group, unit.parameters, handle.steps)
-            handle._set(group, "post_backward", backward)
-            unit = unit._replace(backward=backward)
-        if reduce_scatter is not None:
-            state = handle._by_key[f"reduce_scatter/{unit.name}"] = unit.state("reduce_scatter", seed)
-            method = unit.apart(reduce_scatter)
-            scatter = CompressedReduceScatter(state, method, handle.ledger, handle.workspaces, unit, handle._scale)
-            handle._reductions.append(scatter)
-            handle._set(group, "_reduce_scatter_comm", scatter)
-        if all_reduce is not None:
-            state = handle._by_key[f"all_reduce/{unit.name}"] = unit.state("all_reduce", seed)
-            back = unit.apart(all_reduce_gather) if all_reduce_gather is not None else None
-            reduction = GradientAllReduce(
-                state, unit.apart(all_reduce), back, handle.ledger, handle.workspaces, handle._scale
-            )
-            handle._set(group, "_all_reduce_hook", CompressedAllReduce(unit, reduction))
-            handle._set(unit.meshes.info, "replicate_process_group", handle._this_rank_alone())
-        if all_gather is not None:
-            state = handle._by_key[f"all_gather/{unit.name}"] = unit.state("all_gather", seed)
-            state.segments = state.parameters = unit.gathered_segments(keep_frozen)
-            method = unit.apart(all_gather)
-            gather = CompressedAllGather(state, method, handle.ledger, handle.workspaces, unit)
-            if keep_frozen:
-                gather.frozen = FrozenReplicas()
-                handle._frozen.append(Watched(gather.frozen, unit.meshes.shard, unit.parameters))
-            if _compat.trainable(unit.parameters) or not keep_frozen:
-                require_segments(method, state)
-            handle._gathers.append((group, gather))
-            handle._set(group, "_all_gather_comm", gather)
-        if reduce_scatter is not None or all_reduce is not None:
-            if unit.meshes.shard.size() > 1:  # FSDP2 divides twice by a divide factor when one rank is to sum
-                handle._set(group, "force_sum_reduction_for_comms", True)
-            keys = (f"reduce_scatter/{unit.name}", f"all_reduce/{unit.name}")
-            backward.states = [handle._by_key[key] for key in keys if key in handle._by_key]
-    if keep_frozen:
-        handle._frozen_watch = FrozenWatch(model, handle._frozen, handle.ledger)
+    check(units, methods)
+    handle = Handle(methods)
+    handle._install(model, units, keep_frozen, prefetch, seed)
     return handle
-
-
-def _frozen_advice(units: list[Unit]) -> str:
-    """What to do about parameters that are gathered at every use though they never change; empty when they are few."""
-    elements = still = size = 0
-    for unit in units:
-        for _, p in unit.parameters if unit.meshes.shard.size() > 1 else ():
-            elements += p._orig_size.numel()
-            if not p.sharded_param.requires_grad:
-                still += p._orig_size.numel()
-                size += p._orig_size.numel() * _compat.gathered_dtype(unit.group, p).itemsize
-    if 2 * still <= elements:
-        return ""
-    return (
-        f"comm_compress: {100 * still / elements:.0f} % of the sharded parameters are frozen, and FSDP2 gathers them "
-        "at every use; attach(..., keep_frozen=True) sends them once, for which every rank keeps "
-        f"{size / 1e6:.1f} MB"
-    )
-
-
-def _stock(
-    units: list[Unit], reduce_scatter: Compressor | None, all_gather: Compressor | None, all_reduce: Compressor | None
-) -> tuple[Op, ...]:
-    """The operations that are left to FSDP2, where nobody counts them."""
-    methods: list[tuple[Op, Compressor | None]] = [("reduce_scatter", reduce_scatter), ("all_gather", all_gather)]
-    if any(unit.meshes.replicas is not None for unit in units):
-        methods.append(("all_reduce", all_reduce))
-    return tuple(op for op, method in methods if method is None)
-
-
-def _units(model: nn.Module) -> list[Unit]:
-    """Every parameter group of every FSDP2 module that has parameters of its own.
-
-    Modules that `fully_shard` was given together, as a list, are one unit: "norm+head".
-    """
-    found, names = [], dict[tuple[int, ...], list[str]]()
-    sharded = [(name or "root", module) for name, module in model.named_modules() if isinstance(module, FSDPModule)]
-    for name, module in sharded:
-        names.setdefault(tuple(map(id, _compat.param_groups(module))), []).append(name)
-    for name, module in sharded:
-        groups = _compat.param_groups(module)
-        together = names[tuple(map(id, groups))]
-        for i, group in enumerate(groups if name == together[0] else []):
-            full_name = "+".join(together) + (f"[{i}]" if len(groups) > 1 else "")
-            meshes = _compat.meshes(group)
-            if meshes is None:
-                raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.integrations.ddp")
-            found.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
-    if not found:
-        raise ValueError("attach: the model has no FSDP2 unit with parameters; call fully_shard on it first")
-    return found
-
-
-def _check(
-    unit: Unit,
-    reduce_scatter: Compressor | None,
-    all_gather: Compressor | None,
-    all_reduce: Compressor | None,
-    all_reduce_gather: Compressor | None,
-) -> None:
-    group, meshes = unit.group, unit.meshes
-    if any(
-        isinstance(comm, Comm | CompressedAllReduce)
-        for comm in (group._reduce_scatter_comm, group._all_gather_comm, group._all_reduce_hook)
-    ):
-        raise ValueError(f"unit {unit.name!r} already has compressed collectives; call detach() on the first handle")
-    allreduce.check_gather("all_gather", all_gather)
-    for compressor in (reduce_scatter, all_gather):
-        if compressor is not None:
-            allreduce.check_ranks(compressor, meshes.shard.size())
-    if reduce_scatter is not None:
-        if not reduce_scatter.traits.for_gradients:
-            raise ValueError(f"reduce_scatter: {reduce_scatter.name} is for parameters (all_gather) only")
-        if any(p.sharded_param.requires_grad for _, p in unit.parameters):
-            require_segments(unit.apart(reduce_scatter), unit.state("reduce_scatter", 0))
-    for op, compressor, found in (
-        ("reduce_scatter", reduce_scatter, _compat.reduced_dtypes(group)),
-        ("all_gather", all_gather, _compat.gathered_dtypes(group)),
-    ):
-        if compressor is not None and (others := found - set(CARRIED)):
-            raise ValueError(
-                f"{op}: unit {unit.name!r} moves {', '.join(sorted(map(str, others)))}, and methods carry float32, "
-                "bfloat16 and float16: set MixedPrecisionPolicy(param_dtype=..., reduce_dtype=...)"
-            )
-    if all_gather is not None and len(dtypes := _compat.gathered_dtypes(group)) > 1:
-        raise ValueError(
-            f"unit {unit.name!r} has parameters of several dtypes ({', '.join(sorted(map(str, dtypes)))}), which FSDP2 "
-            "gathers as bytes that no codec can carry: set MixedPrecisionPolicy(param_dtype=...), put them into "
-            "separate units, or attach without all_gather"
-        )
-    if meshes.replicas is None:
-        if all_reduce is not None:
-            raise ValueError(f"all_reduce: unit {unit.name!r} is sharded over a 1-D mesh, which has no replicas")
-    elif all_reduce is not None:
-        allreduce.check("all_reduce", all_reduce, all_reduce_gather, meshes.replicas.size())
-        if group._all_reduce_hook is not None:
-            raise ValueError(f"unit {unit.name!r} already has an all-reduce hook, which all_reduce would replace")
-    elif reduce_scatter is not None:
-        raise ValueError(
-            f"unit {unit.name!r} is sharded over a 2-D mesh (HSDP): without all_reduce, its traffic between replicas, "
-            'usually the slower links, would go uncompressed and uncounted; pass all_reduce="identity" '
-            "to have it exact and counted"
-        )
-    if all_reduce_gather is not None and all_reduce is None:
-        raise ValueError("all_reduce_gather is the second half of all_reduce, which is not given")
