@@ -43,7 +43,7 @@ def gradient(world: int, n: int, seed: int = 0, dtype: torch.dtype = torch.float
 
 
 def segments(world: int, n: int) -> tuple[Segment, ...]:
-    """A matrix and a vector that fill rows of ``n`` exactly."""
+    """Return a matrix and a vector that fill rows of ``n`` exactly."""
     columns = max(1, math.isqrt(n))
     height = n // columns
     shapes: list[tuple[str, tuple[int, ...]]] = [("layer.weight", (height * world, columns))] if height else []
@@ -82,7 +82,7 @@ def finite_in_finite_out(factory: Factory) -> None:
 
 
 def _extreme(kind: int, world: int, n: int, dtype: torch.dtype) -> Tensor:
-    """Rows ``[world, n]``: heavy tails, a constant, a single outlier, denormals."""
+    """Return rows ``[world, n]`` of one kind: heavy tails, a constant, a single outlier, or denormals."""
     if kind == 0:
         return gradient(world, n, 0, dtype)[0]
     if kind == 2:
@@ -108,7 +108,7 @@ def bytes_are_as_declared(factory: Factory) -> None:
 
 
 def zeros_stay_zero(factory: Factory) -> None:
-    """Also where there is nothing at all (n = 0)."""
+    """Rows of zeros have a total of zeros, also rows without elements (n = 0)."""
     for world, n in itertools.product(WORLDS, (0, 1, 300)):
         rows = [torch.zeros(world, n)] * world
         for result in simulate.reduce_scatter(factory(), rows, states(world, n)):
@@ -334,7 +334,7 @@ LAWS: list[Law] = [
 
 
 def laws_for(compressor: Compressor) -> list[Law]:
-    """The laws that concern it, by what it claims to be."""
+    """Return the laws that concern ``compressor``, by what its traits say."""
     laws: list[Law] = [replicas_stay_replicas]
     if compressor.traits.for_gradients:
         laws += GRADIENT_LAWS

@@ -105,7 +105,7 @@ def _check(tensor: Tensor, ranks: int, steps: int) -> None:
 
 
 def _built(method: AnyMethod, direction: Direction, ranks: int) -> Compressor:
-    """The method, if it is for this direction and so many ranks."""
+    """Build the method. ValueError when it is not for this direction or so many ranks."""
     if direction not in get_args(Direction):
         raise ValueError(f"direction = {direction!r}: must be one of {', '.join(get_args(Direction))}")
     compressor = make(method)
@@ -120,7 +120,7 @@ def _built(method: AnyMethod, direction: Direction, ranks: int) -> Compressor:
 
 
 def _gradients(compressor: Compressor, shards: Tensor, states: Sequence[State]) -> tuple[Tensor, ByteCount]:
-    """One reduce-scatter of rows ``[W, n]`` that all ranks hold: what rank 0 contributed, ``[W, n]``, and sent."""
+    """Run a reduce-scatter of rows ``[W, n]`` that all ranks hold; return what rank 0 contributed, and its bytes."""
     finite = compressor.mark(shards)
     for state in states:
         state.begin(finite)
@@ -129,7 +129,7 @@ def _gradients(compressor: Compressor, shards: Tensor, states: Sequence[State]) 
 
 
 def _parameters(compressor: Compressor, shards: Tensor, states: Sequence[State]) -> tuple[Tensor, ByteCount]:
-    """One all-gather of rows ``[W, n]``, of which each rank holds one: what rank 0 got, ``[W, n]``, and sent."""
+    """Run an all-gather in which each rank holds one of the rows ``[W, n]``; return what rank 0 got, and its bytes."""
     for state in states:
         state.begin()
     outcome = simulate.lockstep([compressor.all_gather(*held) for held in zip(shards, states, strict=True)])
@@ -137,7 +137,7 @@ def _parameters(compressor: Compressor, shards: Tensor, states: Sequence[State])
 
 
 def _compared(tensor: Tensor, decoded: Tensor) -> tuple[float, float]:
-    """The relative error, and the cosine, in float64."""
+    """Return the relative error and the cosine, computed in float64."""
     exact, received = tensor.detach().double().flatten(), decoded.double().flatten()
     norm = exact.norm()
     return float((received - exact).norm() / norm), float(exact @ received / (norm * received.norm()))

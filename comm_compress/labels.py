@@ -173,7 +173,7 @@ _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 class _Reader:
-    """One text, token after token."""
+    """Reads one text, token after token."""
 
     def __init__(self, text: str) -> None:
         self.text, self.place = text, 0
@@ -181,11 +181,11 @@ class _Reader:
 
     @property
     def now(self) -> _Token:
-        """The token at hand."""
+        """The token that is read next."""
         return self.tokens[self.place]
 
     def arm(self) -> Arm:
-        """The whole text."""
+        """Read the whole text."""
         methods = [self._method()]
         while self._takes("+"):
             methods.append(self._method())
@@ -233,7 +233,7 @@ class _Reader:
         return _CONSTANTS.get(token.text, token.value) if token.kind == "word" else token.value
 
     def _inside(self) -> dict[str, Any]:
-        """What stands between parentheses: a method's name comes first and alone, settings follow."""
+        """Read what stands between parentheses: a method's name comes first and alone, settings follow."""
         found: dict[str, Any] = {}
         after = self.tokens[self.place + 1]
         is_alone = after.kind != "mark" or after.text not in "=("
@@ -264,14 +264,14 @@ class _Reader:
         return str(self._step().value)
 
     def _takes(self, mark: str) -> bool:
-        """Is the mark next? Then go past it."""
+        """Go past the next token if it is ``mark``, and tell whether it was."""
         is_next = self.now == _Token("mark", mark, mark)
         if is_next:
             self._step()
         return is_next
 
     def _step(self) -> _Token:
-        """The token at hand; goes past it."""
+        """Go past the next token and return it."""
         token = self.now
         self.place = min(self.place + 1, len(self.tokens) - 1)
         return token

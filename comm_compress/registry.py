@@ -69,7 +69,7 @@ _BROKEN_PLUGINS: list[str] = []
 
 
 def register(name: str, config: type, *, error_feedback: bool = False) -> Callable[[Builder], Builder]:
-    """Class or function decorator: make ``name`` known to `make`.
+    """Make ``name`` known to `make`: a decorator for a class or a function.
 
     ``config`` is a frozen dataclass whose fields are int, float, bool, str, Mapping, Literal or optional forms
     of these, each with a default; it may refuse values in ``__post_init__`` with `require`.
@@ -86,7 +86,7 @@ def register(name: str, config: type, *, error_feedback: bool = False) -> Callab
 
 
 def available() -> list[str]:
-    """The names `make` accepts, "none" first."""
+    """Return the names that `make` accepts, "none" first."""
     _load()
     return ["none", *sorted(_METHODS)]
 
@@ -141,7 +141,7 @@ def spelled(method: AnyMethod, config: Mapping[str, Any] | None = None) -> tuple
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with the mapping that names it for every compressor in it."""
+    """Return ``value`` with a mapping in place of every compressor in it."""
     if isinstance(value, Compressor):
         if not value.name:
             raise ValueError(f"{type(value).__name__}: not built by make, so it has no name that settings could say")
@@ -187,7 +187,7 @@ def _load() -> None:
 
 
 def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
-    """The method itself, then its wrappers from the inside out."""
+    """Build the method itself, then its wrappers from the inside out."""
     complaints = []
     common: CommonConfig | None = None
     own: Any = None

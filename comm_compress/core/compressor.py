@@ -99,7 +99,7 @@ class Codec(Compressor):
         """The rows again, ``[R, n]``, in float32 or in a narrower dtype that holds them exactly."""
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """`decode` to ``out`` ``[R, n]``, of any float dtype; returns it."""
+        """Decode to ``out`` ``[R, n]``, of any float dtype, and return it."""
         return out.copy_(self.decode(encoded))
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class Codec(Compressor):
         return out
 
     def decode_sum(self, encoded: Encoded) -> Tensor:
-        """`sum_into` a new tensor."""
+        """Return the sum of the decoded rows, as `sum_into` computes it, in new memory (float32 ``[n]``)."""
         return self.sum_into(encoded, torch.empty(encoded.n, device=encoded.buffer.device))
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
@@ -132,33 +132,33 @@ class Codec(Compressor):
         return Encoded(row.unsqueeze(0), None, n, lengths=(row.numel(),))
 
     def wire_bytes(self, n: int, dtype: torch.dtype = torch.float32) -> int | None:
-        """Bytes of one encoded row of ``n`` elements; None when the data decide."""
+        """Return the bytes of one encoded row of ``n`` elements; None when the data decide."""
         return self.layout(n, dtype).row_bytes if self.fixed_size else None
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
-        """A row to every other rank."""
+        """An exchange sends one encoded row to each other rank; None when the data decide how long rows are."""
         row = self.wire_bytes(n, dtype)
         return None if row is None else (world - 1) * row
 
     def contribution(self, sent: Encoded) -> Tensor:
-        """Receivers decode what was sent."""
+        """Receivers decode the message as it is, so this rank contributed what it decodes to."""
         return self.decode(sent)
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Encode, exchange, decode and sum."""
+        """Encode the rows, exchange them, and sum what arrives."""
         return (yield from self.exchange(self.encode(rows, state), state))
 
     def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
-        """The same of the target; the residual is ready before anything is sent."""
+        """Encode the residual's target and exchange it; the new residual is ready before anything is sent."""
         return (yield from self.exchange(self.encode_with_feedback(rows, residual, state), state))
 
     def exchange(self, message: Encoded, state: State) -> ReduceScatterRounds:
-        """Exchange, decode and sum."""
+        """Exchange a message that is encoded already, and sum what arrives."""
         received = yield Exchange(message)
         return Reduced(self.sum_into(received, state.result((message.n,), message.buffer.device)), message)
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """Encode, gather, decode."""
+        """Encode the row, gather all ranks' encoded rows, and decode them."""
         message, out = self.encode(row.unsqueeze(0), state), state.output
         received = yield Gather(message, out if self.plain else None)
         if out is None or self.plain:

@@ -33,7 +33,7 @@ class ByteCount(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All bytes."""
+        """The bytes of all three kinds together."""
         return self.values + self.indices + self.metadata
 
     def __add__(self, other: object) -> ByteCount:  # a sum, not a longer tuple
@@ -41,12 +41,12 @@ class ByteCount(NamedTuple):
         return ByteCount(*(a + b for a, b in zip(self, other, strict=True)))
 
     def times(self, factor: int) -> ByteCount:
-        """The same bytes, ``factor`` times."""
+        """Return ``factor`` times as many bytes of each kind."""
         return ByteCount(self.values * factor, self.indices * factor, self.metadata * factor)
 
 
 def size_of(parts: Iterable[Tensor]) -> int:
-    """Bytes of uint8 vectors in all."""
+    """Return how many bytes these uint8 vectors have together."""
     return sum(part.numel() for part in parts)
 
 
@@ -61,7 +61,7 @@ class RaggedRow(NamedTuple):
 
 
 class Layout:
-    """Where each field of one encoded row lies.
+    """A layout says where each field of one encoded row lies.
 
     Fields are placed in the order given, widest item first if the caller wants no gaps; each starts
     at a multiple of its item size and a row's length is a multiple of the widest, so that every field
@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def byte_count(self) -> ByteCount:
-        """The bytes of one row by kind."""
+        """The bytes of one row, by kind."""
         by_kind = {"values": 0, "indices": 0, "metadata": self.padding}
         for f in self.fields.values():
             by_kind[f.kind] += f.size * f.dtype.itemsize
@@ -92,7 +92,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Encoded:
-    """R encoded rows: exactly what travels.
+    """R encoded rows, byte for byte as they travel.
 
     ``buffer``: uint8 ``[R, m]``, contiguous. Rows of equal length are described by ``layout``. A method
     whose rows differ in length (see `ragged`) gives ``lengths`` instead: row r is the first
@@ -127,7 +127,7 @@ class Encoded:
 
     @classmethod
     def within(cls, buffer: Tensor, layout: Layout, n: int) -> Encoded:
-        """The same in memory that is there already: uint8 ``[R, layout.row_bytes]``."""
+        """Return rows to be filled, as `empty` does, in ``buffer`` (uint8 ``[R, layout.row_bytes]``)."""
         if layout.padding:
             buffer.zero_()
         return cls(buffer, layout, n)
@@ -154,15 +154,15 @@ class Encoded:
 
     @property
     def num_rows(self) -> int:
-        """R."""
+        """How many rows there are (R)."""
         return self.buffer.shape[0]
 
     def row(self, index: int) -> Tensor:
-        """The bytes of one row as they travel."""
+        """Return the bytes of one row as they travel."""
         return self.buffer[index] if self.lengths is None else self.buffer[index, : self.lengths[index]]
 
     def byte_count(self, index: int) -> ByteCount:
-        """The bytes of one row by kind."""
+        """Return the bytes of one row, by kind."""
         if self.layout is not None:
             return self.layout.byte_count
         assert self.counts is not None, "only a sender knows what its ragged rows are made of"

@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Totals:
-    """Sums over collectives, on this rank.
+    """What all collectives of this rank sent and took, summed up.
 
     Bytes are what this rank sends to other ranks, payload only (no TCP/IP headers). ``elements`` is how
     many it would have sent uncompressed: times 4 the float32 baseline, times 2 the bf16 one.
@@ -64,7 +64,7 @@ class Totals:
 
     @property
     def sent_bytes(self) -> int:
-        """All bytes sent to other ranks."""
+        """The bytes of all kinds that this rank sent to other ranks."""
         return self.value_bytes + self.index_bytes + self.metadata_bytes
 
     def __add__(self, other: Totals) -> Totals:
@@ -167,7 +167,7 @@ class Ledger:
         return "\n".join(lines)
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Everything counted so far, as plain values by "operation/unit"."""
+        """Return everything counted so far, as plain values by "operation/unit"."""
         self._read()
         return {
             f"{op}/{unit}": {name: getattr(totals, name) for name in NUMBERS}
@@ -195,7 +195,7 @@ class Ledger:
 
 
 def _entry(key: str, totals: Mapping[str, Any]) -> tuple[tuple[Op, str], Totals]:
-    """One entry of a ledger's state, if it is one."""
+    """Read one entry of a ledger's state. ValueError when it is none."""
     name, _, unit = key.partition("/")
     (op,) = [known for known in get_args(Op) if known == name] or [None]
     if op is None or not unit:

@@ -37,7 +37,7 @@ def segments_of(shapes: Sequence[tuple[str, tuple[int, ...]]], world: int) -> tu
 
 
 def moved_together(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """The same parameters, side by side from column 0."""
+    """Return the segments of these parameters when only their columns are taken, side by side from column 0."""
     moved, start = [], 0
     for s in segments:
         moved.append(Segment(s.name, s.shape, start, start + s.stop - s.start))
@@ -62,13 +62,13 @@ def unflatten(rows: Tensor, segments: Sequence[Segment]) -> list[Tensor]:
 
 
 def other_columns(ranges: Ranges, n: int) -> Ranges:
-    """The columns of rows of ``n`` that lie between ``ranges``, which do not overlap."""
+    """Return the columns of rows of ``n`` that lie between ``ranges``, which do not overlap."""
     edges = [0, *(edge for pair in sorted(ranges) for edge in pair), n]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
 def ranges_within(ranges: Ranges, outer: Ranges) -> Ranges:
-    """Where ``ranges`` of the columns of ``outer`` side by side lie in the rows that ``outer`` was taken from."""
+    """Return where ``ranges`` of the columns of ``outer`` lie in the rows that ``outer`` was taken from."""
     found, start = [], 0
     for a, b in outer:
         for first, last in ranges:
@@ -80,12 +80,12 @@ def ranges_within(ranges: Ranges, outer: Ranges) -> Ranges:
 
 
 def take_columns(rows: Tensor, ranges: Ranges) -> Tensor:
-    """The columns of ``ranges`` side by side, from the last dimension of ``rows``."""
+    """Return the columns of ``ranges`` side by side, from the last dimension of ``rows``."""
     return torch.cat([rows[..., a:b] for a, b in ranges], -1) if ranges else rows[..., :0]
 
 
 def put_columns(columns: Tensor, ranges: Ranges, out: Tensor) -> None:
-    """Back to their places in ``out``: the inverse of `take_columns`."""
+    """Write ``columns``, which `take_columns` took, back to their places in ``out``."""
     start = 0
     for a, b in ranges:
         out[..., a:b] = columns[..., start : start + b - a]

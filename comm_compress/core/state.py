@@ -95,7 +95,7 @@ class State:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Which parameter lies where in a row."""
+        """Which parameter lies where in a row; empty when nobody knows."""
         return self._segments
 
     @segments.setter
@@ -124,7 +124,7 @@ class State:
         workspace: Workspace | None = None,
         goes_on: bool = False,
     ) -> None:
-        """A new collective: what the last one proposed takes effect.
+        """Begin a new collective: what the last one proposed takes effect.
 
         ``output``: where the caller wants the result; a method that writes it there (`result`) saves a copy.
         ``workspace``: where `scratch` and `message` take their memory from; without one it is always fresh.
@@ -163,27 +163,27 @@ class State:
         return self._children[name]
 
     def key(self, purpose: str, shared: bool = False) -> Key:
-        """The random stream of this collective; ``shared``: the same on every rank."""
+        """Return the random stream of this collective; ``shared``: the same on every rank."""
         words = (purpose, self.seed, self.unit, self.tick, "all" if shared else self.rank)
         digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
         return Key(int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"))
 
     def get(self, name: str) -> Tensor | None:
-        """The committed tensor, or None before the first one."""
+        """Return the committed tensor, or None before the first one."""
         return self._tensors.get(name)
 
     def newest(self, name: str) -> Tensor | None:
-        """What the collective under way proposed, or else the committed tensor; nothing is committed by asking."""
+        """Return what the collective under way proposed, or else the committed tensor. Asking commits nothing."""
         return self._proposed.get(name, self._tensors.get(name))
 
     def with_children(self) -> Iterator[State]:
-        """This state and those of the unit's parts."""
+        """Yield this state, then those of the unit's parts."""
         yield self
         for child in self._children.values():
             yield from child.with_children()
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Uninitialised memory that is this method's until the collective ends."""
+        """Return uninitialised memory that is this method's until the collective ends."""
         if self._workspace is None:
             return torch.empty(shape, dtype=dtype, device=device)
         return self._workspace.take(self._path + name, shape, dtype, device)
@@ -248,12 +248,12 @@ class State:
             child.commit()
 
     def _accept(self) -> None:
-        """An optimizer step begins: what came before is not taken back any more."""
+        """Begin an optimizer step: what came before it is not taken back any more."""
         self._free(self._before.tensors)
         self._before = _Before(self.tick, self._segments, {}, tuple(self._children))
 
     def _free(self, tensors: dict[str, Any]) -> None:
-        """Their memory is for the next versions, if the method asks for it (`spare`)."""
+        """Keep the memory of ``tensors`` for next versions, if the method asks for such memory (`spare`)."""
         for name, tensor in tensors.items():
             if tensor is not None and name in self._spare:
                 self._spare[name].append(tensor)
@@ -275,7 +275,7 @@ class State:
 
     @property
     def num_bytes(self) -> int:
-        """Memory held, spare buffers included."""
+        """The bytes of all tensors held, spare buffers and those of parts included."""
         held = [*self._tensors.values(), *self._proposed.values(), *itertools.chain(*self._spare.values())]
         held += [t for t in self._before.tensors.values() if t is not None]
         return sum(t.nbytes for t in held) + sum(child.num_bytes for child in self._children.values())
@@ -316,5 +316,5 @@ class State:
 
 
 def _inside(items: Mapping[str, Item], name: str) -> dict[str, Item]:
-    """Those of the part ``name``, by the keys that they have in it."""
+    """Return the items of the part ``name``, by the keys that they have in that part."""
     return {key.partition("/")[2]: item for key, item in items.items() if key.startswith(f"{name}/")}

@@ -34,12 +34,12 @@ class Sent(NamedTuple):
 
 
 def span(name: str) -> AbstractContextManager[Any]:
-    """``comm_compress::name`` in the trace, if one is being recorded."""
+    """Show what happens inside as ``comm_compress::name`` in the trace, if one is being recorded."""
     return record_function(PREFIX + name) if _recording() else nullcontext()
 
 
 def spanned(op: str) -> Callable[[Method], Method]:
-    """A method that runs (a part of) the collective ``op`` for the unit of its object's ``state``."""
+    """Decorate a method that runs (a part of) the collective ``op`` for the unit of its object's ``state``."""
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
@@ -53,7 +53,7 @@ def spanned(op: str) -> Callable[[Method], Method]:
 
 
 def mark_sent(sent: Sent) -> None:
-    """A moment in the trace that says what was sent."""
+    """Put a moment into the trace that says what was sent."""
     if _recording():
         with record_function(f"{PREFIX}sent ({sent.op} of {sent.unit}: {sent.raw} B raw, {sent.sent} B sent)"):
             pass

@@ -20,7 +20,7 @@ class Workspace:
         self._buffers: dict[tuple[str, torch.device], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """An uninitialised tensor; what was taken under this name before is overwritten through it."""
+        """Return an uninitialised tensor; what was taken under this name before is overwritten through it."""
         num_bytes = math.prod(shape) * dtype.itemsize
         buffer = self._buffers.get((name, device))
         if buffer is None or buffer.numel() < num_bytes:
@@ -29,7 +29,7 @@ class Workspace:
 
     @property
     def num_bytes(self) -> int:
-        """Memory held."""
+        """The bytes of all buffers."""
         return sum(buffer.numel() for buffer in self._buffers.values())
 
 
@@ -44,7 +44,7 @@ class WorkspacePool:
         self._free: dict[int, list[Workspace]] = {}
 
     def acquire(self, device: torch.device) -> Workspace:
-        """A workspace that nobody uses; give it back with `release`."""
+        """Return a workspace that nobody uses; give it back with `release`."""
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         free = self._free.setdefault(stream, [])
         if not free:
@@ -53,11 +53,11 @@ class WorkspacePool:
         return free.pop()
 
     def release(self, workspace: Workspace) -> None:
-        """Its collective is over (CUDA: enqueued), and so are the tensors taken from it."""
+        """Take back a workspace whose collective is over (CUDA: enqueued), and with it its tensors."""
         stream = next(stream for known, stream in self._all if known is workspace)
         self._free[stream].append(workspace)
 
     @property
     def num_bytes(self) -> int:
-        """Memory held."""
+        """The bytes of all workspaces, those in use included."""
         return sum(workspace.num_bytes for workspace, _ in self._all)

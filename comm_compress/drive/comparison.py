@@ -82,7 +82,7 @@ class Comparisons:
         self._sums: dict[str, Tensor] = {}
 
     def close(self) -> None:
-        """Compare no further reduction; what was found stays."""
+        """Stop comparing; the comparisons made so far stay."""
         self._stop()
 
     def __enter__(self) -> Comparisons:
@@ -96,7 +96,7 @@ class Comparisons:
         return {unit: Comparison(*sums.tolist()) for unit, sums in self._sums.items()}
 
     def total(self) -> Comparison:
-        """This rank's part, all units together: add the ranks'."""
+        """Return this rank's part, all units together; the whole is the sum over the ranks."""
         return sum(self.by_unit().values(), Comparison())
 
     @torch.no_grad()
@@ -122,7 +122,7 @@ class Comparisons:
 
 
 def _norms(reduced: Tensor, exact: Tensor) -> Tensor:
-    """float64 ``[4]``: |c - g|^2, |g|^2, |c|^2, <c, g>."""
+    """Return |c - g|^2, |g|^2, |c|^2 and <c, g>, for c = ``reduced`` and g = ``exact``: float64 ``[4]``."""
     sums = torch.zeros(4, dtype=torch.float64, device=exact.device)
     for c, g in zip(_parts(reduced), _parts(exact), strict=True):
         error = c - g
@@ -131,19 +131,19 @@ def _norms(reduced: Tensor, exact: Tensor) -> Tensor:
 
 
 def _squares(values: Tensor) -> Tensor:
-    """float64 ``[1]``: the sum of squares."""
+    """Return the sum of squares, float64 ``[1]``."""
     return torch.stack([(part * part).sum() for part in _parts(values)]).sum().view(1)
 
 
 def _parts(values: Tensor) -> Iterator[Tensor]:
-    """All of them in float64, piece by piece: on a CPU as much as its second-level cache holds."""
+    """Yield all values in float64, piece by piece: on a CPU as many as its second-level cache holds."""
     at_once = 1 << 24 if values.is_cuda else 1 << 16
     for part in torch.split(values.reshape(-1), at_once):
         yield part.double()
 
 
 def _waiting(state: State, device: torch.device) -> Tensor:
-    """float64 ``[1]``: the squared norm of what the collective under way kept back."""
+    """Return the squared norm of what the collective under way kept back, float64 ``[1]``."""
     total = torch.zeros(1, dtype=torch.float64, device=device)
     for part in state.with_children():
         for name in _WAITING:

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 
 def states(world: int, unit: str = "", seed: int = 0, segments: tuple[Segment, ...] = ()) -> list[State]:
-    """A fresh state for each rank, its first collective begun."""
+    """Return a fresh state for each rank, its first collective begun."""
     found = [State(unit, rank, world, seed, segments) for rank in range(world)]
     for state in found:
         state.begin()

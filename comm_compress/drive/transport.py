@@ -94,7 +94,7 @@ class Running(Generic[Result]):
         collective.spent("wire", start)
 
     def _post(self, request: Request) -> Callable[[], Answer]:
-        """Send and receive; what is returned waits for that and gives the answer."""
+        """Begin to send and receive. What is returned waits until that is done, and gives the answer."""
         group = self._group
         if isinstance(request, AllReduce):
             reduced = _all_reduce(request, group)
@@ -123,7 +123,7 @@ class Running(Generic[Result]):
         return answer
 
     def _post_ragged(self, message: Encoded, everywhere: bool) -> Callable[[], Answer]:
-        """Lengths first, then rows of just those lengths."""
+        """Exchange the rows' lengths, then begin to send and receive rows of just those lengths."""
         world, device = self._group.size(), message.buffer.device
         parts = [message.row(0 if everywhere else r) for r in range(world)]
         announced = torch.tensor([part.numel() for part in parts], device=device).view(torch.uint8)
@@ -145,7 +145,7 @@ class Running(Generic[Result]):
         return answer
 
     def _received(self, message: Encoded, into: Tensor | None = None) -> Tensor:
-        """Where W rows like those of ``message`` go: ``into``, or a place of this round's own."""
+        """Return memory for W rows like those of ``message``: ``into``, or some of this round's own."""
         shape = (self._group.size(), message.buffer.shape[1])
         if into is None:
             return self._take(shape, message.buffer.device)
@@ -156,7 +156,7 @@ class Running(Generic[Result]):
 
 
 def _exchange(rows: Tensor, received: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
-    """``rows[d]`` to rank d; row r of ``received`` comes from rank r. uint8 ``[W, m]``."""
+    """Send ``rows[d]`` to rank d, and receive row r of ``received`` from rank r. uint8 ``[W, m]``."""
     if rows.is_cuda:
         dist.all_to_all_single(received, rows, group=group)
         return []
@@ -164,7 +164,7 @@ def _exchange(rows: Tensor, received: Tensor, group: dist.ProcessGroup) -> list[
 
 
 def _all_gather(row: Tensor, received: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
-    """``row`` uint8 ``[1, m]`` to every rank; ``received`` is ``[W, m]``."""
+    """Send ``row`` uint8 ``[1, m]`` to every rank, and receive all ranks' rows in ``received`` ``[W, m]``."""
     if row.is_cuda:
         all_gather_single(received, row, group=group)
         return []
@@ -192,7 +192,7 @@ def _wait(pending: Sequence[dist.Work]) -> None:
 
 
 def _native_sum(rows: Tensor, dtype: torch.dtype, group: dist.ProcessGroup) -> Tensor:
-    """Row d of all ranks, summed in ``dtype``, as uint8 ``[1, m]`` at rank d."""
+    """Sum row d of all ranks in ``dtype`` at rank d, by torch's own collective: uint8 ``[1, m]``."""
     if rows.numel() == 0:
         return rows[:1]
     codes = rows.view(dtype)

@@ -57,7 +57,7 @@ def all_reduce(
 
 
 def _segments_within(segments: Sequence[Segment], ranges: Ranges) -> tuple[Segment, ...]:
-    """Which parameter lies where in the columns of ``ranges``; empty when one lies there in part."""
+    """Return which parameter lies where in the columns of ``ranges``; empty when one lies there in part."""
     inside = [s for s in segments if any(a <= s.start and s.stop <= b for a, b in ranges)]
     known = sum(s.stop - s.start for s in inside) == sum(b - a for a, b in ranges)
     return moved_together(inside) if known else ()

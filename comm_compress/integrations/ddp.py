@@ -67,7 +67,7 @@ class Handle(BaseHandle):
         self._loaded = dict(states)
 
     def _state_dict(self) -> dict[str, dict[str, Any]]:
-        """What was loaded and not used yet is handed on."""
+        """Save what was loaded and not used yet beside what the buckets hold."""
         return {**{key: dict(saved) for key, saved in self._loaded.items()}, **super()._state_dict()}
 
     def compare(self) -> NoReturn:
@@ -78,14 +78,14 @@ class Handle(BaseHandle):
         )
 
     def detach(self) -> None:
-        """Back to DDP's own all-reduce. DDP cannot lose a hook, so another one cannot be attached."""
+        """Give the reduction back to DDP's own all-reduce. DDP cannot lose a hook, so no other one can be attached."""
         self._detached = True
         self.steps.close()
         self._reductions.clear()
         self._loaded.clear()
 
     def reduce(self, bucket: Any) -> None:
-        """The mean over ranks of one bucket's gradients, in place."""
+        """Replace one bucket's gradients by their mean over ranks."""
         gradients, parameters = bucket.gradients(), bucket.parameters()
         named = [(self._names[id(p)], g) for p, g in zip(parameters, gradients, strict=True)]
         unit = f"bucket{bucket.index()}"

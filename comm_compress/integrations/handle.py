@@ -19,7 +19,7 @@ from comm_compress.integrations.rank_states import RankStates
 
 
 class BaseHandle(ABC):
-    """The part of a handle that does not depend on what it is attached to."""
+    """The ledger and the states that every handle has, whatever it is attached to."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -46,21 +46,21 @@ class BaseHandle(ABC):
 
     @property
     def ledgers(self) -> list[Ledger]:
-        """Of each rank that this process is: one."""
+        """The ledgers of the ranks that this process is: one."""
         return [self.ledger]
 
     @abstractmethod
     def _states(self) -> dict[str, State]:
-        """Every state by "operation/unit"."""
+        """Return every state by "operation/unit"."""
 
     @property
     def state_bytes(self) -> int:
-        """Memory that residuals and other states hold on this rank."""
+        """The bytes that residuals and other states hold on this rank."""
         return sum(state.num_bytes for state in self._states().values())
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that collectives use while they run and keep for the next ones, beside `state_bytes`."""
+        """The bytes that collectives use while they run and keep for the next ones, beside `state_bytes`."""
         return self.workspaces.num_bytes
 
     def rollback(self) -> None:
@@ -109,18 +109,18 @@ class BaseHandle(ABC):
         load(states, self._states())
 
     def state_dicts(self) -> list[dict[str, dict[str, Any]]]:
-        """`state_dict` of each rank that this process is: one."""
+        """Return the `state_dict` of each rank that this process is: one."""
         return [self._state_dict()]
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
-        """Put back what `state_dicts` gave; like `load_state_dict`."""
+        """Put back what `state_dicts` gave, with the conditions of `load_state_dict`."""
         (mine,) = states
         if mine or self._states():  # nothing is remembered of DDP's buckets before the first reduction
             self.load_state_dict(mine)
 
 
 def save(state: State) -> dict[str, Any]:
-    """One state as plain values and tensors."""
+    """Return one state as plain values and tensors."""
     tensors = state.state_dict()
     layouts = {prefix: [[s.name, list(s.shape)] for s in segments] for prefix, segments in state.layouts()}
     whose = {"world": state.world, "rank": state.rank}
@@ -128,7 +128,7 @@ def save(state: State) -> dict[str, Any]:
 
 
 def load(saved: Mapping[str, Mapping[str, Any]], states: Mapping[str, State]) -> None:
-    """One rank's ``saved`` states into its ``states``, all of them or, with a ValueError, none."""
+    """Load one rank's ``saved`` states into its ``states``: all of them or, with a ValueError, none."""
     if saved.keys() != states.keys():
         differing = ", ".join(sorted(saved.keys() ^ states.keys()))
         raise ValueError(f"compressor state is of another model or another method: units differ: {differing}")

@@ -27,6 +27,6 @@ class LossScale:
         rows.mul_(1 / self.value)
 
     def put_on(self, reduced: Tensor) -> None:
-        """Multiply ``reduced`` by it, in place: what comes after expects it."""
+        """Multiply ``reduced`` by the scale, in place: what comes after expects it."""
         if self.value != 1:
             reduced.mul_(self.value)

@@ -26,11 +26,11 @@ class OptimizerSteps:
         _listen()
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         _counting.discard(self)
 
     def seen(self, optimizer: torch.optim.Optimizer) -> None:
-        """``optimizer`` has made a step; is it one of this model's?"""
+        """Count the step that ``optimizer`` has made, if it is one of this model's."""
         model = self._model()
         mine = {id(p) for p in model.parameters()} if model is not None else ()
         self.number += any(id(p) in mine for group in optimizer.param_groups for p in group["params"])

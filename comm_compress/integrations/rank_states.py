@@ -32,13 +32,13 @@ def refuse(caller: FrameType, *but: str) -> None:
 
 
 class Rankwise(Protocol):
-    """A handle, as far as it concerns us."""
+    """What `RankStates` needs of a handle."""
 
     def state_dicts(self) -> list[dict[str, dict[str, Any]]]:
-        """Of each rank that this process is."""
+        """Return the states of each rank that this process is."""
 
     def load_state_dicts(self, states: list[Mapping[str, Mapping[str, Any]]]) -> None:
-        """The inverse."""
+        """Put back what `state_dicts` gave."""
 
 
 class RankStates:
@@ -59,7 +59,7 @@ class RankStates:
 
     @property
     def state_dict(self) -> Callable[[], dict[str, Any]]:
-        """``state_dict()``: one value, under this rank's key."""
+        """``state_dict()`` gives one value, under a key with this rank in it."""
         refuse(sys._getframe(1), "torch.distributed.checkpoint")
         return self._state_dict
 

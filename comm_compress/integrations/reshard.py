@@ -75,7 +75,7 @@ def _check(key: str, entries: Sequence[Saved]) -> None:
 
 
 def _moved(key: str, entries: Sequence[Saved], new_world: int, keep: str, lost: list[str]) -> dict[str, list[Tensor]]:
-    """Each surviving tensor's new versions, one for every new rank."""
+    """Return each surviving tensor's new versions, one for every new rank."""
     found: dict[str, list[Tensor]] = {}
     old_world = len(entries)
     for name in entries[0]["tensors"]:
@@ -111,14 +111,14 @@ def _relaid(rows: Tensor, old: Sequence[Segment], new_world: int) -> Tensor:
 
 
 def _dense(tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """The tensor, or what an int8 residual with its scales stands for."""
+    """Return the tensor ``name``, or what an int8 residual with its scales stands for."""
     scales = tensors.get(f"{name}_scales")
     codes = tensors[name]
     return codes if scales is None else from_int8(codes, scales, torch.empty_like(codes, dtype=torch.float32))
 
 
 def _stored(tensors: Mapping[str, Tensor], name: str, rows: Tensor) -> dict[str, Tensor]:
-    """The inverse of `_dense`, in the form that the old state had."""
+    """Return ``rows`` in the form that the old state had: the inverse of `_dense`."""
     if f"{name}_scales" not in tensors:
         return {name: rows}
     codes = torch.empty_like(rows, dtype=torch.int8)

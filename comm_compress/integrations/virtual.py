@@ -99,12 +99,12 @@ class VirtualRanks:
 
     @property
     def ledger(self) -> Ledger:
-        """Rank 0's."""
+        """The ledger of rank 0."""
         return self.ledgers[0]
 
     @property
     def state_bytes(self) -> int:
-        """Memory that residuals and other states hold for one rank, the mean over ranks."""
+        """The bytes that residuals and other states hold for one rank, the mean over ranks."""
         states = (state for unit in self._units for state in (*unit.gradients, *unit.gathers))
         return round(sum(state.num_bytes for state in states) / self.world)
 
@@ -223,7 +223,7 @@ class VirtualRanks:
         return {n: p for n, p in trainable.items() if n in used | kept} if used else {}
 
     def _mean(self, unit: _Unit, inputs: list[Tensor], segments: tuple[Segment, ...]) -> Tensor:
-        """``[W, n]``: row r is the mean that rank r holds."""
+        """Return the mean over ranks, ``[W, n]``, of which rank r holds row r."""
         if self.world == 1:
             return inputs[0]
         if self.reduce_scatter is None:
@@ -248,13 +248,13 @@ class VirtualRanks:
             ledger.add(op, unit, collective, rows[1:].numel(), rows.itemsize, finite)
 
     def rollback(self) -> None:
-        """The last step was void: forget what it did to the gradients' states."""
+        """Forget what the last step did to the gradients' states: it was void."""
         for unit in self._units:
             for state in unit.gradients:
                 state.rollback()
 
     def state_dicts(self) -> list[dict[str, Any]]:
-        """What each rank's `Handle.state_dict` would be."""
+        """Return what each rank's `Handle.state_dict` would be."""
         return [{key: save(state) for key, state in of_rank.items()} for of_rank in self._states_by_rank()]
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
@@ -265,7 +265,7 @@ class VirtualRanks:
             load(saved, of_rank)
 
     def _states_by_rank(self) -> list[dict[str, State]]:
-        """Each rank's states by "operation/unit", as its own handle would have them."""
+        """Return each rank's states by "operation/unit", as its own handle would have them."""
         found: list[dict[str, State]] = [{} for _ in range(self.world)]
         for unit in self._units:
             for op, states, method in (
@@ -289,7 +289,7 @@ def _taken(mine: dict[nn.Parameter, Tensor], p: nn.Parameter) -> Tensor:
 
 
 def _sum(inputs: list[Tensor]) -> Tensor:
-    """float32, rank after rank: a stack of them would take all their memory again."""
+    """Sum up in float32, rank after rank: a stack of them would take all their memory again."""
     total = inputs[0].to(torch.float32, copy=True)
     for rows in inputs[1:]:
         total += rows
@@ -334,7 +334,7 @@ def _units(model: nn.Module, world: int, names: Sequence[str], seed: int) -> lis
 
 
 def _managed(module: nn.Module, nested: set[int], seen: set[int]) -> Iterator[nn.Module]:
-    """FSDP2's order: a module after its children, nested units left out."""
+    """Yield modules in FSDP2's order: a module after its children, nested units left out."""
     seen.add(id(module))
     for child in module.children():
         if id(child) not in seen and id(child) not in nested:

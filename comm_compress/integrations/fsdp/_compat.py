@@ -38,7 +38,7 @@ def parameters(model: nn.Module, group: Any) -> list[tuple[str, Any]]:
 
 
 def segments(parameters: list[tuple[str, Any]], world: int) -> tuple[Segment, ...]:
-    """Which parameter lies where in a row of a group; empty when one is not sharded over dim 0."""
+    """Return which parameter lies where in a row of a group; empty when one is not sharded over dim 0."""
     if any(p.fsdp_placement.dim != 0 for _, p in parameters):
         return ()
     return segments_of([(name, tuple(p._orig_size)) for name, p in parameters], world)
@@ -50,7 +50,7 @@ def trainable(parameters: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def shards(parameters: list[tuple[str, Any]]) -> dict[str, Tensor]:
-    """This rank's part of each parameter, with FSDP2's padding, flat, before it is cast to be gathered."""
+    """Return this rank's part of each parameter, with FSDP2's padding, flat, before it is cast to be gathered."""
     return {name: p._sharded_param_data for name, p in parameters}
 
 
@@ -96,7 +96,7 @@ def keeps_gradients(group: Any) -> bool:
 
 
 def sharded_numel(parameters: list[tuple[str, Any]]) -> int:
-    """Elements of one rank's row, padding included."""
+    """Return how many elements one rank's row has, padding included."""
     return sum(p.padded_sharded_param_size.numel() for _, p in parameters)
 
 
@@ -106,13 +106,13 @@ def gathered_dtypes(group: Any) -> set[torch.dtype]:
 
 
 def gathered_dtype(group: Any, parameter: Any) -> torch.dtype:
-    """The dtype that one of its parameters is gathered in."""
+    """Return the dtype that one of the group's parameters is gathered in."""
     cast, own = group.mp_policy.param_dtype, parameter.sharded_param
     return cast if cast is not None and own.is_floating_point() else own.dtype  # type: ignore[no-any-return]
 
 
 def reduced_dtypes(group: Any) -> set[torch.dtype]:
-    """The dtypes that this group's gradients are reduced in."""
+    """Return the dtypes that the gradients of this group are reduced in."""
     policy = group.mp_policy
     cast = policy.reduce_dtype or policy.param_dtype
     return {cast or p.sharded_param.dtype for _, p in trainable([("", p) for p in group.fsdp_params])}
@@ -137,7 +137,7 @@ class Meshes(NamedTuple):
 
 
 def meshes(group: Any) -> Meshes | None:
-    """None for a group that is replicated only."""
+    """Return the process groups of a parameter group; None for one that is replicated only."""
     info = group.mesh_info
     if not hasattr(info, "shard_process_group"):
         return None
@@ -150,7 +150,7 @@ def forward_prefetch(module: FSDPModule) -> list[Any]:
 
 
 def backward_prefetch(module: FSDPModule) -> list[Any]:
-    """The same for backward (`set_modules_to_backward_prefetch`)."""
+    """The states that a module was told to prefetch in backward (`set_modules_to_backward_prefetch`)."""
     return list(module._get_fsdp_state()._states_to_backward_prefetch)
 
 

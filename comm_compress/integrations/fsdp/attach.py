@@ -52,12 +52,12 @@ class Handle(BaseHandle):
 
     @property
     def frozen_bytes(self) -> int:
-        """Memory that ``keep_frozen`` holds on this rank."""
+        """The bytes that ``keep_frozen`` holds on this rank."""
         return sum(unit.replicas.num_bytes for unit in self._frozen)
 
     @property
     def state_bytes(self) -> int:
-        """Memory that residuals, other states and frozen parameters hold on this rank."""
+        """The bytes that residuals, other states and frozen parameters hold on this rank."""
         return super().state_bytes + self.frozen_bytes
 
     def forget_frozen(self) -> None:

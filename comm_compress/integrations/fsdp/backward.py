@@ -21,14 +21,14 @@ class Backward:
         self._group, self._parameters, self._steps = group, parameters, steps
         self._post_backward, self._number = group.post_backward, steps.number
         self.states: list[State] = []
-        """Those of the group's gradients."""
+        """The states of the gradients of this group."""
         self.reduced = _compat.trainable(parameters)
         """(name, FSDP2's record) of the parameters that the rows of the reduction under way hold."""
         self.step = 0
         """Reductions that see the same number belong to the same optimizer step."""
 
     def __call__(self, *unused: Any) -> Any:
-        """Look, then let FSDP2 go on."""
+        """Note whose gradients are reduced, and in which optimizer step; then let FSDP2 reduce them."""
         if self._group.reduce_grads and (gradients := _compat.unreduced(self._group)):
             kept = {s.name for state in self.states if state.remembers for s in state.segments}
             for name, p in self._parameters:

@@ -21,7 +21,7 @@ from comm_compress.methods.identity import UNCOMPRESSED
 
 
 class Column(NamedTuple):
-    """One parameter in the rows of an all-gather: how many columns it has there."""
+    """One parameter in the rows of an all-gather, and how many columns it has there."""
 
     name: str
     width: int
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 def ranges(columns: Sequence[Column], chosen: Callable[[Column], bool]) -> Ranges:
-    """Where the chosen parameters lie."""
+    """Return the columns in which the chosen parameters lie."""
     found, start = [], 0
     for column in columns:
         if chosen(column):
@@ -49,16 +49,16 @@ class FrozenReplicas:
 
     @property
     def num_bytes(self) -> int:
-        """Memory held."""
+        """The bytes of all parameters that are kept."""
         return sum(rows.nbytes for rows in self._kept.values())
 
     def forget(self, names: Sequence[str] | None = None) -> None:
-        """Have these sent once more, or all."""
+        """Drop the parameters of these names, or all: they are sent once more when they are next needed."""
         for name in list(self._kept) if names is None else names:
             del self._kept[name]
 
     def changed(self, shards: Mapping[str, Tensor], rank: int) -> dict[str, bool]:
-        """Of every parameter that is kept: are this rank's ``shards`` no longer what it sent?"""
+        """Return for every parameter that is kept whether this rank's ``shards`` are no longer what it sent."""
         return {
             name: not same_bits(shards[name].to(rows.device, rows.dtype), rows[rank])
             for name, rows in self._kept.items()
@@ -131,7 +131,7 @@ class FrozenWatch:
         ]
 
     def undo(self) -> None:
-        """Watch no longer."""
+        """Stop looking before each forward."""
         for hook in self._hooks:
             hook.remove()
 

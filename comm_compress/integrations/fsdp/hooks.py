@@ -30,7 +30,7 @@ from comm_compress.wrappers.replicas import ReplicasApart, apart
 
 
 class Unit(NamedTuple):
-    """One parameter group of one FSDP2 module."""
+    """One parameter group of one FSDP2 module: what one collective carries."""
 
     name: str
     group: Any
@@ -60,7 +60,7 @@ class Unit(NamedTuple):
         return State(self.name, shard.rank(), shard.size(), seed + (replica << 32), segments, lasting=gathers)
 
     def master(self, row: Tensor) -> Callable[[], Tensor] | None:
-        """Reads the float32 values that ``row`` was rounded from; None when it was not."""
+        """Return what reads the float32 values that ``row`` was rounded from; None when it was not rounded."""
         shards = _compat.masters(self.group)
         if sum(shard.numel() for shard in shards) != row.numel() or not shards:
             return None
@@ -81,13 +81,13 @@ class Unit(NamedTuple):
         return columns
 
     def gathered_segments(self, keep_frozen: bool) -> tuple[Segment, ...]:
-        """Where each parameter lies in what a method gathers: all, or those that are trainable now."""
+        """Return where each parameter lies in what a method gathers: all, or those that are trainable now."""
         segments = _compat.segments(self.parameters, self.meshes.shard.size())
         names = {name for name, _ in (_compat.trainable(self.parameters) if keep_frozen else self.parameters)}
         return moved_together([s for s in segments if s.name in names])
 
     def gradient_segments(self, n: int) -> tuple[Segment, ...]:
-        """Where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
+        """Return where each parameter lies in gradient rows of ``n``; empty when that cannot be known."""
         reduced = _compat.trainable(self.parameters) if self.backward is None else self.backward.reduced
         segments = _compat.segments(reduced, self.meshes.shard.size())
         return segments if segments and segments[-1].stop == n else ()
@@ -112,7 +112,7 @@ class _Goes:
 
 
 class Comm:
-    """What both hooks share: plain allocation, and one compressor's state for one unit."""
+    """The base of both hooks: plain allocation, and one compressor's state for one unit."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Comm:
         self.workspaces = workspaces or WorkspacePool()
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """FSDP2 asks here for a collective's input and output."""
+        """Allocate a collective's input or output for FSDP2."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 
@@ -281,14 +281,14 @@ def _in_span(name: str, finish: Callable[[], None]) -> Callable[[], None]:
 
 
 class _UnderWay(dist.Work):  # type: ignore[misc]
-    """What FSDP2 waits for before it uses gathered parameters."""
+    """An all-gather that has begun: FSDP2 waits for it before it uses the gathered parameters."""
 
     def __init__(self, finish: Callable[[], None]) -> None:
         super().__init__()
         self._finish: Callable[[], None] | None = finish
 
     def wait(self, timeout: Any = None) -> bool:
-        """Receive and decode, once."""
+        """Receive and decode, the first time that FSDP2 asks."""
         finish, self._finish = self._finish, None
         if finish is not None:
             finish()
@@ -315,7 +315,7 @@ class CompressedAllReduce:
         self.unit, self.reduction, self._goes = unit, reduction, _Goes(unit)
 
     def __call__(self, reduce_output: Tensor) -> None:
-        """``reduce_output`` ``[n]``: overwritten."""
+        """Sum ``reduce_output`` ``[n]`` over the replicas, in place."""
         replicas = self.unit.meshes.replicas
         assert replicas is not None
         if replicas.size() == 1:

@@ -34,7 +34,7 @@ class Prefetch:
         self._hooks = [self._watch(unit, units) for unit in units if unit not in inner]
 
     def undo(self) -> None:
-        """FSDP2's own behaviour again."""
+        """Have FSDP2 gather as it did before."""
         for hook in self._hooks:
             hook.remove()
         for group, value in self._before:
@@ -85,12 +85,12 @@ def _on_cpu(unit: FSDPModule) -> bool:
 
 
 def _inside(unit: Any) -> set[Any]:
-    """All modules in it, itself left out."""
+    """Return all modules in it, itself left out."""
     return set(unit.modules()) - {unit}
 
 
 def _in_order_of_use(ended: Sequence[FSDPModule]) -> list[FSDPModule]:
-    """From the order in which units ended to that in which they began: a unit before those inside it."""
+    """Sort units by when they began, from when they ended: a unit comes before those inside it."""
     order: list[FSDPModule] = []
     for unit in ended:
         inside, place = _inside(unit), len(order)
