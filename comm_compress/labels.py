@@ -122,7 +122,7 @@ def spelled_out(value: Any) -> Any:
 
 
 def _setting(key: str, value: Any, first: bool = False) -> str:
-    """One setting; ``first``: a lone name at this place would be read as a method's."""
+    """One setting; ``first``: a lone name here would be read as a method's."""
     name = _SHORT.get(key) or _name(key)
     if value is True and not first:
         return name
@@ -176,13 +176,13 @@ class _Reader:
     """Reads one text, token after token."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.place = text, 0
+        self.text, self.number = text, 0
         self.tokens = [*self._tokens(), _END, _END]
 
     @property
     def now(self) -> _Token:
         """The token that is read next."""
-        return self.tokens[self.place]
+        return self.tokens[self.number]
 
     def arm(self) -> Arm:
         """Read the whole text."""
@@ -205,10 +205,10 @@ class _Reader:
         return Method(self._word("a method's name"), self._settings())
 
     def _settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         while self.now != _END and not (self.now.kind == "mark" and self.now.text in "+,)"):
-            self._put(found, *self._setting())
-        return found
+            self._put(settings, *self._setting())
+        return settings
 
     def _setting(self) -> tuple[str, Any]:
         if self.now.kind == "number":
@@ -234,16 +234,16 @@ class _Reader:
 
     def _inside(self) -> dict[str, Any]:
         """Read what stands between parentheses: a method's name comes first and alone, settings follow."""
-        found: dict[str, Any] = {}
-        after = self.tokens[self.place + 1]
+        settings: dict[str, Any] = {}
+        after = self.tokens[self.number + 1]
         is_alone = after.kind != "mark" or after.text not in "=("
         if self.now.kind in ("word", "json") and self.now.text != "no" and is_alone:
-            found["method"] = self._word("a method's name")
+            settings["method"] = self._word("a method's name")
         for key, value in self._settings().items():
-            self._put(found, key, value)
+            self._put(settings, key, value)
         if not self._takes(")"):
             raise self._wrong("a parenthesis is not closed")
-        return found
+        return settings
 
     def _further(self) -> tuple[str, Any]:
         words = [self._step(), self._step()]
@@ -273,31 +273,31 @@ class _Reader:
     def _step(self) -> _Token:
         """Go past the next token and return it."""
         token = self.now
-        self.place = min(self.place + 1, len(self.tokens) - 1)
+        self.number = min(self.number + 1, len(self.tokens) - 1)
         return token
 
-    def _put(self, found: dict[str, Any], key: str, value: Any) -> None:
-        if key in found:
+    def _put(self, settings: dict[str, Any], key: str, value: Any) -> None:
+        if key in settings:
             raise self._wrong(f"{_SHORT.get(key, key).replace('_', ' ')} is said twice")
-        found[key] = value
+        settings[key] = value
 
     def _tokens(self) -> Iterator[_Token]:
-        place, before = 0, ""
-        while (place := len(self.text) - len(self.text[place:].lstrip())) < len(self.text):
-            if (before == "=" and self.text[place] in "[{") or (before in ("", "+") and self.text[place] == "{"):
-                value, end = self._json(place)
-                yield _Token("json", self.text[place:end], value)
+        start, before = 0, ""
+        while (start := len(self.text) - len(self.text[start:].lstrip())) < len(self.text):
+            if (before == "=" and self.text[start] in "[{") or (before in ("", "+") and self.text[start] == "{"):
+                value, end = self._json(start)
+                yield _Token("json", self.text[start:end], value)
             else:
-                found = _TOKEN.match(self.text, place)
-                if found is None:
-                    raise self._wrong(f"the string {self.text[place:]} has no end")
-                end = found.end()
-                yield self._token(str(found.lastgroup), found.group(), place)
-            before, place = self.text[place], end
+                token = _TOKEN.match(self.text, start)
+                if token is None:
+                    raise self._wrong(f"the string {self.text[start:]} has no end")
+                end = token.end()
+                yield self._token(str(token.lastgroup), token.group(), start)
+            before, start = self.text[start], end
 
-    def _token(self, kind: str, text: str, place: int) -> _Token:
+    def _token(self, kind: str, text: str, start: int) -> _Token:
         if kind == "json":
-            return _Token(kind, text, self._json(place)[0])
+            return _Token(kind, text, self._json(start)[0])
         if kind != "number":
             return _Token(kind, text, text)
         value = int(text) if re.fullmatch("-?[0-9]+", text) else float(text)
@@ -305,11 +305,11 @@ class _Reader:
             raise self._wrong(f"{text} is too large for a number")
         return _Token(kind, text, value)
 
-    def _json(self, place: int) -> tuple[Any, int]:
+    def _json(self, start: int) -> tuple[Any, int]:
         try:
-            return _JSON.raw_decode(self.text, place)
+            return _JSON.raw_decode(self.text, start)
         except (ValueError, RecursionError):
-            raise self._wrong(f"{self.text[place:]} does not begin with valid JSON") from None
+            raise self._wrong(f"{self.text[start:]} does not begin with valid JSON") from None
 
     def _wrong(self, what: str) -> ValueError:
         return ValueError(f"{self.text!r}: {what}; {EXAMPLE}")

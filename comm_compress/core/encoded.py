@@ -169,6 +169,6 @@ class Encoded:
         return self.counts[index]
 
     def replaced(self, buffer: Tensor) -> Encoded:
-        """The same layout around another buffer: the rows that came back from a collective."""
+        """Return rows of this layout in another buffer: those that came back from a collective."""
         assert self.layout is not None
         return replace(self, buffer=buffer)

@@ -28,12 +28,12 @@ class Segment(NamedTuple):
 
 def segments_of(shapes: Sequence[tuple[str, tuple[int, ...]]], world: int) -> tuple[Segment, ...]:
     """The segments of a unit that holds these (name, shape) in this order, sharded over ``world`` ranks."""
-    found, start = [], 0
+    segments, start = [], 0
     for name, shape in shapes:
         width = math.ceil(shape[0] / world) * math.prod(shape[1:])
-        found.append(Segment(name, tuple(shape), start, start + width))
+        segments.append(Segment(name, tuple(shape), start, start + width))
         start += width
-    return tuple(found)
+    return tuple(segments)
 
 
 def moved_together(segments: Sequence[Segment]) -> tuple[Segment, ...]:
@@ -69,14 +69,14 @@ def other_columns(ranges: Ranges, n: int) -> Ranges:
 
 def ranges_within(ranges: Ranges, outer: Ranges) -> Ranges:
     """Return where ``ranges`` of the columns of ``outer`` lie in the rows that ``outer`` was taken from."""
-    found, start = [], 0
+    within, start = [], 0
     for a, b in outer:
         for first, last in ranges:
             low, high = max(first, start), min(last, start + b - a)
             if low < high:
-                found.append((a + low - start, a + high - start))
+                within.append((a + low - start, a + high - start))
         start += b - a
-    return found
+    return within
 
 
 def take_columns(rows: Tensor, ranges: Ranges) -> Tensor:

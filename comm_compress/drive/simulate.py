@@ -27,10 +27,10 @@ class Outcome(NamedTuple):
 
 def states(world: int, unit: str = "", seed: int = 0, segments: tuple[Segment, ...] = ()) -> list[State]:
     """Return a fresh state for each rank, its first collective begun."""
-    found = [State(unit, rank, world, seed, segments) for rank in range(world)]
-    for state in found:
+    fresh = [State(unit, rank, world, seed, segments) for rank in range(world)]
+    for state in fresh:
         state.begin()
-    return found
+    return fresh
 
 
 def reduce_scatter(compressor: Compressor, inputs: Sequence[Tensor], states: Sequence[State]) -> list[Reduced]:

@@ -1,4 +1,4 @@
-"""The same compressors as a communication hook of DistributedDataParallel."""
+"""Compressors as a communication hook of DistributedDataParallel."""
 
 # no postponed annotations: DDP reads the hook's and wants the types themselves
 

@@ -76,7 +76,7 @@ def _check(key: str, entries: Sequence[Saved]) -> None:
 
 def _moved(key: str, entries: Sequence[Saved], new_world: int, keep: str, lost: list[str]) -> dict[str, list[Tensor]]:
     """Return each surviving tensor's new versions, one for every new rank."""
-    found: dict[str, list[Tensor]] = {}
+    moved: dict[str, list[Tensor]] = {}
     old_world = len(entries)
     for name in entries[0]["tensors"]:
         if name.endswith("residual_scales"):
@@ -92,14 +92,14 @@ def _moved(key: str, entries: Sequence[Saved], new_world: int, keep: str, lost: 
             rows = _relaid(torch.stack([v.double() for v in versions]).sum(0), old, new_world)
             share = (rows / (new_world if keep == "sum" else old_world)).to(versions[0].dtype)
             for n, tensor in _stored(entries[0]["tensors"], name, share).items():
-                found[n] = [tensor.clone() for _ in range(new_world)]
+                moved[n] = [tensor.clone() for _ in range(new_world)]
         elif in_rows and gathers and alike:
-            found[name] = [_relaid(versions[0], old, new_world) for _ in range(new_world)]
+            moved[name] = [_relaid(versions[0], old, new_world) for _ in range(new_world)]
         elif alike and not _of_this_size(versions[0], old_world, old):
-            found[name] = [versions[0].clone() for _ in range(new_world)]
+            moved[name] = [versions[0].clone() for _ in range(new_world)]
         else:
             lost.append(f"{key}: {name}")
-    return found
+    return moved
 
 
 def _of_this_size(tensor: Tensor, world: int, segments: Sequence[Segment]) -> bool:

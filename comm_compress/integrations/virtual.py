@@ -80,7 +80,7 @@ class VirtualRanks:
         stock: list[Op] = ["reduce_scatter"] if reduce_scatter is None else []
         stock += ["all_gather"] if all_gather is None else []
         self.ledgers = [Ledger(tuple(stock)) for _ in range(world)]
-        """One for each rank."""
+        """Each rank's ledger."""
         self._model = model
         self._units = _units(model, world, units, seed)
         self._collected: list[dict[nn.Parameter, Tensor]] = [{} for _ in range(world)]
@@ -266,20 +266,20 @@ class VirtualRanks:
 
     def _states_by_rank(self) -> list[dict[str, State]]:
         """Return each rank's states by "operation/unit", as its own handle would have them."""
-        found: list[dict[str, State]] = [{} for _ in range(self.world)]
+        by_rank: list[dict[str, State]] = [{} for _ in range(self.world)]
         for unit in self._units:
             for op, states, method in (
                 ("reduce_scatter", unit.gradients, self.reduce_scatter),
                 ("all_gather", unit.gathers, self.all_gather),
             ):
                 if method is not None:
-                    for mine, state in zip(found, states, strict=True):
+                    for mine, state in zip(by_rank, states, strict=True):
                         mine[f"{op}/{unit.name}"] = state
-        return found
+        return by_rank
 
 
 def _result_dropped(rounds: Generator[Any, Any, Any]) -> Generator[Any, Any, None]:
-    """The same rounds; what comes of them is freed at once: of equal results one is enough."""
+    """Take these rounds and drop their result at once: of equal results one is enough."""
     yield from rounds
 
 
@@ -308,7 +308,7 @@ def _units(model: nn.Module, world: int, names: Sequence[str], seed: int) -> lis
     roots = {id(modules[name]) for name in names}
     full_names = {id(p): name for name, p in model.named_parameters()}
     owner: dict[int, str] = {}
-    found = []
+    in_order = []
     for name in ["", *(n for n in modules if n and n in set(names))]:
         parameters: dict[str, nn.Parameter] = {}
         for module in _managed(modules[name], roots - {id(modules[name])}, set()):
@@ -329,8 +329,8 @@ def _units(model: nn.Module, world: int, names: Sequence[str], seed: int) -> lis
                 [State(unit, rank, world, seed, _segments(held, world), lasting) for rank in range(world)]
                 for held, lasting in ((trainable, False), (parameters, True))
             ]
-            found.append(_Unit(unit, parameters, *states))
-    return found
+            in_order.append(_Unit(unit, parameters, *states))
+    return in_order
 
 
 def _managed(module: nn.Module, nested: set[int], seen: set[int]) -> Iterator[nn.Module]:

@@ -18,7 +18,7 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class CastConfig:
-    """No settings."""
+    """The casts have no settings."""
 
 
 class Cast(Codec):
@@ -35,23 +35,23 @@ class Cast(Codec):
         pass
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """Two bytes an element."""
+        """A row is its elements in the 16-bit type."""
         return Layout(Field("values", self.wire_dtype, n, "values"))
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """One rounding pass."""
+        """Round all elements in one pass over memory."""
         out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
         out["values"].copy_(rows)
         return out
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The same, and the residual in the same pass."""
+        """Round the residual's target and keep what rounding loses, in one pass over memory."""
         out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
         kernels.cast_with_feedback(rows, residual, out["values"])
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """A view in the wire's dtype (every value of it is a float32 value)."""
+        """Return a view of the message in the 16-bit type: each of its values is a float32 value, too."""
         return encoded["values"]
 
 

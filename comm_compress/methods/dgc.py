@@ -71,40 +71,40 @@ class DGC(SparseCodec):
         self.fixed_size = self.rows.fixed_size and config.warmup_ratio_steps == 0
 
     def kept(self, n: int, tick: int) -> int:
-        """How many of ``n`` elements are sent in collective number ``tick`` (1 for the first)."""
+        """Return how many of ``n`` elements are sent in collective number ``tick`` (1 for the first)."""
         ratio, steps = self.config.ratio, self.config.warmup_ratio_steps
         if tick <= steps and ratio < WARMUP_FROM:
             ratio = WARMUP_FROM * (ratio / WARMUP_FROM) ** ((tick - 1) / steps)
         return min(n, max(1, round(ratio * n)))
 
     def layout(self, n: int, dtype: torch.dtype) -> SparseLayout:
-        """k values, k positions, after the warm-up."""
+        """After the warm-up a row is k values and k positions."""
         return self.rows.layout(n, self.kept(n, self.config.warmup_ratio_steps + 1))
 
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """The largest velocities."""
+        """Choose the largest velocities, and write all of them to ``residual.new``."""
         assert residual is not None, "v is what is chosen from"
         shape = rows.shape[0], self.kept(rows.shape[1], max(state.tick, 1))
-        places = state.scratch("places", shape, torch.int32, rows.device)
+        positions = state.scratch("positions", shape, torch.int32, rows.device)
         values = state.scratch("values", shape, torch.float32, rows.device)
-        kernels.largest(rows, places, values, residual, state.scratch)
-        return Chosen(values, places)
+        kernels.largest(rows, positions, values, residual, state.scratch)
+        return Chosen(values, positions)
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Accumulate, send the largest, keep the rest."""
+        """Accumulate momentum and velocity, send the largest velocities, and keep the rest."""
         momentum, velocity = self._momentum(rows, state), state.spare("v", rows, torch.float32)
         residual = Residual(self._previous("v", rows, state), 1.0, velocity)
         chosen = self.choose(momentum, residual, state)
         sent = self.coded(chosen, rows.shape[1], state)
         state.propose("v", self.rows.subtract(velocity, sent, chosen.indices))
         if self.config.momentum_masking:
-            for row, places in zip(momentum, chosen.indices, strict=True):
-                row.index_fill_(0, places.long(), 0)
+            for row, positions in zip(momentum, chosen.indices, strict=True):
+                row.index_fill_(0, positions.long(), 0)
         state.propose("u", momentum)
         return sent
 
     def _momentum(self, rows: Tensor, state: State) -> Tensor:
-        """u = m u + g, float32 ``[R, n]``."""
+        """Return u = m u + g, float32 ``[R, n]``."""
         old, momentum = self._previous("u", rows, state), state.spare("u", rows, torch.float32)
         if self.config.clip_unit_norm is not None:
             rows = state.scratch("clipped", tuple(rows.shape), torch.float32, rows.device).copy_(rows)

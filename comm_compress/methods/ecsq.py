@@ -68,16 +68,16 @@ class Ecsq(Codec):
         self.config = config
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Ragged rows."""
+        """Encode each row by itself: rows differ in length."""
         target = state.scratch("target", tuple(rows.shape), torch.float32, rows.device)
         return self._encode(target.copy_(rows), state)
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The same; what the codes lose is left where they were made."""
+        """Encode the residual's target; what the codes lose is left where the target was, in ``residual.new``."""
         return self._encode(kernels.residual_target(rows, residual), state)
 
     def _encode(self, target: Tensor, state: State) -> Encoded:
-        """``target`` float32 ``[R, n]`` becomes what is lost."""
+        """Encode ``target`` (float32 ``[R, n]``), in which what the codes lose is left."""
         n = target.shape[1]
         lines = lines_of_row(n, state.segments, self.config.columns, target.device)
         made = []
@@ -93,14 +93,14 @@ class Ecsq(Codec):
         return scales.times(self.config.step)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """``[R, n]``, float32."""
+        """Decode row after row, to float32 ``[R, n]``."""
         out = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for i, row in enumerate(out):
             add_message(encoded.row(i), row, encoded.scratch)
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """One row after the other is added; decoded rows are never held."""
+        """Add one row after the other to ``out``; decoded rows are never held."""
         out.zero_()
         for i in range(encoded.num_rows):
             add_message(encoded.row(i), out, encoded.scratch)

@@ -104,7 +104,7 @@ class GradiVeQ(Compressor):
         self.config = config
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """One sum of codes; or one exchange of plain rows, followed by a gather of new bases when they are due."""
+        """Sum codes; or exchange plain rows, and then gather new bases when they are due."""
         bases = _stored(state)
         turn = self._turn(state.tick, bases is not None)
         if turn == "compress":
@@ -117,7 +117,7 @@ class GradiVeQ(Compressor):
         return Reduced(total, message)
 
     def contribution(self, sent: _Codes | Encoded) -> Tensor:
-        """U U^T (x_r - mu / W) + mu / W, float32, or the plain rows."""
+        """Return U U^T (x_r - mu / W) + mu / W for rows that went as codes, and plain rows as they are."""
         if isinstance(sent, Encoded):
             return UNCOMPRESSED.decode(sent)
         out = torch.empty(sent.codes.shape[0], sent.n, device=sent.codes.device)
@@ -152,11 +152,11 @@ class GradiVeQ(Compressor):
 
     @property
     def _wanted(self) -> int:
-        """d, unless the energy decides."""
+        """How many dimensions d are kept, unless the energy decides."""
         return self.config.dimensions or max(1, round(self.config.ratio * self.config.slice_size))
 
     def _coded(self, rows: Tensor, bases: _Bases) -> Tensor:
-        """``[W, slices, d]``: the codes of ``rows`` ``[W, n]``, whose last slice counts as filled up with zeros."""
+        """Return the codes ``[W, slices, d]`` of ``rows`` ``[W, n]``; the last slice counts as filled up with zeros."""
         size, (world, n) = self.config.slice_size, rows.shape
         rows, whole = rows.float(), n // size * size
         last = F.pad(rows[:, whole:], (0, -n % size))
@@ -219,7 +219,7 @@ def _stored(state: State) -> _Bases | None:
 
 
 def _decode(codes: Tensor, basis: Tensor, mean: Tensor, out: Tensor) -> None:
-    """``codes`` ``[slices, d]`` times ``basis`` ``[K, d]`` plus ``mean`` ``[K]`` to ``out`` ``[n]``, all float32."""
+    """Write ``codes`` ``[slices, d]`` times ``basis`` ``[K, d]`` plus ``mean`` ``[K]`` to ``out`` ``[n]`` (float32)."""
     size = len(mean)
     whole = len(out) // size
     torch.addmm(mean, codes[:whole], basis.T, out=out[: whole * size].view(whole, size))
@@ -229,7 +229,7 @@ def _decode(codes: Tensor, basis: Tensor, mean: Tensor, out: Tensor) -> None:
 
 
 def _moments(slices: Tensor) -> Tensor:
-    """Float64 ``[K + 1, K + 1]``: sums of z z^T for z = (x, 1), so second moments, sums and the count at once."""
+    """Return sums of z z^T for z = (x, 1), float64 ``[K + 1, K + 1]``: second moments, sums and the count at once."""
     peak = slices.abs().amax()
     scale = torch.where(peak > 0, peak, 1)  # products of gradients leave float32's range, of scaled ones they do not
     size = slices.shape[1]
@@ -240,7 +240,7 @@ def _moments(slices: Tensor) -> Tensor:
 
 
 def _principal_components(moments: Tensor, centre: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean (zero unless ``centre``), orthonormal directions as columns and their energies, largest first."""
+    """Return the mean (zero unless ``centre``), and orthonormal directions with their energies, largest first."""
     second, count = moments[:-1, :-1], moments[-1, -1].clamp(min=1)
     mean = moments[:-1, -1] / count if centre else torch.zeros_like(moments[:-1, -1])
     energies, vectors = torch.linalg.eigh(second - count * torch.outer(mean, mean))
@@ -248,6 +248,6 @@ def _principal_components(moments: Tensor, centre: bool) -> tuple[Tensor, Tensor
 
 
 def _enough_dimensions(energies: Tensor, loss: float) -> Tensor:
-    """The fewest leading directions outside of which at most ``loss`` of the energy lies; int32, one or more."""
+    """Return the fewest leading directions that lose at most ``loss`` of the energy; int32, one or more."""
     lost = energies.sum() - energies.cumsum(0)
     return (lost > loss * energies.sum()).sum().add(1).clamp(max=energies.numel()).int()

@@ -16,7 +16,7 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class IdentityConfig:
-    """No settings."""
+    """The method identity has no settings."""
 
 
 @register("identity", IdentityConfig)
@@ -33,16 +33,16 @@ class Identity(Codec):
         pass
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """The elements as they are."""
+        """A row is its elements in the input's dtype."""
         return Layout(Field("values", dtype, n, "values"))
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """A view: nothing is copied."""
+        """Take the rows' own memory as the message: nothing is copied."""
         n = rows.shape[1]
         return Encoded(rows.contiguous().view(torch.uint8), self.layout(n, rows.dtype), n)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """A view in the input's dtype."""
+        """Return a view of the message in the input's dtype."""
         return encoded["values"]
 
 

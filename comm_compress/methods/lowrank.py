@@ -83,15 +83,15 @@ class _Matrix(NamedTuple):
         return self.a >= self.b
 
     def within(self, row: Tensor) -> Tensor:
-        """The matrix in a row, ``[a, b]``: a view."""
+        """Return a view of the matrix in a row, ``[a, b]``."""
         return row[self.start : self.stop].view(self.a, self.b)
 
     def lines(self, row: Tensor) -> Tensor:
-        """The matrix in a row, ``[long, short]``: a view."""
+        """Return a view of the matrix in a row, with the longer side first: ``[long, short]``."""
         return self.within(row) if self.is_tall else self.within(row).t()
 
     def lengths(self, row: Tensor) -> Tensor:
-        """Of the lines in a row (float32), float32 ``[long]``."""
+        """Return the norms of the matrix's lines in a float32 row, float32 ``[long]``."""
         values = row[self.start : self.stop]
         along = kernels.lines_of((kernels.Shape(self.a, self.b, columns=not self.is_tall),), row.device)
         if self.is_tall:
@@ -105,19 +105,19 @@ class _Factors(NamedTuple):
     """One matrix on its way: what its lines are scaled by, which go whole, and the two factors."""
 
     exponents: Tensor  # int8 [long], or empty
-    places: Tensor  # int64 [whole]
+    indices: Tensor  # int64 [whole]
     whole: Tensor  # [whole, short]
     left: Tensor  # [r, long]
     right: Tensor  # bfloat16 [short, r], orthonormal to its rounding
 
 
 class _Product(NamedTuple):
-    """What was sent of a matrix: ``first @ second`` ``[a, b]``, but for the lines at ``places``, ``[whole, short]``."""
+    """A matrix as it was sent: ``first @ second`` ``[a, b]``, and lines sent as they are, ``whole`` at ``indices``."""
 
     matrix: _Matrix
     first: Tensor
     second: Tensor
-    places: Tensor
+    indices: Tensor
     whole: Tensor
 
 
@@ -149,7 +149,7 @@ class LowRank(Codec):
         self.rest = value_codec(config.rest, "rest") or UNCOMPRESSED
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Each row with right factors of its own, kept for the next step."""
+        """Factor each row's matrices, from right factors of the row's own that the last step kept."""
         num_rows, n = rows.shape
         matrices = self._matrices(n, state.segments)
         starts = self._starts(matrices, rows, state)
@@ -174,41 +174,43 @@ class LowRank(Codec):
         return Encoded.ragged(made, n, state.scratch)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """``[R, n]``, float32."""
+        """Multiply the factors and put the other columns beside them, in float32 ``[R, n]``."""
         out = torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for i, row in enumerate(out):
             products, others, rest = self._parts(encoded.row(i), encoded.n)
-            for m, first, second, places, whole in products:
+            for m, first, second, indices, whole in products:
                 torch.mm(first, second, out=m.within(row))
-                m.lines(row)[places] = whole
+                m.lines(row)[indices] = whole
             put_columns(rest, others, row)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """Matrix by matrix: never a second copy of the gradient."""
+        """Subtract matrix by matrix: there is never a second copy of the gradient."""
         for i, row in enumerate(target):
             products, others, rest = self._parts(sent.row(i), sent.n)
-            for m, first, second, places, whole in products:
-                rounding = m.lines(row)[places] - whole
+            for m, first, second, indices, whole in products:
+                rounding = m.lines(row)[indices] - whole
                 m.within(row).addmm_(first, second, alpha=-1)
-                m.lines(row)[places] = rounding
+                m.lines(row)[indices] = rounding
             put_columns(take_columns(row, others) - rest, others, row)
         return target
 
     def _matrices(self, n: int, segments: Sequence[Segment]) -> list[_Matrix]:
-        """Which columns go as factors."""
+        """Return the matrices that go as factors."""
         if n and not segments:
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
-        found = []
+        matrices = []
         for s in segments:
             b = math.prod(s.shape[1:])
             a, r = (s.stop - s.start) // max(1, b), self.config.rank
             if len(s.shape) > 1 and a * b >= WORTH_FACTORS * r * (a + b) > 0:
-                found.append(_Matrix(s.start, a, b, r, round(self.config.lines * max(a, b)), self.config.line_scales))
-        return found
+                matrices.append(
+                    _Matrix(s.start, a, b, r, round(self.config.lines * max(a, b)), self.config.line_scales)
+                )
+        return matrices
 
     def _starts(self, matrices: list[_Matrix], rows: Tensor, state: State) -> Tensor:
-        """Right factors to begin with, ``[R, sum of short * r]``."""
+        """Return the right factors to begin with, ``[R, sum of short * r]``."""
         size = (rows.shape[0], sum(m.short * m.r for m in matrices))
         kept = state.get("right_factors")
         if kept is not None and kept.shape == size:
@@ -216,7 +218,7 @@ class LowRank(Codec):
         return kernels.uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
     def _parts(self, message: Tensor, n: int) -> tuple[list[_Product], Ranges, Tensor]:
-        """What a row's message says: of its matrices, and of the other columns."""
+        """Read what a row's message says of its matrices, and of the other columns."""
         reader = _Reader(message)
         count, size = HEAD.unpack(reader.raw(HEAD.size))
         matrices = [_Matrix(*MATRIX_HEAD.unpack(reader.raw(MATRIX_HEAD.size))) for _ in range(count)]
@@ -239,7 +241,7 @@ class LowRank(Codec):
 
 
 def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:
-    """Of the matrix in a float32 ``row``; ``start`` ``[short, r]``. Factors are scaled instead of lines."""
+    """Factor the matrix in a float32 ``row``, from ``start`` ``[short, r]``. Factors are scaled instead of lines."""
     lines, weights = m.lines(row), row.new_ones(m.long)
     exponents, index = row.new_empty(0, dtype=torch.int8), row.new_empty(0, dtype=torch.int64)
     if m.scaled or m.whole:
@@ -261,11 +263,11 @@ def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:
 def _message(
     matrices: Sequence[_Matrix], factors: Sequence[_Factors], values: Encoded, rest: Encoded, i: int
 ) -> RaggedRow:
-    """Row ``i``: heads, positions, scales and right factors of all matrices, then what the codecs made of the rest."""
+    """Put row ``i`` together: heads, positions, scales and right factors of all matrices, then what codecs made."""
     coded = values.row(i)
     heads = HEAD.pack(len(matrices), coded.numel()) + b"".join(MATRIX_HEAD.pack(*m) for m in matrices)
     head = torch.frombuffer(bytearray(heads), dtype=torch.uint8).to(coded.device)
-    index = [_bytes(f.places.int()) for f in factors]
+    index = [_bytes(f.indices.int()) for f in factors]
     scales = [_bytes(f.exponents) for f in factors]
     rights = [_bytes(f.right) for f in factors]
     own = ByteCount(*map(size_of, (rights, index, [head, *scales])))
@@ -279,7 +281,7 @@ def _peak(values: Tensor) -> Tensor:
 
 
 def _others(matrices: Sequence[_Matrix], n: int) -> Ranges:
-    """The columns between the matrices'."""
+    """Return the columns that lie between those of ``matrices``."""
     return other_columns([(m.start, m.stop) for m in matrices], n)
 
 
@@ -292,18 +294,18 @@ def _decoded(codec: Codec, message: Tensor, n: int) -> Tensor:
 
 
 class _Reader:
-    """Takes a message apart from its beginning."""
+    """Takes a message apart, from its beginning to its end."""
 
     def __init__(self, message: Tensor) -> None:
-        self._message, self._place = message, 0
+        self._message, self._offset = message, 0
 
     def take(self, dtype: torch.dtype, count: int) -> Tensor:
-        """``[count]``, aligned."""
-        start, self._place = self._place, self._place + count * dtype.itemsize
-        return self._message[start : self._place].clone().view(dtype)
+        """Return the next ``count`` items, in aligned memory of their own."""
+        start, self._offset = self._offset, self._offset + count * dtype.itemsize
+        return self._message[start : self._offset].clone().view(dtype)
 
     def raw(self, size: int) -> bytes:
         return bytes(self.take(torch.uint8, size).cpu().numpy().tobytes())
 
     def rest(self) -> Tensor:
-        return self._message[self._place :].clone()
+        return self._message[self._offset :].clone()

@@ -46,7 +46,7 @@ class NaturalCompression(FusedCodec):
         self.traits = Traits(unbiased=config.rounding == "stochastic")
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """Exponents, then signs."""
+        """A row is a byte of exponent for each element, then the packed signs."""
         return Layout(Field("exponents", torch.uint8, n, "values"), Field("signs", torch.uint8, (n + 7) // 8, "values"))
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
@@ -63,7 +63,7 @@ class NaturalCompression(FusedCodec):
 
 
 class WindowedNaturalCompression(NaturalCompression):
-    """The same in 8 bits: sign, and one of 127 powers of two or zero.
+    """Natural compression in 8 bits: a sign, and one of 127 powers of two or zero.
 
     The window hangs from the largest of every 2048 elements, so nothing is ever cut off above. Below it, which is more
     than 2^125 times smaller than that element, x becomes 0 or the smallest power p, p with probability |x| / p: still
@@ -72,7 +72,7 @@ class WindowedNaturalCompression(NaturalCompression):
     """
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """Every window's place, then one byte an element."""
+        """A row is the lowest exponent of every window, then a byte for each element."""
         windows = Field("lowest", torch.uint8, math.ceil(n / kernels.POWER_BLOCK), "metadata")
         return Layout(windows, Field("codes", torch.uint8, n, "values"))
 
@@ -88,5 +88,5 @@ class WindowedNaturalCompression(NaturalCompression):
 
 @register("nc", NaturalConfig)
 def nc(config: NaturalConfig) -> Codec:
-    """Powers of two in 9 bits (default) or 8."""
+    """Build natural compression, in 9 bits (default) or in 8."""
     return NaturalCompression(config) if config.bits == 9 else WindowedNaturalCompression(config)

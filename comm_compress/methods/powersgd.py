@@ -56,11 +56,11 @@ class _Matrix(NamedTuple):
     rank: int
 
     def chunks(self, rows: Tensor) -> Tensor:
-        """``[W, chunk, b]``: a view of it in ``rows`` ``[W, n]``, with the padding of dim 0."""
+        """Return a view of the parameter in ``rows`` ``[W, n]``, with the padding of dim 0: ``[W, chunk, b]``."""
         return rows[:, self.start : self.stop].view(-1, self.chunk, self.b)
 
     def spread(self, left: Tensor, world: int) -> Tensor:
-        """A left factor ``[a, r]`` over the ranks, ``[W, chunk, r]``, zero where the padding is."""
+        """Return a left factor ``[a, r]`` spread over the ranks, ``[W, chunk, r]``, zero where the padding is."""
         out = left.new_zeros(world * self.chunk, self.rank)
         out[: self.a] = left
         return out.view(world, self.chunk, self.rank)
@@ -122,7 +122,7 @@ class PowerSGD(Compressor):
         self.config = config
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
+        """Exchange what stays as it is; then all-reduce the P of all matrices, and then their Q."""
         plan = self._plan(rows.shape[1], rows.shape[0], state.segments)
         total = state.result((rows.shape[1],), rows.device).zero_()
         plain = UNCOMPRESSED.encode(take_columns(rows, plan.plain), state)
@@ -165,7 +165,7 @@ class PowerSGD(Compressor):
         return factors, [f._replace(right=right) for f, right in zip(factors, rights, strict=True)], finite
 
     def _starts(self, matrices: list[_Matrix], device: torch.device, state: State) -> list[Tensor]:
-        """Where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
+        """Return where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
         shapes = [(m.b, m.rank) for m in matrices]
         size = sum(b * r for b, r in shapes)
         start = state.get("right_factors") if self.config.warm_start else None
@@ -195,7 +195,7 @@ class PowerSGD(Compressor):
         return _Plan(matrices, plain)
 
     def traffic_of(self, segments: Sequence[Segment], world: int, dtype: torch.dtype = torch.float32) -> int:
-        """Bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
+        """Return the bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
         n = max((s.stop for s in segments), default=0)
         plan = self._plan(n, world, segments)
         lefts = sum(m.a * m.rank for m in plan.matrices)
@@ -204,7 +204,7 @@ class PowerSGD(Compressor):
         return (world - 1) * (plain + sum(ALL_REDUCE * math.ceil(4 * size / world) for size in (lefts, rights)))
 
     def contribution(self, sent: _Sent) -> Tensor:
-        """P Q_r^T for every matrix, and the plain columns: float32."""
+        """Return P Q_r^T for every matrix, and the plain columns as they are, in float32."""
         out = torch.zeros(sent.shape, device=sent.device)
         for m, left, right in sent.factors:
             m.chunks(out).copy_(left @ right.T)
@@ -212,7 +212,7 @@ class PowerSGD(Compressor):
         return out
 
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
-        """Matrix by matrix: never a second copy of the gradient."""
+        """Subtract matrix by matrix: there is never a second copy of the gradient."""
         for m, left, right in sent.factors:
             m.chunks(target).baddbmm_(left, right.T.expand(left.shape[0], -1, -1), alpha=-1)
         for a, b in sent.ranges:
@@ -221,12 +221,12 @@ class PowerSGD(Compressor):
 
 
 def _nan_unless_finite(rows: Tensor) -> Tensor:
-    """0 or NaN."""
+    """Return 0 when all of ``rows`` is finite, and NaN otherwise."""
     return torch.where(nonfinite.all_finite(rows), 0.0, torch.nan)
 
 
 def _products(agreed: Sequence[_Factors], finite: Tensor) -> Tensor:
-    """Every matrix's P Q^T over all ranks' rows, side by side, float32 ``[W, columns]``."""
+    """Return every matrix's P Q^T over all ranks' rows, side by side, float32 ``[W, columns]``."""
     parts = [(f.left @ f.right.T).flatten(1) for f in agreed]
     return torch.cat(parts, 1).masked_fill_(~finite, torch.nan)
 

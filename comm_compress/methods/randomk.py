@@ -64,7 +64,7 @@ class RandomK(Codec):
         )
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """k values."""
+        """A row is the k drawn values: positions do not travel."""
         k = self.config.kept(n)
         return (
             Layout(Field("values", torch.float32, k, "values"))
@@ -73,7 +73,7 @@ class RandomK(Codec):
         )
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Draw, gather, code. The drawn coordinates are known to all ranks: ``agreed["drawn"]`` int64 ``[k]``."""
+        """Draw coordinates, take their values and code them. All ranks know ``agreed["drawn"]``, int64 ``[k]``."""
         num_rows, n = rows.shape
         k = self.config.kept(n)
         drawn = kernels.random_subset(state.key("coordinates", shared=True), n, k, rows.device)
@@ -89,31 +89,31 @@ class RandomK(Codec):
         return replace(coded, n=n, agreed={"drawn": drawn})
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Dense rows, zero where nothing was drawn."""
+        """Return dense rows, zero where nothing was drawn."""
         return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The same to ``out`` ``[R, n]``, of any float dtype."""
+        """Write dense rows to ``out`` ``[R, n]``, zero where nothing was drawn."""
         return out.zero_().index_copy_(1, encoded.agreed["drawn"], self._values(encoded).to(out.dtype))
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Sums k values and scatters once: all rows hold the same coordinates."""
+        """Sum the k values and scatter them once: all rows hold the same coordinates."""
         return out.zero_().index_copy_(0, encoded.agreed["drawn"], self._values(encoded).sum(0))
 
     def _values(self, encoded: Encoded) -> Tensor:
-        """What was sent for the drawn coordinates, float32 ``[R, k]``, scaled."""
+        """Return what was sent for the drawn coordinates, scaled, float32 ``[R, k]``."""
         n, k = encoded.n, encoded.agreed["drawn"].numel()
         values = encoded["values"] if self.codec is None else self.codec.decode(replace(encoded, n=k)).float()
         return values * (n / k) if k and self.config.scaling == "unbiased" else values
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """What was sent exactly becomes zero."""
+        """Set to zero what was sent exactly; subtract what was rounded or scaled."""
         if self.codec is not None or self.config.scaling == "unbiased":
             return super().subtract_contribution(target, sent)
         return target.index_fill_(1, sent.agreed["drawn"], 0)
 
     def exchange(self, message: Encoded, state: State) -> ReduceScatterRounds:
-        """One sum on the wire, or one exchange where values are coded."""
+        """Sum float32 values on the wire, or exchange values that are coded."""
         received = yield (Sum(message, torch.float32) if self.codec is None else Exchange(message))
         total = state.result((message.n,), message.buffer.device)
         return Reduced(self.sum_into(replace(received, agreed=message.agreed), total), message)

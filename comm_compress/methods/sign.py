@@ -46,7 +46,7 @@ class OneBit(FusedCodec):
         self.group_size = config.group_size
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """Means of the elements >= 0 and of those below, then the packed bits "is it >= 0"."""
+        """A row is each group's means of the elements >= 0 and of those below, then the packed bits "is it >= 0"."""
         groups = math.ceil(n / self.group_size)
         return Layout(
             Field("above", torch.float32, groups, "metadata"),
@@ -111,7 +111,7 @@ class MajorityVote(FusedCodec):
         self.group_size = config.group_size
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A mark for every group, then the packed bits "is it positive"."""
+        """A row is a mark for every group, then the packed bits "is it positive"."""
         groups = math.ceil(n / self.group_size)
         return Layout(
             Field("marks", torch.uint8, groups, "metadata"), Field("bits", torch.uint8, math.ceil(n / 8), "values")
@@ -122,15 +122,15 @@ class MajorityVote(FusedCodec):
         kernels.encode_votes(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
-        """-1, 1, 0 where a rank abstains, NaN where it was not finite."""
+        """Write -1, 1, 0 where a rank abstains, and NaN where it was not finite."""
         kernels.decode_votes(encoded["marks"], encoded["bits"], self.group_size, out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
-        """The number of ranks times the sign of the sum of votes."""
+        """Write the number of ranks times the sign of the sum of votes."""
         kernels.sum_votes(encoded["marks"], encoded["bits"], self.group_size, out)
 
 
 @register("signsgd", SignConfig, error_feedback=True)
 def signsgd(config: SignConfig) -> Compressor:
-    """Scaled signs by default: they keep the gradient's size, so the optimiser's settings keep their meaning."""
+    """Build scaled signs by default: they keep the gradient's size, so the optimiser's settings keep their meaning."""
     return ScaledSign(config) if config.mode == "scaled" else MajorityVote(config)

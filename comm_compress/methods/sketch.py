@@ -88,20 +88,20 @@ class Sketch(Compressor):
         self.config = config
 
     def columns(self, n: int) -> int:
-        """C, the counters of one hash function, for rows of ``n``: whole windows."""
+        """Return C, the counters of one hash function, for rows of ``n``: whole windows."""
         wanted = self.config.columns or round(self.config.sketch_ratio * n / self.config.sketch_rows)
         return max(1, math.ceil(wanted / kernels.WINDOW)) * kernels.WINDOW
 
     def kept(self, n: int) -> int:
-        """k of ``n`` elements."""
+        """Return k, how many of ``n`` elements are wanted."""
         return min(self.config.k or max(1, round(self.config.ratio * n)), n)
 
     def candidates(self, n: int) -> int:
-        """How many of ``n`` elements are asked for their exact values."""
+        """Return how many of ``n`` elements are asked for their exact values."""
         return min(math.ceil(self.config.oversample * self.kept(n)), n)
 
     def layouts(self, n: int) -> list[Layout]:
-        """One row of each round's message."""
+        """Return the layout of one row of each round's message."""
         count = self.candidates(n)
         sketch = Field("sketch", torch.float32, self.config.sketch_rows * self.columns(n), "values")
         indices = Field("indices", torch.uint8, INDICES.size(n, count), "indices")
@@ -111,7 +111,7 @@ class Sketch(Compressor):
         return layouts
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
-        """A row of each message to or for every other rank."""
+        """Each round sends a row of its message to every other rank, or for it."""
         return (world - 1) * sum(layout.row_bytes for layout in self.layouts(n)) if n else 0
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
@@ -153,10 +153,10 @@ class Sketch(Compressor):
         return Reduced(total, _Sent(n, indices, given))
 
     def contribution(self, sent: _Sent) -> Tensor:
-        """This rank's exact values where each owner kept them, float32."""
+        """Return this rank's exact values where each owner kept them, float32."""
         out = torch.zeros(sent.indices.shape[0], sent.n, device=sent.indices.device)
         return out.scatter_(1, sent.indices, sent.values)
 
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
-        """What was kept was sent exactly: those places become zero."""
+        """Set to zero what was kept: it was sent exactly."""
         return target.scatter_add_(1, sent.indices, -sent.values)

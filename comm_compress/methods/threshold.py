@@ -62,37 +62,37 @@ class ThresholdV(SparseCodec):
         self.quantile = 0.99 if config.quantile is None else config.quantile
 
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """What reaches each row's threshold."""
+        """Choose what reaches each row's threshold."""
         rows, residual = in_float32(rows, residual, state)
-        found = kernels.at_least(rows, self._floors(rows, residual, state), residual, state.scratch)
-        return Chosen([values for _, values in found], [places for places, _ in found])
+        reaching = kernels.at_least(rows, self._floors(rows, residual, state), residual, state.scratch)
+        return Chosen([values for _, values in reaching], [positions for positions, _ in reaching])
 
     def _floors(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
-        """float32 ``[R]``: what each row's magnitudes must reach."""
+        """Return what each row's magnitudes must reach, float32 ``[R]``."""
         num_rows, n = rows.shape
         if self.threshold is not None or n == 0:
             return torch.full((num_rows,), max(self.threshold or 0.0, SMALLEST), device=rows.device)
         sample = self._sample(rows, residual, state)
         sent = max(1, round((1 - self.quantile) * sample.shape[1]))
-        places = torch.empty(num_rows, sent, dtype=torch.int32, device=rows.device)
+        positions = torch.empty(num_rows, sent, dtype=torch.int32, device=rows.device)
         values = torch.empty(num_rows, sent, device=rows.device)
-        kernels.largest(sample, places, values)
+        kernels.largest(sample, positions, values)
         keys = values.view(torch.int32) & 0x7FFFFFFF  # a NaN among them is the largest
         return keys.amin(1).view(torch.float32).clamp_(min=SMALLEST)
 
     def _sample(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
-        """All of a short row, or of the target; a random element of each of so many equal parts of a longer one."""
+        """Return all of a short row, or of the target, and a random element of each of equal parts of a longer one."""
         n = rows.shape[1]
         if n > SAMPLE:
-            places = _one_of_each_stride(n, state, rows.device)
-            rows = rows.index_select(1, places)
+            positions = _one_of_each_stride(n, state, rows.device)
+            rows = rows.index_select(1, positions)
             if residual is not None and residual.old is not None:
-                residual = residual._replace(old=residual.old.index_select(1, places))
+                residual = residual._replace(old=residual.old.index_select(1, positions))
         return rows if residual is None else residual._replace(new=torch.empty_like(rows)).target(rows)
 
 
 def _one_of_each_stride(n: int, state: State, device: torch.device) -> Tensor:
-    """int64 ``[SAMPLE]``: a random place in each of so many equal parts; a fixed stride would meet the same columns."""
+    """Return a random position in each of equal parts, int64 ``[SAMPLE]``: a fixed stride meets the same columns."""
     stride = n // SAMPLE
     inside = (kernels.uniform(state.key("sample"), SAMPLE, device) * stride).long()
     return torch.arange(SAMPLE, device=device) * stride + inside

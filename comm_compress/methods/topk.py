@@ -82,48 +82,48 @@ class TopK(SparseCodec):
             )
 
     def kept(self, n: int) -> int:
-        """How many of ``n`` elements are sent."""
+        """Return how many of ``n`` elements are sent."""
         if self.chunk_size is None:
             return self.config.kept(n)
         chunks, rest = divmod(n, self.chunk_size)
         return chunks * self.config.kept(self.chunk_size) + self.config.kept(rest)
 
     def layout(self, n: int, dtype: torch.dtype) -> SparseLayout:
-        """k values, k positions."""
+        """A row is k values and k positions."""
         return self.rows.layout(n, self.kept(n))
 
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """The largest of each row, or of each of its chunks."""
+        """Choose the largest of each row, or of each of its chunks."""
         if residual is not None and (self.quantizes_first or self.chunk_size is not None):
             rows, residual = kernels.residual_target(rows, residual), None
         if self.quantizes_first and rows.shape[1]:
             rows = self._quantized(rows, state)
         rows, residual = in_float32(rows, residual, state)
         shape = (rows.shape[0], self.kept(rows.shape[1]))
-        places = state.scratch("places", shape, torch.int32, rows.device)
+        positions = state.scratch("positions", shape, torch.int32, rows.device)
         values = state.scratch("values", shape, torch.float32, rows.device)
         if self.chunk_size is None:
-            kernels.largest(rows, places, values, residual, state.scratch)
+            kernels.largest(rows, positions, values, residual, state.scratch)
         else:
-            self._largest_of_chunks(rows, places, values)
-        return Chosen(values, places)
+            self._largest_of_chunks(rows, positions, values)
+        return Chosen(values, positions)
 
-    def _largest_of_chunks(self, rows: Tensor, places: Tensor, values: Tensor) -> None:
+    def _largest_of_chunks(self, rows: Tensor, positions: Tensor, values: Tensor) -> None:
         assert self.chunk_size is not None
         chunks, rest = divmod(rows.shape[1], self.chunk_size)
         each = self.config.kept(self.chunk_size)
         whole, sent = chunks * self.chunk_size, chunks * each
         starts = torch.arange(0, whole, self.chunk_size, device=rows.device, dtype=torch.int32).unsqueeze(1)
-        for row, place, value in zip(rows.contiguous(), places, values, strict=True):
-            inside = place[:sent].view(chunks, each)
+        for row, of_row, value in zip(rows.contiguous(), positions, values, strict=True):
+            inside = of_row[:sent].view(chunks, each)
             kernels.largest(row[:whole].view(chunks, self.chunk_size), inside, value[:sent].view(chunks, each))
             inside += starts
             if rest:
-                kernels.largest(row[None, whole:], place[None, sent:], value[None, sent:])
-                place[sent:] += whole
+                kernels.largest(row[None, whole:], of_row[None, sent:], value[None, sent:])
+                of_row[sent:] += whole
 
     def _quantized(self, rows: Tensor, state: State) -> Tensor:
-        """Q of all of them."""
+        """Return what the values' codec makes of whole rows."""
         codec = self.rows.codec
         assert codec is not None
         return codec.decode(codec.encode(rows.float(), state.child("whole")))

@@ -24,7 +24,7 @@ LEVELS = 127  # codes -127..127: symmetric, -128 unused
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What the block quantisers' settings have in common.
+    """The settings that all block quantisers have.
 
     ``block_size`` elements share a scale, sent as ``scales`` says. ``rounding`` to "nearest" (least error) or
     "stochastic" (unbiased, twice the squared error). ``hadamard``: rotate every 32 elements before, and back after.
@@ -41,7 +41,7 @@ class BlockSettings:
         require(aligned, "block_size", self.block_size, "a multiple of 32 with hadamard, which mixes 32 elements")
 
     def code(self, bits: int, levels: int, clip_sigmas: float = 0.0) -> BlockCode:
-        """The code of so many levels a side of zero."""
+        """Return the block code of so many levels on each side of zero."""
         short = self.scales == "bf16"
         return BlockCode(
             self.block_size, bits, levels, "max", self.rounding, clip_sigmas, self.hadamard, short_scales=short
@@ -95,7 +95,7 @@ class UniformConfig(BlockSettings):
 
     @property
     def least_bits(self) -> int:
-        """What tells -levels..levels apart."""
+        """The fewest bits that tell the codes -levels to levels apart."""
         return (2 * self.levels).bit_length()
 
 
@@ -141,7 +141,7 @@ class SharedScaleInt8(Compressor):
         pass
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Agree on the peak, then sum integers."""
+        """Agree on the largest magnitude, then sum integers."""
         peak = yield AllReduce(_peak(rows), "max")
         message = self.encode(rows, peak, state)
         summed = yield Sum(message, torch.int8)
@@ -150,18 +150,18 @@ class SharedScaleInt8(Compressor):
         return Reduced(total[0], message)
 
     def contribution(self, sent: Encoded) -> Tensor:
-        """This rank's part of the sum."""
+        """Return this rank's codes times the agreed scale."""
         out = torch.empty(sent.num_rows, sent.n, device=sent.buffer.device)
         kernels.scale_bytes(sent["codes"], sent.agreed["scale"], out)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """The same taken from ``target``, in one pass."""
+        """Subtract this rank's codes times the agreed scale, in one pass over memory."""
         kernels.subtract_bytes(sent["codes"], sent.agreed["scale"], target)
         return target
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
-        """One byte an element, and the all-reduce of the scale."""
+        """A reduce-scatter sends one byte an element, and the all-reduce of the scale."""
         return (world - 1) * (n + 2 * math.ceil(4 / world))
 
     def encode(self, rows: Tensor, peak: Tensor, state: State) -> Encoded:
@@ -177,7 +177,7 @@ class SharedScaleInt8(Compressor):
 
 
 def _peak(rows: Tensor) -> Tensor:
-    """max|x| as a float32 scalar, infinity when any element is NaN: MAX over ranks keeps an infinity, not a NaN."""
+    """Return max|x|, infinity when any element is NaN: MAX over ranks keeps an infinity, not a NaN. float32 scalar."""
     if rows.numel() == 0:
         return torch.zeros((), device=rows.device)
     least, most = torch.aminmax(rows)  # forty times as fast as the infinity norm on a CPU
@@ -186,7 +186,7 @@ def _peak(rows: Tensor) -> Tensor:
 
 @register("int8", Int8Config)
 def int8(config: Int8Config) -> Compressor:
-    """8-bit integers with block scales (default) or one shared scale; fewer bits with ``num_bits``."""
+    """Build 8-bit integers with block scales (default) or one shared scale; fewer bits with ``num_bits``."""
     if config.scale == "global":
         return SharedScaleInt8(config)
     made = BlockUniform(config.code(config.num_bits, (1 << (config.num_bits - 1)) - 1))
@@ -197,11 +197,11 @@ def int8(config: Int8Config) -> Compressor:
 
 @register("int4", BlockSettings)
 def int4(config: BlockSettings) -> Compressor:
-    """4-bit integers with block scales, two in a byte."""
+    """Build 4-bit integers with block scales, two in a byte."""
     return BlockUniform(config.code(4, 7))
 
 
 @register("uniform", UniformConfig)
 def uniform(config: UniformConfig) -> Compressor:
-    """A given number of levels with block scales, cut to some standard deviations: for less than 4 bits."""
+    """Build a given number of levels with block scales, cut to some standard deviations: for less than 4 bits."""
     return BlockUniform(config.code(config.bits or config.least_bits, config.levels, config.clip_sigmas))

@@ -17,7 +17,7 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class ZeroConfig:
-    """No settings."""
+    """The method zero has no settings."""
 
 
 @register("zero", ZeroConfig)
@@ -35,11 +35,11 @@ class Zero(Codec):
         pass
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """One flag; nothing for nothing."""
+        """A row is one flag; a row without elements is empty."""
         return Layout(Field("finite", torch.uint8, min(n, 1), "metadata"))
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Look, but send nothing."""
+        """Note whether each row is finite; nothing of its elements is sent."""
         n = rows.shape[1]
         out = state.message(rows, self.layout(n, rows.dtype))
         if n:
@@ -47,10 +47,10 @@ class Zero(Codec):
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Zeros, or NaNs."""
+        """Return rows of zeros, and of NaN where a row was not finite."""
         values = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         return values.masked_fill_(encoded["finite"] == 0, torch.nan) if encoded.n else values
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Zeros, or NaNs if any row was not finite."""
+        """Write zeros, or NaN if any row was not finite."""
         return out.zero_().masked_fill_((encoded["finite"] == 0).any(), torch.nan)

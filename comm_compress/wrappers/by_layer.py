@@ -17,7 +17,7 @@ WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "
 
 
 def unwrapped(name: str) -> str:
-    """A parameter's name without what wrappers put into it, DDP's "module." in front included."""
+    """Return a parameter's name without what wrappers put into it, DDP's "module." in front included."""
     words = [word for word in name.split(".") if word not in WRAPPERS]
     while len(words) > 1 and words[0] == "module":
         words.pop(0)
@@ -25,7 +25,7 @@ def unwrapped(name: str) -> str:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Does a parameter's full name match, as it is or `unwrapped`?"""
+    """Does a parameter's full name match ``pattern``, as it is or `unwrapped`?"""
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(unwrapped(name), pattern)
 
 
@@ -50,7 +50,7 @@ class ByLayer(InParts):
         }
 
     def _pattern(self, name: str) -> str:
-        """The first that matches; empty when none does."""
+        """Return the first pattern that ``name`` matches; empty when none does."""
         return next((pattern for pattern in self.layers if matches(name, pattern)), "")
 
     def check_names(self, names: Collection[str]) -> None:
@@ -67,7 +67,7 @@ class ByLayer(InParts):
             method.check_names([name for name in names if self._pattern(name) == pattern])
 
     def _find_parts(self, n: int, segments: tuple[Segment, ...]) -> list[Part]:
-        """The methods that occur in a unit with rows of ``n``, in the patterns' order."""
+        """Return the methods that occur in a unit with rows of ``n``, in the patterns' order."""
         if n and not segments:
             raise ValueError(f"{self.name}: layers needs to know which parameter lies where (State.segments)")
         columns: dict[str, list[Segment]] = {}

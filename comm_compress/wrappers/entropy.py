@@ -39,10 +39,10 @@ def shortened(data: Tensor, coder: Coder, scratch: Scratch = fresh) -> list[Tens
     return [tensor_of(STREAM_HEAD.pack(how, size_of(stored)), data.device), *stored]
 
 
-def restored(message: Tensor, place: int, out: Tensor, coder: Coder, scratch: Scratch = fresh) -> int:
-    """Write what `shortened` was given to ``out``, from its ``place`` in a message; returns where that ends."""
-    begin = place + STREAM_HEAD.size
-    how, length = STREAM_HEAD.unpack(bytes_of(message[place:begin]))
+def restored(message: Tensor, offset: int, out: Tensor, coder: Coder, scratch: Scratch = fresh) -> int:
+    """Write what `shortened` was given to ``out``, from ``offset`` in a message; return where that ends."""
+    begin = offset + STREAM_HEAD.size
+    how, length = STREAM_HEAD.unpack(bytes_of(message[offset:begin]))
     end: int = begin + length
     if how == RAW:
         out.copy_(message[begin:end])
@@ -69,27 +69,27 @@ def _decode(stored: Tensor, out: Tensor, coder: Coder, scratch: Scratch) -> None
 
 
 def tensor_of(data: bytes, device: torch.device) -> Tensor:
-    """uint8 ``[k]``, of its own memory."""
+    """Return these bytes as a tensor with memory of its own, uint8 ``[k]``."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
 
 
 def bytes_of(data: Tensor) -> bytes:
-    """The inverse, from whatever device."""
+    """Return the bytes of a tensor, from whatever device."""
     return data.cpu().numpy().tobytes()
 
 
 class _Stream(NamedTuple):
-    """Byte ``place`` of every item of one field."""
+    """One byte of every item of a field: byte number ``byte`` of each."""
 
     field: Field
-    place: int
+    byte: int
 
     def of(self, encoded: Encoded, row: int) -> Tensor:
-        """A strided uint8 view ``[size]`` of one row."""
+        """Return the stream's bytes in one row: a strided uint8 view ``[size]``."""
         assert encoded.layout is not None
         start = encoded.layout.offsets[self.field.name]
         items = encoded.buffer[row, start : start + self.field.size * self.field.dtype.itemsize]
-        return items.view(-1, self.field.dtype.itemsize)[:, self.place]
+        return items.view(-1, self.field.dtype.itemsize)[:, self.byte]
 
 
 class EntropyCoded(Codec):
@@ -117,7 +117,7 @@ class EntropyCoded(Codec):
 
     @staticmethod
     def refusal(method: Compressor) -> str:
-        """Why ``method`` cannot be entropy coded; empty when it can."""
+        """Say why ``method`` cannot be entropy coded; empty when it can."""
         if not isinstance(method, Codec):
             return "this method's rows are summed on the wire, or take several rounds"
         if not method.fixed_size:
@@ -126,27 +126,27 @@ class EntropyCoded(Codec):
         return "this method takes rounds of its own" if own else ""
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """The codec's rows, coded: ragged."""
+        """Encode by the inner codec and shorten its rows; they differ in length."""
         return self._compress(self.inner.encode(rows, state), rows.dtype, state)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """The codec's."""
+        """Restore the inner codec's rows and decode them."""
         return self.inner.decode(self.expand(encoded))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The codec's."""
+        """Restore the inner codec's rows and decode them to ``out``."""
         return self.inner.decode_into(self.expand(encoded), out)
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The codec's."""
+        """Restore the inner codec's rows and sum them."""
         return self.inner.sum_into(self.expand(encoded), out)
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The codec's rows, coded."""
+        """Encode with feedback by the inner codec, and shorten its rows."""
         return self._compress(self.inner.encode_with_feedback(rows, residual, state), torch.float32, state)
 
     def _compress(self, plain: Encoded, dtype: torch.dtype, state: State) -> Encoded:
-        """Ragged rows of the same content; ``dtype`` is that of the rows that were encoded."""
+        """Shorten the rows of ``plain``; ``dtype`` is that of the rows that were encoded."""
         assert plain.layout is not None
         assert not plain.agreed, "a row must not need more than itself"
         coded = [self._compress_row(plain, row, dtype, state) for row in range(plain.num_rows)]
@@ -157,7 +157,7 @@ class EntropyCoded(Codec):
         parts = [tensor_of(bytes([DTYPES.index(dtype)]), plain.buffer.device)]
         by_kind = {"values": 0, "indices": 0, "metadata": 1}
         for stream in _streams(plain.layout):
-            scratch = apart(state.scratch, f"{stream.field.name} {stream.place} {row}")
+            scratch = apart(state.scratch, f"{stream.field.name} {stream.byte} {row}")
             head, *stored = shortened(stream.of(plain, row).contiguous(), self.coder, scratch)
             parts += [head, *stored]
             by_kind[stream.field.kind] += size_of(stored)
@@ -165,7 +165,7 @@ class EntropyCoded(Codec):
         return RaggedRow(parts, ByteCount(**by_kind))
 
     def expand(self, coded: Encoded) -> Encoded:
-        """The codec's own rows again, bit for bit."""
+        """Restore the inner codec's own rows, bit for bit."""
         assert coded.lengths is not None
         layout = self.inner.layout(coded.n, DTYPES[int(coded.row(0)[0])])
         memory = coded.scratch("expanded", (coded.num_rows, layout.row_bytes), torch.uint8, coded.buffer.device)
@@ -176,12 +176,12 @@ class EntropyCoded(Codec):
 
     def _expand_row(self, data: Tensor, plain: Encoded, row: int, scratch: Scratch) -> None:
         assert plain.layout is not None
-        place = 1
+        offset = 1  # behind the dtype's byte
         for stream in _streams(plain.layout):
-            place = restored(data, place, stream.of(plain, row), self.coder, scratch)
+            offset = restored(data, offset, stream.of(plain, row), self.coder, scratch)
 
 
 def _streams(layout: Layout) -> Iterator[_Stream]:
     for field in layout.fields.values():
         if field.size:
-            yield from (_Stream(field, place) for place in range(field.dtype.itemsize))
+            yield from (_Stream(field, byte) for byte in range(field.dtype.itemsize))

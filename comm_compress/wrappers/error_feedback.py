@@ -26,7 +26,7 @@ def to_int8(rows: Tensor, codes: Tensor, scales: Tensor) -> None:
 
 
 def from_int8(codes: Tensor, scales: Tensor, out: Tensor) -> Tensor:
-    """What they stand for, to ``out`` float32 ``[R, n]``, which is returned."""
+    """Write the numbers that int8 codes and their scales stand for to ``out`` float32 ``[R, n]``, and return it."""
     if out.numel():
         kernels.decode_blocks(codes.view(torch.uint8), scales, INT8, out)
     return out
@@ -72,22 +72,22 @@ class ErrorFeedback(Compressor):
         self.settings = {**inner.settings, "error_feedback": vars(config)}
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
-        """The wrapped method's, of float32."""
+        """The wrapped method sends float32 rows, whatever dtype the gradient has."""
         return self.inner.traffic(n, world, torch.float32)
 
     def contribution(self, sent: Any) -> Tensor:
-        """The wrapped method's."""
+        """The wrapped method says what it contributed: the residual is part of its input."""
         return self.inner.contribution(sent)
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """The wrapped method's rounds over the target."""
+        """Run the wrapped method's rounds over the target, and keep what they leave out."""
         residual = Residual(self._waiting(rows, state), self.config.decay, self._buffer(rows, state))
         reduced: Reduced = yield from self.inner.reduce_scatter_with_feedback(rows, residual, state)
         self._keep(residual.new, state)
         return reduced
 
     def residual(self, state: State) -> Tensor | None:
-        """What waits for the next step, float32 or bfloat16 ``[W, n]``; None before the first one.
+        """Return what waits for the next step, float32 or bfloat16 ``[W, n]``; None before the first one.
 
         What the last step proposed is committed first.
         """
@@ -103,7 +103,7 @@ class ErrorFeedback(Compressor):
         return from_int8(residual, scales, dense)
 
     def _buffer(self, rows: Tensor, state: State) -> Tensor:
-        """Where the new residual is computed; in float32 also where it stays."""
+        """Return memory for the new residual; in float32 that is also where it stays."""
         if self.config.dtype == "fp32":
             return state.spare("residual", rows, torch.float32)
         return state.scratch("residual", tuple(rows.shape), torch.float32, rows.device)

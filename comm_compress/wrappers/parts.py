@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, label: str, method: Compressor, chosen: Sequence[Segment]) -> Part:
-        """The columns of ``chosen``, moved together."""
+        """Return the part of a row that holds the columns of ``chosen``."""
         return cls(label, method, [(s.start, s.stop) for s in chosen], moved_together(chosen))
 
 
@@ -55,14 +55,14 @@ class InParts(Compressor):
 
     @abstractmethod
     def _find_parts(self, n: int, segments: tuple[Segment, ...]) -> list[Part]:
-        """The parts of a unit with rows of ``n``; together they hold every segment once."""
+        """Return the parts of a unit with rows of ``n``; together they hold every segment once."""
 
     def _columns(self, part: Part, rows: Tensor, state: State) -> tuple[Tensor, State]:
-        """The part's columns, a copy, and its state."""
+        """Return a copy of the part's columns, and its state."""
         return take_columns(rows, part.ranges), state.child(part.label, part.segments)
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Part after part."""
+        """Run the parts' rounds one part after another, and put their totals side by side."""
         total = rows.new_zeros(rows.shape[1], dtype=torch.float32)
         sent, shared = [], []
         for part in self._parts(rows.shape[1], state.segments):
@@ -74,14 +74,14 @@ class InParts(Compressor):
         return Reduced(total, _Sent(rows.shape, rows.device, sent), _together(shared))
 
     def contribution(self, sent: _Sent) -> Tensor:
-        """The parts' contributions in their places."""
+        """Put the parts' contributions into their columns."""
         out = torch.zeros(sent.shape, device=sent.device)
         for part, message in sent.parts:
             put_columns(part.method.contribution(message), part.ranges, out)
         return out
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """Part after part."""
+        """Run the parts' rounds one part after another, and put their rows side by side."""
         out = row.new_empty((state.world, row.numel()))
         for part in self._parts(row.numel(), state.segments):
             columns, child = take_columns(row, part.ranges), state.child(part.label, part.segments)
@@ -93,7 +93,7 @@ class InParts(Compressor):
 
 
 def _together(shared: Sequence[Shared]) -> Shared | None:
-    """What all parts' ranks know, if that is anything."""
+    """Return what all parts' ranks know, as one; None when they know nothing."""
     if not shared:
         return None
     ranges = [pair for part in shared for pair in part.ranges]

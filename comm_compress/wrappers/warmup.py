@@ -35,21 +35,21 @@ class Sparing(Compressor):
         return self.plain if numel < self.min_numel or state.tick <= self.warmup_steps else self.inner
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:
-        """Known for good only when there is no warm-up."""
+        """Return the chosen method's traffic; None with a warm-up, since it changes then."""
         if self.warmup_steps:
             return None
         return (self.plain if world * n < self.min_numel else self.inner).traffic(n, world, dtype)
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """The chosen method's rounds."""
+        """Run the rounds of the method that is chosen for this unit and step."""
         chosen = self._chosen(rows.numel(), state)
         reduced: Reduced = yield from chosen.reduce_scatter(rows, state)
         return reduced._replace(sent=_Sent(chosen, reduced.sent))
 
     def contribution(self, sent: _Sent) -> Tensor:
-        """The chosen method's."""
+        """Ask the method that sent the message."""
         return sent.by.contribution(sent.message)
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """The chosen method's rounds."""
+        """Run the rounds of the method that is chosen for this unit and step."""
         return (yield from self._chosen(row.numel() * state.world, state).all_gather(row, state))

@@ -33,8 +33,8 @@ def parameters(model: nn.Module, group: Any) -> list[tuple[str, Any]]:
         for p in group.fsdp_params:
             p.reset_sharded_param()
     names = {id(p): name for name, p in model.named_parameters()}
-    places = [(p._module_info.module, p._module_info.param_name) for p in group.fsdp_params]
-    return [(names[id(getattr(*place))], p) for place, p in zip(places, group.fsdp_params, strict=True)]
+    owners = [(p._module_info.module, p._module_info.param_name) for p in group.fsdp_params]
+    return [(names[id(getattr(*owner))], p) for owner, p in zip(owners, group.fsdp_params, strict=True)]
 
 
 def segments(parameters: list[tuple[str, Any]], world: int) -> tuple[Segment, ...]:
@@ -72,7 +72,7 @@ def held(parameter: Any) -> str:
 
 def unreduced(group: Any) -> dict[int, Tensor]:
     """What ``post_backward`` is about to reduce, by the id of FSDP2's record of the parameter: its local gradient."""
-    found = {}
+    gradients = {}
     for p in group.fsdp_params:
         if hasattr(p, "_unsharded_param"):
             gradient = p.unsharded_accumulated_grad
@@ -80,8 +80,8 @@ def unreduced(group: Any) -> dict[int, Tensor]:
             if gradient is None and getattr(group, UNUSED_AS_ZEROS, False) and p.unsharded_param.requires_grad:
                 gradient = p.unsharded_param  # stands for the zeros that FSDP2 makes
             if gradient is not None:
-                found[id(p)] = gradient
-    return found
+                gradients[id(p)] = gradient
+    return gradients
 
 
 def give_zeros(parameter: Any, like: Tensor) -> Tensor:

@@ -30,12 +30,12 @@ class Column(NamedTuple):
 
 def ranges(columns: Sequence[Column], chosen: Callable[[Column], bool]) -> Ranges:
     """Return the columns in which the chosen parameters lie."""
-    found, start = [], 0
+    chosen_ranges, start = [], 0
     for column in columns:
         if chosen(column):
-            found.append((start, start + column.width))
+            chosen_ranges.append((start, start + column.width))
         start += column.width
-    return found
+    return chosen_ranges
 
 
 class FrozenReplicas:

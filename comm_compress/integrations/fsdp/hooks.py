@@ -98,14 +98,14 @@ class Unit(NamedTuple):
         return [(name, (size // math.prod(shape), *shape)) for name, size, shape in chunks] or [(self.name, (n,))]
 
 
-class _Goes:
-    """Does a reduction belong to the optimizer step of the last one?"""
+class _StepOfReductions:
+    """Remembers in which optimizer step a unit's last reduction was."""
 
     def __init__(self, unit: Unit | None) -> None:
         self._unit, self._step = unit, -1
 
-    def on(self) -> bool:
-        """Asked once a reduction."""
+    def goes_on(self) -> bool:
+        """Does the reduction that begins now belong to the step of the last one? To be asked once a reduction."""
         backward = self._unit.backward if self._unit is not None else None
         before, self._step = self._step, backward.step if backward is not None else -1
         return before == self._step != -1
@@ -125,7 +125,7 @@ class Comm:
     ) -> None:
         self.scale = scale or LossScale()
         self.state, self.compressor, self.ledger, self.unit = state, compressor, ledger, unit
-        self._goes = _Goes(unit)
+        self._steps = _StepOfReductions(unit)
         self.workspaces = workspaces or WorkspacePool()
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -158,7 +158,7 @@ class CompressedReduceScatter(Comm):
         workspace = self.workspaces.acquire(rows.device)
         finite = self.compressor.mark(rows)
         self.scale.take_off(rows)
-        self.state.begin(finite, output_tensor, workspace, self._goes.on())
+        self.state.begin(finite, output_tensor, workspace, self._steps.goes_on())
         collective.spent("encode", start)
         reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
         start = collective.now()
@@ -312,7 +312,7 @@ class CompressedAllReduce:
     """
 
     def __init__(self, unit: Unit, reduction: GradientAllReduce) -> None:
-        self.unit, self.reduction, self._goes = unit, reduction, _Goes(unit)
+        self.unit, self.reduction, self._steps = unit, reduction, _StepOfReductions(unit)
 
     def __call__(self, reduce_output: Tensor) -> None:
         """Sum ``reduce_output`` ``[n]`` over the replicas, in place."""
@@ -326,7 +326,7 @@ class CompressedAllReduce:
         parts = torch.split(reduce_output, [math.prod(shape) for _, shape in pieces])
         named = [(name, part.view(shape)) for (name, shape), part in zip(pieces, parts, strict=True)]
         divisor = replicas.size() if self.unit.group.gradient_divide_factor is None else 1
-        self.reduction(named, self.unit.name, replicas, divisor, self._goes.on())
+        self.reduction(named, self.unit.name, replicas, divisor, self._steps.goes_on())
 
 
 def require_segments(compressor: Compressor, state: State) -> None:

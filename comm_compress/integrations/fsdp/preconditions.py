@@ -58,7 +58,7 @@ def units_of(model: nn.Module) -> list[Unit]:
 
     Modules that `fully_shard` was given together, as a list, are one unit: "norm+head".
     """
-    found, names = [], dict[tuple[int, ...], list[str]]()
+    units, names = [], dict[tuple[int, ...], list[str]]()
     sharded = [(name or "root", module) for name, module in model.named_modules() if isinstance(module, FSDPModule)]
     for name, module in sharded:
         names.setdefault(tuple(map(id, _compat.param_groups(module))), []).append(name)
@@ -70,10 +70,10 @@ def units_of(model: nn.Module) -> list[Unit]:
             meshes = _compat.meshes(group)
             if meshes is None:
                 raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.ddp")
-            found.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
-    if not found:
+            units.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
+    if not units:
         raise ValueError("attach: the model has no FSDP2 unit with parameters; call fully_shard on it first")
-    return found
+    return units
 
 
 def check(units: list[Unit], methods: Methods) -> None:

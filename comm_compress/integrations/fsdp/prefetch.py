@@ -74,10 +74,10 @@ class Prefetch:
 
     def _followers(self, order: Sequence[FSDPModule]) -> Iterator[tuple[FSDPModule, list[FSDPModule]]]:
         """Each unit with the next ``ahead`` ones, if they are the same wherever it occurs."""
-        found: dict[FSDPModule, set[tuple[FSDPModule, ...]]] = {}
-        for place, unit in enumerate(order, 1):
-            found.setdefault(unit, set()).add(tuple(order[place : place + self._ahead]))
-        yield from ((unit, list(following.pop())) for unit, following in found.items() if len(following) == 1)
+        followers: dict[FSDPModule, set[tuple[FSDPModule, ...]]] = {}
+        for number, unit in enumerate(order, 1):
+            followers.setdefault(unit, set()).add(tuple(order[number : number + self._ahead]))
+        yield from ((unit, list(following.pop())) for unit, following in followers.items() if len(following) == 1)
 
 
 def _on_cpu(unit: FSDPModule) -> bool:
@@ -93,8 +93,8 @@ def _in_order_of_use(ended: Sequence[FSDPModule]) -> list[FSDPModule]:
     """Sort units by when they began, from when they ended: a unit comes before those inside it."""
     order: list[FSDPModule] = []
     for unit in ended:
-        inside, place = _inside(unit), len(order)
-        while place and order[place - 1] in inside:
-            place -= 1
-        order.insert(place, unit)
+        inside, position = _inside(unit), len(order)
+        while position and order[position - 1] in inside:
+            position -= 1
+        order.insert(position, unit)
     return order

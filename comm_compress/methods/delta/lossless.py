@@ -54,7 +54,7 @@ class LosslessDelta(Delta):
 
 
 def _contexts(replica: Tensor, state: State) -> tuple[Tensor, int]:
-    """Which table each element goes by (uint8 ``[n]``), and how many tables there are.
+    """Return which table each element goes by (uint8 ``[n]``), and how many tables there are.
 
     Exponents in descending order; neighbours share a table until it has `LEAST` elements.
     """

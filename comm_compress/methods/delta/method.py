@@ -110,7 +110,7 @@ class PredictedDelta(QuantizedDelta):
         moved[rank] = torch.where(torch.isfinite(change), change, 0)
 
     def _moved(self, replica: Tensor, state: State) -> Tensor:
-        """``[W, n]``: the last change of all replicas."""
+        """Return the last change of all replicas, ``[W, n]``; zeros before the first one."""
         moved, shape = state.get("moved"), (state.world, replica.numel())
         if moved is None or moved.shape != shape or moved.dtype != replica.dtype:
             moved = replica.new_zeros(shape)
@@ -120,7 +120,7 @@ class PredictedDelta(QuantizedDelta):
 
 @register("delta", DeltaConfig)
 def delta(config: DeltaConfig) -> Compressor:
-    """Changes of parameters: quantised (default), on a grid, or bit for bit."""
+    """Build the method that sends changes quantised (default), on a grid, or bit for bit."""
     if config.mode == "lossless":
         return LosslessDelta()
     if config.mode == "grid":

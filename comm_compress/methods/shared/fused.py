@@ -32,11 +32,11 @@ class FusedCodec(Codec):
         """Write the sum of the rows, in their order, to ``out`` (float32 ``[n]``): decoded rows are never held."""
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """One pass."""
+        """Encode in one pass over memory."""
         return self._message(rows, None, state)
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The same pass."""
+        """Encode the residual's target and write the new residual, in one pass over memory."""
         return self._message(rows, residual, state)
 
     def _message(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
@@ -46,17 +46,17 @@ class FusedCodec(Codec):
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Float32 rows."""
+        """Decode to float32 rows in new memory."""
         return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Rows of any float dtype."""
+        """Decode to ``out``, whatever its float dtype, in one pass over memory."""
         if out.numel():
             self._decode(encoded, out)
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The sum of the rows, float32."""
+        """Decode and sum the rows in one pass over memory."""
         if out.numel():
             self._sum(encoded, out)
         return out

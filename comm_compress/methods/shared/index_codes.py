@@ -23,25 +23,25 @@ from comm_compress import kernels
 
 
 class IndexCode(ABC):
-    """Ascending distinct indices below n as bytes."""
+    """A code turns ascending distinct indices below n into bytes and back."""
 
     name: str
     fixed_size: bool = True
     """Is the number of bytes a function of n and k alone?"""
 
     def size(self, n: int, k: int) -> int:
-        """Bytes for k of n, none for none; an upper bound when the data decide."""
+        """Return the bytes for k of n indices, none for none; an upper bound when the data decide."""
         return self._size(n, k) if k else 0
 
     def encode(self, indices: Tensor, n: int) -> Tensor:
-        """uint8 ``[R, size(n, k)]`` from int32 ``[R, k]``; R is 1 for a code of variable size."""
+        """Encode int32 ``[R, k]`` as uint8 ``[R, size(n, k)]``; R is 1 for a code of variable size."""
         assert self.fixed_size or indices.shape[0] == 1, "rows of variable size are encoded one by one"
         if indices.shape[1] == 0:
             return indices.new_empty(indices.shape, dtype=torch.uint8)
         return self._encode(indices.contiguous(), n)
 
     def decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """int32 ``[R, k]`` from what `encode` gave."""
+        """Return the indices that `encode` was given, int32 ``[R, k]``."""
         if k == 0:
             return coded.new_empty((coded.shape[0], 0), dtype=torch.int32)
         return self._decode(coded.contiguous(), n, k)
@@ -57,20 +57,17 @@ class IndexCode(ABC):
 
 
 class Int32(IndexCode):
-    """Every index as it is: 32 bits."""
+    """Every index as it is, in 32 bits."""
 
     name = "int32"
 
     def _size(self, n: int, k: int) -> int:
-        """Four bytes each."""
         return 4 * k
 
     def _encode(self, indices: Tensor, n: int) -> Tensor:
-        """A view."""
         return indices.view(torch.uint8)
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """Copied: bytes may lie anywhere."""
         return _checked(coded.clone().view(torch.int32), n)
 
 
@@ -91,16 +88,13 @@ class Packed(IndexCode):
         return (max(n if self.chunk_size is None else min(n, self.chunk_size), 1) - 1).bit_length()
 
     def _size(self, n: int, k: int) -> int:
-        """Whole bytes for all of them."""
         return _octets(k * self._bits(n))
 
     def _encode(self, indices: Tensor, n: int) -> Tensor:
-        """One bit stream."""
         local = indices if self.chunk_size is None else indices % self.chunk_size
         return _packed(local, self._bits(n))
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """Unpack, and add where the chunk begins."""
         local = _unpacked(coded, self._bits(n), k)
         if self.chunk_size is not None:
             chunks = torch.arange(k, device=coded.device, dtype=torch.int32) // self.per_chunk
@@ -114,15 +108,12 @@ class Bitmap(IndexCode):
     name = "bitmap"
 
     def _size(self, n: int, k: int) -> int:
-        """Whatever k is."""
         return _octets(n)
 
     def _encode(self, indices: Tensor, n: int) -> Tensor:
-        """Ones at the indices."""
         return _marked(indices, self.size(n, indices.shape[1]))
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """Where the ones are."""
         return _checked(kernels.marked_bits(coded, k), n)
 
 
@@ -137,7 +128,6 @@ class EliasFano(IndexCode):
     name = "elias_fano"
 
     def _size(self, n: int, k: int) -> int:
-        """Unary part and packed part, each in whole bytes."""
         low = self._low(n, k)
         return _octets(k + ((n - k) >> low)) + _octets(k * low)
 
@@ -147,7 +137,6 @@ class EliasFano(IndexCode):
         return min(range(31), key=lambda low: _octets(k + ((n - k) >> low)) + _octets(k * low))
 
     def _encode(self, indices: Tensor, n: int) -> Tensor:
-        """Unary part, then packed part."""
         k = indices.shape[1]
         low = self._low(n, k)
         coded = indices.new_empty((indices.shape[0], self._size(n, k)), dtype=torch.uint8)
@@ -156,7 +145,6 @@ class EliasFano(IndexCode):
         return coded
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """index_i = (h_i << l) + low_i + i."""
         low = self._low(n, k)
         split = _octets(k + ((n - k) >> low))
         return _checked(kernels.decode_positions(coded[:, :split], coded[:, split:], low, False, k), n)
@@ -174,11 +162,11 @@ class Rice(IndexCode):
     fixed_size = False
 
     def _size(self, n: int, k: int) -> int:
-        """Elias-Fano's, and a byte for b."""
+        """Return what Elias-Fano takes and a byte for b: an upper bound."""
         return EliasFano().size(n, k) + 1
 
     def _encode(self, indices: Tensor, n: int) -> Tensor:
-        """b, unary parts, lower bits."""
+        """Write b, then the unary parts, then the lower bits."""
         k = indices.shape[1]
         low, steps = self._shortest(indices)
         split = 1 + _octets(k + steps)
@@ -197,7 +185,7 @@ class Rice(IndexCode):
         return low, steps[low]
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """The running sum of gaps; b and k tell where the lower bits begin."""
+        """Sum up the gaps; b and k tell where the lower bits begin."""
         low = int(coded[0, 0])
         split = coded.shape[1] - _octets(k * low)
         return _checked(kernels.decode_positions(coded[:, 1:split], coded[:, split:], low, True, k), n)
@@ -207,7 +195,7 @@ CODES: dict[str, IndexCode] = {code.name: code for code in (Int32(), Packed(), E
 
 
 def smallest(n: int, k: int, fixed_size: bool, packed: IndexCode | None = None) -> IndexCode:
-    """The code that needs the fewest bytes for k of n.
+    """Return the code that needs the fewest bytes for k of n.
 
     ``fixed_size``: only among those whose size n and k determine; otherwise Rice stands in for Elias-Fano, which
     it beats for sets drawn at random. ``packed`` replaces the plain `Packed`.
@@ -220,9 +208,9 @@ def _octets(bits: int) -> int:
     return -(-bits // 8)
 
 
-def _marked(places: Tensor, octets: int) -> Tensor:
-    bitmap = torch.empty(places.shape[0], octets, dtype=torch.uint8, device=places.device)
-    kernels.mark_bits(places, bitmap)
+def _marked(indices: Tensor, octets: int) -> Tensor:
+    bitmap = torch.empty(indices.shape[0], octets, dtype=torch.uint8, device=indices.device)
+    kernels.mark_bits(indices, bitmap)
     return bitmap
 
 

@@ -54,6 +54,6 @@ def _begun() -> State:
 
 
 def probe() -> Tensor:
-    """float32 ``[600]`` over several orders of magnitude, both signs."""
+    """Return numbers of both signs over several orders of magnitude, float32 ``[600]``."""
     steps = torch.arange(1, 601, dtype=torch.float32)
     return torch.sin(steps * 1.7) * 10.0 ** torch.sin(steps * 0.37).mul_(3)

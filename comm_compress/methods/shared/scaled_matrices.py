@@ -50,25 +50,25 @@ class Scales:
 
     @classmethod
     def of_rows(cls, energies: Tensor, lines: Lines) -> Scales:
-        """For rows of these mean squares (float64 ``[rows]``); all columns zero."""
+        """Return scales for rows of these mean squares (float64 ``[rows]``); those of columns are zero."""
         rows, row_peaks = kernels.line_bytes(energies, lines.heights)
         return cls(lines, rows, row_peaks, rows.new_full((lines.num_columns,), NOTHING), torch.zeros_like(row_peaks))
 
     def with_columns(self, energies: Tensor) -> Scales:
-        """And for columns of these (float64 ``[columns]``)."""
+        """Return these scales with others for the columns, from mean squares (float64 ``[columns]``)."""
         columns, peaks = kernels.line_bytes(energies, self.lines.widths)
         return dataclasses.replace(self, column_bytes=columns, column_peaks=peaks)
 
     def times(self, factor: float) -> Scales:
-        """The rows' times ``factor``."""
+        """Return these scales with those of the rows multiplied by ``factor``."""
         return dataclasses.replace(self, row_peaks=self.row_peaks * factor)
 
     def rows(self) -> Tensor:
-        """float32 ``[rows]``."""
+        """Return the rows' scales as numbers, float32 ``[rows]``."""
         return kernels.line_scales(self.row_bytes, self.lines.heights, self.row_peaks)
 
     def columns(self) -> Tensor:
-        """float32 ``[columns]``, and ones for matrices whose columns have none."""
+        """Return the columns' scales as numbers, float32 ``[columns]``, and ones for matrices without them."""
         own = kernels.line_scales(self.column_bytes, self.lines.widths, self.column_peaks)
         return torch.cat([own, self.lines.ones])
 
@@ -79,15 +79,15 @@ def lines_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: t
 
     ``columns``: do those of matrices of some height have scales of their own?
     """
-    found, place = list[Shape](), 0
+    shapes, column = list[Shape](), 0
     for s in segments:
-        found += _blocks(s.start - place, columns)
+        shapes += _blocks(s.start - column, columns)
         if s.stop > s.start:
             width = _width(s)
-            found.append(_shape((s.stop - s.start) // width, width, columns))
-        place = s.stop
-    found += _blocks(n - place, columns)
-    return kernels.lines_of(tuple(found), device)
+            shapes.append(_shape((s.stop - s.start) // width, width, columns))
+        column = s.stop
+    shapes += _blocks(n - column, columns)
+    return kernels.lines_of(tuple(shapes), device)
 
 
 def quantised(x: Tensor, scales: Scales, dead_zone: float, scratch: Scratch) -> Tensor:
@@ -113,13 +113,13 @@ def message_of(scales: Scales, codes: Tensor, scratch: Scratch) -> RaggedRow:
 def add_message(message: Tensor, out: Tensor, scratch: Scratch) -> None:
     """Add what a message stands for to ``out`` float32 ``[n]``; what is needed meanwhile lies in ``scratch``."""
     (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
-    place = HEAD.size + count * SHAPE.size
-    lines = kernels.lines_of(_shapes(bytes_of(message[HEAD.size : place])), message.device)
-    peaks = message[place : place + 8 * count].clone().view(torch.float32)  # the clone is aligned
+    offset = HEAD.size + count * SHAPE.size
+    lines = kernels.lines_of(_shapes(bytes_of(message[HEAD.size : offset])), message.device)
+    peaks = message[offset : offset + 8 * count].clone().view(torch.float32)  # the clone is aligned
     octets = message.new_empty(lines.num_rows + lines.num_columns)
     codes = scratch("codes", tuple(out.shape), torch.int8, out.device)
-    place = restored(message, place + 8 * count, octets, "rans")
-    restored(message, place, codes.view(torch.uint8), "rans", scratch)
+    offset = restored(message, offset + 8 * count, octets, "rans")
+    restored(message, offset, codes.view(torch.uint8), "rans", scratch)
     rows, columns = torch.split_with_sizes(octets, [lines.num_rows, lines.num_columns])
     scales = Scales(lines, rows, peaks[:count], columns, peaks[count:])
     kernels.add_lines(codes, scales.rows(), scales.columns(), out, lines)

@@ -36,7 +36,7 @@ class AmountConfig:
         require(self.k is None or self.k > 0, "k", self.k, "positive")
 
     def kept(self, n: int) -> int:
-        """How many of ``n`` elements are sent."""
+        """Return how many of ``n`` elements are sent."""
         return min(n, self.k if self.k is not None else max(1, round(self.ratio * n)))
 
 
@@ -81,18 +81,18 @@ class SparseRows:
         self.fixed_size = fixed_values and (indices == "best" or CODES[indices].fixed_size)
 
     def code(self, n: int, k: int, fixed_size: bool) -> IndexCode:
-        """How the positions of k of n are written."""
+        """Return the code by which the positions of k of n elements are written."""
         if self.indices == "best":
             return smallest(n, k, fixed_size, self.packed)
         return self.packed if self.indices == "packed" else CODES[self.indices]
 
     def layout(self, n: int, k: int) -> SparseLayout:
-        """One row of fixed size."""
+        """Return the layout of a row of fixed size."""
         inner = None if self.codec is None else self.codec.layout(k, torch.float32)
         return SparseLayout(n, k, self.code(n, k, True), inner)
 
     def encode(self, values: Tensor, indices: Tensor, n: int, state: State) -> Encoded:
-        """``values`` float32 and ``indices`` int32 ``[R, k]``, ascending in each row, of rows of n elements."""
+        """Encode ``values`` float32 and ``indices`` int32 ``[R, k]``, ascending in each row, of rows of n elements."""
         if not self.fixed_size:
             return self.encode_ragged(list(values), list(indices), n, state)
         num_rows, k = values.shape
@@ -110,10 +110,10 @@ class SparseRows:
         return out
 
     def encode_ragged(self, values: Sequence[Tensor], indices: Sequence[Tensor], n: int, state: State) -> Encoded:
-        """Row r keeps ``values[r]`` float32 ``[k_r]`` at ``indices[r]`` int32 ``[k_r]``."""
+        """Encode rows of which row r keeps ``values[r]`` float32 ``[k_r]`` at ``indices[r]`` int32 ``[k_r]``."""
         made = [
-            self._encode_row(kept, places, n, state, number)
-            for number, (kept, places) in enumerate(zip(values, indices, strict=True))
+            self._encode_row(kept, positions, n, state, number)
+            for number, (kept, positions) in enumerate(zip(values, indices, strict=True))
         ]
         return Encoded.ragged(made, n, state.scratch)
 
@@ -123,17 +123,17 @@ class SparseRows:
         inner = None if self.codec is None else state.child(f"values{number}")
         if k == 0:
             return RaggedRow([torch.empty(0, dtype=torch.uint8, device=values.device)], ByteCount())
-        places = self.code(n, k, False).encode(indices.unsqueeze(0), n)[0]
+        coded_indices = self.code(n, k, False).encode(indices.unsqueeze(0), n)[0]
         if self.codec is None or inner is None:
             row, count = values.float().view(torch.uint8), ByteCount(values=4 * k)
         else:
             coded = self.codec.encode(values.unsqueeze(0), inner)
             row, count = coded.row(0), coded.byte_count(0)
         header = torch.tensor([k, row.numel()], dtype=torch.int32, device=values.device).view(torch.uint8)
-        return RaggedRow([header, row, places], count + ByteCount(0, places.numel(), HEADER_BYTES))
+        return RaggedRow([header, row, coded_indices], count + ByteCount(0, coded_indices.numel(), HEADER_BYTES))
 
     def rows(self, encoded: Encoded) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each row's decoded values, float32 ``[k]``, and positions, int32 ``[k]``."""
+        """Yield each row's decoded values, float32 ``[k]``, and positions, int32 ``[k]``."""
         layout = encoded.layout
         if layout is None:
             for number in range(encoded.num_rows):
@@ -144,7 +144,7 @@ class SparseRows:
         yield from zip(self._values(encoded), indices, strict=True)
 
     def _values(self, encoded: Encoded) -> Tensor:
-        """The decoded values of rows of fixed size, float32 ``[R, k]``."""
+        """Return the decoded values of rows of fixed size, float32 ``[R, k]``."""
         layout = encoded.layout
         assert isinstance(layout, SparseLayout)
         if layout.inner is None:
@@ -159,25 +159,25 @@ class SparseRows:
         if row.numel() == 0:
             return row.new_empty(0, dtype=torch.float32), row.new_empty(0, dtype=torch.int32)
         k, size = row[:HEADER_BYTES].clone().view(torch.int32).tolist()
-        places = row[HEADER_BYTES + size :].unsqueeze(0)
-        indices = self.code(n, k, False).decode(places, n, k)[0]
+        coded_indices = row[HEADER_BYTES + size :].unsqueeze(0)
+        indices = self.code(n, k, False).decode(coded_indices, n, k)[0]
         coded = row[HEADER_BYTES : HEADER_BYTES + size].clone()
         if self.codec is None:
             return coded.view(torch.float32), indices
         return self.codec.decode(self.codec.received(coded, k))[0].float(), indices
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Dense float32 rows ``[R, n]``, zero where nothing was sent."""
+        """Return dense float32 rows ``[R, n]``, zero where nothing was sent."""
         return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The same to ``out`` ``[R, n]``, of any float dtype."""
+        """Write dense rows to ``out`` ``[R, n]``, of any float dtype; zero where nothing was sent."""
         for row, (values, indices) in zip(out.zero_(), self.rows(encoded), strict=True):
             row.index_copy_(0, indices.long(), values.to(out.dtype))
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Scatter-add row after row to ``out`` ``[n]``, so that the order of sums is the order of ranks."""
+        """Add row after row to ``out`` ``[n]``, so that the order of sums is the order of ranks."""
         out.zero_()
         for values, indices in self.rows(encoded):
             out.index_add_(0, indices, values)
@@ -186,18 +186,18 @@ class SparseRows:
     def subtract(self, target: Tensor, sent: Encoded, indices: Iterable[Tensor] | None = None) -> Tensor:
         """``target - decode(sent)`` in ``target``'s memory, touching only what was sent.
 
-        Exact values are those of ``target``: their places become zero. ``indices``: the positions that were sent,
+        Exact values are those of ``target``: these become zero. ``indices``: the positions that were sent,
         where they are still known.
         """
         if self.codec is None and indices is not None:
-            for row, places in zip(target, indices, strict=True):
-                row.index_fill_(0, places.long(), 0)
+            for row, positions in zip(target, indices, strict=True):
+                row.index_fill_(0, positions.long(), 0)
             return target
-        for row, (values, places) in zip(target, self.rows(sent), strict=True):
+        for row, (values, positions) in zip(target, self.rows(sent), strict=True):
             if self.codec is None:
-                row.index_fill_(0, places.long(), 0)
+                row.index_fill_(0, positions.long(), 0)
             else:
-                row.index_add_(0, places, values, alpha=-1)
+                row.index_add_(0, positions, values, alpha=-1)
         return target
 
 
@@ -209,7 +209,7 @@ class Chosen(NamedTuple):
 
 
 def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[Tensor, Residual | None]:
-    """The same to choose from, with rows that are float32; the residual is None once its target is written."""
+    """Return what to choose from as float32 rows; the residual is None once its target is written."""
     if rows.dtype == torch.float32:
         return rows, residual
     if residual is not None:
@@ -228,38 +228,38 @@ class SparseCodec(Codec):
 
     @abstractmethod
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """What to send of ``rows`` ``[R, n]``, any float dtype; with the residual, of its target, which is written."""
+        """Choose what to send of ``rows`` ``[R, n]``; with a residual, of its target, written to ``residual.new``."""
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Choose and code."""
+        """Choose what to send and code it."""
         return self.coded(self.choose(rows, None, state), rows.shape[1], state)
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """The same of the target; only what was sent is then touched in it."""
+        """Choose from the residual's target and code that; only what was sent is then touched in it."""
         chosen = self.choose(rows, residual, state)
         sent = self.coded(chosen, rows.shape[1], state)
         self.rows.subtract(residual.new, sent, chosen.indices)
         return sent
 
     def coded(self, chosen: Chosen, n: int, state: State) -> Encoded:
-        """As rows of bytes, from rows of n elements."""
+        """Turn what was chosen from rows of n elements into rows of bytes."""
         values, indices = chosen
         if isinstance(values, Tensor) and isinstance(indices, Tensor):
             return self.rows.encode(values, indices, n, state)
         return self.rows.encode_ragged(list(values), list(indices), n, state)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Dense rows, zero where nothing was sent."""
+        """Return dense rows, zero where nothing was sent."""
         return self.rows.decode(encoded)
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The same, without dense rows of its own."""
+        """Write dense rows to ``out``; no others are made for that."""
         return self.rows.decode_into(encoded, out)
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """The sum without holding dense rows."""
+        """Add up what was sent; dense rows are never held."""
         return self.rows.sum_into(encoded, out)
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """Only what was sent is touched."""
+        """Subtract what was sent; nothing else is touched."""
         return self.rows.subtract(target, sent)

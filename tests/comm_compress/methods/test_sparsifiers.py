@@ -529,7 +529,7 @@ def test_feedback_follows_the_scaling() -> None:
     unbiased = build("randomk", {"scaling": "unbiased"})
     assert isinstance(unbiased, Codec)
     assert unbiased.traits.unbiased
-    assert not build("randomk", {"scaling": "unbiased", "values": "bf16"}).unbiased
+    assert not build("randomk", {"scaling": "unbiased", "values": "bf16"}).traits.unbiased
     assert isinstance(build("randomk", {"error_feedback": False}), Codec)
     with pytest.raises(ValueError, match="residual grow"):
         build("randomk", {"scaling": "unbiased", "error_feedback": True})
