@@ -33,6 +33,7 @@ TARGETS: dict[str, Stages] = {
     "wrappers/warmup": [_files("wrappers/test_warmup"), _laws("warmup_steps", "min_numel")],
     "core/rounds": [_files("core/test_rounds"), _laws(*_FEW)],
     "core/segments": [_files("core/test_segments"), _laws("powersgd-default", "layers")],
+    "inspection": [_files("test_inspection")],
     "drive/simulate": [_files("drive/test_simulate"), _laws(*_FEW)],
     "core/state": [
         _files("core/test_state"),
@@ -40,6 +41,7 @@ TARGETS: dict[str, Stages] = {
         _files("core/test_workspaces"),
     ],
     "drive/transport": [_files("drive/test_transport"), _files("integrations/test_fsdp", "integrations/test_prefetch")],
+    "core/traits": [_files("core/test_traits")],
     "core/workspace": [_files("core/test_workspace"), _files("core/test_workspaces")],
 }
 """By module of the library, as its path within comm_compress."""
