@@ -36,8 +36,11 @@ FLOORS = {
     "comm_compress/kernels": [
         {"tools"},
         {"common"},
+        {"interfaces"},
         {"reference"},
         {"cpu", "triton"},
+        {"dispatch"},
+        {"rans"},
         {"__init__"},
     ],
     "comm_compress/integrations": [

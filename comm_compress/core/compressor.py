@@ -57,7 +57,7 @@ class Compressor(ABC):
 
     def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
         """The rounds of one reduce-scatter of the residual's target; what it leaves out goes to ``residual.new``."""
-        target = kernels.residual_target(rows, residual)
+        target = kernels.residual(rows).write_target(rows, residual)
         reduced: Reduced = yield from self.reduce_scatter(target, state)
         self.subtract_contribution(target, reduced.sent)
         return reduced
@@ -104,7 +104,7 @@ class Codec(Compressor):
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """The sum of the decoded rows, accumulated in rank order, to ``out`` (float32 ``[n]``); returns it."""
-        kernels.sum_rows(self.decode(encoded), out)
+        kernels.casts(out).sum_rows(self.decode(encoded), out)
         return out
 
     def decode_sum(self, encoded: Encoded) -> Tensor:
@@ -116,7 +116,7 @@ class Codec(Compressor):
 
         Three passes over memory; a method with a fused kernel needs one.
         """
-        target = kernels.residual_target(rows, residual)
+        target = kernels.residual(rows).write_target(rows, residual)
         encoded = self.encode(target, state)
         self.subtract_contribution(target, encoded)
         return encoded

@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class Key(NamedTuple):
-    """64 bits that name one stream of random numbers; see `kernels.random_bits`."""
+    """64 bits that name one stream of random numbers; see `RandomKernels.random_bits`."""
 
     low: int
     high: int

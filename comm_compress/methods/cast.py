@@ -47,7 +47,7 @@ class Cast(Codec):
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """Round the residual's target and keep what rounding loses, in one pass over memory."""
         out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
-        kernels.cast_with_feedback(rows, residual, out["values"])
+        kernels.casts(rows).cast_with_feedback(rows, residual, out["values"])
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:

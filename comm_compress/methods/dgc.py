@@ -87,7 +87,7 @@ class DGC(SparseCodec):
         shape = rows.shape[0], self.kept(rows.shape[1], max(state.tick, 1))
         positions = state.scratch("positions", shape, torch.int32, rows.device)
         values = state.scratch("values", shape, torch.float32, rows.device)
-        kernels.largest(rows, positions, values, residual, state.scratch)
+        kernels.select(rows).largest(rows, positions, values, residual, state.scratch)
         return Chosen(values, positions)
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
@@ -110,7 +110,7 @@ class DGC(SparseCodec):
             rows = state.scratch("clipped", tuple(rows.shape), torch.float32, rows.device).copy_(rows)
             norm = torch.linalg.vector_norm(rows)
             rows.mul_((self.config.clip_unit_norm / norm).clamp_(max=1))  # a zero norm: infinity, clamped
-        return kernels.residual_target(rows, Residual(old, self.config.momentum, momentum))
+        return kernels.residual(rows).write_target(rows, Residual(old, self.config.momentum, momentum))
 
     def _previous(self, name: str, rows: Tensor, state: State) -> Tensor | None:
         old = state.get(name)

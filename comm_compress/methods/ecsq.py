@@ -12,9 +12,9 @@ from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
-from comm_compress.kernels import Lines, Residual
+from comm_compress.kernels import Matrices, Residual
 from comm_compress.kernels.common.scratch import apart
-from comm_compress.methods.shared.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
+from comm_compress.methods.shared.scaled_matrices import Scales, add_message, matrices_of_row, message_of, quantised
 from comm_compress.registry import register, require
 
 
@@ -74,22 +74,22 @@ class Ecsq(Codec):
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """Encode the residual's target; what the codes lose is left where the target was, in ``residual.new``."""
-        return self._encode(kernels.residual_target(rows, residual), state)
+        return self._encode(kernels.residual(rows).write_target(rows, residual), state)
 
     def _encode(self, target: Tensor, state: State) -> Encoded:
         """Encode ``target`` (float32 ``[R, n]``), in which what the codes lose is left."""
         n = target.shape[1]
-        lines = lines_of_row(n, state.segments, self.config.columns, target.device)
+        matrices = matrices_of_row(n, state.segments, self.config.columns, target.device)
         made = []
         for i, row in enumerate(target):
-            scales, scratch = self._scales(row, lines), apart(state.scratch, f"row {i}")
+            scales, scratch = self._scales(row, matrices), apart(state.scratch, f"row {i}")
             made.append(message_of(scales, quantised(row, scales, self.config.dead_zone, scratch), scratch))
         return Encoded.ragged(made, n, state.scratch)
 
-    def _scales(self, row: Tensor, lines: Lines) -> Scales:
-        scales = Scales.of_rows(kernels.row_energies(row, lines), lines)
-        if lines.num_columns:
-            scales = scales.with_columns(kernels.column_energies(row, scales.rows(), lines))
+    def _scales(self, row: Tensor, matrices: Matrices) -> Scales:
+        scales = Scales.of_rows(kernels.matrix_scales(row).row_mean_squares(row, matrices), matrices)
+        if matrices.num_columns:
+            scales = scales.with_columns(kernels.matrix_scales(row).column_mean_squares(row, scales.rows(), matrices))
         return scales.times(self.config.step)
 
     def decode(self, encoded: Encoded) -> Tensor:

@@ -93,11 +93,11 @@ class _Matrix(NamedTuple):
     def lengths(self, row: Tensor) -> Tensor:
         """Return the norms of the matrix's lines in a float32 row, float32 ``[long]``."""
         values = row[self.start : self.stop]
-        along = kernels.lines_of((kernels.Shape(self.a, self.b, columns=not self.is_tall),), row.device)
+        along = kernels.matrices_of((kernels.Shape(self.a, self.b, columns=not self.is_tall),), row.device)
         if self.is_tall:
-            squares = kernels.row_energies(values, along)
+            squares = kernels.matrix_scales(values).row_mean_squares(values, along)
         else:
-            squares = kernels.column_energies(values, values.new_ones(self.a), along)
+            squares = kernels.matrix_scales(values).column_mean_squares(values, values.new_ones(self.a), along)
         return (squares * self.short).sqrt().float()
 
 
@@ -215,7 +215,7 @@ class LowRank(Codec):
         kept = state.get("right_factors")
         if kept is not None and kept.shape == size:
             return kept
-        return kernels.uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
+        return kernels.random(rows).uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
     def _parts(self, message: Tensor, n: int) -> tuple[list[_Product], Ranges, Tensor]:
         """Read what a row's message says of its matrices, and of the other columns."""

@@ -50,13 +50,13 @@ class NaturalCompression(FusedCodec):
         return Layout(Field("exponents", torch.uint8, n, "values"), Field("signs", torch.uint8, (n + 7) // 8, "values"))
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
-        kernels.encode_powers(rows, self._key(state), out["exponents"], out["signs"], residual)
+        kernels.powers(rows).encode(rows, self._key(state), out["exponents"], out["signs"], residual)
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.decode_powers(encoded["exponents"], encoded["signs"], out)
+        kernels.powers(out).decode(encoded["exponents"], encoded["signs"], out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.sum_powers(encoded["exponents"], encoded["signs"], out)
+        kernels.powers(out).decode_sum(encoded["exponents"], encoded["signs"], out)
 
     def _key(self, state: State) -> tuple[int, int] | None:
         return state.key("rounding") if self.traits.unbiased else None
@@ -77,13 +77,13 @@ class WindowedNaturalCompression(NaturalCompression):
         return Layout(windows, Field("codes", torch.uint8, n, "values"))
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
-        kernels.encode_window(rows, self._key(state), out["lowest"], out["codes"], residual)
+        kernels.powers(rows).encode_window(rows, self._key(state), out["lowest"], out["codes"], residual)
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.decode_window(encoded["lowest"], encoded["codes"], out)
+        kernels.powers(out).decode_window(encoded["lowest"], encoded["codes"], out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.sum_window(encoded["lowest"], encoded["codes"], out)
+        kernels.powers(out).decode_window_sum(encoded["lowest"], encoded["codes"], out)
 
 
 @register("nc", NaturalConfig)

@@ -170,7 +170,7 @@ class PowerSGD(Compressor):
         size = sum(b * r for b, r in shapes)
         start = state.get("right_factors") if self.config.warm_start else None
         if start is None:
-            start = kernels.uniform(state.key("right factors", shared=True), size, device) - 0.5
+            start = kernels.random.on(device).uniform(state.key("right factors", shared=True), size, device) - 0.5
             if self.config.warm_start:
                 state.put("right_factors", start)
         if start.numel() != size:

@@ -44,7 +44,7 @@ class RandomK(Codec):
     contractive:  C(x) = x on the drawn set, else 0:          E||C(x) - x||^2 = (1 - k / n) ||x||^2
 
     The set is what a pseudo-random permutation makes of the first k numbers, with a key that all ranks and rows of a
-    collective share (`kernels.random_subset`): it takes no pass over the gradient, and no position is sent:
+    collective share (`SubsetKernels.random_subset`): it takes no pass over the gradient, and no position is sent:
     32 k / n bits an element, or what ``values`` takes. Linear: float32 values are summed on the wire.
     Rows of which any is not finite show it in their first sent values, whatever was drawn.
     """
@@ -76,7 +76,7 @@ class RandomK(Codec):
         """Draw coordinates, take their values and code them. All ranks know ``agreed["drawn"]``, int64 ``[k]``."""
         num_rows, n = rows.shape
         k = self.config.kept(n)
-        drawn = kernels.random_subset(state.key("coordinates", shared=True), n, k, rows.device)
+        drawn = kernels.subsets(rows).random_subset(state.key("coordinates", shared=True), n, k, rows.device)
         values = state.scratch("values", (num_rows, k), torch.float32, rows.device)
         if rows.dtype == torch.float32:
             torch.index_select(rows, 1, drawn, out=values)

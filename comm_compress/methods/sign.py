@@ -55,13 +55,13 @@ class OneBit(FusedCodec):
         )
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
-        kernels.encode_means(rows, self.group_size, out["above"], out["below"], out["bits"], residual)
+        kernels.onebit(rows).encode(rows, self.group_size, out["above"], out["below"], out["bits"], residual)
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.decode_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
+        kernels.onebit(out).decode(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.sum_means(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
+        kernels.onebit(out).decode_sum(encoded["above"], encoded["below"], encoded["bits"], self.group_size, out)
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,15 @@ class MajorityVote(FusedCodec):
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
         assert residual is None, self.traits.no_feedback
-        kernels.encode_votes(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
+        kernels.votes(rows).encode(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
         """Write -1, 1, 0 where a rank abstains, and NaN where it was not finite."""
-        kernels.decode_votes(encoded["marks"], encoded["bits"], self.group_size, out)
+        kernels.votes(out).decode(encoded["marks"], encoded["bits"], self.group_size, out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
         """Write the number of ranks times the sign of the sum of votes."""
-        kernels.sum_votes(encoded["marks"], encoded["bits"], self.group_size, out)
+        kernels.votes(out).majority(encoded["marks"], encoded["bits"], self.group_size, out)
 
 
 @register("signsgd", SignConfig, error_feedback=True)

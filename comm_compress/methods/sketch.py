@@ -124,16 +124,16 @@ class Sketch(Compressor):
 
         message = state.message(rows, layouts[0], "sketches")
         rows, _ = in_float32(rows, None, state)
-        kernels.count_sketch(rows, keys, message["sketch"].view(world, len(keys), -1))
+        kernels.sketch(rows).count_sketch(rows, keys, message["sketch"].view(world, len(keys), -1))
         summed = (yield Sum(message, torch.float32))["sketch"].view(len(keys), -1)
         finite = torch.isfinite(summed).all()
         estimate = state.scratch("estimate", (1, n), torch.float32, device)
-        kernels.count_sketch_estimate(torch.where(finite, summed, 0), keys, estimate[0])
+        kernels.sketch(summed).estimate(torch.where(finite, summed, 0), keys, estimate[0])
 
         message = state.message(rows[:1], layouts[1], "candidates")
         mine = state.scratch("mine", (1, count), torch.int32, device)
         values = state.scratch("estimates", (1, count), torch.float32, device)
-        kernels.largest(estimate, mine, values, scratch=state.scratch)
+        kernels.select(estimate).largest(estimate, mine, values, scratch=state.scratch)
         message["indices"].copy_(INDICES.encode(mine, n))
         gathered = yield Gather(message)
         indices = INDICES.decode(gathered["indices"], n, count).long()
@@ -144,8 +144,9 @@ class Sketch(Compressor):
         if self.config.keep == "k":
             message = state.message(rows[:1], layouts[3], "kept")
             largest = torch.zeros_like(mine).scatter_(1, exact.abs().topk(self.kept(n)).indices.unsqueeze(0), 1)
-            kernels.pack(largest, 1, message["kept"])
-            kept = kernels.unpack((yield Gather(message))["kept"], 1, count)
+            kernels.bits(largest).pack(largest, 1, message["kept"])
+            masks = yield Gather(message)
+            kept = kernels.bits(largest).unpack(masks["kept"], 1, count)
             given, exact = torch.where(kept > 0, given, 0), torch.where(largest[0] > 0, exact, 0)
 
         total = state.result((n,), device).zero_().scatter_(0, mine[0].long(), exact)

@@ -64,7 +64,7 @@ class ThresholdV(SparseCodec):
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
         """Choose what reaches each row's threshold."""
         rows, residual = in_float32(rows, residual, state)
-        reaching = kernels.at_least(rows, self._floors(rows, residual, state), residual, state.scratch)
+        reaching = kernels.select(rows).at_least(rows, self._floors(rows, residual, state), residual, state.scratch)
         return Chosen([values for _, values in reaching], [positions for positions, _ in reaching])
 
     def _floors(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
@@ -76,7 +76,7 @@ class ThresholdV(SparseCodec):
         sent = max(1, round((1 - self.quantile) * sample.shape[1]))
         positions = torch.empty(num_rows, sent, dtype=torch.int32, device=rows.device)
         values = torch.empty(num_rows, sent, device=rows.device)
-        kernels.largest(sample, positions, values)
+        kernels.select(sample).largest(sample, positions, values)
         keys = values.view(torch.int32) & 0x7FFFFFFF  # a NaN among them is the largest
         return keys.amin(1).view(torch.float32).clamp_(min=SMALLEST)
 
@@ -94,5 +94,5 @@ class ThresholdV(SparseCodec):
 def _one_of_each_stride(n: int, state: State, device: torch.device) -> Tensor:
     """Return a random position in each of equal parts, int64 ``[SAMPLE]``: a fixed stride meets the same columns."""
     stride = n // SAMPLE
-    inside = (kernels.uniform(state.key("sample"), SAMPLE, device) * stride).long()
+    inside = (kernels.random.on(device).uniform(state.key("sample"), SAMPLE, device) * stride).long()
     return torch.arange(SAMPLE, device=device) * stride + inside

@@ -95,7 +95,7 @@ class TopK(SparseCodec):
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
         """Choose the largest of each row, or of each of its chunks."""
         if residual is not None and (self.quantizes_first or self.chunk_size is not None):
-            rows, residual = kernels.residual_target(rows, residual), None
+            rows, residual = kernels.residual(rows).write_target(rows, residual), None
         if self.quantizes_first and rows.shape[1]:
             rows = self._quantized(rows, state)
         rows, residual = in_float32(rows, residual, state)
@@ -103,7 +103,7 @@ class TopK(SparseCodec):
         positions = state.scratch("positions", shape, torch.int32, rows.device)
         values = state.scratch("values", shape, torch.float32, rows.device)
         if self.chunk_size is None:
-            kernels.largest(rows, positions, values, residual, state.scratch)
+            kernels.select(rows).largest(rows, positions, values, residual, state.scratch)
         else:
             self._largest_of_chunks(rows, positions, values)
         return Chosen(values, positions)
@@ -116,10 +116,11 @@ class TopK(SparseCodec):
         starts = torch.arange(0, whole, self.chunk_size, device=rows.device, dtype=torch.int32).unsqueeze(1)
         for row, of_row, value in zip(rows.contiguous(), positions, values, strict=True):
             inside = of_row[:sent].view(chunks, each)
-            kernels.largest(row[:whole].view(chunks, self.chunk_size), inside, value[:sent].view(chunks, each))
+            select = kernels.select(row)
+            select.largest(row[:whole].view(chunks, self.chunk_size), inside, value[:sent].view(chunks, each))
             inside += starts
             if rest:
-                kernels.largest(row[None, whole:], of_row[None, sent:], value[None, sent:])
+                select.largest(row[None, whole:], of_row[None, sent:], value[None, sent:])
                 of_row[sent:] += whole
 
     def _quantized(self, rows: Tensor, state: State) -> Tensor:

@@ -146,18 +146,18 @@ class SharedScaleInt8(Compressor):
         message = self.encode(rows, peak, state)
         summed = yield Sum(message, torch.int8)
         total = state.result((1, message.n), rows.device)
-        kernels.scale_bytes(summed["codes"], summed.agreed["scale"], total)
+        kernels.casts(total).scale_bytes(summed["codes"], summed.agreed["scale"], total)
         return Reduced(total[0], message)
 
     def contribution(self, sent: Encoded) -> Tensor:
         """Return this rank's codes times the agreed scale."""
         out = torch.empty(sent.num_rows, sent.n, device=sent.buffer.device)
-        kernels.scale_bytes(sent["codes"], sent.agreed["scale"], out)
+        kernels.casts(out).scale_bytes(sent["codes"], sent.agreed["scale"], out)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
         """Subtract this rank's codes times the agreed scale, in one pass over memory."""
-        kernels.subtract_bytes(sent["codes"], sent.agreed["scale"], target)
+        kernels.casts(target).subtract_bytes(sent["codes"], sent.agreed["scale"], target)
         return target
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
@@ -171,7 +171,7 @@ class SharedScaleInt8(Compressor):
         usable = torch.isfinite(scale) & (scale >= torch.finfo(torch.float32).tiny)
         inverse = torch.where(usable, 1 / scale, 0)
         message = state.message(rows, Layout(Field("codes", torch.int8, n, "values")))
-        kernels.round_to_bytes(rows, inverse, message["codes"])
+        kernels.casts(rows).round_to_bytes(rows, inverse, message["codes"])
         agreed = {"scale": torch.where(torch.isfinite(peak), torch.where(usable, scale, 0), torch.nan)}
         return replace(message, agreed=agreed)
 

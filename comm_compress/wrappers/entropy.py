@@ -53,7 +53,7 @@ def restored(message: Tensor, offset: int, out: Tensor, coder: Coder, scratch: S
 
 def _coded(data: Tensor, coder: Coder, scratch: Scratch) -> list[Tensor]:
     if coder == "rans":
-        return kernels.rans_encode(data, scratch=scratch)
+        return kernels.rans.encode(data, scratch=scratch)
     return [tensor_of(zstandard.ZstdCompressor(level=LEVEL).compress(bytes_of(data)), data.device)]
 
 
@@ -62,10 +62,10 @@ def _decode(stored: Tensor, out: Tensor, coder: Coder, scratch: Scratch) -> None
         octets = zstandard.ZstdDecompressor().decompress(bytes_of(stored), max_output_size=out.numel())
         out.copy_(tensor_of(octets, out.device))
     elif out.is_contiguous():
-        kernels.rans_decode(stored, out, scratch=scratch)
+        kernels.rans.decode(stored, out, scratch=scratch)
     else:
         symbols = scratch("symbols", tuple(out.shape), torch.uint8, out.device)
-        out.copy_(kernels.rans_decode(stored, symbols, scratch=scratch))
+        out.copy_(kernels.rans.decode(stored, symbols, scratch=scratch))
 
 
 def tensor_of(data: bytes, device: torch.device) -> Tensor:
@@ -99,7 +99,7 @@ class EntropyCoded(Codec):
     item: exponents repeat, mantissas do not), coded on its own and stored as it is where that is not shorter.
     Codes narrower than a byte are taken as they are packed: their bytes are joint symbols of neighbours.
 
-    - "rans": static order-0 rANS (arXiv 1311.2540; `kernels.rans_stream`), within 1 % of the
+    - "rans": static order-0 rANS (arXiv 1311.2540; `kernels.rans`), within 1 % of the
       bytes' order-0 entropy plus its tables of up to 0.5 KB a stream;
     - "zstd": zstandard at level 1, Huffman coding after a search for repetitions.
 

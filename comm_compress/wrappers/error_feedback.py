@@ -22,13 +22,13 @@ INT8 = BlockCode(256, 8, 127)
 def to_int8(rows: Tensor, codes: Tensor, scales: Tensor) -> None:
     """Write float ``rows`` ``[R, n]`` as int8 ``codes`` ``[R, n]`` and float32 ``scales`` ``[R, INT8.blocks(n)]``."""
     if rows.numel():
-        kernels.encode_blocks(rows, INT8, None, codes.view(torch.uint8), scales)
+        kernels.blocks(rows).encode(rows, INT8, None, codes.view(torch.uint8), scales)
 
 
 def from_int8(codes: Tensor, scales: Tensor, out: Tensor) -> Tensor:
     """Write the numbers that int8 codes and their scales stand for to ``out`` float32 ``[R, n]``, and return it."""
     if out.numel():
-        kernels.decode_blocks(codes.view(torch.uint8), scales, INT8, out)
+        kernels.blocks(out).decode(codes.view(torch.uint8), scales, INT8, out)
     return out
 
 

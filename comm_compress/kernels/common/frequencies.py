@@ -24,6 +24,7 @@ MOST_BYTES = 3 + 256 // 8 + math.ceil(255 * PRECISION / 8)  # of a table
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
 
 
 class Table(NamedTuple):

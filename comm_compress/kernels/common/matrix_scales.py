@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 
 TINY = torch.finfo(torch.float32).tiny
-NOTHING = 255  # a line that is zero, or 2^64 times smaller than the largest
+NOTHING = 255  # the byte of a row or column that is zero, or 2^64 times smaller than its matrix's largest
 TOGETHER = 64  # rows whose squares are added up before those of others: the same sums on any number of threads
 
 FACTORS = torch.tensor([*(2.0 ** (-code / 4) for code in range(NOTHING)), 0.0])
-"""float32 ``[256]``: what a line's byte stands for."""
+"""float32 ``[256]``: what the byte of a scale stands for, as a share of the largest scale."""
 
 EDGES = torch.tensor([2.0 ** (-(code + 0.5) / 2) for code in reversed(range(NOTHING))], dtype=torch.float64)
 """float64 ``[255]``, ascending: shares of the largest mean square at which bytes change."""
@@ -42,8 +42,8 @@ class Tables(NamedTuple):
     """``[matrices with columns' scales, 5]``: place of the first part's sums, parts, width, first column's scale, a."""
 
 
-class Lines:
-    """Rows and columns of matrices of these ``shapes``, which lie one after another in a vector.
+class Matrices:
+    """Matrices of these ``shapes``, which lie one after another in a vector.
 
     ``heights``, ``widths`` int64 ``[matrices]``: how many scales rows and columns have (0: none of their own);
     ``num_rows``, ``num_columns``: all of them.
@@ -78,6 +78,9 @@ class Lines:
 
 
 @functools.lru_cache(maxsize=1024)  # units times directions
-def lines_of(shapes: tuple[Shape, ...], device: torch.device) -> Lines:
-    """Those of these matrices, made once: on a CPU 24 bytes a row and more, small beside rows of a hundred elements."""
-    return Lines(shapes, device)
+def matrices_of(shapes: tuple[Shape, ...], device: torch.device) -> Matrices:
+    """The `Matrices` of these shapes, made once.
+
+    They take 24 bytes a row and more on a CPU, which is little beside rows of a hundred elements.
+    """
+    return Matrices(shapes, device)

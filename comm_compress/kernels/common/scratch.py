@@ -17,5 +17,5 @@ def fresh(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.d
 
 
 def apart(scratch: Scratch, whose: str) -> Scratch:
-    """The same, under names that are not anyone else's."""
+    """The memory of ``scratch`` under names that begin with ``whose``, so that nobody else uses them."""
     return lambda name, *what: scratch(f"{whose} {name}", *what)

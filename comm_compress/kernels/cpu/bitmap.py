@@ -1,4 +1,4 @@
-"""Strings of bits with few ones as numba kernels: the reference's bytes."""
+"""Bitmaps with few ones as numba kernels."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from comm_compress.kernels.tools.compiled import Array, compiled
 
 
 def mark_bits(places: Tensor, bitmap: Tensor) -> None:
-    """As `reference.bitmap.mark_bits`, for CPU tensors."""
     bitmap.zero_()
     for row, target in zip(places, bitmap, strict=True):
         _mark(row.contiguous().numpy(), target.numpy())
 
 
 def marked_bits(bitmap: Tensor, k: int) -> Tensor:
-    """As `reference.bitmap.marked_bits`, for CPU bytes."""
     places = torch.empty(bitmap.shape[0], k, dtype=torch.int32)
     for source, row in zip(bitmap.contiguous(), places, strict=True):
-        found = places_of_ones(source.numpy(), row.numpy())
-        assert found == k, f"{found} bits of {k} are set"
+        count = places_of_ones(source.numpy(), row.numpy())
+        assert count == k, f"{count} bits of {k} are set"
     return places
 
 

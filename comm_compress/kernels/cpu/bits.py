@@ -1,4 +1,4 @@
-"""Bit streams of codes of any width as numba kernels: the reference's bytes."""
+"""Bit streams of codes of one width as numba kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ PACKED_TOGETHER = 64  # codes: whole bytes whatever their width, so that threads
 
 
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
-    """As `reference.bits.pack`, for CPU codes."""
     assert packed.stride(1) == 1 or packed.shape[1] <= 1
     wide = codes.contiguous()
     for row in range(codes.shape[0]):
@@ -24,7 +23,6 @@ def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
 
 
 def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) -> Tensor:
-    """As `reference.bits.unpack`, for CPU bytes."""
     codes = torch.empty(packed.shape[0], n, dtype=dtype)
     bytes_ = packed.contiguous()
     for row in range(packed.shape[0]):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from comm_compress.kernels.common.block_code import BlockCode
 from comm_compress.kernels.common.residual import Residual
-from comm_compress.kernels.cpu import trits as formats_cpu
+from comm_compress.kernels.cpu import trits as trits_cpu
 from comm_compress.kernels.cpu.random import load_fractions, noise_piece
 from comm_compress.kernels.cpu.residual import NOTHING, load_target, prefetch_target
 from comm_compress.kernels.cpu.vectors.float8 import from_float8, to_float8
@@ -57,7 +57,7 @@ ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 Kernel = Callable[..., None]
 
 
-def encode_blocks(
+def encode(
     rows: Tensor,
     code: BlockCode,
     key: tuple[int, int] | None,
@@ -65,11 +65,10 @@ def encode_blocks(
     scales: Tensor,
     residual: Residual | None = None,
 ) -> None:
-    """As `reference.blocks.encode_blocks`, for CPU rows."""
     if code.bits is None:  # three states do not fill bits: codes first, then five to a byte
         unpacked = torch.empty(rows.shape, dtype=torch.int8)
-        encode_blocks(rows, code._replace(bits=8), key, unpacked.view(torch.uint8), scales, residual)
-        formats_cpu.pack_trits(unpacked, codes)
+        encode(rows, code._replace(bits=8), key, unpacked.view(torch.uint8), scales, residual)
+        trits_cpu.pack(unpacked, codes)
         return
     num_rows, n = rows.shape
     old, decay, new = NOTHING, 0.0, NOTHING
@@ -88,20 +87,19 @@ def encode_blocks(
     )
 
 
-def decode_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    """As `reference.blocks.decode_blocks`, for CPU codes."""
+def decode(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     for row in range(codes.shape[0]):
-        sum_blocks(codes[row : row + 1], scales[row : row + 1], code, out[row])
+        decode_sum(codes[row : row + 1], scales[row : row + 1], code, out[row])
 
 
-def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    """As `reference.blocks.sum_blocks`, for CPU codes; ``out`` of any float dtype."""
+def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    """Here ``out`` may be of any float dtype, because `decode` is the sum of one row."""
     n = out.numel()
     if code.bits == 1:
         sum_expanded(codes, scales, -scales, code.block(n), out)
         return
     if code.bits is None:
-        codes, code = formats_cpu.unpack_trits(codes, n).view(torch.uint8), code._replace(bits=8)
+        codes, code = trits_cpu.unpack(codes, n).view(torch.uint8), code._replace(bits=8)
     over_blocks(
         _summer(code.rounding, code.bits, code.rotate),
         math.ceil(n / PIECE),
@@ -166,14 +164,14 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                     if size == "l2" or clipped:
                         squares += sum_of_pairs(square_lanes)
                 if size == "max":
-                    found = float(np.int32(largest_bits(largest)).view(np.float32))
+                    norm = float(np.int32(largest_bits(largest)).view(np.float32))
                 elif size == "l2":
-                    found = np.sqrt(squares)
+                    norm = np.sqrt(squares)
                 else:
-                    found = sum_ / (end - start)
+                    norm = sum_ / (end - start)
                 if clipped:
-                    found = min(found, clip_sigmas * np.sqrt(squares / (end - start)))
-                scales[scale_base + start // block_size] = _scale(found, levels, short_scales)
+                    norm = min(norm, clip_sigmas * np.sqrt(squares / (end - start)))
+                scales[scale_base + start // block_size] = _scale(norm, levels, short_scales)
             for piece in range(from_, to, PIECE):
                 start, stop = piece, min(piece + PIECE, to)
                 if rounding == "stochastic":

@@ -1,4 +1,4 @@
-"""Narrower floats, whole numbers, and sums of rows of them as numba kernels: the reference's numbers, in one pass."""
+"""Narrower floats, whole numbers in a byte, and sums of rows of them as numba kernels, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ from comm_compress.kernels.tools.threads import over_blocks
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
-    """As `reference.casts.cast_with_feedback`, for CPU rows."""
     rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)
     for row in range(rows.shape[0]):
         over_blocks(_cast, vectors, LANES, *target_arrays(rows, residual, row), bits_of(out[row]))
 
 
 def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
-    """As `reference.casts.round_to_bytes`, for CPU rows."""
     if factor == 0:
         codes.zero_()
         return
@@ -45,12 +43,10 @@ def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
 
 
 def scale_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
-    """As `reference.casts.scale_bytes`, for CPU codes."""
     _of_bytes(_scale, codes, scale, out)
 
 
 def subtract_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
-    """As `reference.casts.subtract_bytes`, for CPU codes."""
     _of_bytes(_subtract, codes, scale, out)
 
 
@@ -61,7 +57,6 @@ def _of_bytes(kernel: Callable[..., None], codes: Tensor, scale: Tensor, out: Te
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:
-    """As `reference.casts.sum_rows`, for CPU rows."""
     if rows.numel() == 0:
         out.zero_()
         return

@@ -1,4 +1,4 @@
-"""The loops of `rans_stream` as numba kernels: block by block, 32 states at a time."""
+"""The loops of rANS as numba kernels: block by block, 32 states at a time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from comm_compress.kernels.common.frequencies import (
     WITHIN,
     Bytes,
     Counts,
+    Marks,
     Words,
     entries_of,
     slots_of,
 )
-from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST, Loops, Marks, as_bytes, lanes_of
+from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST, as_bytes, lanes_of
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.cpu.vectors.rans_lanes import (
     absorbed,
@@ -53,14 +54,14 @@ TO_FREQUENCY, START = np.uint32(START_BITS), np.uint32((1 << START_BITS) - 1)  #
 TO_WITHIN, TO_FEWER = np.uint32(WITHIN), np.uint32(FREQUENCY)  # of a slot
 
 
-def _count(symbols: Tensor, contexts: Tensor | None, num: int) -> Counts:
-    counts = np.zeros((math.ceil(symbols.numel() / BLOCK), COUNTERS, num * 256), np.uint32)
+def histogram(symbols: Tensor, contexts: Tensor | None, num_contexts: int) -> Counts:
+    counts = np.zeros((math.ceil(symbols.numel() / BLOCK), COUNTERS, num_contexts * 256), np.uint32)
     over_blocks(_histogram, len(counts), BLOCK, *_arrays(symbols, contexts), counts)
-    total: Counts = counts.sum((0, 1), dtype=np.int64).reshape(num, 256)
+    total: Counts = counts.sum((0, 1), dtype=np.int64).reshape(num_contexts, 256)
     return total
 
 
-def _find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
+def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
     positions = np.empty(number, np.int64)
     together = None if contexts is not None else _interval(marked[0])
     if together is not None:
@@ -77,7 +78,7 @@ def _interval(marked: Marks) -> tuple[np.uint8, np.uint8] | None:
     return (np.uint8(first[0]), np.uint8(marked.sum() - 1)) if len(first) == 1 else None
 
 
-def _encode_blocks(
+def encode(
     symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
 ) -> list[Tensor]:
     n, lanes = symbols.numel(), lanes_of(symbols.numel())
@@ -91,16 +92,13 @@ def _encode_blocks(
     return [as_bytes(sizes), as_bytes(states), *words]
 
 
-def _decode_blocks(
-    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
+def decode(
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, states: Tensor, words: Tensor
 ) -> None:
     lanes, slots = lanes_of(symbols.numel()), slots_of(frequencies).ravel()
-    ends, states = sizes.cumsum(0).numpy(), heads.numpy().view(np.uint32)
-    arrays = *_arrays(symbols, contexts), slots, lanes, words.numpy().view(np.uint16), ends, states
-    over_blocks(_decode, len(ends), BLOCK, *arrays)
-
-
-LOOPS = Loops(_count, _find, _encode_blocks, _decode_blocks)
+    ends = sizes.cumsum(0).numpy()
+    coded = words.numpy().view(np.uint16), ends, states.numpy().view(np.uint32)
+    over_blocks(_decode, len(ends), BLOCK, *_arrays(symbols, contexts), slots, lanes, *coded)
 
 
 def _arrays(symbols: Tensor, contexts: Tensor | None) -> tuple[Bytes, Bytes | None]:
@@ -109,7 +107,7 @@ def _arrays(symbols: Tensor, contexts: Tensor | None) -> tuple[Bytes, Bytes | No
 
 @inlined
 def _place(symbols: Any, contexts: Any, i: Any) -> Any:
-    """Of a symbol in tables ``[contexts, 256]``."""
+    """Where tables ``[contexts, 256]`` have symbol number ``i``."""
     return np.int64(symbols[i]) if contexts is None else np.int64(contexts[i]) * 256 + np.int64(symbols[i])
 
 

@@ -1,6 +1,6 @@
-"""Matrices with scales of rows and columns as numba kernels: the reference's bytes, but for the order of sums.
+"""Matrices with scales of rows and columns as numba kernels.
 
-One call for all matrices of a vector: they are many, and most of them small.
+One call does all matrices of a vector: they are many, and most of them are small.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Lines
+from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Matrices
 from comm_compress.kernels.reference.matrix_scales import LARGEST
 from comm_compress.kernels.tools.compiled import TINY, Array, compiled, inlined
 from comm_compress.kernels.tools.threads import over_blocks
@@ -21,55 +21,50 @@ EXPONENT, BIAS = 52, 1023  # of a float64
 LIMITS, SCALES = EDGES.numpy(), FACTORS.numpy()
 
 
-def line_bytes(energies: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """As `reference.matrix_scales.line_bytes`."""
-    found, peaks = torch.empty_like(energies, dtype=torch.uint8), torch.empty(lengths.numel())
-    _line_bytes(energies.numpy(), lengths.numpy(), LIMITS, found.numpy(), peaks.numpy())
-    return found, peaks
+def encode_scales(mean_squares: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    codes, peaks = torch.empty_like(mean_squares, dtype=torch.uint8), torch.empty(lengths.numel())
+    _encode_scales(mean_squares.numpy(), lengths.numpy(), LIMITS, codes.numpy(), peaks.numpy())
+    return codes, peaks
 
 
-def line_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
-    """As `reference.matrix_scales.line_scales`."""
+def decode_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
     scales = torch.empty_like(codes, dtype=torch.float32)
-    _line_scales(codes.numpy(), lengths.numpy(), peaks.numpy(), SCALES, scales.numpy())
+    _decode_scales(codes.numpy(), lengths.numpy(), peaks.numpy(), SCALES, scales.numpy())
     return scales
 
 
-def row_energies(x: Tensor, lines: Lines) -> Tensor:
-    """As `reference.matrix_scales.row_energies`."""
-    found = torch.empty(lines.num_rows, dtype=torch.float64)
-    over_blocks(_row_energies, lines.num_rows, _width(x, lines), x.numpy(), lines.tables.rows, found.numpy())
-    return found
+def row_mean_squares(x: Tensor, matrices: Matrices) -> Tensor:
+    means = torch.empty(matrices.num_rows, dtype=torch.float64)
+    arrays = (x.numpy(), matrices.tables.rows, means.numpy())
+    over_blocks(_row_mean_squares, matrices.num_rows, _width(x, matrices), *arrays)
+    return means
 
 
-def column_energies(x: Tensor, rows: Tensor, lines: Lines) -> Tensor:
-    """As `reference.matrix_scales.column_energies`."""
-    tables = lines.tables
-    found = torch.empty(lines.num_columns, dtype=torch.float64)
+def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
+    tables = matrices.tables
+    means = torch.empty(matrices.num_columns, dtype=torch.float64)
     sums = np.zeros(int((tables.sums[:, 1] * tables.sums[:, 2]).sum()))
     each = x.numel() // max(len(tables.parts), 1)
     arrays = (x.numpy(), rows.numpy(), tables.rows, tables.parts, sums)
     over_blocks(_column_sums, len(tables.parts), each, *arrays)
-    _column_means(sums, tables.sums, found.numpy())
-    return found
+    _column_means(sums, tables.sums, means.numpy())
+    return means
 
 
-def quantise_lines(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, lines: Lines) -> None:
-    """As `reference.matrix_scales.quantise_lines`."""
+def quantise(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, matrices: Matrices) -> None:
     scales = (rows.numpy(), columns.numpy(), _inverses(columns.numpy()))
-    arrays = (x.numpy(), *scales, np.float32(1 - dead_zone), codes.numpy(), lines.tables.rows)
-    over_blocks(_quantise, lines.num_rows, _width(x, lines), *arrays)
+    arrays = (x.numpy(), *scales, np.float32(1 - dead_zone), codes.numpy(), matrices.tables.rows)
+    over_blocks(_quantise, matrices.num_rows, _width(x, matrices), *arrays)
 
 
-def add_lines(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, lines: Lines) -> None:
-    """As `reference.matrix_scales.add_lines`."""
-    arrays = (codes.numpy(), rows.numpy(), columns.numpy(), out.numpy(), lines.tables.rows)
-    over_blocks(_add, lines.num_rows, _width(codes, lines), *arrays)
+def add_decoded(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, matrices: Matrices) -> None:
+    arrays = (codes.numpy(), rows.numpy(), columns.numpy(), out.numpy(), matrices.tables.rows)
+    over_blocks(_add, matrices.num_rows, _width(codes, matrices), *arrays)
 
 
-def _width(x: Tensor, lines: Lines) -> int:
-    """Of a row on average."""
-    return x.numel() // max(lines.num_rows, 1)
+def _width(x: Tensor, matrices: Matrices) -> int:
+    """The width of a row, on average."""
+    return x.numel() // max(matrices.num_rows, 1)
 
 
 @inlined
@@ -79,21 +74,21 @@ def _inverse(scale: Any) -> Any:
 
 @compiled
 def _inverses(scales: Array) -> Array:
-    found = np.empty_like(scales)
+    inverses = np.empty_like(scales)
     for i in range(scales.size):
-        found[i] = _inverse(scales[i])
-    return found
+        inverses[i] = _inverse(scales[i])
+    return inverses
 
 
 @compiled
-def _line_bytes(energies: Array, lengths: Array, limits: Array, found: Array, peaks: Array) -> None:
+def _encode_scales(mean_squares: Array, lengths: Array, limits: Array, codes: Array, peaks: Array) -> None:
     end = 0
     for matrix in range(lengths.size):
         begin, end = end, end + lengths[matrix]
         largest = np.float64(0.0)
         for i in range(begin, end):
-            if energies[i] > largest or np.isnan(energies[i]):  # nothing is larger than NaN
-                largest = energies[i]
+            if mean_squares[i] > largest or np.isnan(mean_squares[i]):  # nothing is larger than NaN
+                largest = mean_squares[i]
         peak = np.float32(np.sqrt(largest))
         if not np.isfinite(peak):
             peak = np.float32(np.nan)
@@ -102,7 +97,7 @@ def _line_bytes(energies: Array, lengths: Array, limits: Array, found: Array, pe
         peaks[matrix] = peak
         whole = largest if peak > 0 else np.inf
         for i in range(begin, end):
-            found[i] = NOTHING - _limits_reached(energies[i] / whole, limits)
+            codes[i] = NOTHING - _limits_reached(mean_squares[i] / whole, limits)
 
 
 @compiled
@@ -118,7 +113,7 @@ def _limits_reached(share: np.float64, limits: Array) -> int:
 
 
 @compiled
-def _line_scales(codes: Array, lengths: Array, peaks: Array, factors: Array, scales: Array) -> None:
+def _decode_scales(codes: Array, lengths: Array, peaks: Array, factors: Array, scales: Array) -> None:
     end = 0
     for matrix in range(lengths.size):
         begin, end = end, end + lengths[matrix]
@@ -128,7 +123,7 @@ def _line_scales(codes: Array, lengths: Array, peaks: Array, factors: Array, sca
 
 
 @compiled
-def _row_energies(first: int, last: int, x: Array, rows: Array, found: Array) -> None:
+def _row_mean_squares(first: int, last: int, x: Array, rows: Array, means: Array) -> None:
     lanes = np.empty(LANES, np.float64)
     for i in range(first, last):
         start, width, _ = rows[i]
@@ -145,7 +140,7 @@ def _row_energies(first: int, last: int, x: Array, rows: Array, found: Array) ->
             total += value * value
         for lane in range(LANES):
             total += lanes[lane]
-        found[i] = total / width
+        means[i] = total / width
 
 
 @compiled
@@ -161,10 +156,10 @@ def _column_sums(first: int, last: int, x: Array, scales: Array, rows: Array, pa
 
 
 @compiled
-def _column_means(sums: Array, groups: Array, found: Array) -> None:
+def _column_means(sums: Array, groups: Array, means: Array) -> None:
     for g in range(groups.shape[0]):
         place, parts, width, column, height = groups[g]
-        out = found[column : column + width]
+        out = means[column : column + width]
         out[:] = 0.0
         for part in range(parts):
             some = sums[place + part * width : place + (part + 1) * width]

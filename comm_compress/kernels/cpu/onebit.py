@@ -1,4 +1,4 @@
-"""The means of the elements above and below zero as numba kernels: the reference's bytes, in one pass."""
+"""The means of both sides of zero as numba kernels: a group is encoded while it lies in the first-level cache."""
 
 from __future__ import annotations
 
@@ -25,25 +25,22 @@ from comm_compress.kernels.tools.compiled import Array, compiled
 from comm_compress.kernels.tools.threads import over_blocks
 
 
-def encode_means(
+def encode(
     rows: Tensor, group_size: int, above: Tensor, below: Tensor, bits: Tensor, residual: Residual | None = None
 ) -> None:
-    """As `reference.onebit.encode_means`, for CPU rows."""
     rows = rows.contiguous()
     for row in range(rows.shape[0]):
         means = (above[row].numpy(), below[row].numpy(), bits[row].numpy())
         over_blocks(_encode, above.shape[1], group_size, group_size, *target_arrays(rows, residual, row), *means)
 
 
-def decode_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.onebit.decode_means`, on CPU."""
+def decode(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     for row in range(out.shape[0]):
         one = slice(row, row + 1)
         sum_expanded(bits[one], above[one], below[one], group_size, out[row])
 
 
-def sum_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.onebit.sum_means`, on CPU."""
+def decode_sum(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     sum_expanded(bits, above, below, group_size, out)
 
 

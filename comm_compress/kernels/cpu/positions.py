@@ -1,4 +1,4 @@
-"""Positions as unary steps and lower bits as numba kernels: one pass over the positions, word by word."""
+"""Ascending positions as numba kernels: one pass over the positions, word by word."""
 
 from __future__ import annotations
 
@@ -14,26 +14,23 @@ from comm_compress.kernels.tools.threads import over_blocks
 WORTH = 8  # elements of a plain pass that a position takes as long as
 
 
-def encode_positions(positions: Tensor, low: int, gaps: bool, upper: Tensor, lower: Tensor) -> None:
-    """As `reference.positions.encode_positions`, for CPU tensors."""
+def encode(positions: Tensor, low: int, gaps: bool, upper: Tensor, lower: Tensor) -> None:
     rows, k = positions.shape
     upper.zero_()
     arrays = positions.contiguous().numpy(), low, gaps, upper.numpy(), lower.numpy()
     over_blocks(_encode, rows, WORTH * k, *arrays)
 
 
-def decode_positions(upper: Tensor, lower: Tensor, low: int, gaps: bool, k: int) -> Tensor:
-    """As `reference.positions.decode_positions`, for CPU tensors."""
+def decode(upper: Tensor, lower: Tensor, low: int, gaps: bool, k: int) -> Tensor:
     positions = torch.empty(upper.shape[0], k, dtype=torch.int32)
-    found = np.zeros(upper.shape[0], np.int64)
+    counts = np.zeros(upper.shape[0], np.int64)
     strings = upper.contiguous().numpy(), lower.contiguous().numpy()
-    over_blocks(_decode, upper.shape[0], WORTH * k, *strings, low, gaps, positions.numpy(), found)
-    assert found.min(initial=k) == k, f"{found.min()} bits of {k} are set"
+    over_blocks(_decode, upper.shape[0], WORTH * k, *strings, low, gaps, positions.numpy(), counts)
+    assert counts.min(initial=k) == k, f"{counts.min()} bits of {k} are set"
     return positions
 
 
 def gap_steps(positions: Tensor, widths: int) -> list[int]:
-    """As `reference.positions.gap_steps`, for CPU positions."""
     steps = np.zeros(widths, np.int64)
     _gap_steps(positions[0].contiguous().numpy(), steps)
     return [int(step) for step in steps]
@@ -79,11 +76,11 @@ def _store(octets: Array, start: int, word: np.uint64) -> None:
 
 @compiled
 def _decode(
-    first: int, last: int, upper: Array, lower: Array, low: int, gaps: bool, positions: Array, found: Array
+    first: int, last: int, upper: Array, lower: Array, low: int, gaps: bool, positions: Array, counts: Array
 ) -> None:
     for row in range(first, last):
-        found[row] = places_of_ones(upper[row], positions[row])
-        if found[row] == positions.shape[1]:
+        counts[row] = places_of_ones(upper[row], positions[row])
+        if counts[row] == positions.shape[1]:
             _add_lower_bits(lower[row], low, gaps, positions[row])
 
 

@@ -1,4 +1,4 @@
-"""Signed powers of two in 9 bits or 8 as numba kernels: the reference's bytes."""
+"""Signed powers of two as numba kernels."""
 
 from __future__ import annotations
 
@@ -39,31 +39,27 @@ from comm_compress.kernels.tools.threads import over_blocks
 PLACES, TOP = np.int32(MANTISSA), np.int32(LARGEST)
 
 
-def encode_powers(
+def encode(
     rows: Tensor, key: tuple[int, int] | None, exponents: Tensor, signs: Tensor, residual: Residual | None = None
 ) -> None:
-    """As `reference.powers.encode_powers`, for CPU rows."""
     rows = rows.contiguous()
     for row in range(rows.shape[0]):
         arrays = (*target_arrays(rows, residual, row), exponents[row].numpy(), signs[row].numpy())
         over_blocks(_encode_powers, _tiles(rows), TILE, *_noise(key, row * _tiles(rows)), *arrays)
 
 
-def decode_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
-    """As `reference.powers.decode_powers`, on CPU."""
+def decode(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
     for row in range(out.shape[0]):
         _sum_powers(exponents[row : row + 1], signs[row : row + 1], out[row])
 
 
-def sum_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
-    """As `reference.powers.sum_powers`, on CPU."""
+def decode_sum(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
     _sum_powers(exponents, signs, out)
 
 
 def encode_window(
     rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
 ) -> None:
-    """As `reference.powers.encode_window`, for CPU rows."""
     rows = rows.contiguous()
     for row in range(rows.shape[0]):
         arrays = (*target_arrays(rows, residual, row), lowest[row].numpy(), codes[row].numpy())
@@ -71,13 +67,11 @@ def encode_window(
 
 
 def decode_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
-    """As `reference.powers.decode_window`, on CPU."""
     for row in range(out.shape[0]):
         _sum_window(lowest[row : row + 1], codes[row : row + 1], out[row])
 
 
-def sum_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
-    """As `reference.powers.sum_window`, on CPU."""
+def decode_window_sum(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
     _sum_window(lowest, codes, out)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers as a function of key and counter as numba kernels: the reference's bits."""
+"""Random numbers as a function of a key and a counter as numba kernels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ UNIT = np.float32(2.0**-24)
 
 
 def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """As `reference.random.random_bits`, on CPU."""
     words = torch.empty(n, dtype=torch.int32)
     over_blocks(_random, n, 1, np.uint32(key[0]), np.uint32(key[1]), words.numpy().view(np.uint32))
     return words
 
 
 def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device) -> Tensor:
-    """As `reference.random.noise_bits`, on CPU."""
     words = torch.empty(num_rows, n, dtype=torch.int32)
     tiles = math.ceil(n / TILE)
     for number, row in enumerate(words):
@@ -38,7 +36,6 @@ def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device
 
 
 def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """As `reference.random.uniform`, on CPU."""
     numbers = torch.empty(n)
     over_blocks(_uniform, n, 1, np.uint32(key[0]), np.uint32(key[1]), numbers.numpy())
     return numbers

@@ -1,4 +1,4 @@
-"""Error feedback inside CPU kernels: the target is in registers only, what it loses is written at once.
+"""Error feedback inside CPU kernels: the target is in registers only, and what the code loses is written at once.
 
 x = load_target(rows, old, decay, i, end)
 prefetch_target(rows, old, i + ahead)
@@ -36,8 +36,7 @@ def target_arrays(rows: Tensor, residual: Residual | None, row: int) -> tuple[Ar
     return bits_of(rows[row]), old, np.float32(residual.decay), residual.new[row].numpy()
 
 
-def residual_target(rows: Tensor, residual: Residual) -> Tensor:
-    """As `reference.residual.residual_target`, for CPU rows."""
+def write_target(rows: Tensor, residual: Residual) -> Tensor:
     if residual.old is None:
         return residual.target(rows)
     rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)

@@ -1,4 +1,4 @@
-"""Choosing coordinates by magnitude as numba kernels: the reference's in about one pass over memory.
+"""Choosing coordinates by magnitude as numba kernels, in about one pass over memory.
 
 No sort and no partition of a row: a floor that somewhat more than k keys reach is guessed from a sample, or found
 with a histogram of the keys' upper bits; what reaches it is collected in order; the exact k-th largest is found
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from comm_compress.kernels.common.residual import Residual
 from comm_compress.kernels.common.scratch import Scratch, fresh
-from comm_compress.kernels.cpu.residual import residual_target
+from comm_compress.kernels.cpu.residual import write_target
 from comm_compress.kernels.cpu.vectors.nontemporal import fence, stream, to_line
 from comm_compress.kernels.cpu.vectors.unaligned import lowest_bit
 from comm_compress.kernels.cpu.vectors.vectors import LANES, load, reaching, splat
@@ -34,11 +34,10 @@ SPARSE = 16  # of so many keys one is expected to reach a given floor; room is m
 def largest(
     rows: Tensor, places: Tensor, values: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> None:
-    """As `reference.select.largest`, for CPU rows."""
     (num_rows, n), k = rows.shape, places.shape[1]
     chosen = places.numpy(), values.view(torch.int32).numpy()
     if n < LONG or k == 0:
-        keys = _addends(rows if residual is None else residual_target(rows, residual), None).keys
+        keys = _addends(rows if residual is None else write_target(rows, residual), None).keys
         over_blocks(_short_rows, num_rows if k else 0, n, keys, k, *chosen)
         return
     addends, floors = _addends(rows, residual), np.empty(num_rows, np.int32)
@@ -56,7 +55,6 @@ def largest(
 def at_least(
     rows: Tensor, floors: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> list[tuple[Tensor, Tensor]]:
-    """As `reference.select.at_least`, for CPU rows."""
     addends, keys, n = _addends(rows, residual), floors.view(torch.int32).numpy(), rows.shape[1]
     collected, chosen = _collected(addends, keys, n // SPARSE + AT_ONCE, scratch), []
     for row in range(rows.shape[0]):
@@ -86,7 +84,7 @@ class _Addends(NamedTuple):
 
 def _addends(rows: Tensor, residual: Residual | None) -> _Addends:
     if residual is None or residual.old is None or residual.old.dtype != torch.float32:
-        target = rows.contiguous() if residual is None else residual_target(rows, residual)
+        target = rows.contiguous() if residual is None else write_target(rows, residual)
         old, decay = target[:, :0], 1.0
     else:
         target, old, decay = residual.new, residual.old.contiguous(), residual.decay
@@ -205,7 +203,7 @@ def _sum_part(
     places: Array,
     found: Array,
 ) -> int:
-    """The same of the target, which is written on the way, to its end in any case."""
+    """`_part` of the target, which is written on the way, to its end in any case."""
     count, limit = 0, places.size - 2 * AT_ONCE
     line = min(stop, start + to_line(target, start))
     whole = stop - (stop - line) % AT_ONCE
@@ -273,7 +271,7 @@ def _joined(places: Array, found: Array, counts: Array) -> tuple[Array, Array]:
 
 @compiled
 def _take_largest(places: Array, keys: Array, k: int, chosen: Array, values: Array) -> np.int32:
-    """To ``chosen`` and ``values``; the k-th largest magnitude."""
+    """Write the k largest to ``chosen`` and ``values``; return the k-th largest magnitude."""
     threshold = _kth(keys, k)
     ties, count = k - _count(keys, np.int32(threshold + 1)), 0
     for i in range(keys.size):  # without a branch: which of them are taken is too irregular to predict

@@ -19,13 +19,12 @@ assert WINDOW == LANES
 
 
 def count_sketch(rows: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
-    """As `reference.sketch.count_sketch`, for CPU rows. Threads share out rows and keys."""
+    """Threads share out rows and keys."""
     out.zero_()
     over_blocks(_sketch, rows.shape[0] * len(keys), rows.shape[1], rows.contiguous().numpy(), _words(keys), out.numpy())
 
 
-def count_sketch_estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
-    """As `reference.sketch.count_sketch_estimate`, for a CPU sketch."""
+def estimate(sketch: Tensor, keys: Sequence[tuple[int, int]], out: Tensor) -> None:
     tile = TILE * WINDOW
     over_blocks(_estimate, math.ceil(out.numel() / tile), tile, sketch.contiguous().numpy(), _words(keys), out.numpy())
 
@@ -105,7 +104,7 @@ def _estimate(first: int, last: int, sketch: Array, keys: Array, out: Array) -> 
 
 @compiled
 def _medians(found: Array, out: Array) -> None:
-    """Of each coordinate's estimates ``[m, ...]``, all coordinates side by side; zero gets no sign."""
+    """The median of each coordinate's estimates ``[m, ...]``, all coordinates side by side; zero gets no sign."""
     m, zero = found.shape[0], np.float32(0)
     if m == 3:
         a, b, c = found[0], found[1], found[2]

@@ -1,4 +1,4 @@
-"""Random subsets as numba kernels: the reference's numbers, a block of them side by side."""
+"""Random subsets as numba kernels: the numbers of a block are permuted side by side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ WORTH = 16  # elements of a plain pass that a number takes as long as
 
 
 def random_subset(key: tuple[int, int], n: int, k: int, device: torch.device) -> Tensor:
-    """As `reference.subsets.random_subset`, on CPU."""
     numbers = torch.empty(k, dtype=torch.int32)
     keys = random_bits(key, ROUNDS, device).numpy().view(np.uint32)
     over_blocks(_draw, math.ceil(k / BLOCK), WORTH * BLOCK, n, *halves(n), keys, numbers.numpy())

@@ -1,4 +1,4 @@
-"""Trits as numba kernels: the reference's bytes."""
+"""Codes of three states as numba kernels."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ ONE, TWO, THREE, FOUR, FIVE = (np.uint64(number) for number in range(1, 6))
 DIGITS = np.array([[byte // 3**place % 3 - 1 for place in range(TRITS)] for byte in range(256)], np.int8)
 
 
-def pack_trits(codes: Tensor, packed: Tensor) -> None:
-    """As `reference.trits.pack_trits`, for CPU codes."""
+def pack(codes: Tensor, packed: Tensor) -> None:
     for row in range(codes.shape[0]):
-        over_blocks(_pack_trits, packed.shape[1], TRITS, codes[row].contiguous().numpy(), packed[row].numpy())
+        over_blocks(_pack, packed.shape[1], TRITS, codes[row].contiguous().numpy(), packed[row].numpy())
 
 
-def unpack_trits(packed: Tensor, n: int) -> Tensor:
-    """As `reference.trits.unpack_trits`, for CPU bytes."""
+def unpack(packed: Tensor, n: int) -> Tensor:
     codes = torch.empty(packed.shape[0], n, dtype=torch.int8)
     for row in range(packed.shape[0]):
         arrays = (packed[row].contiguous().numpy(), DIGITS, codes[row].numpy())
-        over_blocks(_unpack_trits, math.ceil(n / TRITS), TRITS, *arrays)
+        over_blocks(_unpack, math.ceil(n / TRITS), TRITS, *arrays)
     return codes
 
 
@@ -37,7 +35,7 @@ def unpack_trits(packed: Tensor, n: int) -> Tensor:
 
 
 @compiled
-def _pack_trits(first: int, last: int, codes: Array, packed: Array) -> None:
+def _pack(first: int, last: int, codes: Array, packed: Array) -> None:
     whole = min(last, codes.size // TRITS)
     for j in range(np.uint64(first), np.uint64(whole)):
         i = j * FIVE
@@ -53,7 +51,7 @@ def _pack_trits(first: int, last: int, codes: Array, packed: Array) -> None:
 
 
 @compiled
-def _unpack_trits(first: int, last: int, packed: Array, digits: Array, codes: Array) -> None:
+def _unpack(first: int, last: int, packed: Array, digits: Array, codes: Array) -> None:
     whole = min(last, codes.size // TRITS)
     for j in range(np.uint64(first), np.uint64(whole)):
         i, of_byte = j * FIVE, digits[np.uint64(packed[j])]

@@ -1,6 +1,6 @@
-"""The ulp differences of `reference.ulp` as numba kernels: the same bytes in one pass.
+"""Changes of floats in units in the last place as numba kernels.
 
-One thread: where an element's raw bits go depends on all elements before it.
+One thread compares and applies, in one pass: where an element's raw bits go depends on all elements before it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,24 @@ COUNTED, COUNTERS = 1 << 17, 4  # elements counted together; a run of one expone
 
 
 def exponent_counts(values: Tensor) -> Tensor:
-    """As `reference.ulp.exponent_counts`, on CPU."""
     counts = np.zeros((math.ceil(values.numel() / COUNTED), COUNTERS, 256), np.uint32)
     over_blocks(_count, len(counts), COUNTED, _bits(values), *_place(values), counts)
     return torch.from_numpy(counts.sum((0, 1), dtype=np.int64))
 
 
 def by_exponent(values: Tensor, table: Tensor, out: Tensor) -> Tensor:
-    """As `reference.ulp.by_exponent`, on CPU."""
     over_blocks(_look_up, values.numel(), 1, _bits(values), *_place(values), table.numpy(), out.numpy())
     return out
 
 
-def ulp_difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
-    """As `reference.ulp.ulp_difference`, on CPU."""
+def difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
     symbols = scratch("symbols", (old.numel(),), torch.uint8, old.device)
     room = scratch("raw bits", (old.numel() * RAW_BYTES + 8,), torch.uint8, old.device)
     written = _difference(_bits(old), _bits(new), 8 * old.itemsize, symbols.numpy(), room.numpy())
     return symbols, room[:written]
 
 
-def ulp_apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
-    """As `reference.ulp.ulp_apply`, on CPU."""
+def apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
     _apply(_bits(values), symbols.numpy(), raw_bits.numpy(), 8 * values.itemsize)
     return values
 

@@ -1,4 +1,4 @@
-"""Votes on the sign of every element as numba kernels: the reference's bytes, in one pass."""
+"""Votes on the sign of every element as numba kernels, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ MARKS = (np.uint8(ALL_ZERO), np.uint8(FINITE), np.uint8(NOT_FINITE))
 INFINITE = np.float32(np.inf)
 
 
-def encode_votes(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
-    """As `reference.votes.encode_votes`, for CPU rows."""
+def encode(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
     rows, words = rows.contiguous(), (np.uint32(key[0]), np.uint32(key[1]))
     for row in range(rows.shape[0]):
         arrays = (bits_of(rows[row]), marks[row].numpy(), bits[row].numpy())
         over_blocks(_encode, marks.shape[1], group_size, group_size, row * rows.shape[1], *words, *arrays)
 
 
-def decode_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.votes.decode_votes`, on CPU."""
+def decode(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     for row in range(out.shape[0]):
         one = slice(row, row + 1)
         votes = weights(marks[one])
         sum_expanded(bits[one], votes, -votes, group_size, out[row])
 
 
-def sum_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.votes.sum_votes`, on CPU."""
+def majority(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     votes = weights(marks)
     sum_expanded(bits, votes, -votes, group_size, out, vote=True)
 

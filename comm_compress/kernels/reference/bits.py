@@ -1,4 +1,4 @@
-"""Bit streams of codes of any width: definitions in torch operations."""
+"""Bit streams of codes of one width: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ from torch import Tensor
 
 
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
-    """Write the low ``bits`` of every code as one little-endian bit stream a row.
-
-    ``codes`` int32, int8 or uint8 ``[R, n]``, ``bits`` from 1 to 31; ``packed`` uint8 ``[R, ceil(n * bits / 8)]``:
-    code i takes bits ``i * bits`` to ``(i + 1) * bits``, bit j of the stream is bit ``j % 8`` of byte ``j // 8``.
-    Unused bits of the last byte are zero.
-    """
     rows, n = codes.shape
     places = torch.arange(bits, device=codes.device, dtype=torch.int32)
     stream = ((codes.int().unsqueeze(-1) >> places) & 1).view(rows, n * bits)
@@ -22,7 +16,6 @@ def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
 
 
 def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) -> Tensor:
-    """``[R, n]`` of ``dtype`` (int32, or uint8 for at most 8 bits): the unsigned codes that `pack` wrote."""
     octets = (packed.int().unsqueeze(-1) >> torch.arange(8, device=packed.device, dtype=torch.int32)) & 1
     stream = octets.view(packed.shape[0], -1)[:, : n * bits].view(packed.shape[0], n, bits)
     return (stream << torch.arange(bits, device=packed.device, dtype=torch.int32)).sum(-1, dtype=torch.int32).to(dtype)

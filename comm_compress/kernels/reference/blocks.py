@@ -1,7 +1,7 @@
-"""Block codes (`block_code.BlockCode`): definitions in torch operations.
+"""Block codes (`block_code.BlockCode`): the definition in torch operations.
 
-Four parts, each of them a definition that the fused kernels repeat to the bit: the size of a block, its scale, the
-rounding of its elements, and the packing of codes into bytes (`reference.bits`, `reference.trits`).
+It has four parts, each of which the fused kernels repeat to the bit: the size of a block, its scale, the rounding of
+its elements, and the packing of codes into bytes (`reference.bits`, `reference.trits`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from comm_compress.kernels.common.block_code import BlockCode
 from comm_compress.kernels.common.residual import Residual
 from comm_compress.kernels.reference import bits as bits_reference
-from comm_compress.kernels.reference import trits as formats_reference
+from comm_compress.kernels.reference import trits as trits_reference
 from comm_compress.kernels.reference.random import as_fractions, noise_bits
 
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
@@ -26,7 +26,7 @@ LANES, TILE = 32, 1024  # in which order sums are taken
 FLOATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
-def encode_blocks(
+def encode(
     rows: Tensor,
     code: BlockCode,
     key: tuple[int, int] | None,
@@ -34,27 +34,20 @@ def encode_blocks(
     scales: Tensor,
     residual: Residual | None = None,
 ) -> None:
-    """Write the ``codes`` and ``scales`` of float ``rows`` ``[R, n]``, n > 0.
-
-    ``codes`` uint8 ``[R, code.code_bytes(n)]`` and ``scales`` float32 ``[R, code.blocks(n)]`` may be strided views of
-    a message. ``key``: of the random numbers, `noise_bits` as fractions. With a
-    ``residual``, its target is encoded and ``residual.new`` becomes what that loses (NaN where a block is not finite).
-    """
     n = rows.shape[1]
     target = rows.float() if residual is None else residual.target(rows)
     x = in_blocks(rotated(target) if code.rotate else target, code.block(n))
-    found = block_scales(x, n, code)
-    scales.copy_(found)
-    usable = (found > 0).unsqueeze(-1)  # neither 0 nor NaN
+    exact = block_scales(x, n, code)
+    scales.copy_(exact)
+    usable = (exact > 0).unsqueeze(-1)  # neither 0 nor NaN
     x = torch.where(usable, x, 0)
-    inverse = torch.where(usable, 1 / found.unsqueeze(-1), 0)
+    inverse = torch.where(usable, 1 / exact.unsqueeze(-1), 0)
     packed(_rounded(x, inverse, n, code, key), code, codes)
     if residual is not None:
         target.sub_(_decoded(codes, scales, code, n))
 
 
-def decode_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    """Every code times its block's scale, to ``out`` ``[R, n]`` of any float dtype."""
+def decode(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     out.copy_(_decoded(codes, scales, code, out.shape[1]))
 
 
@@ -64,8 +57,7 @@ def _decoded(codes: Tensor, scales: Tensor, code: BlockCode, n: int) -> Tensor:
     return rotated(rows) if code.rotate else rows
 
 
-def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    """The sum of the decoded rows, accumulated in row order (and rotated back once), to ``out`` float32 ``[n]``."""
+def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     out.zero_()
     plain = code._replace(rotate=False)
     for row in range(codes.shape[0]):
@@ -102,10 +94,10 @@ def block_scales(x: Tensor, n: int, code: BlockCode) -> Tensor:
         sigmas = square_root(lane_sums(x, squares=True) / lengths)
         sizes = torch.minimum(sizes, code.clip_sigmas * sigmas)
     # by a tensor, because CUDA multiplies by the reciprocal when it divides by a number
-    found = (sizes / torch.full_like(sizes, code.levels)).clamp(max=SHORT_HUGE if code.short_scales else HUGE).float()
+    scales = (sizes / torch.full_like(sizes, code.levels)).clamp(max=SHORT_HUGE if code.short_scales else HUGE).float()
     if code.short_scales:
-        found = found.bfloat16().float()
-    return torch.where(torch.isfinite(sizes), torch.where(found >= TINY, found, 0), torch.nan)
+        scales = scales.bfloat16().float()
+    return torch.where(torch.isfinite(sizes), torch.where(scales >= TINY, scales, 0), torch.nan)
 
 
 def lane_sums(x: Tensor, squares: bool = False) -> Tensor:
@@ -179,7 +171,7 @@ def _rounded(x: Tensor, inverse: Tensor, n: int, code: BlockCode, key: tuple[int
 def packed(codes: Tensor, code: BlockCode, out: Tensor) -> None:
     """int8 ``codes`` ``[R, n]`` (1 bit: 0 or 1) as the wire's bytes."""
     if code.bits is None:
-        formats_reference.pack_trits(codes, out)
+        trits_reference.pack(codes, out)
     else:
         bits_reference.pack(codes, code.bits, out)
 
@@ -187,7 +179,7 @@ def packed(codes: Tensor, code: BlockCode, out: Tensor) -> None:
 def unpacked(codes: Tensor, code: BlockCode, n: int) -> Tensor:
     """The numbers ``[R, n]`` that the wire's bytes stand for, integers or floats."""
     if code.bits is None:
-        return formats_reference.unpack_trits(codes, n)
+        return trits_reference.unpack(codes, n)
     if code.rounding in FLOATS:
         return codes.view(FLOATS[code.rounding])
     unsigned = bits_reference.unpack(codes, code.bits, n, torch.uint8)

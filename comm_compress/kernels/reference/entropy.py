@@ -1,4 +1,4 @@
-"""The loops of `rans_stream` in plain Python: the definition, too slow for more than thousands of symbols."""
+"""The loops of rANS in plain Python: the definition, too slow for more than thousands of symbols."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.frequencies import FREQUENCY, PRECISION, TOTAL, WITHIN, Counts, slots_of
-from comm_compress.kernels.common.rans_stream import BLOCK, LOWEST, Loops, Marks, as_bytes, lanes_of
+from comm_compress.kernels.common.frequencies import FREQUENCY, PRECISION, TOTAL, WITHIN, Counts, Marks, slots_of
+from comm_compress.kernels.common.rans_stream import BLOCK, LOWEST, as_bytes, lanes_of
 from comm_compress.kernels.common.scratch import Scratch
 
 
@@ -16,21 +16,20 @@ def combined(symbols: Tensor, contexts: Tensor | None) -> Tensor:
     return symbols.int() if contexts is None else contexts.int() * 256 + symbols
 
 
-def histogram(symbols: Tensor, contexts: Tensor | None, num: int) -> Counts:
-    """`Loops.histogram` in torch operations."""
-    counts: Counts = torch.bincount(combined(symbols, contexts), minlength=256 * num).view(num, 256).cpu().numpy()
-    return counts
+def histogram(symbols: Tensor, contexts: Tensor | None, num_contexts: int) -> Counts:
+    counts = torch.bincount(combined(symbols, contexts), minlength=256 * num_contexts)
+    table: Counts = counts.view(num_contexts, 256).cpu().numpy()
+    return table
 
 
 def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
-    """`Loops.find` in torch operations."""
     marks = torch.from_numpy(marked.ravel()).to(symbols.device)
     positions = marks[combined(symbols, contexts)].nonzero().flatten()
     assert positions.numel() == number
     return positions
 
 
-def _encode(
+def encode(
     symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
 ) -> list[Tensor]:
     places, lanes = combined(symbols, contexts).tolist(), lanes_of(symbols.numel())
@@ -50,31 +49,28 @@ def _encode(
     return [as_bytes(np.array(sizes, "<u4")), as_bytes(np.array(heads, "<u4")), as_bytes(np.array(words, "<u2"))]
 
 
-def _decode(
-    out: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
+def decode(
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, states: Tensor, words: Tensor
 ) -> None:
-    n = out.numel()
+    n = symbols.numel()
     slots, lanes = slots_of(frequencies).tolist(), lanes_of(n)
     tables = [0] * n if contexts is None else contexts.tolist()
     coming = words.numpy().view(np.uint16).tolist()
-    symbols, end = list[int](), 0
+    found, end = list[int](), 0
     for block, size in enumerate(sizes.tolist()):
-        states = heads[block * lanes : (block + 1) * lanes].numpy().view(np.uint32).tolist()
+        xs = states[block * lanes : (block + 1) * lanes].numpy().view(np.uint32).tolist()
         end += size
         mine = coming[end - size : end]
         last = min((block + 1) * BLOCK, n)
         for first in range(block * BLOCK, last, lanes):
             short = []
             for state, table in enumerate(tables[first : min(first + lanes, last)]):
-                x = states[state]
+                x = xs[state]
                 slot = slots[table][x % TOTAL]
-                symbols.append(slot & 255)
-                states[state] = ((slot >> FREQUENCY) + 1) * (x >> PRECISION) + (slot >> WITHIN) % TOTAL
-                if states[state] < LOWEST:
+                found.append(slot & 255)
+                xs[state] = ((slot >> FREQUENCY) + 1) * (x >> PRECISION) + (slot >> WITHIN) % TOTAL
+                if xs[state] < LOWEST:
                     short.append(state)
             for state in reversed(short):
-                states[state] = states[state] << 16 | mine.pop()
-    out.copy_(torch.tensor(symbols, dtype=torch.uint8))
-
-
-LOOPS = Loops(histogram, find, _encode, _decode)
+                xs[state] = xs[state] << 16 | mine.pop()
+    symbols.copy_(torch.tensor(found, dtype=torch.uint8))

@@ -1,9 +1,4 @@
-"""Ascending positions as unary steps and lower bits, in plain torch operations: what Elias-Fano and Rice codes share.
-
-Position i becomes a number: ``position - i``, which never decreases (Elias-Fano), or the gap to the position before,
-``position_i - position_(i-1) - 1`` (Rice). Its lower ``low`` bits go into one string, as they are. Of its upper part
-the other string shows the way from the number before (Elias-Fano) or from zero (Rice): so many zeros, then a one.
-"""
+"""Ascending positions as unary steps and lower bits: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -14,8 +9,7 @@ from comm_compress.kernels.reference.bitmap import mark_bits, marked_bits
 from comm_compress.kernels.reference.bits import pack, unpack
 
 
-def encode_positions(positions: Tensor, low: int, gaps: bool, upper: Tensor, lower: Tensor) -> None:
-    """``positions`` int32 ``[R, k]``, k > 0; both strings uint8 ``[R, ...]``, just long enough, written."""
+def encode(positions: Tensor, low: int, gaps: bool, upper: Tensor, lower: Tensor) -> None:
     order = _order(positions)
     numbers = _gaps(positions) if gaps else positions - order
     steps = numbers >> low
@@ -24,8 +18,7 @@ def encode_positions(positions: Tensor, low: int, gaps: bool, upper: Tensor, low
         pack(numbers & ((1 << low) - 1), low, lower)
 
 
-def decode_positions(upper: Tensor, lower: Tensor, low: int, gaps: bool, k: int) -> Tensor:
-    """int32 ``[R, k]``: the positions that `encode_positions` was given."""
+def decode(upper: Tensor, lower: Tensor, low: int, gaps: bool, k: int) -> Tensor:
     places = marked_bits(upper, k)
     order = _order(places)
     steps = places - order
@@ -38,7 +31,6 @@ def decode_positions(upper: Tensor, lower: Tensor, low: int, gaps: bool, k: int)
 
 
 def gap_steps(positions: Tensor, widths: int) -> list[int]:
-    """For each ``low`` below ``widths`` the sum of all gaps' upper parts; ``positions`` int32 ``[1, k]``."""
     gaps = _gaps(positions)
     steps: list[int] = torch.stack([(gaps >> low).sum() for low in range(widths)]).tolist()
     return steps

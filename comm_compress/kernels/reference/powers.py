@@ -1,9 +1,4 @@
-"""Signed powers of two in 9 bits or 8: definitions in torch operations.
-
-A magnitude between neighbours a < b, each zero or a power of two, becomes b where floor((|x| - a) / (b - a) * 2^23)
-+ noise >= 2^23: noise is 2^22 without a ``key`` (to nearest, ties up), and the upper 23 bits of `noise_bits` with one:
-unbiased. On float32's bits that is one addition whose carry ends in the exponent.
-"""
+"""Signed powers of two in 9 bits or 8: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -25,14 +20,9 @@ NOT_FINITE = 0  # instead of a block's lowest exponent field, which is 1 or more
 SIGN = 7  # the bit
 
 
-def encode_powers(
+def encode(
     rows: Tensor, key: tuple[int, int] | None, exponents: Tensor, signs: Tensor, residual: Residual | None = None
 ) -> None:
-    """Write the exponent fields and the packed bits "x < 0" of the rounded float ``rows`` ``[R, n]``.
-
-    ``exponents`` uint8 ``[R, n]``, ``signs`` uint8 ``[R, ceil(n / 8)]``. Field 0 is zero; magnitudes stop at field 254,
-    infinities and NaN get 255. With a ``residual``, its target is encoded and ``residual.new`` becomes what that loses.
-    """
     target = rows.float() if residual is None else residual.target(rows)
     lowest = torch.ones(rows.shape[0], 1, dtype=torch.int32, device=rows.device)
     exponents.copy_(_places(target, lowest, key))
@@ -41,13 +31,11 @@ def encode_powers(
         target.sub_(_powers(exponents, signs))
 
 
-def decode_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
-    """The powers of two (field 255: infinity), to ``out`` ``[R, n]`` of any float dtype."""
+def decode(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
     out.copy_(_powers(exponents, signs))
 
 
-def sum_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
-    """The sum of the decoded rows, accumulated in row order, to ``out`` float32 ``[n]``."""
+def decode_sum(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
     out.zero_()
     for row in _powers(exponents, signs):
         out += row
@@ -56,13 +44,6 @@ def sum_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
 def encode_window(
     rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
 ) -> None:
-    """Write the rounded float ``rows`` ``[R, n]``, n > 0, in a byte an element, and where each block's window lies.
-
-    ``lowest`` uint8 ``[R, ceil(n / 2048)]``: the exponent field of the smallest power, 126 below the one after the
-    block's largest magnitude's, at least 1; 0 when the block is not finite. ``codes`` uint8 ``[R, n]``: "x < 0" in
-    bit 7, below it 0 for zero or p for the power with the field p + lowest - 1 (no matter what in a block that is not
-    finite). With a ``residual``, its target is encoded and ``residual.new`` becomes what that loses.
-    """
     target, n = rows.float() if residual is None else residual.target(rows), rows.shape[1]
     magnitudes = target.contiguous().view(torch.int32) & MAGNITUDE
     peaks = F.pad(magnitudes, (0, -n % POWER_BLOCK)).view(rows.shape[0], -1, POWER_BLOCK).amax(2)
@@ -74,12 +55,10 @@ def encode_window(
 
 
 def decode_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
-    """The powers of two, NaN in blocks that are not finite, to ``out`` ``[R, n]`` of any float dtype."""
     out.copy_(_windows(lowest, codes))
 
 
-def sum_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
-    """The sum of the decoded rows, accumulated in row order, to ``out`` float32 ``[n]``."""
+def decode_window_sum(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
     out.zero_()
     for row in _windows(lowest, codes):
         out += row

@@ -1,4 +1,4 @@
-"""Random numbers as a function of key and counter: definitions in torch operations."""
+"""Random numbers as a function of a key and a counter: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -12,30 +12,18 @@ TILE = 2 * SHARED
 
 
 def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """int32 ``[n]``: 32 random bits for each of the counters 0 to n - 1 under a 64-bit ``key``.
-
-    Two rounds of a 32-bit mixer (constants found by the hash prospector project, public domain), half of the
-    key before each. A function of counter and key: any element can be had alone, on any device.
-    """
     low, high = (_as_int32(word) for word in key)
     words = mix(torch.arange(n, dtype=torch.int32, device=device) ^ low)
     return mix((words * _as_int32(0x9E3779B1) + low) ^ high)
 
 
 def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device) -> Tensor:
-    """int32 ``[R, n]``: 32 random bits for each element of rows, at half the price of `random_bits`.
-
-    Rows are cut into tiles of 1024; of each tile, elements i and i + 512 share a word of `random_bits`, which the
-    second takes rotated by 16. Each is uniform by itself; the upper halves of the two, and so the two as fractions of
-    2^32, are independent but for 2^-16.
-    """
     tiles = math.ceil(n / TILE)
     words = random_bits(key, num_rows * tiles * SHARED, device).view(num_rows, tiles, SHARED)
     return torch.cat((words, (words << 16) | _shifted(words, 16)), 2).view(num_rows, tiles * TILE)[:, :n]
 
 
 def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """float32 ``[n]`` in [0, 1): the upper 24 of `random_bits`, each value a multiple of 2^-24."""
     return as_fractions(random_bits(key, n, device))
 
 

@@ -1,4 +1,4 @@
-"""What error feedback encodes: the definition is `Residual.target`."""
+"""What error feedback encodes: `Residual.target` is the definition."""
 
 from __future__ import annotations
 
@@ -7,6 +7,5 @@ from torch import Tensor
 from comm_compress.kernels.common.residual import Residual
 
 
-def residual_target(rows: Tensor, residual: Residual) -> Tensor:
-    """Write ``rows + decay * old`` to ``residual.new`` and return it."""
+def write_target(rows: Tensor, residual: Residual) -> Tensor:
     return residual.target(rows)

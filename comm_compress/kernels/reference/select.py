@@ -1,11 +1,4 @@
-"""Choosing coordinates by magnitude, in plain torch operations.
-
-Keys are the bits of float32 values, compared as integers without their sign: magnitudes in order, with infinity
-above every number and NaN above infinity.
-
-With a `Residual`, what is chosen from is its target, which is left in ``residual.new``: selecting then costs no
-second pass.
-"""
+"""Choosing elements by magnitude: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -22,10 +15,6 @@ AT_ONCE = 1 << 24  # keys: their 64-bit forms take as many times 16 bytes
 def largest(
     rows: Tensor, places: Tensor, values: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> None:
-    """Where the k largest of each row lie, ascending, and what they are; of equal magnitudes the first are taken.
-
-    ``rows`` float32 ``[R, n]``; ``places`` int32 and ``values`` float32, both ``[R, k]``, contiguous, written.
-    """
     keys = _keys(rows if residual is None else residual.target(rows))
     n, k = rows.shape[1], places.shape[1]
     order = torch.arange(n, device=rows.device)
@@ -39,10 +28,6 @@ def largest(
 def at_least(
     rows: Tensor, floors: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> list[tuple[Tensor, Tensor]]:
-    """For each row r the ascending int32 places of the values that reach ``floors[r]``, and the float32 values.
-
-    ``rows`` float32 ``[R, n]``; ``floors`` float32 ``[R]``, not negative. What is returned may lie in ``scratch``.
-    """
     keys = _keys(rows if residual is None else residual.target(rows))
     above = (keys & MAGNITUDE) >= floors.view(torch.int32).unsqueeze(1)
     found = [row.nonzero().flatten() for row in above]

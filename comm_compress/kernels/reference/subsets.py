@@ -1,10 +1,4 @@
-"""Random subsets without a pass over what they are drawn from, in plain torch operations.
-
-A keyed pseudo-random permutation of 0 .. n - 1; its images of 0 .. k - 1 are the subset. An alternating Feistel
-network (Luby and Rackoff 1988) permutes the numbers of ceil(log2 n) bits: each round adds to one half of the bits a
-hash of the other half, which can be undone, whatever the hash. Images of n and above are permuted again until they
-are below n (cycle walking; Black and Rogaway, CT-RSA 2002): from n = 33 on, less than twice in all on average.
-"""
+"""Random subsets: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -18,11 +12,6 @@ FEWEST_BITS = 6  # of the numbers permuted: fewer are not mixed well, and few nu
 
 
 def random_subset(key: tuple[int, int], n: int, k: int, device: torch.device) -> Tensor:
-    """int64 ``[k]``: distinct numbers below ``n``, a function of the key; ascending; ``0 <= k <= n < 2^31``.
-
-    Every set of k is as likely as any other, as far as the rounds mix: over a million keys, how often single numbers
-    and pairs are drawn cannot be told from uniform, for the smallest n as for larger ones.
-    """
     keys = random_bits(key, ROUNDS, torch.device("cpu")).tolist()
     numbers = _permuted(torch.arange(k, dtype=torch.int32, device=device), n, keys)
     while bool((beyond := numbers >= n).any()):

@@ -1,14 +1,4 @@
-"""Changes of floats in units in the last place (ulp), as bytes for an entropy coder and bits for nobody.
-
-The bit pattern of a float, its magnitude inverted when it is negative, orders like the float. The difference of two
-such integers, modulo 2^width and folded to z = 0, 1, 2, ... (0, -1, 1, -2, 2, ...), is split in a symbol and
-raw bits, as in an exponential Golomb code with 8 classes an octave:
-
-    z < 16:  symbol z
-    else, z of b bits:  symbol 16 + 8 (b - 5) + the 3 bits below the leading one, and the b - 4 lowest bits raw
-
-240 symbols cover 32 bits. Raw bits are the sign and finer places than an entropy coder could use.
-"""
+"""Changes of floats in units in the last place: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -24,12 +14,10 @@ WIDTHS = {4: torch.int32, 2: torch.int16}
 
 
 def exponent_counts(values: Tensor) -> Tensor:
-    """int64 ``[256]``: how many of float32, bfloat16 or float16 ``values`` ``[n]`` have each biased exponent."""
     return torch.bincount(_exponents(values), minlength=256)
 
 
 def by_exponent(values: Tensor, table: Tensor, out: Tensor) -> Tensor:
-    """``out`` uint8 ``[n]``: what ``table`` uint8 ``[256]`` has for each value's exponent."""
     return out.copy_(table[_exponents(values).long()])
 
 
@@ -39,12 +27,7 @@ def _exponents(values: Tensor) -> Tensor:
     return ((bits >> EXPONENT[values.dtype]) & ((1 << width) - 1)).to(torch.uint8)
 
 
-def ulp_difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
-    """The way from ``old`` to ``new``: symbols uint8 ``[n]``, and a little-endian stream of raw bits, uint8 ``[m]``.
-
-    Both ``[n]``, contiguous, of the same dtype (float32, bfloat16, float16); any bit pattern counts, NaN and -0
-    included. The result may lie in memory of ``scratch``.
-    """
+def difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[Tensor, Tensor]:
     places = 32 - 8 * old.itemsize
     difference = ((_ordered(new) - _ordered(old)) << places) >> places  # wraps as int32 does
     z = ((difference << 1) ^ (difference >> 31)).long() & ((1 << 8 * old.itemsize) - 1)
@@ -54,8 +37,7 @@ def ulp_difference(old: Tensor, new: Tensor, scratch: Scratch = fresh) -> tuple[
     return symbols.to(torch.uint8), _pack(z & ((1 << raw) - 1), raw)
 
 
-def ulp_apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
-    """Make ``values``, the old ones, those again that they were compared with, bit for bit."""
+def apply(values: Tensor, symbols: Tensor, raw_bits: Tensor) -> Tensor:
     s = symbols.long()
     bits = (s - DIRECT) // 8 + 5
     raw = torch.where(s < DIRECT, 0, bits - 4)
@@ -89,7 +71,7 @@ def _unpack(packed: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _places(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Of every bit of the stream: whose it is, and which of its bits."""
+    """For every bit of the stream, the number of its element and its place in that element."""
     owner = torch.repeat_interleave(lengths)
     starts = lengths.cumsum(0) - lengths
     return owner, torch.arange(owner.numel(), device=lengths.device) - starts[owner]

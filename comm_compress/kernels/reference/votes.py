@@ -1,4 +1,4 @@
-"""Votes on the sign of every element: definitions in torch operations."""
+"""Votes on the sign of every element: the definition in torch operations."""
 
 from __future__ import annotations
 
@@ -12,25 +12,18 @@ from comm_compress.kernels.reference.random import random_bits
 ALL_ZERO, FINITE, NOT_FINITE = 0, 1, 2  # what a group's mark says
 
 
-def encode_votes(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
-    """Write a mark for every group and the packed bits "x > 0" of float ``rows`` ``[R, n]``, n > 0.
-
-    ``marks`` uint8 ``[R, ceil(n / group_size)]``, ``bits`` uint8 ``[R, ceil(n / 8)]``. Element i of row r, if zero,
-    has the lowest bit of ``random_bits(key)[r * n + i]``.
-    """
+def encode(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
     peaks = in_blocks(rows, group_size).abs().amax(-1)
     marks.copy_(torch.where(torch.isfinite(peaks), torch.where(peaks > 0, FINITE, ALL_ZERO), NOT_FINITE))
     coins = (random_bits(key, rows.numel(), rows.device) & 1).view(rows.shape)
     bits_reference.pack(torch.where(rows == 0, coins, rows > 0), 1, bits)
 
 
-def decode_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """-1 or 1, 0 in groups of zeros, NaN in those that are not finite, to ``out`` ``[R, n]`` of any float dtype."""
+def decode(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     out.copy_(_decoded(marks, bits, group_size, out.shape[1]))
 
 
-def sum_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """R times the sign of the sum of the decoded rows, NaN if one is NaN, to ``out`` float32 ``[n]``."""
+def majority(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     votes = _decoded(marks, bits, group_size, out.numel()).sum(0)
     out.copy_(torch.where(votes.isnan(), torch.nan, votes.sign() * marks.shape[0]))
 

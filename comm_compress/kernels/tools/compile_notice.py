@@ -39,7 +39,7 @@ class Notices(event.Listener):
             _LOG.info("compiling kernels (once for this version): %s", kernel, extra=extra)
 
     def on_end(self, event: Any) -> None:
-        """It has done so, or failed."""
+        """numba has compiled it, or has failed to."""
         if id(event.data["dispatcher"]) not in self.kernels:
             return
         self._depth -= 1

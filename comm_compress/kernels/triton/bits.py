@@ -1,4 +1,4 @@
-"""Bit streams of codes of any width as Triton kernels: the reference's bytes."""
+"""Bit streams of codes of one width as Triton kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from comm_compress.kernels.triton.launching import TILE, launch, row_stride
 
 
 def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
-    """As `reference.bits.pack`."""
     num_rows, n = codes.shape
     grid = (triton.cdiv(packed.shape[1], TILE), num_rows)
     strides = row_stride(codes), row_stride(packed)
@@ -19,7 +18,6 @@ def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
 
 
 def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.int32) -> Tensor:
-    """As `reference.bits.unpack`."""
     codes = torch.empty(packed.shape[0], n, dtype=dtype, device=packed.device)
     strides = row_stride(packed), row_stride(codes)
     launch(_unpack, (triton.cdiv(n, TILE), codes.shape[0]), packed, codes, n, *strides, BITS=bits, TILE=TILE)

@@ -39,7 +39,7 @@ TINY, HUGE = tl.constexpr(1.1754943508222875e-38), tl.constexpr(3.40282346638528
 SHORT_HUGE = tl.constexpr(3.3895313892515355e38)  # bfloat16's
 
 
-def encode_blocks(
+def encode(
     rows: Tensor,
     code: BlockCode,
     key: tuple[int, int] | None,
@@ -47,7 +47,6 @@ def encode_blocks(
     scales: Tensor,
     residual: Residual | None = None,
 ) -> None:
-    """As `reference.blocks.encode_blocks`."""
     num_rows, n = rows.shape
     rows = rows if rows.stride(1) == 1 or n == 1 else rows.contiguous()
     old, decay, new = residual or (None, 1.0, None)
@@ -80,15 +79,13 @@ def encode_blocks(
     launch(_round, (programs, num_rows), *source, *to, low, high, **rounding, **shape)
 
 
-def decode_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    """As `reference.blocks.decode_blocks`."""
+def decode(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     constants = {"BITS": code.bits or 0, "ROUNDING": code.rounding, "ROTATE": code.rotate}
     decode_tiles(_decode, codes, [scales], code.block(out.shape[-1]), out, **constants)
 
 
-def sum_blocks(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    """As `reference.blocks.sum_blocks`."""
-    decode_blocks(codes, scales, code, out)  # one row: the sum
+def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    decode(codes, scales, code, out)  # one row: the sum
 
 
 # Parts of the kernels

@@ -1,4 +1,4 @@
-"""Narrower floats, whole numbers, and sums of rows of them as Triton kernels: the reference's numbers, in one pass."""
+"""Narrower floats, whole numbers in a byte, and sums of rows of them as Triton kernels, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from comm_compress.kernels.triton.launching import ROUND, TILE, launch, row_stri
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
-    """As `reference.casts.cast_with_feedback`."""
     num_rows, n = rows.shape
     old, decay, new = residual
     strides = map(row_stride, (rows, old, new, out))
@@ -19,19 +18,16 @@ def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
 
 
 def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
-    """As `reference.casts.round_to_bytes`."""
     num_rows, n = rows.shape
     strides = map(row_stride, (rows, codes))
     launch(_round, (triton.cdiv(n, TILE), num_rows), rows, factor, codes, n, *strides, TILE=TILE)
 
 
 def scale_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
-    """As `reference.casts.scale_bytes`."""
     _of_bytes(codes, scale, out, False)
 
 
 def subtract_bytes(codes: Tensor, scale: Tensor, out: Tensor) -> None:
-    """As `reference.casts.subtract_bytes`."""
     _of_bytes(codes, scale, out, True)
 
 
@@ -42,7 +38,6 @@ def _of_bytes(codes: Tensor, scale: Tensor, out: Tensor, subtract: bool) -> None
 
 
 def sum_rows(rows: Tensor, out: Tensor) -> None:
-    """As `reference.casts.sum_rows`."""
     num_rows, n = rows.shape
     rows = rows if rows.stride(1) == 1 or n <= 1 else rows.contiguous()
     launch(_sum, (triton.cdiv(n, TILE),), rows, out, n, num_rows, row_stride(rows), TILE=TILE)

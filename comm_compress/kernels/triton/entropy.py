@@ -1,6 +1,7 @@
-"""The loops of `rans_stream` as Triton kernels: a warp a block.
+"""The loops of rANS as Triton kernels: one warp codes one block.
 
-The CPU sees the histogram, to make tables of it, and the tables and sizes of a stream. Symbols and words stay here.
+The CPU sees the histogram, to make tables of it, and the tables and sizes of a stream. Symbols and words stay on the
+GPU.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from comm_compress.kernels.common.frequencies import (
     entries_of,
     slots_of,
 )
-from comm_compress.kernels.common.rans_stream import BLOCK, LOWEST, Loops, lanes_of
+from comm_compress.kernels.common.rans_stream import BLOCK, LOWEST, lanes_of
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.reference.entropy import find, histogram
 from comm_compress.kernels.triton.launching import launch
+
+__all__ = ["decode", "encode", "find", "histogram"]  # the last two are the reference's
 
 OVERFLOW, SCALE = tl.constexpr(32 - PRECISION), tl.constexpr(PRECISION)
 TO_FREQUENCY, START = tl.constexpr(START_BITS), tl.constexpr((1 << START_BITS) - 1)  # of an entry
@@ -35,7 +38,7 @@ ALL, SMALLEST, SPAN = tl.constexpr(TOTAL), tl.constexpr(LOWEST), tl.constexpr(BL
 COPIED = 4096  # words of a block that one program moves
 
 
-def _encode_blocks(
+def encode(
     symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
 ) -> list[Tensor]:
     n, device = symbols.numel(), symbols.device
@@ -50,20 +53,17 @@ def _encode_blocks(
     return [part.view(torch.uint8) for part in (sizes, states, words)]
 
 
-def _decode_blocks(
-    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, heads: Tensor, words: Tensor
+def decode(
+    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, states: Tensor, words: Tensor
 ) -> None:
     n = symbols.numel()
     slots, ends = _table(slots_of(frequencies), words.device), sizes.cumsum(0, dtype=torch.int64)
-    arguments = symbols, contexts, slots, words, ends, heads, n
+    arguments = symbols, contexts, slots, words, ends, states, n
     launch(_decode, (len(ends),), *arguments, LANES=lanes_of(n), num_warps=1)
 
 
-LOOPS = Loops(histogram, find, _encode_blocks, _decode_blocks)
-
-
 def _table(entries: Words, device: torch.device) -> Tensor:
-    """Its bits on the GPU."""
+    """The bits of the entries, on the GPU."""
     return torch.from_numpy(entries.view(np.int32).ravel()).to(device)
 
 

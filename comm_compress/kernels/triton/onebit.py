@@ -1,6 +1,6 @@
-"""The means of both sides of zero as Triton kernels: the reference's bytes, in one pass over memory.
+"""The means of both sides of zero as Triton kernels, in one pass over memory.
 
-Groups that no program holds go to the reference.
+Groups too long for one program are left to the reference.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comm_compress.kernels.common.residual import Residual
-from comm_compress.kernels.reference import onebit as means_reference
+from comm_compress.kernels.reference import onebit as onebit_reference
 from comm_compress.kernels.triton.launching import launch, row_stride, target_at
 from comm_compress.kernels.triton.tiles import (
     block_sums,
@@ -24,14 +24,13 @@ from comm_compress.kernels.triton.tiles import (
 )
 
 
-def encode_means(
+def encode(
     rows: Tensor, group_size: int, above: Tensor, below: Tensor, bits: Tensor, residual: Residual | None = None
 ) -> None:
-    """As `reference.onebit.encode_means`."""
     num_rows, n = rows.shape
     groups = whole_blocks(group_size, n)
     if groups is None:
-        means_reference.encode_means(rows, group_size, above, below, bits, residual)
+        onebit_reference.encode(rows, group_size, above, below, bits, residual)
         return
     old, decay, new = residual or (None, 1.0, None)
     launch(
@@ -43,14 +42,12 @@ def encode_means(
     )
 
 
-def decode_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.onebit.decode_means`."""
+def decode(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     decode_tiles(_decode_means, bits, (above, below), group_size, out)
 
 
-def sum_means(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.onebit.sum_means`."""
-    decode_means(above, below, bits, group_size, out)  # one row: the sum
+def decode_sum(above: Tensor, below: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
+    decode(above, below, bits, group_size, out)  # one row: the sum
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Signed powers of two as Triton kernels: the reference's bytes."""
+"""Signed powers of two as Triton kernels."""
 
 from __future__ import annotations
 
@@ -18,37 +18,31 @@ LARGEST = tl.constexpr(254)  # exponent field of the largest finite power of two
 WINDOW = tl.constexpr(127)  # powers that 7 bits tell apart, beside zero
 
 
-def encode_powers(
+def encode(
     rows: Tensor, key: tuple[int, int] | None, exponents: Tensor, signs: Tensor, residual: Residual | None = None
 ) -> None:
-    """As `reference.powers.encode_powers`."""
     _encode(_encode_powers, TILE, rows, key, exponents, signs, residual)
 
 
-def decode_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
-    """As `reference.powers.decode_powers`."""
+def decode(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
     decode_tiles(_decode_powers, signs, [exponents], out.shape[-1], out)
 
 
-def sum_powers(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
-    """As `reference.powers.sum_powers`."""
-    decode_powers(exponents, signs, out)  # one row: the sum
+def decode_sum(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
+    decode(exponents, signs, out)  # one row: the sum
 
 
 def encode_window(
     rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
 ) -> None:
-    """As `reference.powers.encode_window`."""
     _encode(_encode_window, POWER_BLOCK, rows, key, lowest, codes, residual)
 
 
 def decode_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
-    """As `reference.powers.decode_window`."""
     decode_tiles(_decode_window, codes, [lowest], POWER_BLOCK, out)
 
 
-def sum_window(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
-    """As `reference.powers.sum_window`."""
+def decode_window_sum(lowest: Tensor, codes: Tensor, out: Tensor) -> None:
     decode_window(lowest, codes, out)  # one row: the sum
 
 

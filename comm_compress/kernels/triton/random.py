@@ -1,4 +1,4 @@
-"""Random numbers as a function of key and counter as Triton kernels: the reference's bits."""
+"""Random numbers as a function of a key and a counter as Triton kernels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from comm_compress.kernels.triton.launching import TILE, as_int32, launch
 
 
 def random_bits(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """As `reference.random.random_bits`."""
     words = torch.empty(n, dtype=torch.int32, device=device)
     _draw(words, key, UNIFORM=False)
     return words
 
 
 def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device) -> Tensor:
-    """As `reference.random.noise_bits`."""
     words = torch.empty(num_rows, n, dtype=torch.int32, device=device)
     low, high = (as_int32(word) for word in key)
     launch(_noise, (triton.cdiv(n, TILE), num_rows), words, n, low, high, TILE=TILE)
@@ -26,7 +24,6 @@ def noise_bits(key: tuple[int, int], num_rows: int, n: int, device: torch.device
 
 
 def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
-    """As `reference.random.uniform`."""
     numbers = torch.empty(n, dtype=torch.float32, device=device)
     _draw(numbers, key, UNIFORM=True)
     return numbers

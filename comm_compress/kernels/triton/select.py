@@ -27,7 +27,6 @@ ALL = 2**31 - 1
 def largest(
     rows: Tensor, places: Tensor, values: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> None:
-    """As `reference.select.largest`."""
     (num_rows, n), k = rows.shape, places.shape[1]
     if k == 0:
         if residual is not None:
@@ -59,7 +58,7 @@ def largest(
 def at_least(
     rows: Tensor, floors: Tensor, residual: Residual | None = None, scratch: Scratch = fresh
 ) -> list[tuple[Tensor, Tensor]]:
-    """As `reference.select.at_least`; the CPU has to read how many there are."""
+    """The CPU has to wait and read how many elements there are."""
     target = rows if residual is None else residual.target(rows)
     num_rows, n = rows.shape
     floors = floors.view(torch.int32)

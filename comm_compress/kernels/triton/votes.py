@@ -1,6 +1,6 @@
-"""Votes on signs as Triton kernels: the reference's bytes, in one pass over memory.
+"""Votes on the sign of every element as Triton kernels, in one pass over memory.
 
-Groups that no program holds go to the reference.
+Groups too long for one program are left to the reference.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from comm_compress.kernels.triton.tiles import (
 )
 
 
-def encode_votes(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
-    """As `reference.votes.encode_votes`."""
+def encode(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
     num_rows, n = rows.shape
     groups = whole_blocks(group_size, n)
     if groups is None:
-        votes_reference.encode_votes(rows, group_size, key, marks, bits)
+        votes_reference.encode(rows, group_size, key, marks, bits)
         return
     launch(
         _encode_votes,
@@ -40,14 +39,12 @@ def encode_votes(rows: Tensor, group_size: int, key: tuple[int, int], marks: Ten
     )
 
 
-def decode_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.votes.decode_votes`."""
+def decode(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
     decode_tiles(_decode_votes, bits, (marks,), group_size, out)
 
 
-def sum_votes(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
-    """As `reference.votes.sum_votes`."""
-    decode_votes(marks, bits, group_size, out)  # one row: the sum
+def majority(marks: Tensor, bits: Tensor, group_size: int, out: Tensor) -> None:
+    decode(marks, bits, group_size, out)  # one row: the sum
 
 
 @triton.jit(do_not_specialize=["low", "high"])

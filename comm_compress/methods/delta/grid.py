@@ -9,7 +9,7 @@ from comm_compress import kernels
 from comm_compress.core.encoded import RaggedRow
 from comm_compress.core.state import State
 from comm_compress.methods.delta.changes import LossyDelta
-from comm_compress.methods.shared.scaled_matrices import Scales, add_message, lines_of_row, message_of, quantised
+from comm_compress.methods.shared.scaled_matrices import Scales, add_message, matrices_of_row, message_of, quantised
 
 STEP = 0.02
 NEAREST = 0.5
@@ -36,10 +36,10 @@ class GridDelta(LossyDelta):
         self.step = step
 
     def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
-        lines = lines_of_row(difference.numel(), state.segments, False, row.device)
-        wanted = self.step**2 * kernels.row_energies(row.float().contiguous(), lines)
-        energies = torch.maximum(wanted, FINEST**2 * kernels.row_energies(difference, lines))
-        scales = Scales.of_rows(energies, lines)
+        matrices = matrices_of_row(difference.numel(), state.segments, False, row.device)
+        mean_squares = kernels.matrix_scales(row).row_mean_squares
+        wanted = self.step**2 * mean_squares(row.float().contiguous(), matrices)
+        scales = Scales.of_rows(torch.maximum(wanted, FINEST**2 * mean_squares(difference, matrices)), matrices)
         return message_of(scales, quantised(difference, scales, NEAREST, state.scratch), state.scratch)
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:

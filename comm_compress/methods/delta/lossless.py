@@ -23,7 +23,7 @@ class LosslessDelta(Delta):
 
     One optimizer step moves most bf16 weights by a few ulps or not at all, and how many depends on the weight's
     exponent, which the receiver knows (compare PULSESync, arXiv 2602.03839). Distances become symbols and raw
-    bits (`kernels.ulp_reference`); symbols go through rANS with one table for each exponent, rare exponents
+    bits (`kernels.interfaces.ulp`); symbols go through rANS with one table for each exponent, rare exponents
     together. Bit for bit, whatever the bits. Bits an element follow from the learning rate: for
     N(0, 0.02) bf16 weights and updates of rms 0.3 lr, 3.7 at lr 6e-4, 1.7 at 1e-4, 0.4 at 1e-5. float32
     rows work too, but their masters move by thousands of ulps: 15 bits and more.
@@ -37,8 +37,8 @@ class LosslessDelta(Delta):
         return same_bits(row, replica)
 
     def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
-        symbols, raw_bits = kernels.ulp_difference(expected, row.contiguous(), state.scratch)
-        coded = kernels.rans_encode(symbols, *_contexts(expected, state), state.scratch)
+        symbols, raw_bits = kernels.ulp(row).difference(expected, row.contiguous(), state.scratch)
+        coded = kernels.rans.encode(symbols, *_contexts(expected, state), state.scratch)
         values = [*coded, raw_bits]
         if SYMBOL_HEAD.size + size_of(values) >= row.nbytes:
             return None
@@ -49,8 +49,8 @@ class LosslessDelta(Delta):
         (size,) = SYMBOL_HEAD.unpack(bytes_of(data[: SYMBOL_HEAD.size]))
         end = SYMBOL_HEAD.size + size
         symbols = state.scratch("symbols", tuple(replica.shape), torch.uint8, replica.device)
-        kernels.rans_decode(data[SYMBOL_HEAD.size : end], symbols, *_contexts(replica, state), state.scratch)
-        kernels.ulp_apply(replica, symbols, data[end:])
+        kernels.rans.decode(data[SYMBOL_HEAD.size : end], symbols, *_contexts(replica, state), state.scratch)
+        kernels.ulp(replica).apply(replica, symbols, data[end:])
 
 
 def _contexts(replica: Tensor, state: State) -> tuple[Tensor, int]:
@@ -60,11 +60,11 @@ def _contexts(replica: Tensor, state: State) -> tuple[Tensor, int]:
     """
     table, held = 0, 0
     tables = [0] * 256
-    for exponent, count in reversed(list(enumerate(kernels.exponent_counts(replica).tolist()))):
+    for exponent, count in reversed(list(enumerate(kernels.ulp(replica).exponent_counts(replica).tolist()))):
         if held >= LEAST and count:
             table, held = table + 1, 0
         tables[exponent] = table
         held += count
     contexts = state.scratch("contexts", tuple(replica.shape), torch.uint8, replica.device)
     of_exponents = torch.tensor(tables, dtype=torch.uint8, device=replica.device)
-    return kernels.by_exponent(replica, of_exponents, contexts), table + 1
+    return kernels.ulp(replica).by_exponent(replica, of_exponents, contexts), table + 1

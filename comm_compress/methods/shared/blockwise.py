@@ -37,15 +37,15 @@ class BlockCodec(FusedCodec):
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
         key = state.key("rounding") if self.code.rounding == "stochastic" else None
         scales = torch.empty_like(out["scales"], dtype=torch.float32) if self.code.short_scales else out["scales"]
-        kernels.encode_blocks(rows, self.code, key, out["codes"], scales, residual)
+        kernels.blocks(rows).encode(rows, self.code, key, out["codes"], scales, residual)
         if self.code.short_scales:
             out["scales"].copy_(scales)  # exact
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.decode_blocks(encoded["codes"], encoded["scales"].float(), self.code, out)
+        kernels.blocks(out).decode(encoded["codes"], encoded["scales"].float(), self.code, out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
-        kernels.sum_blocks(encoded["codes"], encoded["scales"].float(), self.code, out)
+        kernels.blocks(out).decode_sum(encoded["codes"], encoded["scales"].float(), self.code, out)
 
 
 def require_block(key: str, size: int | None) -> None:

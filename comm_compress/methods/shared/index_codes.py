@@ -114,7 +114,7 @@ class Bitmap(IndexCode):
         return _marked(indices, self.size(n, indices.shape[1]))
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        return _checked(kernels.marked_bits(coded, k), n)
+        return _checked(kernels.bitmap(coded).marked_bits(coded, k), n)
 
 
 class EliasFano(IndexCode):
@@ -141,13 +141,13 @@ class EliasFano(IndexCode):
         low = self._low(n, k)
         coded = indices.new_empty((indices.shape[0], self._size(n, k)), dtype=torch.uint8)
         split = _octets(k + ((n - k) >> low))
-        kernels.encode_positions(indices, low, False, coded[:, :split], coded[:, split:])
+        kernels.positions(indices).encode(indices, low, False, coded[:, :split], coded[:, split:])
         return coded
 
     def _decode(self, coded: Tensor, n: int, k: int) -> Tensor:
         low = self._low(n, k)
         split = _octets(k + ((n - k) >> low))
-        return _checked(kernels.decode_positions(coded[:, :split], coded[:, split:], low, False, k), n)
+        return _checked(kernels.positions(coded).decode(coded[:, :split], coded[:, split:], low, False, k), n)
 
 
 class Rice(IndexCode):
@@ -172,7 +172,7 @@ class Rice(IndexCode):
         split = 1 + _octets(k + steps)
         coded = indices.new_empty((1, split + _octets(k * low)), dtype=torch.uint8)
         coded[0, 0] = low
-        kernels.encode_positions(indices, low, True, coded[:, 1:split], coded[:, split:])
+        kernels.positions(indices).encode(indices, low, True, coded[:, 1:split], coded[:, split:])
         return coded
 
     @staticmethod
@@ -180,7 +180,7 @@ class Rice(IndexCode):
         """The b that needs the fewest bytes, and the sum of its unary parts; no b beyond twice the mean gap helps."""
         k = indices.shape[1]
         mean_gap = (int(indices[0, -1]) + 1 - k) // k
-        steps = kernels.gap_steps(indices, mean_gap.bit_length() + 2)
+        steps = kernels.positions(indices).gap_steps(indices, mean_gap.bit_length() + 2)
         low = min(range(len(steps)), key=lambda b: _octets(k + steps[b]) + _octets(k * b))
         return low, steps[low]
 
@@ -188,7 +188,7 @@ class Rice(IndexCode):
         """Sum up the gaps; b and k tell where the lower bits begin."""
         low = int(coded[0, 0])
         split = coded.shape[1] - _octets(k * low)
-        return _checked(kernels.decode_positions(coded[:, 1:split], coded[:, split:], low, True, k), n)
+        return _checked(kernels.positions(coded).decode(coded[:, 1:split], coded[:, split:], low, True, k), n)
 
 
 CODES: dict[str, IndexCode] = {code.name: code for code in (Int32(), Packed(), EliasFano(), Rice(), Bitmap())}
@@ -210,21 +210,21 @@ def _octets(bits: int) -> int:
 
 def _marked(indices: Tensor, octets: int) -> Tensor:
     bitmap = torch.empty(indices.shape[0], octets, dtype=torch.uint8, device=indices.device)
-    kernels.mark_bits(indices, bitmap)
+    kernels.bitmap(indices).mark_bits(indices, bitmap)
     return bitmap
 
 
 def _packed(codes: Tensor, bits: int) -> Tensor:
     packed = torch.empty(codes.shape[0], _octets(codes.shape[1] * bits), dtype=torch.uint8, device=codes.device)
     if packed.numel():
-        kernels.pack(codes, bits, packed)
+        kernels.bits(codes).pack(codes, bits, packed)
     return packed
 
 
 def _unpacked(packed: Tensor, bits: int, n: int) -> Tensor:
     if bits == 0 or n == 0:
         return torch.zeros(packed.shape[0], n, dtype=torch.int32, device=packed.device)
-    return kernels.unpack(packed.contiguous(), bits, n)
+    return kernels.bits(packed).unpack(packed.contiguous(), bits, n)
 
 
 def _checked(indices: Tensor, n: int) -> Tensor:

@@ -2,7 +2,7 @@
 
     uint32 matrices; of each: uint32 rows, uint32 columns, bool columns have scales
     float32 the rows' largest scale in each matrix, then the columns'
-    the rows' scales, a byte each (`kernels.lines`), matrix after matrix, then the columns'
+    the rows' scales, a byte each (`MatrixScaleKernels.encode_scales`), matrix after matrix, then the columns'
     the numbers, int8, in the order of the row's elements
 
 The last two are rANS streams, or stored as they are where that is shorter. A receiver needs nothing else.
@@ -22,7 +22,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.core.encoded import ByteCount, RaggedRow, size_of
 from comm_compress.core.segments import Segment
-from comm_compress.kernels import Lines, Shape
+from comm_compress.kernels import Matrices, Shape
 from comm_compress.kernels.common.matrix_scales import NOTHING
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.wrappers.entropy import bytes_of, restored, shortened, tensor_of
@@ -42,21 +42,22 @@ class Scales:
     ``[matrices]``.
     """
 
-    lines: Lines
+    matrices: Matrices
     row_bytes: Tensor
     row_peaks: Tensor
     column_bytes: Tensor
     column_peaks: Tensor
 
     @classmethod
-    def of_rows(cls, energies: Tensor, lines: Lines) -> Scales:
+    def of_rows(cls, mean_squares: Tensor, matrices: Matrices) -> Scales:
         """Return scales for rows of these mean squares (float64 ``[rows]``); those of columns are zero."""
-        rows, row_peaks = kernels.line_bytes(energies, lines.heights)
-        return cls(lines, rows, row_peaks, rows.new_full((lines.num_columns,), NOTHING), torch.zeros_like(row_peaks))
+        rows, row_peaks = kernels.matrix_scales(mean_squares).encode_scales(mean_squares, matrices.heights)
+        columns = rows.new_full((matrices.num_columns,), NOTHING)
+        return cls(matrices, rows, row_peaks, columns, torch.zeros_like(row_peaks))
 
-    def with_columns(self, energies: Tensor) -> Scales:
+    def with_columns(self, mean_squares: Tensor) -> Scales:
         """Return these scales with others for the columns, from mean squares (float64 ``[columns]``)."""
-        columns, peaks = kernels.line_bytes(energies, self.lines.widths)
+        columns, peaks = kernels.matrix_scales(mean_squares).encode_scales(mean_squares, self.matrices.widths)
         return dataclasses.replace(self, column_bytes=columns, column_peaks=peaks)
 
     def times(self, factor: float) -> Scales:
@@ -65,16 +66,17 @@ class Scales:
 
     def rows(self) -> Tensor:
         """Return the rows' scales as numbers, float32 ``[rows]``."""
-        return kernels.line_scales(self.row_bytes, self.lines.heights, self.row_peaks)
+        decode = kernels.matrix_scales(self.row_bytes).decode_scales
+        return decode(self.row_bytes, self.matrices.heights, self.row_peaks)
 
     def columns(self) -> Tensor:
         """Return the columns' scales as numbers, float32 ``[columns]``, and ones for matrices without them."""
-        own = kernels.line_scales(self.column_bytes, self.lines.widths, self.column_peaks)
-        return torch.cat([own, self.lines.ones])
+        decode = kernels.matrix_scales(self.column_bytes).decode_scales
+        return torch.cat([decode(self.column_bytes, self.matrices.widths, self.column_peaks), self.matrices.ones])
 
 
-@functools.lru_cache(maxsize=1024)  # as `kernels.lines_of`
-def lines_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: torch.device) -> Lines:
+@functools.lru_cache(maxsize=1024)  # as `kernels.matrices_of`
+def matrices_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: torch.device) -> Matrices:
     """What all ``n`` elements of a row make up, in order: a matrix for each parameter's shard, else rows of 256.
 
     ``columns``: do those of matrices of some height have scales of their own?
@@ -87,7 +89,7 @@ def lines_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: t
             shapes.append(_shape((s.stop - s.start) // width, width, columns))
         column = s.stop
     shapes += _blocks(n - column, columns)
-    return kernels.lines_of(tuple(shapes), device)
+    return kernels.matrices_of(tuple(shapes), device)
 
 
 def quantised(x: Tensor, scales: Scales, dead_zone: float, scratch: Scratch) -> Tensor:
@@ -96,7 +98,7 @@ def quantised(x: Tensor, scales: Scales, dead_zone: float, scratch: Scratch) -> 
     Of a matrix whose scales are not finite, all is lost: NaN.
     """
     codes = scratch("codes", tuple(x.shape), torch.int8, x.device)
-    kernels.quantise_lines(x, scales.rows(), scales.columns(), dead_zone, codes, scales.lines)
+    kernels.matrix_scales(x).quantise(x, scales.rows(), scales.columns(), dead_zone, codes, scales.matrices)
     return codes
 
 
@@ -104,7 +106,7 @@ def message_of(scales: Scales, codes: Tensor, scratch: Scratch) -> RaggedRow:
     """The bytes of one row with these ``codes`` int8 ``[n]``, in parts, some of them in memory of ``scratch``."""
     peaks = torch.cat([scales.row_peaks, scales.column_peaks]).view(torch.uint8)
     octets = torch.cat([scales.row_bytes, scales.column_bytes])
-    metadata = [_described(scales.lines.shapes, codes.device), peaks, *shortened(octets, "rans")]
+    metadata = [_described(scales.matrices.shapes, codes.device), peaks, *shortened(octets, "rans")]
     head, *values = shortened(codes.view(torch.uint8), "rans", scratch)
     metadata.append(head)
     return RaggedRow([*metadata, *values], ByteCount(values=size_of(values), metadata=size_of(metadata)))
@@ -114,15 +116,15 @@ def add_message(message: Tensor, out: Tensor, scratch: Scratch) -> None:
     """Add what a message stands for to ``out`` float32 ``[n]``; what is needed meanwhile lies in ``scratch``."""
     (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
     offset = HEAD.size + count * SHAPE.size
-    lines = kernels.lines_of(_shapes(bytes_of(message[HEAD.size : offset])), message.device)
+    matrices = kernels.matrices_of(_shapes(bytes_of(message[HEAD.size : offset])), message.device)
     peaks = message[offset : offset + 8 * count].clone().view(torch.float32)  # the clone is aligned
-    octets = message.new_empty(lines.num_rows + lines.num_columns)
+    octets = message.new_empty(matrices.num_rows + matrices.num_columns)
     codes = scratch("codes", tuple(out.shape), torch.int8, out.device)
     offset = restored(message, offset + 8 * count, octets, "rans")
     restored(message, offset, codes.view(torch.uint8), "rans", scratch)
-    rows, columns = torch.split_with_sizes(octets, [lines.num_rows, lines.num_columns])
-    scales = Scales(lines, rows, peaks[:count], columns, peaks[count:])
-    kernels.add_lines(codes, scales.rows(), scales.columns(), out, lines)
+    rows, columns = torch.split_with_sizes(octets, [matrices.num_rows, matrices.num_columns])
+    scales = Scales(matrices, rows, peaks[:count], columns, peaks[count:])
+    kernels.matrix_scales(out).add_decoded(codes, scales.rows(), scales.columns(), out, matrices)
 
 
 @functools.lru_cache(maxsize=1024)

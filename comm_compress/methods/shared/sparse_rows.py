@@ -213,7 +213,7 @@ def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[T
     if rows.dtype == torch.float32:
         return rows, residual
     if residual is not None:
-        return kernels.residual_target(rows, residual), None
+        return kernels.residual(rows).write_target(rows, residual), None
     return state.scratch("float32 rows", tuple(rows.shape), torch.float32, rows.device).copy_(rows), None
 
 

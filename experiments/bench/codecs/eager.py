@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from typing import Any
 from unittest import mock
 
-from comm_compress import kernels
 from comm_compress.core.compressor import Compressor
+from comm_compress.kernels import dispatch
 from experiments.bench.codecs.timing import WORLDS, Run, Sample, runs
 from experiments.bench.codecs.unit import LEAST_MIB, Unit
 
@@ -18,14 +18,20 @@ EAGER = "eager torch"
 
 @contextlib.contextmanager
 def reference_kernels() -> Iterator[set[str]]:
-    """Inside the context every kernel is its torch reference; the set that it yields names the topics asked for."""
-    asked: set[str] = set()
+    """Inside the context every kernel is its torch reference; the set that it yields names the topics asked for.
 
-    def reference(device: str, topic: str) -> ModuleType:
+    Entropy coding keeps its kernels: no torch operations do the same, and its reference is a loop in plain Python.
+    """
+    asked: set[str] = set()
+    chosen = dispatch.implementation
+
+    def reference(topic: str, device_type: str) -> Any:
+        if topic == dispatch.entropy.name:
+            return chosen(topic, device_type)
         asked.add(topic)
         return importlib.import_module(f"comm_compress.kernels.reference.{topic}")
 
-    with mock.patch.object(kernels, "_on", reference):
+    with mock.patch.object(dispatch, "implementation", reference):
         yield asked
 
 

@@ -58,9 +58,9 @@ def outcome(module: object, code: BlockCode, rows: Tensor, residual: Residual | 
     message = torch.zeros(num_rows, math.ceil((head + size) / 4) * 4, dtype=torch.uint8)
     scales, codes = message[:, :head].view(torch.float32), message[:, head : head + size]
     total, decoded = torch.empty(n), torch.empty(num_rows, n)
-    module.encode_blocks(rows, code, (5, 6), codes, scales, residual)  # type: ignore[attr-defined]
-    module.sum_blocks(codes, scales, code, total)  # type: ignore[attr-defined]
-    module.decode_blocks(codes, scales, code, decoded)  # type: ignore[attr-defined]
+    module.encode(rows, code, (5, 6), codes, scales, residual)  # type: ignore[attr-defined]
+    module.decode_sum(codes, scales, code, total)  # type: ignore[attr-defined]
+    module.decode(codes, scales, code, decoded)  # type: ignore[attr-defined]
     return Outcome(codes.clone(), scales.clone(), total, decoded, torch.empty(0) if residual is None else residual.new)
 
 
@@ -174,12 +174,12 @@ def test_long_rows_are_written_past_the_caches_all_the_same(dtype: torch.dtype) 
     code, n = BlockCode(256, 4, 7), blocks_cpu.FAR + 5
     rows = torch.randn(2, n, generator=torch.Generator().manual_seed(2))
     codes, scales = torch.empty(2, code.code_bytes(n), dtype=torch.uint8), torch.empty(2, code.blocks(n))
-    blocks_cpu.encode_blocks(rows, code, None, codes, scales)
+    blocks_cpu.encode(rows, code, None, codes, scales)
     got, expected = (torch.full((2, n), 7.0).to(dtype) for _ in range(2))  # one row begins a line, one does not
-    blocks_cpu.decode_blocks(codes, scales, code, got)
-    blocks_reference.decode_blocks(codes, scales, code, expected)
+    blocks_cpu.decode(codes, scales, code, got)
+    blocks_reference.decode(codes, scales, code, expected)
     assert torch.equal(got, expected)
     total = torch.empty(n)
-    blocks_cpu.sum_blocks(codes, scales, code, total)
-    blocks_reference.sum_blocks(codes, scales, code, rows[0])
+    blocks_cpu.decode_sum(codes, scales, code, total)
+    blocks_reference.decode_sum(codes, scales, code, rows[0])
     assert torch.equal(total, rows[0])

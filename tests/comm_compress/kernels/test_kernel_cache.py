@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import numpy as np
-from comm_compress.kernels import numba_tools
-print(numba_tools.CACHE_FOLDER, numba_tools.peak_bits(np.arange(5, dtype=np.int32)))
+from comm_compress.kernels.tools import compiled
+print(compiled.CACHE_FOLDER, compiled.peak_bits(np.arange(5, dtype=np.int32)))
 """
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" || exit 99; exec "$@"'
 

@@ -113,9 +113,9 @@ def test_block_codes_compile_and_contract_nothing(code: BlockCode, assembly: dic
 
     rows, n = torch.empty(2, 40_000), 40_000
     codes, scales = torch.empty(2, code.code_bytes(n), dtype=torch.uint8), torch.empty(2, code.blocks(n))
-    blocks_cuda.encode_blocks(rows, code, (1, 2), codes, scales, Residual(rows, 0.9, torch.empty(2, n)))
-    blocks_cuda.decode_blocks(codes, scales, code, rows.bfloat16())
-    blocks_cuda.sum_blocks(codes, scales, code, rows[0])
+    blocks_cuda.encode(rows, code, (1, 2), codes, scales, Residual(rows, 0.9, torch.empty(2, n)))
+    blocks_cuda.decode(codes, scales, code, rows.bfloat16())
+    blocks_cuda.decode_sum(codes, scales, code, rows[0])
     assert len(assembly) >= 2
     for ptx in assembly.values():
         as_written(ptx)
@@ -147,18 +147,18 @@ def test_selection_compiles(assembly: dict[str, str]) -> None:
 
 
 def test_means_and_votes_compile_and_contract_nothing(assembly: dict[str, str]) -> None:
-    from comm_compress.kernels.triton import onebit as means_cuda
+    from comm_compress.kernels.triton import onebit as onebit_cuda
     from comm_compress.kernels.triton import votes as votes_cuda
 
     rows, means = torch.empty(2, 40_000), torch.empty(2, 40)
     bits, marks = torch.empty(2, 5000, dtype=torch.uint8), torch.empty(2, 40, dtype=torch.uint8)
-    means_cuda.encode_means(rows, 1024, means, means, bits, Residual(rows, 0.9, rows))
-    votes_cuda.encode_votes(rows, 1024, (1, 2), marks, bits)
+    onebit_cuda.encode(rows, 1024, means, means, bits, Residual(rows, 0.9, rows))
+    votes_cuda.encode(rows, 1024, (1, 2), marks, bits)
     for out in (rows, rows.bfloat16()):
-        means_cuda.decode_means(means, means, bits, 1024, out)
-        votes_cuda.decode_votes(marks, bits, 1024, out)
-    means_cuda.sum_means(means, means, bits, 1024, rows[0])
-    votes_cuda.sum_votes(marks, bits, 1024, rows[0])
+        onebit_cuda.decode(means, means, bits, 1024, out)
+        votes_cuda.decode(marks, bits, 1024, out)
+    onebit_cuda.decode_sum(means, means, bits, 1024, rows[0])
+    votes_cuda.majority(marks, bits, 1024, rows[0])
     assert assembly.keys() == {"_encode_means", "_decode_means", "_encode_votes", "_decode_votes"}
     for ptx in assembly.values():
         as_written(ptx)
@@ -172,10 +172,10 @@ def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | No
     rows, exponents = torch.empty(2, 40_000), torch.empty(2, 40_000, dtype=torch.uint8)
     signs, lowest = (torch.empty(2, n, dtype=torch.uint8) for n in (5000, 20))
     residual = Residual(rows, 0.9, rows)
-    powers_cuda.encode_powers(rows, key, exponents, signs, residual)
+    powers_cuda.encode(rows, key, exponents, signs, residual)
     powers_cuda.encode_window(rows, key, lowest, exponents, residual)
     for narrow in (torch.float16, torch.bfloat16):
-        powers_cuda.decode_powers(exponents, signs, rows.to(narrow))
+        powers_cuda.decode(exponents, signs, rows.to(narrow))
         powers_cuda.decode_window(lowest, exponents, rows.to(narrow))
         casts_cuda.cast_with_feedback(rows, residual, rows.to(narrow))
         assert re.search(rf"cvt\.rn\.{'bf16' if narrow == torch.bfloat16 else 'f16'}(x2)?\.f32", assembly["_cast"])
@@ -183,8 +183,8 @@ def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | No
     casts_cuda.round_to_bytes(rows, rows[0, 0], exponents.view(torch.int8))
     casts_cuda.scale_bytes(exponents.view(torch.int8), rows[0, 0], rows)
     casts_cuda.subtract_bytes(exponents.view(torch.int8), rows[0, 0], rows)
-    powers_cuda.sum_powers(exponents, signs, rows[0])
-    powers_cuda.sum_window(lowest, exponents, rows[0])
+    powers_cuda.decode_sum(exponents, signs, rows[0])
+    powers_cuda.decode_window_sum(lowest, exponents, rows[0])
     names = {f"_{verb}_{what}" for verb in ("encode", "decode") for what in ("powers", "window")}
     assert assembly.keys() == names | {"_cast", "_round", "_bytes", "_sum"}
     for code in assembly.values():
@@ -200,7 +200,7 @@ def test_entropy_coding_compiles(tables: int, assembly: dict[str, str], monkeypa
     symbols, sizes = torch.zeros(n, dtype=torch.uint8), torch.ones(3, dtype=torch.int32)
     with monkeypatch.context() as patched:
         patched.setattr(torch, "empty", torch.ones)  # nothing runs, and the sizes of blocks are looked at
-        entropy_cuda.LOOPS.encode(symbols, contexts, frequencies, frequencies * 0, fresh)
+        entropy_cuda.encode(symbols, contexts, frequencies, frequencies * 0, fresh)
     words = torch.zeros(3, dtype=torch.int16)
-    entropy_cuda.LOOPS.decode(symbols, contexts, frequencies, sizes, sizes.repeat(32), words)
+    entropy_cuda.decode(symbols, contexts, frequencies, sizes, sizes.repeat(32), words)
     assert assembly.keys() == {"_encode", "_move", "_decode"}

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import BlockCode, Residual
+from comm_compress.kernels import BlockCode, Residual, rans
 from comm_compress.kernels.common import rans_stream
 from comm_compress.kernels.cpu import casts as casts_cpu
 from comm_compress.kernels.reference import bits as bits_reference
 from comm_compress.kernels.reference import blocks as blocks_reference
 from comm_compress.kernels.reference import casts as casts_reference
 from comm_compress.kernels.reference import entropy as entropy_reference
-from comm_compress.kernels.reference import onebit as means_reference
+from comm_compress.kernels.reference import onebit as onebit_reference
 from comm_compress.kernels.reference import powers as powers_reference
 from comm_compress.kernels.reference import random as random_reference
 from comm_compress.kernels.reference import select as select_reference
@@ -27,7 +27,7 @@ from comm_compress.kernels.triton import bits as bits_cuda
 from comm_compress.kernels.triton import blocks as blocks_cuda
 from comm_compress.kernels.triton import casts as casts_cuda
 from comm_compress.kernels.triton import entropy as entropy_cuda
-from comm_compress.kernels.triton import onebit as means_cuda
+from comm_compress.kernels.triton import onebit as onebit_cuda
 from comm_compress.kernels.triton import powers as powers_cuda
 from comm_compress.kernels.triton import random as random_cuda
 from comm_compress.kernels.triton import select as select_cuda
@@ -140,12 +140,12 @@ def test_block_codes(
         scales, codes = message[:, : 4 * blocks].view(torch.float32), message[:, 4 * blocks : 4 * blocks + num_bytes]
         waiting = None if old is None else old.to(device)
         residual = Residual(waiting, 0.9, torch.full(shape, 7.0, device=device)) if n > 1 else None
-        kernel.encode_blocks(rows.to(device), code, (77, 0xF1234567), codes, scales, residual)
+        kernel.encode(rows.to(device), code, (77, 0xF1234567), codes, scales, residual)
         decoded, total = torch.empty(shape, device=device), torch.empty(n, device=device)
-        kernel.decode_blocks(codes, scales, code, decoded)
-        kernel.sum_blocks(codes, scales, code, total)
+        kernel.decode(codes, scales, code, decoded)
+        kernel.decode_sum(codes, scales, code, total)
         narrow = torch.empty(shape, dtype=torch.float16, device=device)
-        kernel.decode_blocks(codes, scales, code, narrow)
+        kernel.decode(codes, scales, code, narrow)
         left = decoded if residual is None else residual.new
         results.append([x.cpu() for x in (message, scales, left, decoded, total, narrow.float())])
     theirs, mine = results
@@ -231,7 +231,7 @@ def test_means_and_votes(
     rows = rows.to(dtype)
     old = None if feedback is None else torch.randn(shape, generator=generator).to(feedback)
     results = []
-    for means, votes, device in ((means_reference, votes_reference, CPU), (means_cuda, votes_cuda, HERE)):
+    for onebit, votes, device in ((onebit_reference, votes_reference, CPU), (onebit_cuda, votes_cuda, HERE)):
         x = rows.to(device)
         above, below = (torch.empty(num_rows, -(-n // group_size), device=device) for _ in range(2))
         residual = None if old is None else Residual(old.to(device), 0.9, torch.empty(shape, device=device))
@@ -239,12 +239,12 @@ def test_means_and_votes(
         marks = torch.full(above.shape, 99, dtype=torch.uint8, device=device)
         rows_out, votes_out = (torch.empty(shape, device=device) for _ in range(2))
         total, decision = (torch.empty(n, device=device) for _ in range(2))
-        means.encode_means(x, group_size, above, below, bits, residual)
-        means.decode_means(above, below, bits, group_size, rows_out)
-        means.sum_means(above, below, bits, group_size, total)
-        votes.encode_votes(x, group_size, (5, 0xF1234567), marks, signs)
-        votes.decode_votes(marks, signs, group_size, votes_out)
-        votes.sum_votes(marks, signs, group_size, decision)
+        onebit.encode(x, group_size, above, below, bits, residual)
+        onebit.decode(above, below, bits, group_size, rows_out)
+        onebit.decode_sum(above, below, bits, group_size, total)
+        votes.encode(x, group_size, (5, 0xF1234567), marks, signs)
+        votes.decode(marks, signs, group_size, votes_out)
+        votes.majority(marks, signs, group_size, decision)
         left = rows_out if residual is None else residual.new
         results.append({"bits": bits, "signs": signs, "marks": marks, "above": above, "below": below, "left": left})
         results[-1] |= {"rows": rows_out, "total": total, "votes": votes_out, "decision": decision}
@@ -306,10 +306,13 @@ def test_powers_of_two(
             fields = message[:, :first], message[:, first : first + second]
             new = torch.full(shape, 7.0, device=device)
             residual = None if old is None else Residual(old.to(device), 0.9, new)
-            getattr(kernel, f"encode_{name}")(x, key, *fields, residual)
+            encode, decode, decode_sum = kernel.encode, kernel.decode, kernel.decode_sum
+            if name == "window":
+                encode, decode, decode_sum = kernel.encode_window, kernel.decode_window, kernel.decode_window_sum
+            encode(x, key, *fields, residual)
             decoded, total = torch.empty(shape, device=device), torch.empty(n, device=device)
-            getattr(kernel, f"decode_{name}")(*fields, decoded)
-            getattr(kernel, f"sum_{name}")(*fields, total)
+            decode(*fields, decoded)
+            decode_sum(*fields, total)
             if name == "window":  # of a block that is not finite, no matter what
                 void = (fields[0] == 0).repeat_interleave(powers_reference.POWER_BLOCK, 1)[:, :n]
                 fields[1].masked_fill_(void, 0)
@@ -398,9 +401,9 @@ def test_entropy_coding(n: int, tables: int, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(rans_stream, "MANY", many)
         codes = (torch.randn(n, generator=generator) * spread).round().clamp(-127, 127).to(torch.int8)
         symbols = codes.view(torch.uint8)
-        stream = torch.cat(rans_stream.rans_encode(entropy_reference.LOOPS, symbols, contexts, tables))
+        stream = torch.cat(rans.encode_with(entropy_reference, symbols, contexts, tables))
         there = None if contexts is None else contexts.to(HERE)
-        ours = torch.cat(rans_stream.rans_encode(entropy_cuda.LOOPS, symbols.to(HERE), there, tables))
+        ours = torch.cat(rans.encode_with(entropy_cuda, symbols.to(HERE), there, tables))
         assert torch.equal(ours.cpu(), stream)
         out = torch.empty_like(symbols, device=HERE)
-        assert torch.equal(rans_stream.rans_decode(entropy_cuda.LOOPS, ours, out, there, tables).cpu(), symbols)
+        assert torch.equal(rans.decode_with(entropy_cuda, ours, out, there, tables).cpu(), symbols)

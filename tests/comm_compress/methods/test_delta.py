@@ -25,6 +25,8 @@ from tests.comm_compress.integrations.test_fsdp import Net, batch, full, loss_of
 from tests.comm_compress.table import build
 from tests.distributed import run_ranks
 
+CPU = torch.device("cpu")
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LOSSLESS = {"mode": "lossless"}
 PREDICTS = {"predict": 0.8}
@@ -51,14 +53,14 @@ def test_ulp_kernels_agree_and_lose_no_bit(dtype: torch.dtype, n: int, seed: int
     close = torch.rand(n, generator=torch.Generator().manual_seed(seed)) < near
     steps = torch.randint(-300, 300, (n,), generator=torch.Generator().manual_seed(seed)).to(bits(old).dtype)
     new = torch.where(close, bits(old) + steps, bits(new)).view(dtype)
-    ours, theirs = ulp_cpu.ulp_difference(old, new), ulp_reference.ulp_difference(old, new)
+    ours, theirs = ulp_cpu.difference(old, new), ulp_reference.difference(old, new)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     table = torch.randint(256, (256,), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
     assert torch.equal(ulp_cpu.exponent_counts(old), ulp_reference.exponent_counts(old))
     found = [each.by_exponent(old, table, torch.empty(n, dtype=torch.uint8)) for each in (ulp_cpu, ulp_reference)]
     assert torch.equal(*found)
     for implementation in (ulp_cpu, ulp_reference):
-        assert torch.equal(bits(implementation.ulp_apply(old.clone(), *ours)), bits(new))
+        assert torch.equal(bits(implementation.apply(old.clone(), *ours)), bits(new))
 
 
 @given(start=st.floats(width=32, allow_nan=False, allow_infinity=False), steps=st.integers(-7, 7))
@@ -70,7 +72,7 @@ def test_a_symbol_counts_representable_numbers(start: float, steps: int) -> None
         target = np.float32(math.copysign(math.inf, steps))
         new = np.nextafter(new, target) if new != 0 or np.signbit(new) != (steps > 0) else np.float32(-new)
     if np.isfinite(new):
-        symbols, _ = kernels.ulp_difference(torch.tensor([old]), torch.tensor([new]))
+        symbols, _ = kernels.ulp.on(CPU).difference(torch.tensor([old]), torch.tensor([new]))
         assert int(symbols) == (2 * steps if steps >= 0 else -2 * steps - 1)
 
 
@@ -79,10 +81,10 @@ def test_exponents_are_frexps() -> None:
     for dtype, bias in ((torch.float32, 127), (torch.bfloat16, 127), (torch.float16, 15)):
         narrow = values.to(dtype)
         exponents = torch.frexp(narrow.float()).exponent - 1 + bias
-        assert torch.equal(kernels.exponent_counts(narrow), torch.bincount(exponents, minlength=256))
+        assert torch.equal(kernels.ulp(narrow).exponent_counts(narrow), torch.bincount(exponents, minlength=256))
         themselves = torch.arange(256).to(torch.uint8)
         assert torch.equal(
-            kernels.by_exponent(narrow, themselves, torch.empty(1000, dtype=torch.uint8)).int(), exponents
+            kernels.ulp(narrow).by_exponent(narrow, themselves, torch.empty(1000, dtype=torch.uint8)).int(), exponents
         )
 
 

@@ -17,12 +17,13 @@ from comm_compress.core.encoded import Encoded
 from comm_compress.core.segments import Segment, segments_of
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
-from comm_compress.kernels import Lines, Shape
-from comm_compress.kernels.cpu import matrix_scales as lines_cpu
-from comm_compress.kernels.reference import matrix_scales as lines_reference
+from comm_compress.kernels import Matrices, Shape
+from comm_compress.kernels.cpu import matrix_scales as matrix_scales_cpu
+from comm_compress.kernels.reference import matrix_scales as matrix_scales_reference
 from comm_compress.methods.shared.scaled_matrices import Scales
 from tests.comm_compress.table import build, codec
 
+CPU = torch.device("cpu")
 ONCE = {"error_feedback": False}
 
 
@@ -61,14 +62,14 @@ def bits(encoded: Encoded) -> float:
 def test_kernels_agree(
     a: int, b: int, spread: float, dead_zone: float, empty: bool, bad: tuple[int, float] | None, seed: int
 ) -> None:
-    """Energies but for the order of sums; of equal scales the same codes and the same losses, bit for bit."""
+    """Mean squares but for the order of sums; of equal scales the same codes and the same losses, bit for bit."""
     shapes = (
         Shape(a, b, columns=False),
         Shape(a, b, columns=True),
         Shape(1, 7, columns=False),
         Shape(b, a, columns=True),
     )
-    lines = Lines(shapes, torch.device("cpu"))
+    matrices = Matrices(shapes, torch.device("cpu"))
     x = torch.cat(
         [(random(h, w, seed=seed + h) * 10 ** (spread * random(h, 1, seed=w))).view(-1) for h, w, _ in shapes]
     )
@@ -78,17 +79,18 @@ def test_kernels_agree(
     if bad is not None:
         x[bad[0] * a * b] = bad[1]
     found = []
-    for topic in (lines_cpu, lines_reference):
-        scales = Scales.of_rows(lines_reference.row_energies(x, lines), lines)
-        wanted = lines_reference.column_energies(x, scales.rows(), lines)
+    for topic in (matrix_scales_cpu, matrix_scales_reference):
+        scales = Scales.of_rows(matrix_scales_reference.row_mean_squares(x, matrices), matrices)
+        wanted = matrix_scales_reference.column_mean_squares(x, scales.rows(), matrices)
         rows, columns = scales.rows(), scales.with_columns(wanted).columns()
         lost, codes, back = x.clone(), torch.empty_like(x, dtype=torch.int8), torch.zeros_like(x)
-        topic.quantise_lines(lost, rows, columns, dead_zone, codes, lines)
-        topic.add_lines(codes, rows, columns, back, lines)
+        topic.quantise(lost, rows, columns, dead_zone, codes, matrices)
+        topic.add_decoded(codes, rows, columns, back, matrices)
         found.append((codes, lost.view(torch.int32), back.view(torch.int32)))
-        energies = lines_reference.row_energies(x, lines)
-        torch.testing.assert_close(topic.row_energies(x, lines), energies, rtol=1e-12, atol=0, equal_nan=True)
-        torch.testing.assert_close(topic.column_energies(x, rows, lines), wanted, rtol=1e-12, atol=0, equal_nan=True)
+        of_rows, of_columns = topic.row_mean_squares(x, matrices), topic.column_mean_squares(x, rows, matrices)
+        expected = matrix_scales_reference.row_mean_squares(x, matrices)
+        torch.testing.assert_close(of_rows, expected, rtol=1e-12, atol=0, equal_nan=True)
+        torch.testing.assert_close(of_columns, wanted, rtol=1e-12, atol=0, equal_nan=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
@@ -119,14 +121,14 @@ ENERGY = (
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(ENERGY, max_size=12), max_size=5))
-def test_lines_have_the_references_bytes_and_scales(matrices: list[list[float]]) -> None:
-    """Bit for bit: at the edges between two bytes, of zeros, of what float32 does not hold, and of no lines."""
+def test_rows_and_columns_have_the_references_bytes_and_scales(matrices: list[list[float]]) -> None:
+    """Bit for bit: at the edges between two bytes, of zeros, of what float32 does not hold, and of no rows."""
     energies = torch.tensor([energy for matrix in matrices for energy in matrix], dtype=torch.float64)
     lengths = torch.tensor([len(matrix) for matrix in matrices], dtype=torch.int64)
     found = []
-    for topic in (lines_cpu, lines_reference):
-        octets, peaks = topic.line_bytes(energies, lengths)
-        scales = topic.line_scales(octets, lengths, peaks)
+    for topic in (matrix_scales_cpu, matrix_scales_reference):
+        octets, peaks = topic.encode_scales(energies, lengths)
+        scales = topic.decode_scales(octets, lengths, peaks)
         found.append((octets, peaks.nan_to_num(nan=-1.0), scales.nan_to_num(nan=-1.0)))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
@@ -134,8 +136,8 @@ def test_lines_have_the_references_bytes_and_scales(matrices: list[list[float]])
 @given(st.lists(st.floats(1e-15, 1e30), min_size=1, max_size=40))
 def test_a_scale_is_within_an_eighth_of_an_octave(energies: list[float]) -> None:
     length = torch.tensor([len(energies)])
-    found, peaks = kernels.line_bytes(torch.tensor(energies, dtype=torch.float64), length)
-    scales = kernels.line_scales(found, length, peaks)
+    found, peaks = kernels.matrix_scales.on(CPU).encode_scales(torch.tensor(energies, dtype=torch.float64), length)
+    scales = kernels.matrix_scales.on(CPU).decode_scales(found, length, peaks)
     for energy, scale in zip(energies, scales.tolist(), strict=True):
         if energy >= max(energies) * 2.0**-127:
             assert abs(math.log2(scale) - math.log2(energy) / 2) <= 0.125 + 1e-6
@@ -148,11 +150,11 @@ def test_a_matrix_has_the_scales_it_has_alone() -> None:
     energies = random(40).double().square()
     all_of_them = torch.cat([energies, 1e9 * energies, 0 * energies, math.nan * energies])
     lengths = torch.full((4,), 40)
-    found, peaks = kernels.line_bytes(all_of_them, lengths)
-    alone, peak = kernels.line_bytes(energies, lengths[:1])
+    found, peaks = kernels.matrix_scales.on(CPU).encode_scales(all_of_them, lengths)
+    alone, peak = kernels.matrix_scales.on(CPU).encode_scales(energies, lengths[:1])
     assert torch.equal(found[:80], alone.repeat(2))
     assert peaks[0] == peak[0]
-    scales = kernels.line_scales(found, lengths, peaks)
+    scales = kernels.matrix_scales.on(CPU).decode_scales(found, lengths, peaks)
     assert not bool(scales[80:120].any())
     assert bool(scales[120:].isnan().all())
 
@@ -217,7 +219,7 @@ def test_columns_are_worth_their_scales() -> None:
     assert shares[0][0] < 0.5 * shares[1][0]
 
 
-def test_every_parameter_has_lines_of_its_own() -> None:
+def test_every_parameter_has_scales_of_its_own() -> None:
     """Vectors, matrices, convolutions and a stretch that belongs to nobody, of very different sizes in one unit."""
     shapes: list[tuple[str, tuple[int, ...]]] = [("a", (40, 32)), ("b", (50,)), ("c", (20, 4, 3, 3)), ("d", (30, 2))]
     segments = [s._replace(start=s.start + 100, stop=s.stop + 100) for s in segments_of(shapes, 1)]

@@ -25,6 +25,8 @@ from tests.comm_compress.integrations.test_fsdp import _nan_step
 from tests.comm_compress.table import build
 from tests.distributed import run_ranks
 
+CPU = torch.device("cpu")
+
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -270,6 +272,7 @@ def test_powersgd_names_a_state_of_another_rank() -> None:
 
 # ---- count-sketch ---------------------------------------------------------------------------------------------
 
+SKETCH = kernels.sketch.on(CPU)
 KEYS = [(17, 4), (5, 2**32 - 1), (2**31, 9), (1, 1), (0, 0)]
 
 
@@ -281,7 +284,7 @@ def sketched(module: Any, rows: Tensor, keys: list[tuple[int, int]], columns: in
 
 def estimated(module: Any, sketch: Tensor, keys: list[tuple[int, int]], n: int) -> Tensor:
     out = torch.full((n,), math.nan)
-    module.count_sketch_estimate(sketch, keys, out)
+    module.estimate(sketch, keys, out)
     return out
 
 
@@ -329,13 +332,13 @@ def test_the_count_sketch_is_the_textbooks() -> None:
     n, columns = 500, 64
     keys, x = KEYS[:3], normal(1, n)
     columns_of = torch.stack(
-        [sketched(kernels, e.view(1, -1), keys, columns)[0] for e in torch.eye(n)]
+        [sketched(SKETCH, e.view(1, -1), keys, columns)[0] for e in torch.eye(n)]
     )  # [n, 3, columns]
     assert torch.equal(columns_of.abs().sum(-1), torch.ones(n, 3))
-    torch.testing.assert_close(sketched(kernels, x, keys, columns)[0], torch.einsum("i,ijc->jc", x[0], columns_of))
+    torch.testing.assert_close(sketched(SKETCH, x, keys, columns)[0], torch.einsum("i,ijc->jc", x[0], columns_of))
     sketch = normal(3, columns, seed=1)
     expected = torch.einsum("jc,ijc->ij", sketch, columns_of).median(1).values
-    torch.testing.assert_close(estimated(kernels, sketch, keys, n), expected)
+    torch.testing.assert_close(estimated(SKETCH, sketch, keys, n), expected)
 
 
 def test_hashes_are_uniform_and_signs_are_fair_and_independent() -> None:
@@ -382,8 +385,8 @@ def test_two_coordinates_meet_once_in_as_many_hashes_as_there_are_columns(column
 @given(a=st.floats(-4, 4), b=st.floats(-4, 4), seed=st.integers(0, 100))
 def test_sketches_are_linear(a: float, b: float, seed: int) -> None:
     x, y = normal(1, 3000, seed=seed), normal(1, 3000, seed=seed + 1)
-    mixed = sketched(kernels, a * x + b * y, KEYS, 96)
-    separate = a * sketched(kernels, x, KEYS, 96) + b * sketched(kernels, y, KEYS, 96)
+    mixed = sketched(SKETCH, a * x + b * y, KEYS, 96)
+    separate = a * sketched(SKETCH, x, KEYS, 96) + b * sketched(SKETCH, y, KEYS, 96)
     torch.testing.assert_close(mixed, separate, rtol=1e-4, atol=1e-3)
 
 
@@ -397,9 +400,9 @@ def test_estimates_err_as_the_theory_says(columns: int) -> None:
     singles, medians = [], []
     for draw in range(draws):
         keys = [(draw, j) for j in range(5)]
-        sketch = sketched(kernels, x.view(1, -1), keys, columns)[0]
-        medians.append(estimated(kernels, sketch, keys, n) - x)
-        singles.append(estimated(kernels, sketch[:1], keys[:1], n) - x)
+        sketch = sketched(SKETCH, x.view(1, -1), keys, columns)[0]
+        medians.append(estimated(SKETCH, sketch, keys, n) - x)
+        singles.append(estimated(SKETCH, sketch[:1], keys[:1], n) - x)
     bound = 3 * float(x.norm()) / math.sqrt(columns)
     single, median = torch.stack(singles).double(), torch.stack(medians)
     assert float((single.abs() > bound).double().mean()) <= 1 / 9

@@ -24,18 +24,18 @@ from comm_compress.drive import simulate
 from comm_compress.kernels import Residual
 from comm_compress.kernels.cpu import bits as bits_cpu
 from comm_compress.kernels.cpu import casts as casts_cpu
-from comm_compress.kernels.cpu import onebit as means_cpu
+from comm_compress.kernels.cpu import onebit as onebit_cpu
 from comm_compress.kernels.cpu import powers as powers_cpu
-from comm_compress.kernels.cpu import trits as formats_cpu
+from comm_compress.kernels.cpu import trits as trits_cpu
 from comm_compress.kernels.cpu import votes as votes_cpu
 from comm_compress.kernels.cpu.vectors import hadamard as hadamard_cpu
 from comm_compress.kernels.reference import bits as bits_reference
 from comm_compress.kernels.reference import blocks as blocks_reference
 from comm_compress.kernels.reference import casts as casts_reference
-from comm_compress.kernels.reference import onebit as means_reference
+from comm_compress.kernels.reference import onebit as onebit_reference
 from comm_compress.kernels.reference import powers as powers_reference
 from comm_compress.kernels.reference import random as random_reference
-from comm_compress.kernels.reference import trits as formats_reference
+from comm_compress.kernels.reference import trits as trits_reference
 from comm_compress.kernels.reference import votes as votes_reference
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build, codec
@@ -120,7 +120,6 @@ def residual_for(rows: Tensor, waiting: torch.dtype | None, decay: float) -> Res
 
 
 WAITING = st.sampled_from([None, torch.float32, torch.bfloat16])
-VERBS = ("encode", "decode", "sum")
 DECAYS = st.sampled_from([1.0, 0.9])
 
 
@@ -141,16 +140,16 @@ def test_means_are_the_references(
     if n == 0:
         return
     results = []
-    for home in (means_cpu, means_reference):
+    for home in (onebit_cpu, onebit_reference):
         above, below = torch.full((2, num_rows, -(-n // group)), 7.0)
         bits = torch.full((num_rows, -(-n // 8) + 3), 7, dtype=torch.uint8)  # rows of a message lie apart
         residual = residual_for(rows, waiting, decay) if fed_back else None
-        home.encode_means(rows, group, above, below, bits[:, :-3], residual)
+        home.encode(rows, group, above, below, bits[:, :-3], residual)
         assert (bits[:, -3:] == 7).all()
         decoded, narrow, total = torch.empty(num_rows, n), torch.empty(num_rows, n, dtype=dtype), torch.empty(n)
-        home.decode_means(above, below, bits[:, :-3], group, decoded)
-        home.decode_means(above, below, bits[:, :-3], group, narrow)
-        home.sum_means(above, below, bits[:, :-3], group, total)
+        home.decode(above, below, bits[:, :-3], group, decoded)
+        home.decode(above, below, bits[:, :-3], group, narrow)
+        home.decode_sum(above, below, bits[:, :-3], group, total)
         results.append((above, below, bits.float(), decoded, narrow, total, residual.new if residual else total))
     for ours, theirs in zip(*results, strict=True):
         assert same(ours, theirs)
@@ -184,14 +183,16 @@ def test_powers_of_two_are_the_references(
         wire = torch.full((num_rows, n + -(-n // 8) + 3), 7, dtype=torch.uint8)  # rows of a message lie apart
         first = -(-n // powers_reference.POWER_BLOCK) if window else n
         fields = (wire[:, :first], wire[:, first : first + (n if window else -(-n // 8))])
-        encode, decode, add = (getattr(home, f"{verb}_{'window' if window else 'powers'}") for verb in VERBS)
+        encode, decode, decode_sum = home.encode, home.decode, home.decode_sum
+        if window:
+            encode, decode, decode_sum = home.encode_window, home.decode_window, home.decode_window_sum
         residual = residual_for(rows, waiting, decay) if fed_back else None
         encode(rows, key, *fields, residual)
         assert (wire[:, -3:] == 7).all()
         decoded, narrow, total = torch.empty(num_rows, n), torch.empty(num_rows, n, dtype=dtype), torch.empty(n)
         decode(*fields, decoded)
         decode(*fields, narrow)
-        add(*fields, total)
+        decode_sum(*fields, total)
         results.append((wire.float(), decoded, narrow, total, residual.new if residual else total))
     for ours, theirs in zip(*results, strict=True):
         assert same(ours, theirs)
@@ -212,12 +213,12 @@ def test_votes_are_the_references(
     for home in (votes_cpu, votes_reference):
         marks = torch.full((num_rows, -(-n // group)), 7, dtype=torch.uint8)
         bits = torch.full((num_rows, -(-n // 8) + 3), 7, dtype=torch.uint8)
-        home.encode_votes(rows, group, key, marks, bits[:, :-3])
+        home.encode(rows, group, key, marks, bits[:, :-3])
         assert (bits[:, -3:] == 7).all()
         decoded, narrow, total = torch.empty(num_rows, n), torch.empty(num_rows, n, dtype=dtype), torch.empty(n)
-        home.decode_votes(marks, bits[:, :-3], group, decoded)
-        home.decode_votes(marks, bits[:, :-3], group, narrow)
-        home.sum_votes(marks, bits[:, :-3], group, total)
+        home.decode(marks, bits[:, :-3], group, decoded)
+        home.decode(marks, bits[:, :-3], group, narrow)
+        home.majority(marks, bits[:, :-3], group, total)
         results.append((marks.float(), bits.float(), decoded, narrow, total))
     for ours, theirs in zip(*results, strict=True):
         assert same(ours, theirs)
@@ -232,13 +233,13 @@ def test_trits_come_back_and_are_the_references(n: int, seed: int) -> None:
         .to(torch.int8)
     )
     mine, theirs = (torch.full((2, -(-n // 5)), 7, dtype=torch.uint8) for _ in range(2))
-    formats_cpu.pack_trits(codes, mine)
-    formats_reference.pack_trits(codes, theirs)
+    trits_cpu.pack(codes, mine)
+    trits_reference.pack(codes, theirs)
     assert torch.equal(mine, theirs)
     for byte, start in zip(mine[0].tolist(), range(0, n, 5), strict=True):
         assert byte == sum((c + 1) * 3**i for i, c in enumerate(codes[0, start : start + 5].tolist()))
-    assert torch.equal(formats_cpu.unpack_trits(mine, n), codes)
-    assert torch.equal(formats_reference.unpack_trits(mine, n), codes)
+    assert torch.equal(trits_cpu.unpack(mine, n), codes)
+    assert torch.equal(trits_reference.unpack(mine, n), codes)
 
 
 @given(bits=st.integers(1, 8), n=st.integers(0, 200))
@@ -246,7 +247,7 @@ def test_trits_come_back_and_are_the_references(n: int, seed: int) -> None:
 def test_codes_can_be_unpacked_into_bytes(bits: int, n: int) -> None:
     codes = random_reference.random_bits((bits, n), n, torch.device("cpu")).view(1, n) & ((1 << bits) - 1)
     packed = torch.empty(1, -(-n * bits // 8), dtype=torch.uint8)
-    kernels.pack(codes.to(torch.uint8), bits, packed)
+    kernels.bits(codes).pack(codes.to(torch.uint8), bits, packed)
     for home in (bits_cpu, bits_reference):
         got = home.unpack(packed, bits, n, torch.uint8)
         assert got.dtype == torch.uint8

@@ -29,6 +29,8 @@ from comm_compress.methods.shared.sparse_rows import SparseRows
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build, codec
 
+CPU = torch.device("cpu")
+
 SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1.0, -1.0]
 
 
@@ -78,7 +80,7 @@ def test_topk_is_numpys_stable_sort(
     for value, place in special:
         rows[0, int(place * n)] = value
     k = round(share * n)
-    for module in (kernels, select_reference):
+    for module in (kernels.select.on(CPU), select_reference):
         got, values = largest(module, rows, k)
         for row, places, taken in zip(rows.numpy(), got.numpy(), values.numpy(), strict=True):
             assert np.array_equal(places, top_by_numpy(row, k))
@@ -122,7 +124,7 @@ def rows_of(kind: str, n: int) -> Tensor:
 def test_topk_of_long_rows_is_numpys_stable_sort(kind: str, n: int) -> None:
     rows = rows_of(kind, n)
     for k in (1, n // 1000, n // 100, n // 3, n):
-        got, values = largest(kernels, rows, k)
+        got, values = largest(kernels.select.on(CPU), rows, k)
         assert np.array_equal(got[0].numpy(), top_by_numpy(rows[0].numpy(), k)), k
         assert torch.equal(values, rows[:, got[0].long()]), k
 
@@ -132,7 +134,7 @@ def test_topk_of_long_rows_is_numpys_stable_sort(kind: str, n: int) -> None:
 def test_at_least_is_a_comparison(n: int, seed: int, threshold: float) -> None:
     rows = normal(3, n, seed)
     floors = torch.tensor([threshold, 0.0, 100.0])
-    for module in (kernels, select_reference):
+    for module in (kernels.select.on(CPU), select_reference):
         found = module.at_least(rows, floors)
         for row, (places, values), floor in zip(rows.numpy(), found, floors.numpy(), strict=True):
             assert np.array_equal(places.numpy(), np.flatnonzero(np.abs(row) >= floor))
@@ -152,7 +154,7 @@ def test_what_is_added_on_the_way_is_chosen_from(kind: str, n: int, threads: int
         for decay in (1.0, 0.9):
             target = rows + old * decay
             new = torch.full((2, n), math.nan)
-            places, values = largest(kernels, rows, n // 100, Residual(old, decay, new))
+            places, values = largest(kernels.select.on(CPU), rows, n // 100, Residual(old, decay, new))
             assert torch.equal(new, target)
             assert torch.equal(values, target.gather(1, places.long()))
             assert all(
@@ -160,7 +162,7 @@ def test_what_is_added_on_the_way_is_chosen_from(kind: str, n: int, threads: int
                 for p, t in zip(places.numpy(), target.numpy(), strict=True)
             )
             floors = torch.tensor([0.5, 2.5])
-            found = kernels.at_least(rows, floors, Residual(old, decay, new.fill_(math.nan)))
+            found = kernels.select(rows).at_least(rows, floors, Residual(old, decay, new.fill_(math.nan)))
             assert torch.equal(new, target)
             for t, (at, reached), floor in zip(target, found, floors, strict=True):
                 assert torch.equal(at, (t.abs() >= floor).nonzero().flatten().int())
@@ -216,7 +218,7 @@ def test_bitmaps_are_numpys_packbits_and_come_back(bits: int, share: float, seed
     flags = np.zeros((2, bits), np.uint8)
     np.put_along_axis(flags, chosen, 1, 1)
     expected = np.packbits(flags, 1, bitorder="little")
-    for module in (kernels, bitmap_reference):
+    for module in (kernels.bitmap.on(CPU), bitmap_reference):
         bitmap = torch.full(expected.shape, 255, dtype=torch.uint8)
         module.mark_bits(places, bitmap)
         assert np.array_equal(bitmap.numpy(), expected)
@@ -276,16 +278,16 @@ def test_positions_are_the_references_bytes(n: int, share: float, low: int, gaps
     k = max(1, round(share * min(n, 3000)))
     indices = torch.cat([positions(n, k, seed), positions(n, k, seed + 1)])
     steps = positions_reference.gap_steps(indices[:1], 8)
-    assert kernels.gap_steps(indices[:1], 8) == steps
+    assert kernels.positions(indices).gap_steps(indices[:1], 8) == steps
     assert steps == [sum(int(gap) - 1 >> b for gap in np.diff(indices[0].numpy(), prepend=-1)) for b in range(8)]
     strings = [torch.full((2, size), 255, dtype=torch.uint8) for size in (-(-(k + (n >> low)) // 8), -(-k * low // 8))]
     expected = [string.clone() for string in strings]
-    kernels.encode_positions(indices, low, gaps, *strings)
-    positions_reference.encode_positions(indices, low, gaps, *expected)
+    kernels.positions(indices).encode(indices, low, gaps, *strings)
+    positions_reference.encode(indices, low, gaps, *expected)
     for mine, theirs in zip(strings, expected, strict=True):
         assert torch.equal(mine, theirs)
-    for module in (kernels, positions_reference):
-        assert torch.equal(module.decode_positions(*strings, low, gaps, k), indices)
+    for module in (kernels.positions.on(CPU), positions_reference):
+        assert torch.equal(module.decode(*strings, low, gaps, k), indices)
 
 
 # bits an index may exceed the least by, measured 1.3 %, 0.4 %, 1.0 % and 7.2 %, 5.8 %, 4.8 %
@@ -462,7 +464,7 @@ def test_ranks_draw_the_same_k_distinct_coordinates_and_others_at_the_next_step(
 @given(n=st.integers(1, 300), key=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)))
 @settings(max_examples=40, deadline=None)
 def test_a_subset_of_all_is_a_permutation_and_smaller_ones_lie_within_larger(n: int, key: tuple[int, int]) -> None:
-    draw = [set(kernels.random_subset(key, n, k, torch.device("cpu")).tolist()) for k in range(n + 1)]
+    draw = [set(kernels.subsets.on(CPU).random_subset(key, n, k, CPU).tolist()) for k in range(n + 1)]
     assert draw[n] == set(range(n))
     assert all(len(draw[k]) == k and draw[k] <= draw[k + 1] for k in range(n))
 
@@ -472,7 +474,7 @@ def test_a_subset_of_all_is_a_permutation_and_smaller_ones_lie_within_larger(n: 
 def test_subsets_are_the_references(n: int, k: int) -> None:
     for key in ((1, 2), (2**32 - 1, 5)):
         mine, theirs = (
-            module.random_subset(key, n, min(n, k), torch.device("cpu")) for module in (kernels, permutation)
+            module.random_subset(key, n, min(n, k), CPU) for module in (kernels.subsets.on(CPU), permutation)
         )
         assert mine.dtype == torch.int64
         assert torch.equal(mine, theirs)
@@ -487,7 +489,7 @@ def test_subsets_are_drawn_uniformly(n: int) -> None:
     k, trials = n // 10, 3000
     counts, tenths = np.zeros(n), np.zeros((10, 10))
     for trial in range(trials):
-        drawn = kernels.random_subset((trial, 77), n, k, torch.device("cpu")).numpy()
+        drawn = kernels.subsets.on(CPU).random_subset((trial, 77), n, k, CPU).numpy()
         counts[drawn] += 1
         first, second = np.random.default_rng(trial).choice(drawn, 2, replace=False) * 10 // n
         tenths[first, second] += 1

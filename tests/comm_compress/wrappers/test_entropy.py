@@ -7,7 +7,6 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,11 @@ from comm_compress import kernels
 from comm_compress.core.encoded import Encoded, RaggedRow
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
+from comm_compress.kernels import rans
 from comm_compress.kernels.common import rans_stream
 from comm_compress.kernels.common.frequencies import MOST_BYTES, RARE, TOTAL, Table, table_bytes
 from comm_compress.kernels.cpu import entropy as entropy_cpu
+from comm_compress.kernels.interfaces.entropy import EntropyKernels
 from comm_compress.kernels.reference import entropy as entropy_reference
 from comm_compress.registry import COMMON
 from comm_compress.wrappers.entropy import DTYPES, EntropyCoded
@@ -48,12 +49,12 @@ def entropy_bytes(symbols: Tensor) -> float:
     return float(-(counts * np.log2(counts / counts.sum())).sum() / 8)
 
 
-def stream_of(implementation: ModuleType, symbols: Tensor, *options: Any) -> Tensor:
-    return torch.cat(rans_stream.rans_encode(implementation.LOOPS, symbols, *options))
+def stream_of(implementation: EntropyKernels, symbols: Tensor, *options: Any) -> Tensor:
+    return torch.cat(rans.encode_with(implementation, symbols, *options))
 
 
-def symbols_of(implementation: ModuleType, stream: Tensor, n: int, *options: Any) -> Tensor:
-    return rans_stream.rans_decode(implementation.LOOPS, stream, torch.empty(n, dtype=torch.uint8), *options)
+def symbols_of(implementation: EntropyKernels, stream: Tensor, n: int, *options: Any) -> Tensor:
+    return rans.decode_with(implementation, stream, torch.empty(n, dtype=torch.uint8), *options)
 
 
 # ---- rANS ------------------------------------------------------------------------------------------------------
@@ -87,11 +88,11 @@ def test_blocks_do_not_depend_on_threads(threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        stream = torch.cat(kernels.rans_encode(symbols))
-        assert torch.equal(kernels.rans_decode(stream, torch.empty_like(symbols)), symbols)
+        stream = torch.cat(rans.encode(symbols))
+        assert torch.equal(rans.decode(stream, torch.empty_like(symbols)), symbols)
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(stream, torch.cat(kernels.rans_encode(symbols)))
+    assert torch.equal(stream, torch.cat(rans.encode(symbols)))
 
 
 def test_a_second_block_is_the_references() -> None:
@@ -128,10 +129,10 @@ def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: 
     """Kernels name AVX-512's instructions where there are any; compiled for a generic processor they do without."""
     script = """if True:
         import sys, torch
-        from comm_compress import kernels
+        from comm_compress.kernels import rans
         symbols, contexts = torch.load(sys.argv[1])
-        stream = torch.cat(kernels.rans_encode(symbols, contexts, 2))
-        assert torch.equal(kernels.rans_decode(stream, torch.empty_like(symbols), contexts, 2), symbols)
+        stream = torch.cat(rans.encode(symbols, contexts, 2))
+        assert torch.equal(rans.decode(stream, torch.empty_like(symbols), contexts, 2), symbols)
         torch.save(stream, sys.argv[1])
     """
     symbols = skewed(MANY + 77, 0.3, 9.0)
@@ -141,7 +142,7 @@ def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: 
     command = [sys.executable, "-c", script, str(tmp_path / "tensors.pt")]
     done = subprocess.run(command, env={**os.environ, **generic}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert torch.equal(torch.load(tmp_path / "tensors.pt"), torch.cat(kernels.rans_encode(symbols, contexts, 2)))
+    assert torch.equal(torch.load(tmp_path / "tensors.pt"), torch.cat(rans.encode(symbols, contexts, 2)))
 
 
 @pytest.mark.parametrize("zeros", [0, 0.5, 0.9, 0.98, 0.999])
@@ -150,7 +151,7 @@ def test_rans_takes_the_entropy(zeros: float, spread: float) -> None:
     """Within 1 % and its tables; never less than the entropy, which no static order-0 code undercuts."""
     n = 1 << 20
     symbols = skewed(n, zeros, spread)
-    ideal, seen = entropy_bytes(symbols), torch.cat(kernels.rans_encode(symbols)).numel()
+    ideal, seen = entropy_bytes(symbols), torch.cat(rans.encode(symbols)).numel()
     overhead = MOST_BYTES + n / rans_stream.BLOCK * BLOCK_BYTES
     assert ideal <= seen <= 1.01 * ideal + overhead
     if ideal > 30 * overhead:
@@ -161,8 +162,8 @@ def test_what_is_too_rare_for_a_frequency_goes_as_a_literal() -> None:
     """Every byte value once among a million zeros: without escapes each would cost the zeros 1 / 2^12."""
     symbols = torch.zeros(1 << 20, dtype=torch.uint8)
     symbols[:: 1 << 12] = torch.arange(256, dtype=torch.uint8)
-    stream = torch.cat(kernels.rans_encode(symbols))
-    assert torch.equal(kernels.rans_decode(stream, torch.empty_like(symbols)), symbols)
+    stream = torch.cat(rans.encode(symbols))
+    assert torch.equal(rans.decode(stream, torch.empty_like(symbols)), symbols)
     least_frequencies = (1 << 20) * 255 / TOTAL * 1.44 / 8
     blocks = (1 << 20) / rans_stream.BLOCK
     assert stream.numel() < 1.5 * entropy_bytes(symbols) + blocks * BLOCK_BYTES < least_frequencies
@@ -236,10 +237,10 @@ def test_packed_codes_of_a_gaussian_carry_their_entropy(bits: int) -> None:
     blocks = torch.randn(n // 128, 128, generator=torch.Generator().manual_seed(0))
     codes = (blocks / blocks.abs().amax(1, keepdim=True) * levels).round().int().view(1, -1)
     packed = torch.empty(1, n * bits // 8, dtype=torch.uint8)
-    kernels.pack(codes, bits, packed)
+    kernels.bits(codes).pack(codes, bits, packed)
     _, counts = np.unique(codes, return_counts=True)
     ideal = float(-(counts / n * np.log2(counts / n)).sum())
-    seen = torch.cat(kernels.rans_encode(packed[0])).numel() * 8 / n
+    seen = torch.cat(rans.encode(packed[0])).numel() * 8 / n
     assert ideal <= seen <= 1.005 * ideal
     if bits == 4:
         assert ideal == pytest.approx(3.38, abs=0.01)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import comm_compress as cc
-from comm_compress import kernels
 from comm_compress.core.rounds import AllReduce
 from comm_compress.drive import simulate
+from comm_compress.kernels import dispatch
 from experiments.bench.codecs import timing as codec_timing
 from experiments.bench.codecs.command import label, main, variant
 from experiments.bench.codecs.eager import eager, reference_kernels
@@ -115,11 +115,11 @@ def test_a_slow_peer_is_measured_less_often_than_we_are(unit: Unit) -> None:
 
 def test_eager_torch_is_the_reference_kernels_and_only_where_there_are_kernels(unit: Unit) -> None:
     v = variant("int8", {})
-    before = kernels._on
+    before = dispatch.implementation
     with reference_kernels() as asked:
         runs(v.plain, None, unit)[0].call()
     assert asked == {"blocks"}
-    assert kernels._on is before
+    assert dispatch.implementation is before
     assert {run.implementation for run in eager(v.plain, None, unit)} == {"eager torch"}
     assert eager(variant("powersgd", {}).plain, None, unit) == []
 

@@ -51,7 +51,7 @@ def load_states(context: Any, states: Any) -> Any:
 
 @intrinsic
 def store_states(context: Any, states: Any, x: Any) -> Any:
-    """The same to be written."""
+    """Write 32 states to a uint32 array of as many."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.store(arguments[1], _first(context, builder, signature.args[0], arguments[0], VECTOR), align=4)

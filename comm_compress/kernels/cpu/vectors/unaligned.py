@@ -22,7 +22,7 @@ def load_word(context: Any, octets: Any, start: Any) -> Any:
 
 @intrinsic
 def store_word(context: Any, octets: Any, start: Any, word: Any) -> Any:
-    """The same to be written."""
+    """Write a uint64, eight bytes, to any place of a uint8 array."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         octets, start, word = arguments

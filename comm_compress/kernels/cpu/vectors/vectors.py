@@ -181,7 +181,7 @@ def narrowed(builder: Any, dtype: Any, x: Any) -> Any:
 
 
 def _to_bfloat16(builder: Any, x: Any) -> Any:
-    """To nearest even by integer arithmetic (the machine's own instruction turns denormals into zeros)."""
+    """Round to the nearest bfloat16, ties to even (the machine's own instruction turns denormals into zeros)."""
     bits = builder.bitcast(x, _vector(WORD))
     odd = builder.and_(builder.lshr(bits, _all(WORD, 16)), _all(WORD, 1))
     rounded = builder.lshr(builder.add(bits, builder.add(odd, _all(WORD, 0x7FFF))), _all(WORD, 16))
@@ -208,7 +208,7 @@ def splat(context: Any, number: Any) -> Any:
 
 @intrinsic
 def doubles(context: Any, x: Any) -> Any:
-    """The same numbers in float64."""
+    """32 floats as float64."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fpext(arguments[0], _vector(DOUBLE))
@@ -235,7 +235,7 @@ def sum_of_pairs(context: Any, x: Any) -> Any:
 
 @intrinsic
 def magnitudes(context: Any, x: Any) -> Any:
-    """Without their signs."""
+    """The magnitudes of 32 floats."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return call(builder, f"llvm.fabs.v{LANES}f32", _vector(FLOAT), arguments)
@@ -277,7 +277,7 @@ def whole_bytes(context: Any, x: Any) -> Any:
 
 @intrinsic
 def whole_floats(context: Any, codes: Any) -> Any:
-    """Such bytes as numbers."""
+    """32 signed bytes as floats."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.sitofp(builder.sext(arguments[0], _vector(WORD)), _vector(FLOAT))

@@ -1,0 +1,47 @@
+"""The loops over all symbols that rANS needs; `kernels.rans` does the rest of the coding."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from comm_compress.kernels.common.frequencies import Counts, Marks
+from comm_compress.kernels.common.scratch import Scratch
+
+
+class EntropyKernels(Protocol):
+    """Counts, finds, encodes and decodes symbols, wherever they lie.
+
+    Symbols and contexts are uint8 ``[n]``, contiguous; without contexts there is one. Frequencies, starts and marks are
+    small arrays ``[contexts, 256]`` on the CPU. `rans_stream` defines the stream.
+    """
+
+    def histogram(self, symbols: Tensor, contexts: Tensor | None, num_contexts: int) -> Counts:
+        """How often each symbol occurs in each context: int64 ``[num_contexts, 256]``."""
+        ...
+
+    def find(self, symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
+        """The positions of the symbols that are marked for their context, ``number`` of them: int64, ascending."""
+        ...
+
+    def encode(
+        self, symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
+    ) -> list[Tensor]:
+        """As bytes: the sizes of all blocks, their states, and their words, which may come in several parts."""
+        ...
+
+    def decode(
+        self,
+        symbols: Tensor,
+        contexts: Tensor | None,
+        frequencies: Counts,
+        sizes: Tensor,
+        states: Tensor,
+        words: Tensor,
+    ) -> None:
+        """Write ``symbols`` from blocks' ``sizes`` and ``states``, both int32, and ``words`` int16.
+
+        After the words lies memory for 32 more, which may be read.
+        """
+        ...

@@ -1,0 +1,64 @@
+"""Matrices as small integers times a scale of their row and one of their column.
+
+    x[i, j] ~ codes[i, j] * rows[i] * columns[j]
+
+The matrices lie one after another in a vector (`Matrices`), and so do their scales. Scales of columns are followed by
+ones, for matrices whose columns have none.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from comm_compress.kernels.common.matrix_scales import Matrices
+
+
+class MatrixScaleKernels(Protocol):
+    """Finds the scales of rows and columns, sends them in a byte each, and quantises by them."""
+
+    def row_mean_squares(self, x: Tensor, matrices: Matrices) -> Tensor:
+        """The mean square of each row of the matrices in ``x`` float32 ``[n]``: float64 ``[rows]``.
+
+        Squares are summed in no defined order: a scale is sent in quarters of an octave, which rounding does not
+        change.
+        """
+        ...
+
+    def column_mean_squares(self, x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
+        """The mean square of each column that has a scale, after rows were divided by theirs: float64 ``[columns]``.
+
+        ``rows`` float32 ``[rows]`` are the rows' scales. Squares are summed in no defined order.
+        """
+        ...
+
+    def encode_scales(self, mean_squares: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """A byte for the scale of each row (or column), and the largest scale of each matrix: uint8 ``[k]``, float32.
+
+        ``mean_squares`` float64 ``[k]`` of all matrices' rows (or columns), ``lengths`` int64: how many each matrix
+        has. The largest scale is the root of the largest mean square. It is 0 where it would be less than the smallest
+        normal number, and NaN unless all of the matrix is finite; then its bytes mean nothing.
+        """
+        ...
+
+    def decode_scales(self, codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
+        """The scales that bytes stand for, float32 ``[k]``; ``peaks`` are the matrices' largest.
+
+        0: the row (or column) is zero. NaN or infinite: the matrix is not finite.
+        """
+        ...
+
+    def quantise(
+        self, x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, matrices: Matrices
+    ) -> None:
+        """Write ``codes`` int8 ``[n]`` of ``x`` float32 ``[n]``, and leave in ``x`` what they lose.
+
+        With t = x / (rows columns), a code's magnitude is floor(|t| + 1 - dead_zone), 127 at most. Of a row whose scale
+        is not finite, all is lost: codes 0, and NaN in ``x``.
+        """
+        ...
+
+    def add_decoded(self, codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, matrices: Matrices) -> None:
+        """Add what ``codes`` int8 ``[n]`` stand for to ``out`` float32 ``[n]``."""
+        ...
