@@ -1,4 +1,4 @@
-"""Narrower floating-point types on the wire, summed in float32 after it."""
+"""Casts: elements travel as bfloat16 or float16, and are summed in float32 after the wire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class CastConfig:
-    """The casts have no settings."""
+    """bf16 and fp16 have no settings."""
 
 
 class Cast(Codec):
@@ -35,23 +35,23 @@ class Cast(Codec):
         pass
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is its elements in the 16-bit type."""
+        """The layout of a row of ``n`` elements: two bytes each."""
         return Layout(Field("values", self.wire_dtype, n, "values"))
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Round all elements in one pass over memory."""
+        """Round all rows to the type that travels, in one pass."""
         out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
         out["values"].copy_(rows)
         return out
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """Round the residual's target and keep what rounding loses, in one pass over memory."""
+        """Round the residual's target, and write what that loses in the same pass."""
         out = state.message(rows, self.layout(rows.shape[1], rows.dtype))
         kernels.casts(rows).cast_with_feedback(rows, residual, out["values"])
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Return a view of the message in the 16-bit type: each of its values is a float32 value, too."""
+        """The rows as a view, in the 16-bit type: each of its values is a float32 value, too."""
         return encoded["values"]
 
 

@@ -1,4 +1,8 @@
-"""Deep Gradient Compression: top-k of accumulated momentum."""
+"""Deep Gradient Compression: top-k of accumulated momentum.
+
+Lin, Han, Mao, Wang and Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
+Training", ICLR 2018, arXiv 1712.01887.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,13 @@ WARMUP_FROM = 0.25  # the density that the warm-up begins with, as in the paper
 
 @dataclass(frozen=True)
 class DGCConfig:
-    """Settings of dgc: ``ratio`` of every destination row, in the end.
+    """Settings of dgc.
 
-    ``warmup_ratio_steps``: over so many first collectives the ratio falls exponentially from 0.25 to ``ratio``.
-    ``momentum``: m. ``momentum_masking``: forget the momentum of what was sent. ``clip_unit_norm``: scale this rank's
-    gradient of a unit down to this norm before it is accumulated; null: not. ``values``, ``indices``: see `SparseRows`.
+    ``ratio``: the share of every destination row that is sent, above 0 and at most 1, once the warm-up is over.
+    ``warmup_ratio_steps``: over so many first collectives (0 or more) the ratio falls exponentially from 0.25 to
+    ``ratio``. ``momentum``: m, from 0 to below 1. ``momentum_masking``: forget the momentum of what was sent.
+    ``clip_unit_norm``: scale this rank's gradient of a unit down to this 2-norm before it is accumulated; null: not.
+    ``values``, ``indices``: see `SparseRows`.
     """
 
     ratio: float = 0.001
@@ -71,18 +77,18 @@ class DGC(SparseCodec):
         self.fixed_size = self.rows.fixed_size and config.warmup_ratio_steps == 0
 
     def kept(self, n: int, tick: int) -> int:
-        """Return how many of ``n`` elements are sent in collective number ``tick`` (1 for the first)."""
+        """How many of ``n`` elements are sent in collective number ``tick`` (1 for the first)."""
         ratio, steps = self.config.ratio, self.config.warmup_ratio_steps
         if tick <= steps and ratio < WARMUP_FROM:
             ratio = WARMUP_FROM * (ratio / WARMUP_FROM) ** ((tick - 1) / steps)
         return min(n, max(1, round(ratio * n)))
 
     def layout(self, n: int, dtype: torch.dtype) -> SparseLayout:
-        """After the warm-up a row is k values and k positions."""
+        """The layout of a row after the warm-up: k values and k positions."""
         return self.rows.layout(n, self.kept(n, self.config.warmup_ratio_steps + 1))
 
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """Choose the largest velocities, and write all of them to ``residual.new``."""
+        """Choose the elements whose velocities are largest."""
         assert residual is not None, "v is what is chosen from"
         shape = rows.shape[0], self.kept(rows.shape[1], max(state.tick, 1))
         positions = state.scratch("positions", shape, torch.int32, rows.device)
@@ -91,7 +97,7 @@ class DGC(SparseCodec):
         return Chosen(values, positions)
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Accumulate momentum and velocity, send the largest velocities, and keep the rest."""
+        """Accumulate the gradient, send the largest velocities and keep the rest."""
         momentum, velocity = self._momentum(rows, state), state.spare("v", rows, torch.float32)
         residual = Residual(self._previous("v", rows, state), 1.0, velocity)
         chosen = self.choose(momentum, residual, state)
@@ -104,7 +110,7 @@ class DGC(SparseCodec):
         return sent
 
     def _momentum(self, rows: Tensor, state: State) -> Tensor:
-        """Return u = m u + g, float32 ``[R, n]``."""
+        """u = m u + g, float32 ``[R, n]``."""
         old, momentum = self._previous("u", rows, state), state.spare("u", rows, torch.float32)
         if self.config.clip_unit_norm is not None:
             rows = state.scratch("clipped", tuple(rows.shape), torch.float32, rows.device).copy_(rows)

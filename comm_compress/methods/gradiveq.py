@@ -1,4 +1,8 @@
-"""Vector quantisation of gradients by principal components that are learnt as training goes."""
+"""Vector quantisation of gradients by principal components that are learnt as training goes.
+
+Yu et al., "GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient Aggregation in Distributed CNN Training",
+NeurIPS 2018, arXiv 1811.03617.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,11 @@ from comm_compress.registry import register, require
 class GradiVeQConfig:
     """Settings of gradiveq.
 
-    ``slice_size`` K: elements of one slice. ``dimensions`` d that are kept of them, or ``ratio`` K; with
-    ``energy_loss`` instead, the fewest that lose at most this part of the samples' energy on any rank.
-    ``basis_warmup`` first steps, and the last ``sample_steps`` of every ``refresh_every`` after them, go
-    uncompressed; the bases come from the sampled steps' totals. ``centre``: also subtract the samples' mean.
+    ``slice_size``: K, the elements of one slice, from 2 to 4096. ``dimensions``: d, how many are kept of them, or
+    ``ratio`` K; with ``energy_loss`` instead, the fewest that lose at most this part (from 0 to below 1) of the
+    samples' energy on any rank. The first ``basis_warmup`` steps (0 or more), and the last ``sample_steps`` of every
+    ``refresh_every`` (2 or more) after them, go uncompressed; the bases come from the sampled steps' totals.
+    ``centre``: also subtract the samples' mean.
     """
 
     slice_size: int = 128
@@ -74,8 +79,7 @@ Turn = Literal["plain", "sample", "renew", "compress"]
 
 @register("gradiveq", GradiVeQConfig)
 class GradiVeQ(Compressor):
-    """Slices of K neighbouring gradients are correlated, and the correlations change slowly: send d of their K
-    principal components (Yu et al., GradiVeQ, arXiv 1811.03617).
+    """Slices of K neighbouring gradients are correlated, and slowly change how: send d of their K principal components.
 
         c_r = U^T (x_r - mu / W)        rank r's code of its slice x_r, d floats; the wire sums them
         x   = U sum_r c_r + mu          at the owner, for the sum x = sum_r x_r
@@ -104,7 +108,7 @@ class GradiVeQ(Compressor):
         self.config = config
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Sum codes; or exchange plain rows, and then gather new bases when they are due."""
+        """One sum of codes; or one exchange of plain rows, followed by a gather of new bases when they are due."""
         bases = _stored(state)
         turn = self._turn(state.tick, bases is not None)
         if turn == "compress":
@@ -117,7 +121,7 @@ class GradiVeQ(Compressor):
         return Reduced(total, message)
 
     def contribution(self, sent: _Codes | Encoded) -> Tensor:
-        """Return U U^T (x_r - mu / W) + mu / W for rows that went as codes, and plain rows as they are."""
+        """This rank's part of the sum, float32: U U^T (x_r - mu / W) + mu / W, or the plain rows."""
         if isinstance(sent, Encoded):
             return UNCOMPRESSED.decode(sent)
         out = torch.empty(sent.codes.shape[0], sent.n, device=sent.codes.device)
@@ -156,7 +160,7 @@ class GradiVeQ(Compressor):
         return self.config.dimensions or max(1, round(self.config.ratio * self.config.slice_size))
 
     def _coded(self, rows: Tensor, bases: _Bases) -> Tensor:
-        """Return the codes ``[W, slices, d]`` of ``rows`` ``[W, n]``; the last slice counts as filled up with zeros."""
+        """``[W, slices, d]``: the codes of ``rows`` ``[W, n]``, whose last slice counts as filled up with zeros."""
         size, (world, n) = self.config.slice_size, rows.shape
         rows, whole = rows.float(), n // size * size
         last = F.pad(rows[:, whole:], (0, -n % size))
@@ -219,7 +223,7 @@ def _stored(state: State) -> _Bases | None:
 
 
 def _decode(codes: Tensor, basis: Tensor, mean: Tensor, out: Tensor) -> None:
-    """Write ``codes`` ``[slices, d]`` times ``basis`` ``[K, d]`` plus ``mean`` ``[K]`` to ``out`` ``[n]`` (float32)."""
+    """``codes`` ``[slices, d]`` times ``basis`` ``[K, d]`` plus ``mean`` ``[K]`` to ``out`` ``[n]``, all float32."""
     size = len(mean)
     whole = len(out) // size
     torch.addmm(mean, codes[:whole], basis.T, out=out[: whole * size].view(whole, size))
@@ -229,7 +233,7 @@ def _decode(codes: Tensor, basis: Tensor, mean: Tensor, out: Tensor) -> None:
 
 
 def _moments(slices: Tensor) -> Tensor:
-    """Return sums of z z^T for z = (x, 1), float64 ``[K + 1, K + 1]``: second moments, sums and the count at once."""
+    """Float64 ``[K + 1, K + 1]``: sums of z z^T for z = (x, 1), so second moments, sums and the count at once."""
     peak = slices.abs().amax()
     scale = torch.where(peak > 0, peak, 1)  # products of gradients leave float32's range, of scaled ones they do not
     size = slices.shape[1]
@@ -240,7 +244,7 @@ def _moments(slices: Tensor) -> Tensor:
 
 
 def _principal_components(moments: Tensor, centre: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean (zero unless ``centre``), and orthonormal directions with their energies, largest first."""
+    """The mean (zero unless ``centre``), orthonormal directions as columns and their energies, largest first."""
     second, count = moments[:-1, :-1], moments[-1, -1].clamp(min=1)
     mean = moments[:-1, -1] / count if centre else torch.zeros_like(moments[:-1, -1])
     energies, vectors = torch.linalg.eigh(second - count * torch.outer(mean, mean))
@@ -248,6 +252,6 @@ def _principal_components(moments: Tensor, centre: bool) -> tuple[Tensor, Tensor
 
 
 def _enough_dimensions(energies: Tensor, loss: float) -> Tensor:
-    """Return the fewest leading directions that lose at most ``loss`` of the energy; int32, one or more."""
+    """The fewest leading directions outside of which at most ``loss`` of the energy lies; int32, one or more."""
     lost = energies.sum() - energies.cumsum(0)
     return (lost > loss * energies.sum()).sum().add(1).clamp(max=energies.numel()).int()

@@ -1,4 +1,4 @@
-"""No compression: the member of the family that shows what the transport alone costs."""
+"""No compression: what the transport alone costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class IdentityConfig:
-    """The method identity has no settings."""
+    """identity has no settings."""
 
 
 @register("identity", IdentityConfig)
@@ -33,16 +33,16 @@ class Identity(Codec):
         pass
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is its elements in the input's dtype."""
+        """The layout of a row: its elements as they are."""
         return Layout(Field("values", dtype, n, "values"))
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Take the rows' own memory as the message: nothing is copied."""
+        """The rows' own bytes, as a view."""
         n = rows.shape[1]
         return Encoded(rows.contiguous().view(torch.uint8), self.layout(n, rows.dtype), n)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Return a view of the message in the input's dtype."""
+        """The rows as a view, in the dtype that they were sent in."""
         return encoded["values"]
 
 

@@ -1,4 +1,7 @@
-"""Each rank's own matrices as two thin factors, and the lines that do not fit into them."""
+"""Each rank's own matrices as two thin factors, and the rows or columns that do not fit into them.
+
+PowerSGD (Vogels, Karimireddy and Jaggi, 2019, arXiv 1905.13727) without its all-reduces.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,12 @@ MATRIX_HEAD = struct.Struct("<5IB")
 class LowRankConfig:
     """Settings of lowrank.
 
-    ``rank`` of the factors. ``lines``: that share of the lines along a matrix's longer side (the rows of an embedding),
-    the largest ones, goes as it is. ``line_scales``: bring all other lines to one length first (a power of two, a
-    byte a line), so that small ones keep their direction: for gradients whose optimizer rescales every element
-    anyway. ``values``: the codec of the long factor and of whole lines. ``rest``: that of vectors, and of matrices
-    too small to factor. Both encode single rows and remember nothing.
+    A line is a row of a matrix that is taller than it is wide (an embedding), and else a column. ``rank`` of the
+    factors, 1 or more. ``lines``: that share of a matrix's lines, from 0 to 0.5, the largest ones, goes as it is.
+    ``line_scales``: bring all other lines to one length first (a power of two, a byte a line), so that small ones keep
+    their direction: for gradients whose optimizer rescales every element anyway.
+    ``values``: the codec of the long factor and of whole lines. ``rest``: that of vectors, and of matrices too small to
+    factor. Both encode single rows and remember nothing.
     """
 
     rank: int = 8
@@ -83,15 +87,15 @@ class _Matrix(NamedTuple):
         return self.a >= self.b
 
     def within(self, row: Tensor) -> Tensor:
-        """Return a view of the matrix in a row, ``[a, b]``."""
+        """The matrix that a row holds, as a view ``[a, b]``."""
         return row[self.start : self.stop].view(self.a, self.b)
 
     def lines(self, row: Tensor) -> Tensor:
-        """Return a view of the matrix in a row, with the longer side first: ``[long, short]``."""
+        """The lines of the matrix that a row holds, as a view ``[long, short]``."""
         return self.within(row) if self.is_tall else self.within(row).t()
 
     def lengths(self, row: Tensor) -> Tensor:
-        """Return the norms of the matrix's lines in a float32 row, float32 ``[long]``."""
+        """The 2-norms of the lines in a float32 ``row``: float32 ``[long]``."""
         values = row[self.start : self.stop]
         along = kernels.matrices_of((kernels.Shape(self.a, self.b, columns=not self.is_tall),), row.device)
         if self.is_tall:
@@ -112,7 +116,7 @@ class _Factors(NamedTuple):
 
 
 class _Product(NamedTuple):
-    """A matrix as it was sent: ``first @ second`` ``[a, b]``, and lines sent as they are, ``whole`` at ``indices``."""
+    """What was sent of a matrix: ``first @ second`` ``[a, b]``, but for the lines at ``places``, ``[whole, short]``."""
 
     matrix: _Matrix
     first: Tensor
@@ -149,7 +153,7 @@ class LowRank(Codec):
         self.rest = value_codec(config.rest, "rest") or UNCOMPRESSED
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Factor each row's matrices, from right factors of the row's own that the last step kept."""
+        """Encode each row by right factors of its own, which are kept for the next step."""
         num_rows, n = rows.shape
         matrices = self._matrices(n, state.segments)
         starts = self._starts(matrices, rows, state)
@@ -174,7 +178,7 @@ class LowRank(Codec):
         return Encoded.ragged(made, n, state.scratch)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Multiply the factors and put the other columns beside them, in float32 ``[R, n]``."""
+        """The rows, float32 ``[R, n]``."""
         out = torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for i, row in enumerate(out):
             products, others, rest = self._parts(encoded.row(i), encoded.n)
@@ -185,7 +189,7 @@ class LowRank(Codec):
         return out
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """Subtract matrix by matrix: there is never a second copy of the gradient."""
+        """Subtract matrix by matrix, without a second copy of the gradient."""
         for i, row in enumerate(target):
             products, others, rest = self._parts(sent.row(i), sent.n)
             for m, first, second, indices, whole in products:
@@ -196,7 +200,7 @@ class LowRank(Codec):
         return target
 
     def _matrices(self, n: int, segments: Sequence[Segment]) -> list[_Matrix]:
-        """Return the matrices that go as factors."""
+        """The matrices in a row that go as factors."""
         if n and not segments:
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
         matrices = []
@@ -210,7 +214,7 @@ class LowRank(Codec):
         return matrices
 
     def _starts(self, matrices: list[_Matrix], rows: Tensor, state: State) -> Tensor:
-        """Return the right factors to begin with, ``[R, sum of short * r]``."""
+        """Right factors to begin with, ``[R, sum of short * r]``."""
         size = (rows.shape[0], sum(m.short * m.r for m in matrices))
         kept = state.get("right_factors")
         if kept is not None and kept.shape == size:
@@ -218,7 +222,7 @@ class LowRank(Codec):
         return kernels.random(rows).uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
     def _parts(self, message: Tensor, n: int) -> tuple[list[_Product], Ranges, Tensor]:
-        """Read what a row's message says of its matrices, and of the other columns."""
+        """Read a row's message: its matrices' products, the other columns, and what these hold."""
         reader = _Reader(message)
         count, size = HEAD.unpack(reader.raw(HEAD.size))
         matrices = [_Matrix(*MATRIX_HEAD.unpack(reader.raw(MATRIX_HEAD.size))) for _ in range(count)]
@@ -241,7 +245,10 @@ class LowRank(Codec):
 
 
 def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:
-    """Factor the matrix in a float32 ``row``, from ``start`` ``[short, r]``. Factors are scaled instead of lines."""
+    """The factors of the matrix in a float32 ``row``, from ``start`` ``[short, r]``.
+
+    Factors are scaled, not lines: they are much smaller.
+    """
     lines, weights = m.lines(row), row.new_ones(m.long)
     exponents, index = row.new_empty(0, dtype=torch.int8), row.new_empty(0, dtype=torch.int64)
     if m.scaled or m.whole:
@@ -263,7 +270,7 @@ def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:
 def _message(
     matrices: Sequence[_Matrix], factors: Sequence[_Factors], values: Encoded, rest: Encoded, i: int
 ) -> RaggedRow:
-    """Put row ``i`` together: heads, positions, scales and right factors of all matrices, then what codecs made."""
+    """Row ``i``: heads, positions, scales and right factors of all matrices, then what the codecs made of the rest."""
     coded = values.row(i)
     heads = HEAD.pack(len(matrices), coded.numel()) + b"".join(MATRIX_HEAD.pack(*m) for m in matrices)
     head = torch.frombuffer(bytearray(heads), dtype=torch.uint8).to(coded.device)
@@ -281,7 +288,7 @@ def _peak(values: Tensor) -> Tensor:
 
 
 def _others(matrices: Sequence[_Matrix], n: int) -> Ranges:
-    """Return the columns that lie between those of ``matrices``."""
+    """The columns between the matrices'."""
     return other_columns([(m.start, m.stop) for m in matrices], n)
 
 
@@ -294,13 +301,13 @@ def _decoded(codec: Codec, message: Tensor, n: int) -> Tensor:
 
 
 class _Reader:
-    """Takes a message apart, from its beginning to its end."""
+    """Takes a message apart from its beginning."""
 
     def __init__(self, message: Tensor) -> None:
         self._message, self._offset = message, 0
 
     def take(self, dtype: torch.dtype, count: int) -> Tensor:
-        """Return the next ``count`` items, in aligned memory of their own."""
+        """The next ``count`` numbers, in aligned memory."""
         start, self._offset = self._offset, self._offset + count * dtype.itemsize
         return self._message[start : self._offset].clone().view(dtype)
 

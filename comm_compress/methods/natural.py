@@ -1,4 +1,7 @@
-"""Natural compression: powers of two."""
+"""Natural compression: every element is rounded to a power of two.
+
+Horvath et al., "Natural Compression for Distributed Deep Learning", 2019, arXiv 1905.10988.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,9 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class NaturalConfig:
-    """Settings of nc: 9 ``bits`` (all of float32's exponents) or 8 (the 127 below the largest of 2048 elements).
+    """Settings of nc.
 
+    ``bits`` an element: 9 (all of float32's exponents) or 8 (the 127 below the largest of 2048 elements).
     ``rounding`` of magnitudes to a power of two: "stochastic" (unbiased) or "nearest" (half the error).
     """
 
@@ -31,7 +35,7 @@ class NaturalConfig:
 
 
 class NaturalCompression(FusedCodec):
-    """Keep sign and exponent; round the exponent up with a probability equal to the mantissa (arXiv 1905.10988).
+    """Keep sign and exponent; round the exponent up with a probability equal to the mantissa.
 
         C(x) = sgn(x) 2^floor(log2|x|) with probability 2 - |x| / 2^floor(log2|x|), else twice that; C(0) = 0
 
@@ -46,7 +50,7 @@ class NaturalCompression(FusedCodec):
         self.traits = Traits(unbiased=config.rounding == "stochastic")
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is a byte of exponent for each element, then the packed signs."""
+        """The layout of a row: exponents, then packed signs."""
         return Layout(Field("exponents", torch.uint8, n, "values"), Field("signs", torch.uint8, (n + 7) // 8, "values"))
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
@@ -63,7 +67,7 @@ class NaturalCompression(FusedCodec):
 
 
 class WindowedNaturalCompression(NaturalCompression):
-    """Natural compression in 8 bits: a sign, and one of 127 powers of two or zero.
+    """Natural compression in 8 bits: sign, and one of 127 powers of two or zero.
 
     The window hangs from the largest of every 2048 elements, so nothing is ever cut off above. Below it, which is more
     than 2^125 times smaller than that element, x becomes 0 or the smallest power p, p with probability |x| / p: still
@@ -72,7 +76,7 @@ class WindowedNaturalCompression(NaturalCompression):
     """
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is the lowest exponent of every window, then a byte for each element."""
+        """The layout of a row: where each window lies, then one byte an element."""
         windows = Field("lowest", torch.uint8, math.ceil(n / kernels.POWER_BLOCK), "metadata")
         return Layout(windows, Field("codes", torch.uint8, n, "values"))
 
@@ -88,5 +92,5 @@ class WindowedNaturalCompression(NaturalCompression):
 
 @register("nc", NaturalConfig)
 def nc(config: NaturalConfig) -> Codec:
-    """Build natural compression, in 9 bits (default) or in 8."""
+    """Round to powers of two, which take 9 bits (the default) or 8."""
     return NaturalCompression(config) if config.bits == 9 else WindowedNaturalCompression(config)

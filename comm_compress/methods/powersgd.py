@@ -1,4 +1,8 @@
-"""Low-rank projection of each weight matrix's summed gradient."""
+"""PowerSGD: a low-rank projection of each weight matrix's summed gradient.
+
+Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
+NeurIPS 2019, arXiv 1905.13727.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ from comm_compress.registry import register, require
 class PowerSGDConfig:
     """Settings of powersgd.
 
-    ``rank`` of the approximation, at most a matrix's smaller side. ``min_compression_rate``: a matrix goes
-    uncompressed unless a reduce-scatter of it takes at least so many times the bytes of the two all-reduces.
-    ``warm_start``: begin each step from the last step's right factor, or from a new random one.
+    ``rank`` of the approximation, 1 or more; a matrix's smaller side is the most. ``min_compression_rate``, above 0: a
+    matrix goes uncompressed unless a reduce-scatter of it takes at least so many times the bytes of the two
+    all-reduces. ``warm_start``: begin each step from the last step's right factor, or from a new random one.
     """
 
     rank: int = 4
@@ -56,11 +60,11 @@ class _Matrix(NamedTuple):
     rank: int
 
     def chunks(self, rows: Tensor) -> Tensor:
-        """Return a view of the parameter in ``rows`` ``[W, n]``, with the padding of dim 0: ``[W, chunk, b]``."""
+        """``[W, chunk, b]``: a view of it in ``rows`` ``[W, n]``, with the padding of dim 0."""
         return rows[:, self.start : self.stop].view(-1, self.chunk, self.b)
 
     def spread(self, left: Tensor, world: int) -> Tensor:
-        """Return a left factor ``[a, r]`` spread over the ranks, ``[W, chunk, r]``, zero where the padding is."""
+        """A left factor ``[a, r]`` over the ranks, ``[W, chunk, r]``, zero where the padding is."""
         out = left.new_zeros(world * self.chunk, self.rank)
         out[: self.a] = left
         return out.view(world, self.chunk, self.rank)
@@ -74,8 +78,10 @@ class _Plan(NamedTuple):
 
 
 class _Factors(NamedTuple):
-    """What a rank gave for one matrix: the agreed left factors over all ranks, ``[W, chunk, r]``, its own right
-    factors ``[b, r]``."""
+    """What a rank gave for one matrix.
+
+    The left factors, which all ranks have agreed on, ``[W, chunk, r]``, and its own right factors ``[b, r]``.
+    """
 
     matrix: _Matrix
     left: Tensor
@@ -92,7 +98,7 @@ class _Sent(NamedTuple):
 
 @register("powersgd", PowerSGDConfig, error_feedback=True)
 class PowerSGD(Compressor):
-    """One step of subspace iteration on the summed gradient M = sum_r M_r (Vogels et al., arXiv 1905.13727).
+    """One step of subspace iteration on the summed gradient M = sum_r M_r.
 
         P   = orthonormal(sum_r M_r Q)         all-reduce of r a floats
         Q_r = M_r^T P                          all-reduce of r b floats, Q = sum_r Q_r
@@ -122,7 +128,7 @@ class PowerSGD(Compressor):
         self.config = config
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Exchange what stays as it is; then all-reduce the P of all matrices, and then their Q."""
+        """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
         plan = self._plan(rows.shape[1], rows.shape[0], state.segments)
         total = state.result((rows.shape[1],), rows.device).zero_()
         plain = UNCOMPRESSED.encode(take_columns(rows, plan.plain), state)
@@ -139,8 +145,11 @@ class PowerSGD(Compressor):
     def _project(
         self, rows: Tensor, matrices: list[_Matrix], total: Tensor, state: State
     ) -> Generator[Request, Any, tuple[list[_Factors], list[_Factors], Tensor]]:
-        """Write this rank's rows of every P Q^T to ``total``. Returns what this rank gave, the same with the agreed
-        right factors, and whether the input was finite on all ranks."""
+        """Write this rank's rows of every P Q^T to ``total``.
+
+        Returns what this rank gave, what all ranks gave together (with the agreed right factors), and whether the input
+        was finite on all ranks.
+        """
         world, gradient = rows.shape[0], rows.float()
         starts = self._starts(matrices, rows.device, state)
         lefts = [times(m.chunks(gradient), orthonormal(q)) for m, q in zip(matrices, starts, strict=True)]
@@ -165,7 +174,7 @@ class PowerSGD(Compressor):
         return factors, [f._replace(right=right) for f, right in zip(factors, rights, strict=True)], finite
 
     def _starts(self, matrices: list[_Matrix], device: torch.device, state: State) -> list[Tensor]:
-        """Return where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
+        """Where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
         shapes = [(m.b, m.rank) for m in matrices]
         size = sum(b * r for b, r in shapes)
         start = state.get("right_factors") if self.config.warm_start else None
@@ -195,7 +204,7 @@ class PowerSGD(Compressor):
         return _Plan(matrices, plain)
 
     def traffic_of(self, segments: Sequence[Segment], world: int, dtype: torch.dtype = torch.float32) -> int:
-        """Return the bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
+        """Bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
         n = max((s.stop for s in segments), default=0)
         plan = self._plan(n, world, segments)
         lefts = sum(m.a * m.rank for m in plan.matrices)
@@ -204,7 +213,7 @@ class PowerSGD(Compressor):
         return (world - 1) * (plain + sum(ALL_REDUCE * math.ceil(4 * size / world) for size in (lefts, rights)))
 
     def contribution(self, sent: _Sent) -> Tensor:
-        """Return P Q_r^T for every matrix, and the plain columns as they are, in float32."""
+        """This rank's part of the sum, float32: P Q_r^T for every matrix, and the plain columns."""
         out = torch.zeros(sent.shape, device=sent.device)
         for m, left, right in sent.factors:
             m.chunks(out).copy_(left @ right.T)
@@ -212,7 +221,7 @@ class PowerSGD(Compressor):
         return out
 
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
-        """Subtract matrix by matrix: there is never a second copy of the gradient."""
+        """Subtract matrix by matrix, without a second copy of the gradient."""
         for m, left, right in sent.factors:
             m.chunks(target).baddbmm_(left, right.T.expand(left.shape[0], -1, -1), alpha=-1)
         for a, b in sent.ranges:
@@ -221,12 +230,12 @@ class PowerSGD(Compressor):
 
 
 def _nan_unless_finite(rows: Tensor) -> Tensor:
-    """Return 0 when all of ``rows`` is finite, and NaN otherwise."""
+    """A scalar to add to a message: 0, or NaN unless all of ``rows`` is finite."""
     return torch.where(nonfinite.all_finite(rows), 0.0, torch.nan)
 
 
 def _products(agreed: Sequence[_Factors], finite: Tensor) -> Tensor:
-    """Return every matrix's P Q^T over all ranks' rows, side by side, float32 ``[W, columns]``."""
+    """Every matrix's P Q^T over all ranks' rows, side by side, float32 ``[W, columns]``."""
     parts = [(f.left @ f.right.T).flatten(1) for f in agreed]
     return torch.cat(parts, 1).masked_fill_(~finite, torch.nan)
 

@@ -1,4 +1,9 @@
-"""Random rounding to a few levels: QSGD and TernGrad."""
+"""Random rounding to a few levels: QSGD and TernGrad.
+
+Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017,
+arXiv 1610.02132. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
+NeurIPS 2017, arXiv 1705.07878.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,9 @@ from comm_compress.registry import register, require
 class QsgdConfig:
     """Settings of qsgd.
 
-    ``bits`` of a code, sign and level together: 2^(bits-1) - 1 levels a side, or ``levels`` of them if given, which
-    then decide the width of a code. ``bucket_size`` elements share a ``norm``: "max" (the paper's experiments) or
-    "l2" (its theory: larger error, more zeros).
+    ``bits`` of a code, sign and level together, from 1 to 8: 2^(bits-1) - 1 levels a side, or ``levels`` of them if
+    given, which then decide the width of a code. ``bucket_size``: elements that share a norm, a multiple of 8.
+    ``norm``: "max" (the paper's experiments) or "l2" (its theory: larger error, more zeros).
     """
 
     bits: int = 4
@@ -37,7 +42,7 @@ class QsgdConfig:
 
 @register("qsgd", QsgdConfig)
 class QSGD(BlockCodec):
-    """Round |x| / norm to one of its two neighbours among 0, 1/s, ..., 1 at random (arXiv 1610.02132).
+    """Round |x| / norm to one of its two neighbours among 0, 1/s, ..., 1 at random.
 
         value = norm * sgn(x) * l / s,  l = floor(s |x| / norm) or one more, so that the mean is |x|
 
@@ -64,8 +69,9 @@ class QSGD(BlockCodec):
 class TernGradConfig:
     """Settings of terngrad.
 
-    ``clip_sigmas``: elements are cut to so many standard deviations of their bucket; 0: never. ``bucket_size``:
-    elements that share a scaler; null: the whole row. ``packing``: four codes in a byte, or five.
+    ``clip_sigmas``: elements are cut to so many standard deviations of their bucket, 0 or more; 0: never.
+    ``bucket_size``: elements that share a scaler, a multiple of 8; null: the whole row. ``packing``: four codes in a
+    byte ("2bit") or five ("base3").
     """
 
     clip_sigmas: float = 2.5

@@ -1,4 +1,7 @@
-"""Random-k: coordinates that all ranks draw alike, so that no position travels."""
+"""Random-k: coordinates that all ranks draw alike, so that no position travels.
+
+Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, arXiv 1809.07599.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class RandomKConfig(AmountConfig):
 
 @register("randomk", RandomKConfig)
 class RandomK(Codec):
-    """Send the same k coordinates of every row, drawn anew at each step, without replacement (arXiv 1809.07599).
+    """Send the same k coordinates of every row, drawn anew at each step, without replacement.
 
     unbiased:     C(x) = (n / k) x on the drawn set, else 0:  E C(x) = x,  E||C(x) - x||^2 = (n / k - 1) ||x||^2
     contractive:  C(x) = x on the drawn set, else 0:          E||C(x) - x||^2 = (1 - k / n) ||x||^2
@@ -64,7 +67,7 @@ class RandomK(Codec):
         )
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is the k drawn values: positions do not travel."""
+        """The layout of a row: k values."""
         k = self.config.kept(n)
         return (
             Layout(Field("values", torch.float32, k, "values"))
@@ -73,7 +76,7 @@ class RandomK(Codec):
         )
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Draw coordinates, take their values and code them. All ranks know ``agreed["drawn"]``, int64 ``[k]``."""
+        """Draw coordinates, gather their values and code them. All ranks know ``agreed["drawn"]``, int64 ``[k]``."""
         num_rows, n = rows.shape
         k = self.config.kept(n)
         drawn = kernels.subsets(rows).random_subset(state.key("coordinates", shared=True), n, k, rows.device)
@@ -89,11 +92,11 @@ class RandomK(Codec):
         return replace(coded, n=n, agreed={"drawn": drawn})
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Return dense rows, zero where nothing was drawn."""
+        """Dense rows, which are zero where nothing was drawn."""
         return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Write dense rows to ``out`` ``[R, n]``, zero where nothing was drawn."""
+        """Write dense rows to ``out`` ``[R, n]``, of any float dtype."""
         return out.zero_().index_copy_(1, encoded.agreed["drawn"], self._values(encoded).to(out.dtype))
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
@@ -101,19 +104,19 @@ class RandomK(Codec):
         return out.zero_().index_copy_(0, encoded.agreed["drawn"], self._values(encoded).sum(0))
 
     def _values(self, encoded: Encoded) -> Tensor:
-        """Return what was sent for the drawn coordinates, scaled, float32 ``[R, k]``."""
+        """What was sent for the drawn coordinates, float32 ``[R, k]``, scaled."""
         n, k = encoded.n, encoded.agreed["drawn"].numel()
         values = encoded["values"] if self.codec is None else self.codec.decode(replace(encoded, n=k)).float()
         return values * (n / k) if k and self.config.scaling == "unbiased" else values
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """Set to zero what was sent exactly; subtract what was rounded or scaled."""
+        """Subtract what was sent: what was sent exactly becomes zero."""
         if self.codec is not None or self.config.scaling == "unbiased":
             return super().subtract_contribution(target, sent)
         return target.index_fill_(1, sent.agreed["drawn"], 0)
 
     def exchange(self, message: Encoded, state: State) -> ReduceScatterRounds:
-        """Sum float32 values on the wire, or exchange values that are coded."""
+        """Send float32 values through one sum on the wire, coded values through one exchange."""
         received = yield (Sum(message, torch.float32) if self.codec is None else Exchange(message))
         total = state.result((message.n,), message.buffer.device)
         return Reduced(self.sum_into(replace(received, agreed=message.agreed), total), message)

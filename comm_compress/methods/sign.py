@@ -1,4 +1,10 @@
-"""One bit an element: 1-bit SGD and signSGD."""
+"""One bit an element: 1-bit SGD and signSGD.
+
+Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech
+DNNs", Interspeech 2014. Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018,
+arXiv 1802.04434. Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019,
+arXiv 1901.09847.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +28,7 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class OneBitConfig:
-    """Settings of onebit: ``group_size`` elements share two reconstruction values."""
+    """Settings of onebit: ``group_size`` elements, a multiple of 8, share two reconstruction values."""
 
     group_size: int = 1024
 
@@ -46,7 +52,7 @@ class OneBit(FusedCodec):
         self.group_size = config.group_size
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is each group's means of the elements >= 0 and of those below, then the packed bits "is it >= 0"."""
+        """The layout of a row: the means of elements >= 0 and of those below, then the packed bits "is it >= 0"."""
         groups = math.ceil(n / self.group_size)
         return Layout(
             Field("above", torch.float32, groups, "metadata"),
@@ -70,7 +76,7 @@ class SignConfig:
 
     ``mode``: "scaled" sends each group's signs with its mean magnitude, and is used with error feedback; "majority"
     sends signs alone, and the gradient becomes the sign that most ranks sent. ``group_size``: elements that share a
-    magnitude, or (majority) the mark that they are all zero.
+    magnitude, or (majority) the mark that they are all zero; a multiple of 8.
     """
 
     mode: Literal["scaled", "majority"] = "scaled"
@@ -111,7 +117,7 @@ class MajorityVote(FusedCodec):
         self.group_size = config.group_size
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is a mark for every group, then the packed bits "is it positive"."""
+        """The layout of a row: a mark for every group, then the packed bits "is it positive"."""
         groups = math.ceil(n / self.group_size)
         return Layout(
             Field("marks", torch.uint8, groups, "metadata"), Field("bits", torch.uint8, math.ceil(n / 8), "values")
@@ -122,7 +128,7 @@ class MajorityVote(FusedCodec):
         kernels.votes(rows).encode(rows, self.group_size, state.key("zeros"), out["marks"], out["bits"])
 
     def _decode(self, encoded: Encoded, out: Tensor) -> None:
-        """Write -1, 1, 0 where a rank abstains, and NaN where it was not finite."""
+        """Write votes: -1 or 1, 0 where a rank abstains, NaN where it was not finite."""
         kernels.votes(out).decode(encoded["marks"], encoded["bits"], self.group_size, out)
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
@@ -132,5 +138,5 @@ class MajorityVote(FusedCodec):
 
 @register("signsgd", SignConfig, error_feedback=True)
 def signsgd(config: SignConfig) -> Compressor:
-    """Build scaled signs by default: they keep the gradient's size, so the optimiser's settings keep their meaning."""
+    """Send scaled signs by default: they keep the gradient's size, so the optimiser's settings keep their meaning."""
     return ScaledSign(config) if config.mode == "scaled" else MajorityVote(config)

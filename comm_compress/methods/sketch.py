@@ -1,4 +1,7 @@
-"""Sketches: find the heavy coordinates of a sum without sending its terms."""
+"""Sketched-SGD: find the large coordinates of a sum without sending its terms.
+
+Ivkin et al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019, arXiv 1903.04488.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,7 @@ class _Sent(NamedTuple):
 
 @register("sketch", SketchConfig, error_feedback=True)
 class Sketch(Compressor):
-    """Count-sketches are summed instead of gradients; the heavy coordinates of the sum are then asked for
-    (Sketched-SGD, Ivkin et al., arXiv 1903.04488).
+    """Count-sketches are summed instead of gradients; the heavy coordinates of the sum are then asked for.
 
         S[j, h_j(i)] += s_j(i) x_i               on every rank; S is linear, so the wire sums it
         x^_i = median_j s_j(i) S[j, h_j(i)]      at the owner: with m = ``sketch_rows`` of C columns each,
@@ -88,20 +90,20 @@ class Sketch(Compressor):
         self.config = config
 
     def columns(self, n: int) -> int:
-        """Return C, the counters of one hash function, for rows of ``n``: whole windows."""
+        """C, the counters of one hash function, for rows of ``n``: whole windows."""
         wanted = self.config.columns or round(self.config.sketch_ratio * n / self.config.sketch_rows)
         return max(1, math.ceil(wanted / kernels.WINDOW)) * kernels.WINDOW
 
     def kept(self, n: int) -> int:
-        """Return k, how many of ``n`` elements are wanted."""
+        """How many of ``n`` elements are wanted: k."""
         return min(self.config.k or max(1, round(self.config.ratio * n)), n)
 
     def candidates(self, n: int) -> int:
-        """Return how many of ``n`` elements are asked for their exact values."""
+        """How many of ``n`` elements are asked for their exact values."""
         return min(math.ceil(self.config.oversample * self.kept(n)), n)
 
     def layouts(self, n: int) -> list[Layout]:
-        """Return the layout of one row of each round's message."""
+        """The layouts of one row of each round's message, in the order of the rounds."""
         count = self.candidates(n)
         sketch = Field("sketch", torch.float32, self.config.sketch_rows * self.columns(n), "values")
         indices = Field("indices", torch.uint8, INDICES.size(n, count), "indices")
@@ -111,7 +113,7 @@ class Sketch(Compressor):
         return layouts
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
-        """Each round sends a row of its message to every other rank, or for it."""
+        """Bytes that one rank sends to others: a row of each message, to or for every other rank."""
         return (world - 1) * sum(layout.row_bytes for layout in self.layouts(n)) if n else 0
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
@@ -154,10 +156,10 @@ class Sketch(Compressor):
         return Reduced(total, _Sent(n, indices, given))
 
     def contribution(self, sent: _Sent) -> Tensor:
-        """Return this rank's exact values where each owner kept them, float32."""
+        """This rank's part of the sum, float32: its exact values where each owner kept them."""
         out = torch.zeros(sent.indices.shape[0], sent.n, device=sent.indices.device)
         return out.scatter_(1, sent.indices, sent.values)
 
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
-        """Set to zero what was kept: it was sent exactly."""
+        """Set to zero what was kept, because it was sent exactly."""
         return target.scatter_add_(1, sent.indices, -sent.values)

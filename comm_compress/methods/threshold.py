@@ -1,4 +1,8 @@
-"""Threshold-v: as many elements as are large."""
+"""Threshold-v: all elements that are large, however many they are.
+
+Dutta et al., "On the Discrepancy between the Theoretical Analysis and Practical Implementations of Compressed
+Communication for Distributed Deep Learning", AAAI 2020, arXiv 1911.08250.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,10 @@ SMALLEST = 2.0**-149  # the smallest positive number: zeros are never sent
 
 @dataclass(frozen=True)
 class ThresholdConfig:
-    """Settings of thresholdv: a fixed ``threshold``, or else the ``quantile`` of each row's magnitudes.
+    """Settings of thresholdv.
 
+    ``threshold``: v, above 0; or else ``quantile``, from 0 to below 1: that of each row's magnitudes is v (0.99 unless
+    told otherwise).
     ``values``, ``indices``: see `SparseRows`.
     """
 
@@ -42,7 +48,7 @@ class ThresholdConfig:
 
 @register("thresholdv", ThresholdConfig, error_feedback=True)
 class ThresholdV(SparseCodec):
-    """Send every |x| >= v (Dutta et al., AAAI 2020, arXiv 1911.08250).
+    """Send every element of magnitude v or more.
 
     ||x - C(x)||^2 < n v^2, whatever x is. Biased; error feedback is on by default. How many elements that is
     depends on the data: rows differ in length, are preceded by it, and one without such an element is empty.
@@ -62,13 +68,13 @@ class ThresholdV(SparseCodec):
         self.quantile = 0.99 if config.quantile is None else config.quantile
 
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """Choose what reaches each row's threshold."""
+        """Choose the elements that reach their row's threshold."""
         rows, residual = in_float32(rows, residual, state)
         reaching = kernels.select(rows).at_least(rows, self._floors(rows, residual, state), residual, state.scratch)
         return Chosen([values for _, values in reaching], [positions for positions, _ in reaching])
 
     def _floors(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
-        """Return what each row's magnitudes must reach, float32 ``[R]``."""
+        """float32 ``[R]``: what each row's magnitudes must reach."""
         num_rows, n = rows.shape
         if self.threshold is not None or n == 0:
             return torch.full((num_rows,), max(self.threshold or 0.0, SMALLEST), device=rows.device)
@@ -81,7 +87,7 @@ class ThresholdV(SparseCodec):
         return keys.amin(1).view(torch.float32).clamp_(min=SMALLEST)
 
     def _sample(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
-        """Return all of a short row, or of the target, and a random element of each of equal parts of a longer one."""
+        """All of a short row, or of the target; a random element of each of so many equal parts of a longer one."""
         n = rows.shape[1]
         if n > SAMPLE:
             positions = _one_of_each_stride(n, state, rows.device)
@@ -92,7 +98,7 @@ class ThresholdV(SparseCodec):
 
 
 def _one_of_each_stride(n: int, state: State, device: torch.device) -> Tensor:
-    """Return a random position in each of equal parts, int64 ``[SAMPLE]``: a fixed stride meets the same columns."""
+    """int64 ``[SAMPLE]``: a random place in each of so many equal parts; a fixed stride would meet the same columns."""
     stride = n // SAMPLE
     inside = (kernels.random.on(device).uniform(state.key("sample"), SAMPLE, device) * stride).long()
     return torch.arange(SAMPLE, device=device) * stride + inside

@@ -1,4 +1,7 @@
-"""Top-k: the elements of largest magnitude."""
+"""Top-k: the elements of largest magnitude.
+
+Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory" (MEM-SGD), NeurIPS 2018, arXiv 1809.07599.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ from comm_compress.registry import register, require
 class TopKConfig(AmountConfig):
     """Settings of topk: ``ratio`` or ``k`` of every destination row, or of every chunk of it.
 
-    ``selection``: "exact" takes the largest of the whole row, "chunked" those of every ``chunk_size`` elements.
+    ``selection``: "exact" takes the largest of the whole row, "chunked" those of every ``chunk_size`` elements (from 2
+    to 2^24).
     ``values``, ``indices``: see `SparseRows`; positions "packed" are relative to their chunk if there are chunks.
     ``order``: "quantize_first" applies the values' codec to the whole row and takes the largest of what it gives.
     """
@@ -50,7 +54,7 @@ class TopKConfig(AmountConfig):
 
 @register("topk", TopKConfig, error_feedback=True)
 class TopK(SparseCodec):
-    """Send the k elements of largest magnitude with their positions (MEM-SGD, arXiv 1809.07599).
+    """Send the k elements of largest magnitude with their positions.
 
     ||x - C(x)||^2 <= (1 - k / n) ||x||^2; biased, and useless for training without error feedback,
     which is therefore on by default. k is taken per destination row: row sizes are fixed and positions are
@@ -82,18 +86,18 @@ class TopK(SparseCodec):
             )
 
     def kept(self, n: int) -> int:
-        """Return how many of ``n`` elements are sent."""
+        """How many of ``n`` elements are sent."""
         if self.chunk_size is None:
             return self.config.kept(n)
         chunks, rest = divmod(n, self.chunk_size)
         return chunks * self.config.kept(self.chunk_size) + self.config.kept(rest)
 
     def layout(self, n: int, dtype: torch.dtype) -> SparseLayout:
-        """A row is k values and k positions."""
+        """The layout of a row: k values and k positions."""
         return self.rows.layout(n, self.kept(n))
 
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """Choose the largest of each row, or of each of its chunks."""
+        """Choose the largest elements of each row, or of each of its chunks."""
         if residual is not None and (self.quantizes_first or self.chunk_size is not None):
             rows, residual = kernels.residual(rows).write_target(rows, residual), None
         if self.quantizes_first and rows.shape[1]:
@@ -124,7 +128,7 @@ class TopK(SparseCodec):
                 of_row[sent:] += whole
 
     def _quantized(self, rows: Tensor, state: State) -> Tensor:
-        """Return what the values' codec makes of whole rows."""
+        """The whole rows, as the values' codec decodes them."""
         codec = self.rows.codec
         assert codec is not None
         return codec.decode(codec.encode(rows.float(), state.child("whole")))

@@ -1,4 +1,8 @@
-"""Uniform quantisation to small integers, with a scale for every block or one for all ranks."""
+"""Uniform quantisation to small integers, with a scale for every block or one for all ranks.
+
+The form with block scales is that of ZeRO++ (Wang et al., 2023, arXiv 2306.10209) and of SDP4Bit (Jia et al., NeurIPS
+2024, arXiv 2410.15526).
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,11 @@ LEVELS = 127  # codes -127..127: symmetric, -128 unused
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """The settings that all block quantisers have.
+    """What the block quantisers' settings have in common.
 
-    ``block_size`` elements share a scale, sent as ``scales`` says. ``rounding`` to "nearest" (least error) or
-    "stochastic" (unbiased, twice the squared error). ``hadamard``: rotate every 32 elements before, and back after.
+    ``block_size`` elements, a multiple of 8, share a scale, sent as ``scales`` says. ``rounding`` to "nearest"
+    (least error) or "stochastic" (unbiased, twice the squared error). ``hadamard``: rotate every 32 elements before,
+    and back after.
     """
 
     block_size: int = 128
@@ -41,7 +46,7 @@ class BlockSettings:
         require(aligned, "block_size", self.block_size, "a multiple of 32 with hadamard, which mixes 32 elements")
 
     def code(self, bits: int, levels: int, clip_sigmas: float = 0.0) -> BlockCode:
-        """Return the block code of so many levels on each side of zero."""
+        """The block code of these settings with so many ``levels`` a side of zero."""
         short = self.scales == "bf16"
         return BlockCode(
             self.block_size, bits, levels, "max", self.rounding, clip_sigmas, self.hadamard, short_scales=short
@@ -50,9 +55,9 @@ class BlockSettings:
 
 @dataclass(frozen=True)
 class Int8Config(BlockSettings):
-    """Settings of int8: those of `BlockSettings`, or ``scale`` "global".
+    """Settings of int8: those of `BlockSettings`, ``scale`` and ``num_bits``.
 
-    That agrees on one scale for the whole unit over all ranks, and knows no further settings.
+    ``scale``: "block", or "global": all ranks agree on one scale for the whole unit, and there are no further settings.
     ``num_bits`` of a code, from 2 to 8, packed without a gap: 2^(num_bits-1) - 1 levels a side of zero. With 4 it is
     `int4` with larger blocks. With 2 or 3, single parameters would come back as zeros too often: gradients, and changes
     of parameters (`delta`), only.
@@ -77,9 +82,9 @@ class Int8Config(BlockSettings):
 class UniformConfig(BlockSettings):
     """Settings of uniform, beside those of `BlockSettings`.
 
-    ``levels`` a side of zero; ``clip_sigmas``: a block's scale spans so many of its standard deviations (about zero)
-    and what is beyond is cut, 0: it spans the largest magnitude. ``bits``: width of a code, null: the least that
-    holds it. A wider one that divides 8 keeps codes inside bytes, which is what ``entropy`` wants.
+    ``levels`` a side of zero, from 1 to 127; ``clip_sigmas``: a block's scale spans so many of its standard deviations
+    (about zero) and what is beyond is cut, 0: it spans the largest magnitude. ``bits``: width of a code, at most 8;
+    null: the least that holds it. A wider one that divides 8 keeps codes inside bytes, which is what ``entropy`` wants.
     """
 
     levels: int = 3
@@ -95,7 +100,7 @@ class UniformConfig(BlockSettings):
 
     @property
     def least_bits(self) -> int:
-        """The fewest bits that tell the codes -levels to levels apart."""
+        """The fewest bits that tell -levels..levels apart."""
         return (2 * self.levels).bit_length()
 
 
@@ -141,7 +146,7 @@ class SharedScaleInt8(Compressor):
         pass
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Agree on the largest magnitude, then sum integers."""
+        """Agree on the largest magnitude, then sum integers on the wire."""
         peak = yield AllReduce(_peak(rows), "max")
         message = self.encode(rows, peak, state)
         summed = yield Sum(message, torch.int8)
@@ -150,18 +155,18 @@ class SharedScaleInt8(Compressor):
         return Reduced(total[0], message)
 
     def contribution(self, sent: Encoded) -> Tensor:
-        """Return this rank's codes times the agreed scale."""
+        """This rank's part of the sum."""
         out = torch.empty(sent.num_rows, sent.n, device=sent.buffer.device)
         kernels.casts(out).scale_bytes(sent["codes"], sent.agreed["scale"], out)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """Subtract this rank's codes times the agreed scale, in one pass over memory."""
+        """Subtract this rank's part from ``target``, in one pass."""
         kernels.casts(target).subtract_bytes(sent["codes"], sent.agreed["scale"], target)
         return target
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int:
-        """A reduce-scatter sends one byte an element, and the all-reduce of the scale."""
+        """Bytes that one rank sends to others: one an element, and the all-reduce of the scale."""
         return (world - 1) * (n + 2 * math.ceil(4 / world))
 
     def encode(self, rows: Tensor, peak: Tensor, state: State) -> Encoded:
@@ -177,7 +182,7 @@ class SharedScaleInt8(Compressor):
 
 
 def _peak(rows: Tensor) -> Tensor:
-    """Return max|x|, infinity when any element is NaN: MAX over ranks keeps an infinity, not a NaN. float32 scalar."""
+    """max|x| as a float32 scalar, infinity when any element is NaN: MAX over ranks keeps an infinity, not a NaN."""
     if rows.numel() == 0:
         return torch.zeros((), device=rows.device)
     least, most = torch.aminmax(rows)  # forty times as fast as the infinity norm on a CPU
@@ -186,7 +191,7 @@ def _peak(rows: Tensor) -> Tensor:
 
 @register("int8", Int8Config)
 def int8(config: Int8Config) -> Compressor:
-    """Build 8-bit integers with block scales (default) or one shared scale; fewer bits with ``num_bits``."""
+    """Send 8-bit integers with block scales (default) or one shared scale; fewer bits with ``num_bits``."""
     if config.scale == "global":
         return SharedScaleInt8(config)
     made = BlockUniform(config.code(config.num_bits, (1 << (config.num_bits - 1)) - 1))
@@ -197,11 +202,11 @@ def int8(config: Int8Config) -> Compressor:
 
 @register("int4", BlockSettings)
 def int4(config: BlockSettings) -> Compressor:
-    """Build 4-bit integers with block scales, two in a byte."""
+    """Send 4-bit integers with block scales, two in a byte."""
     return BlockUniform(config.code(4, 7))
 
 
 @register("uniform", UniformConfig)
 def uniform(config: UniformConfig) -> Compressor:
-    """Build a given number of levels with block scales, cut to some standard deviations: for less than 4 bits."""
+    """Send integers of few levels with block scales that may be cut: for less than 4 bits."""
     return BlockUniform(config.code(config.bits or config.least_bits, config.levels, config.clip_sigmas))

@@ -1,4 +1,4 @@
-"""The other end of the scale from `identity`: nothing of the gradient travels."""
+"""Nothing of the gradient travels: the control of comparisons, at the other end from `identity`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class ZeroConfig:
-    """The method zero has no settings."""
+    """zero has no settings."""
 
 
 @register("zero", ZeroConfig)
@@ -35,11 +35,11 @@ class Zero(Codec):
         pass
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is one flag; a row without elements is empty."""
+        """The layout of a row: a flag, or nothing for an empty row."""
         return Layout(Field("finite", torch.uint8, min(n, 1), "metadata"))
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Note whether each row is finite; nothing of its elements is sent."""
+        """Say of each row whether it is finite, and send nothing else."""
         n = rows.shape[1]
         out = state.message(rows, self.layout(n, rows.dtype))
         if n:
@@ -47,10 +47,10 @@ class Zero(Codec):
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Return rows of zeros, and of NaN where a row was not finite."""
+        """Rows of zeros; NaNs for rows that were not finite."""
         values = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         return values.masked_fill_(encoded["finite"] == 0, torch.nan) if encoded.n else values
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Write zeros, or NaN if any row was not finite."""
+        """Write zeros, or NaNs if any row was not finite."""
         return out.zero_().masked_fill_((encoded["finite"] == 0).any(), torch.nan)

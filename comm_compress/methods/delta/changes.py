@@ -37,7 +37,7 @@ class Delta(Compressor):
     traits = Traits(for_gradients=False, for_parameters=True)
 
     def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
-        """Send the change of this rank's row, and advance the replicas of all rows."""
+        """Send the change of this rank's row, and advance the replicas of all ranks' rows."""
         source = self._source(row, state)
         shape, replicas = (state.world, row.numel()), state.get("replicas")
         if replicas is not None and (replicas.shape != shape or replicas.dtype != source.dtype):
@@ -78,11 +78,11 @@ class Delta(Compressor):
             self._advance(replica, message[FLAG_BYTES:], rank, state)
 
     def _expected(self, replicas: Tensor, rank: int, state: State) -> Tensor:
-        """Return what a rank's row is thought to be before its message says how it differs."""
+        """What a rank's row is thought to be before its message says how it differs."""
         return replicas[rank]
 
     def _source(self, row: Tensor, state: State) -> Tensor:
-        """Return what replicas follow: ``row``, or what it was rounded from."""
+        """What replicas follow: ``row``, or what it was rounded from."""
         return row
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Delta(Compressor):
 
     @abstractmethod
     def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
-        """Return the bytes that bring ``expected`` to ``row``; None: send the row itself."""
+        """The bytes that bring ``expected`` to ``row``; None: send the row."""
 
     @abstractmethod
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
@@ -101,14 +101,14 @@ class Delta(Compressor):
         """
 
     def _sent_whole(self, row: Tensor, state: State) -> None:
-        """Note that the row is sent as it is."""
+        """Take notice that the whole row was sent, as it is."""
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """Refuse: gradients do not change little from step to step."""
+        """Refuse: gradients change much from step to step."""
         raise ValueError(f"{self.name}: not for reduce-scatter")
 
     def contribution(self, sent: Any) -> Tensor:
-        """Refuse: nothing is contributed without a reduce-scatter."""
+        """Refuse, as `reduce_scatter` does."""
         raise ValueError(f"{self.name}: not for reduce-scatter")
 
 
@@ -122,7 +122,7 @@ class LossyDelta(Delta):
 
     @abstractmethod
     def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
-        """Return the bytes for ``difference`` (float32 ``[n]``, finite): from what is expected to ``row``."""
+        """The bytes for ``difference`` (float32 ``[n]``, finite): from what is expected to ``row``."""
 
     def _source(self, row: Tensor, state: State) -> Tensor:
         return row if state.master is None else state.master()
@@ -139,7 +139,7 @@ class LossyDelta(Delta):
         return self._encoded(difference, row, state)
 
     def _scratch(self, row: Tensor, state: State) -> Tensor:
-        """Return memory for one difference at a time, float32 ``[n]``."""
+        """Float32 ``[n]``, for one difference at a time."""
         return state.scratch("difference", tuple(row.shape), torch.float32, row.device)
 
     def _sent_whole(self, row: Tensor, state: State) -> None:

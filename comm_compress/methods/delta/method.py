@@ -1,4 +1,7 @@
-"""Parameters as changes since the last gather, in one of three ways."""
+"""The method delta: parameters as changes since the last gather, in one of three ways.
+
+The quantised changes are the weight half of SDP4Bit (Jia et al., NeurIPS 2024, arXiv 2410.15526).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ class DeltaConfig:
     ``mode``: "quantized" sends the change by the method ``values`` (a name or ``{"method": ...}``: one that may
     carry parameters or their changes, also with ``entropy``), "grid" how far parameters moved on a grid of ``step``
     times the root mean square of their matrix's row, "lossless" the entropy-coded distance in ulps.
-    ``predict`` (quantized): that much of the last change is expected again, and only the rest is sent.
+    ``predict`` (quantized), from 0 to below 1: that share of the last change is expected again, and only the rest is
+    sent. ``step`` (grid): above 0 and at most 1.
     """
 
     mode: Literal["quantized", "grid", "lossless"] = "quantized"
@@ -110,7 +114,7 @@ class PredictedDelta(QuantizedDelta):
         moved[rank] = torch.where(torch.isfinite(change), change, 0)
 
     def _moved(self, replica: Tensor, state: State) -> Tensor:
-        """Return the last change of all replicas, ``[W, n]``; zeros before the first one."""
+        """The last change of all replicas, ``[W, n]``."""
         moved, shape = state.get("moved"), (state.world, replica.numel())
         if moved is None or moved.shape != shape or moved.dtype != replica.dtype:
             moved = replica.new_zeros(shape)
@@ -120,7 +124,7 @@ class PredictedDelta(QuantizedDelta):
 
 @register("delta", DeltaConfig)
 def delta(config: DeltaConfig) -> Compressor:
-    """Build the method that sends changes quantised (default), on a grid, or bit for bit."""
+    """Send changes of parameters: quantised (the default), on a grid, or bit for bit."""
     if config.mode == "lossless":
         return LosslessDelta()
     if config.mode == "grid":

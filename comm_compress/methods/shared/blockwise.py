@@ -26,7 +26,7 @@ class BlockCodec(FusedCodec):
         self.traits = replace(self.traits, unbiased=code.rounding == "stochastic" and code.clip_sigmas == 0)
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
-        """A row is its blocks' scales (first, since they need the alignment), then the packed codes."""
+        """The layout of a row: scales first (they need the alignment), then the packed codes."""
         return Layout(
             Field(
                 "scales", torch.bfloat16 if self.code.short_scales else torch.float32, self.code.blocks(n), "metadata"

@@ -14,8 +14,9 @@ from comm_compress.kernels import Residual
 
 
 class FusedCodec(Codec):
-    """One pass over memory in each direction. A method says what its kernels are; they never see an empty row.
+    """A codec that takes one pass over memory in each direction.
 
+    A method says what its kernels are; they never see an empty row.
     Error feedback comes with the encoding pass: the kernel takes the residual as well.
     """
 
@@ -36,7 +37,7 @@ class FusedCodec(Codec):
         return self._message(rows, None, state)
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """Encode the residual's target and write the new residual, in one pass over memory."""
+        """Encode the residual's target and write what that loses, in one pass over memory."""
         return self._message(rows, residual, state)
 
     def _message(self, rows: Tensor, residual: Residual | None, state: State) -> Encoded:
@@ -46,17 +47,17 @@ class FusedCodec(Codec):
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Decode to float32 rows in new memory."""
+        """The rows, in float32."""
         return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Decode to ``out``, whatever its float dtype, in one pass over memory."""
+        """Write the rows to ``out``, of any float dtype."""
         if out.numel():
             self._decode(encoded, out)
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Decode and sum the rows in one pass over memory."""
+        """Write the sum of the rows to ``out``, float32."""
         if out.numel():
             self._sum(encoded, out)
         return out

@@ -1,4 +1,4 @@
-"""Which k of n coordinates were kept, in few bits.
+"""Codes for the positions of the k of n coordinates that were kept.
 
 A code turns ascending distinct indices into bytes and back. The least that any code needs for arbitrary sets is
 log2 C(n, k) bits; bits an index for sets drawn at random:
@@ -23,25 +23,25 @@ from comm_compress import kernels
 
 
 class IndexCode(ABC):
-    """A code turns ascending distinct indices below n into bytes and back."""
+    """Ascending distinct indices below n as bytes."""
 
     name: str
     fixed_size: bool = True
     """Is the number of bytes a function of n and k alone?"""
 
     def size(self, n: int, k: int) -> int:
-        """Return the bytes for k of n indices, none for none; an upper bound when the data decide."""
+        """Bytes for k of n, none for none; an upper bound when the data decide."""
         return self._size(n, k) if k else 0
 
     def encode(self, indices: Tensor, n: int) -> Tensor:
-        """Encode int32 ``[R, k]`` as uint8 ``[R, size(n, k)]``; R is 1 for a code of variable size."""
+        """uint8 ``[R, size(n, k)]`` from int32 ``[R, k]``; R is 1 for a code of variable size."""
         assert self.fixed_size or indices.shape[0] == 1, "rows of variable size are encoded one by one"
         if indices.shape[1] == 0:
             return indices.new_empty(indices.shape, dtype=torch.uint8)
         return self._encode(indices.contiguous(), n)
 
     def decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """Return the indices that `encode` was given, int32 ``[R, k]``."""
+        """int32 ``[R, k]`` from what `encode` gave."""
         if k == 0:
             return coded.new_empty((coded.shape[0], 0), dtype=torch.int32)
         return self._decode(coded.contiguous(), n, k)
@@ -57,7 +57,7 @@ class IndexCode(ABC):
 
 
 class Int32(IndexCode):
-    """Every index as it is, in 32 bits."""
+    """Every index as it is: 32 bits."""
 
     name = "int32"
 
@@ -162,11 +162,11 @@ class Rice(IndexCode):
     fixed_size = False
 
     def _size(self, n: int, k: int) -> int:
-        """Return what Elias-Fano takes and a byte for b: an upper bound."""
+        """At most the bytes of Elias-Fano, and one for b."""
         return EliasFano().size(n, k) + 1
 
     def _encode(self, indices: Tensor, n: int) -> Tensor:
-        """Write b, then the unary parts, then the lower bits."""
+        """Write b, the unary parts, then the lower bits."""
         k = indices.shape[1]
         low, steps = self._shortest(indices)
         split = 1 + _octets(k + steps)
@@ -195,7 +195,7 @@ CODES: dict[str, IndexCode] = {code.name: code for code in (Int32(), Packed(), E
 
 
 def smallest(n: int, k: int, fixed_size: bool, packed: IndexCode | None = None) -> IndexCode:
-    """Return the code that needs the fewest bytes for k of n.
+    """The code that needs the fewest bytes for k of n.
 
     ``fixed_size``: only among those whose size n and k determine; otherwise Rice stands in for Elias-Fano, which
     it beats for sets drawn at random. ``packed`` replaces the plain `Packed`.
@@ -228,7 +228,10 @@ def _unpacked(packed: Tensor, bits: int, n: int) -> Tensor:
 
 
 def _checked(indices: Tensor, n: int) -> Tensor:
-    """A corrupt stream must not be written past a row's end; on CUDA the scatter that follows looks itself."""
+    """Return the indices if all are below ``n``: a corrupt stream must not be written past a row's end.
+
+    On CUDA the scatter that follows looks itself.
+    """
     if indices.device.type == "cpu" and indices.numel():
         low, high = torch.aminmax(indices)
         assert 0 <= int(low) <= int(high) < n, f"an index of {int(low)} or {int(high)} in rows of {n}"

@@ -36,7 +36,7 @@ BLOCK = 256  # elements of a row where nobody knows which parameter lies where
 
 @dataclass(frozen=True)
 class Scales:
-    """Of the rows of all matrices and of the columns that have scales: a byte each, below the largest of the matrix.
+    """The scales of all matrices' rows, and of those columns that have some: a byte each, below the matrix's largest.
 
     ``row_bytes``, ``column_bytes`` uint8 ``[rows]``, ``[columns]``; ``row_peaks``, ``column_peaks`` float32
     ``[matrices]``.
@@ -50,34 +50,34 @@ class Scales:
 
     @classmethod
     def of_rows(cls, mean_squares: Tensor, matrices: Matrices) -> Scales:
-        """Return scales for rows of these mean squares (float64 ``[rows]``); those of columns are zero."""
+        """The scales of rows with these mean squares, float64 ``[rows]``; those of columns are zero."""
         rows, row_peaks = kernels.matrix_scales(mean_squares).encode_scales(mean_squares, matrices.heights)
         columns = rows.new_full((matrices.num_columns,), NOTHING)
         return cls(matrices, rows, row_peaks, columns, torch.zeros_like(row_peaks))
 
     def with_columns(self, mean_squares: Tensor) -> Scales:
-        """Return these scales with others for the columns, from mean squares (float64 ``[columns]``)."""
+        """These scales, with those of columns that have these mean squares, float64 ``[columns]``."""
         columns, peaks = kernels.matrix_scales(mean_squares).encode_scales(mean_squares, self.matrices.widths)
         return dataclasses.replace(self, column_bytes=columns, column_peaks=peaks)
 
     def times(self, factor: float) -> Scales:
-        """Return these scales with those of the rows multiplied by ``factor``."""
+        """These scales, with the rows' times ``factor``."""
         return dataclasses.replace(self, row_peaks=self.row_peaks * factor)
 
     def rows(self) -> Tensor:
-        """Return the rows' scales as numbers, float32 ``[rows]``."""
+        """The rows' scales, float32 ``[rows]``."""
         decode = kernels.matrix_scales(self.row_bytes).decode_scales
         return decode(self.row_bytes, self.matrices.heights, self.row_peaks)
 
     def columns(self) -> Tensor:
-        """Return the columns' scales as numbers, float32 ``[columns]``, and ones for matrices without them."""
+        """The columns' scales, float32 ``[columns]``, then ones for matrices whose columns have none."""
         decode = kernels.matrix_scales(self.column_bytes).decode_scales
         return torch.cat([decode(self.column_bytes, self.matrices.widths, self.column_peaks), self.matrices.ones])
 
 
 @functools.lru_cache(maxsize=1024)  # as `kernels.matrices_of`
 def matrices_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device: torch.device) -> Matrices:
-    """What all ``n`` elements of a row make up, in order: a matrix for each parameter's shard, else rows of 256.
+    """The matrices that the ``n`` elements of a row make up: one for each parameter's shard, else rows of 256.
 
     ``columns``: do those of matrices of some height have scales of their own?
     """

@@ -36,7 +36,7 @@ class AmountConfig:
         require(self.k is None or self.k > 0, "k", self.k, "positive")
 
     def kept(self, n: int) -> int:
-        """Return how many of ``n`` elements are sent."""
+        """How many of ``n`` elements are sent."""
         return min(n, self.k if self.k is not None else max(1, round(self.ratio * n)))
 
 
@@ -81,18 +81,18 @@ class SparseRows:
         self.fixed_size = fixed_values and (indices == "best" or CODES[indices].fixed_size)
 
     def code(self, n: int, k: int, fixed_size: bool) -> IndexCode:
-        """Return the code by which the positions of k of n elements are written."""
+        """How the positions of k of n are written."""
         if self.indices == "best":
             return smallest(n, k, fixed_size, self.packed)
         return self.packed if self.indices == "packed" else CODES[self.indices]
 
     def layout(self, n: int, k: int) -> SparseLayout:
-        """Return the layout of a row of fixed size."""
+        """The layout of a row of fixed size."""
         inner = None if self.codec is None else self.codec.layout(k, torch.float32)
         return SparseLayout(n, k, self.code(n, k, True), inner)
 
     def encode(self, values: Tensor, indices: Tensor, n: int, state: State) -> Encoded:
-        """Encode ``values`` float32 and ``indices`` int32 ``[R, k]``, ascending in each row, of rows of n elements."""
+        """``values`` float32 and ``indices`` int32 ``[R, k]``, ascending in each row, of rows of n elements."""
         if not self.fixed_size:
             return self.encode_ragged(list(values), list(indices), n, state)
         num_rows, k = values.shape
@@ -110,7 +110,7 @@ class SparseRows:
         return out
 
     def encode_ragged(self, values: Sequence[Tensor], indices: Sequence[Tensor], n: int, state: State) -> Encoded:
-        """Encode rows of which row r keeps ``values[r]`` float32 ``[k_r]`` at ``indices[r]`` int32 ``[k_r]``."""
+        """Row r keeps ``values[r]`` float32 ``[k_r]`` at ``indices[r]`` int32 ``[k_r]``."""
         made = [
             self._encode_row(kept, positions, n, state, number)
             for number, (kept, positions) in enumerate(zip(values, indices, strict=True))
@@ -133,7 +133,7 @@ class SparseRows:
         return RaggedRow([header, row, coded_indices], count + ByteCount(0, coded_indices.numel(), HEADER_BYTES))
 
     def rows(self, encoded: Encoded) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each row's decoded values, float32 ``[k]``, and positions, int32 ``[k]``."""
+        """Each row's decoded values, float32 ``[k]``, and positions, int32 ``[k]``."""
         layout = encoded.layout
         if layout is None:
             for number in range(encoded.num_rows):
@@ -144,7 +144,7 @@ class SparseRows:
         yield from zip(self._values(encoded), indices, strict=True)
 
     def _values(self, encoded: Encoded) -> Tensor:
-        """Return the decoded values of rows of fixed size, float32 ``[R, k]``."""
+        """The decoded values of rows of fixed size, float32 ``[R, k]``."""
         layout = encoded.layout
         assert isinstance(layout, SparseLayout)
         if layout.inner is None:
@@ -167,17 +167,17 @@ class SparseRows:
         return self.codec.decode(self.codec.received(coded, k))[0].float(), indices
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Return dense float32 rows ``[R, n]``, zero where nothing was sent."""
+        """Dense float32 rows ``[R, n]``, zero where nothing was sent."""
         return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Write dense rows to ``out`` ``[R, n]``, of any float dtype; zero where nothing was sent."""
+        """Write dense rows to ``out`` ``[R, n]``, of any float dtype."""
         for row, (values, indices) in zip(out.zero_(), self.rows(encoded), strict=True):
             row.index_copy_(0, indices.long(), values.to(out.dtype))
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Add row after row to ``out`` ``[n]``, so that the order of sums is the order of ranks."""
+        """Scatter-add row after row to ``out`` ``[n]``, so that the order of sums is the order of ranks."""
         out.zero_()
         for values, indices in self.rows(encoded):
             out.index_add_(0, indices, values)
@@ -186,7 +186,7 @@ class SparseRows:
     def subtract(self, target: Tensor, sent: Encoded, indices: Iterable[Tensor] | None = None) -> Tensor:
         """``target - decode(sent)`` in ``target``'s memory, touching only what was sent.
 
-        Exact values are those of ``target``: these become zero. ``indices``: the positions that were sent,
+        Exact values are those of ``target``: their places become zero. ``indices``: the positions that were sent,
         where they are still known.
         """
         if self.codec is None and indices is not None:
@@ -209,7 +209,7 @@ class Chosen(NamedTuple):
 
 
 def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[Tensor, Residual | None]:
-    """Return what to choose from as float32 rows; the residual is None once its target is written."""
+    """Rows to choose from that are float32, and the residual, or None once its target is written."""
     if rows.dtype == torch.float32:
         return rows, residual
     if residual is not None:
@@ -228,38 +228,38 @@ class SparseCodec(Codec):
 
     @abstractmethod
     def choose(self, rows: Tensor, residual: Residual | None, state: State) -> Chosen:
-        """Choose what to send of ``rows`` ``[R, n]``; with a residual, of its target, written to ``residual.new``."""
+        """What to send of ``rows`` ``[R, n]``, any float dtype; with the residual, of its target, which is written."""
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
-        """Choose what to send and code it."""
+        """Choose what to send, and code it."""
         return self.coded(self.choose(rows, None, state), rows.shape[1], state)
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
-        """Choose from the residual's target and code that; only what was sent is then touched in it."""
+        """Choose from the residual's target, and subtract from it what was sent."""
         chosen = self.choose(rows, residual, state)
         sent = self.coded(chosen, rows.shape[1], state)
         self.rows.subtract(residual.new, sent, chosen.indices)
         return sent
 
     def coded(self, chosen: Chosen, n: int, state: State) -> Encoded:
-        """Turn what was chosen from rows of n elements into rows of bytes."""
+        """What was chosen from rows of n elements, as rows of bytes."""
         values, indices = chosen
         if isinstance(values, Tensor) and isinstance(indices, Tensor):
             return self.rows.encode(values, indices, n, state)
         return self.rows.encode_ragged(list(values), list(indices), n, state)
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """Return dense rows, zero where nothing was sent."""
+        """Dense rows, which are zero where nothing was sent."""
         return self.rows.decode(encoded)
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Write dense rows to ``out``; no others are made for that."""
+        """Write dense rows to ``out``, without others in between."""
         return self.rows.decode_into(encoded, out)
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Add up what was sent; dense rows are never held."""
+        """Write the sum to ``out``, without holding dense rows."""
         return self.rows.sum_into(encoded, out)
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
-        """Subtract what was sent; nothing else is touched."""
+        """Subtract what was sent, touching nothing else."""
         return self.rows.subtract(target, sent)
