@@ -21,9 +21,9 @@ from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.models.build import load_pretrained
-from fsdp_lab.models.tokenizers import check_ids, read_tokenizer
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.models.saved.tokenizers import check_ids, read_tokenizer
+from fsdp_lab.settings.reading.fields import Config, Settings, setting
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 

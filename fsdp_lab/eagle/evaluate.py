@@ -22,9 +22,9 @@ from fsdp_lab.eagle.draft.export import load_draft
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from fsdp_lab.files.atomic import write_json
-from fsdp_lab.models.tokenizers import check_ids
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.models.saved.tokenizers import check_ids
+from fsdp_lab.settings.reading.fields import Config, Settings, setting
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 

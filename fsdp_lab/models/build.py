@@ -12,11 +12,11 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fsdp_lab.models.causal_lm import CausalLM
-from fsdp_lab.models.families import blocks_of, new_config, read_config
-from fsdp_lab.models.flops import flops_per_token
-from fsdp_lab.models.folder import SavedWeights, save_folder
+from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.models.architectures.families import blocks_of, new_config, read_config
+from fsdp_lab.models.architectures.flops import flops_per_token
 from fsdp_lab.models.model import Model
+from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
 from fsdp_lab.ranks.distributed import Ranks

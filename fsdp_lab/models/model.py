@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 import comm_compress as cc
 from fsdp_lab.measure.profiling import StockTraffic
-from fsdp_lab.models.causal_lm import CausalLM
+from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.settings.groups import CommConfig
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.models.families import family_of
+from fsdp_lab.models.architectures.families import family_of
 from fsdp_lab.models.sharding import held
 
 _aten = torch.ops.aten

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import comm_compress as cc
 from fsdp_lab.measure.profiling import OPS, StepCalls, StockTraffic
-from fsdp_lab.models.families import blocks_of
+from fsdp_lab.models.architectures.families import blocks_of
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.sharding import rows_of_rank
 from fsdp_lab.settings.config import TrainConfig

@@ -6,7 +6,7 @@ from typing import Any
 from fsdp_lab.results.derived import derived
 from fsdp_lab.results.schema import BY_NAME, SCHEMA_VERSION
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 
 
 def migrate(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from filelock import FileLock
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, problems
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 from fsdp_lab.settings.user_errors import printable
 
 _LOCK_TIMEOUT_S = 60

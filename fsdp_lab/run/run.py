@@ -43,8 +43,8 @@ from fsdp_lab.run.lock import RunLock
 from fsdp_lab.run.progress import Progress
 from fsdp_lab.run.record import Record, seconds_since_process_start
 from fsdp_lab.settings.config import AnyTraining, default_run_name
-from fsdp_lab.settings.fields import ConfigError
 from fsdp_lab.settings.methods import check_compression
+from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.trace import Profile
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.evaluate import Evaluation

@@ -5,21 +5,21 @@
     python -m fsdp_lab.settings get output_dir seed -- --seed 1      # single values, one a line, for shell scripts
 
 `show` and a wrong flag take a tenth of a second (no torch). `check` and `get` also ask what else can be known before
-any rank is started (`fsdp_lab.settings.early`): launch scripts refuse by them.
+any rank is started (`fsdp_lab.settings.refusing.early`): launch scripts refuse by them.
 """
 
 import sys
 from collections.abc import Sequence
 
-from fsdp_lab.settings.cli import closest, parse, shown
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.cli import closest, parse, shown
+from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs ``check``, ``show`` or ``get NAMES...`` on the flags after ``--``; returns the exit code."""
-    from fsdp_lab.settings.early import checked  # which reads flags by this file
+    from fsdp_lab.settings.refusing.early import checked  # which reads flags by this file
 
     words = list(argv)
     if words[:1] in (["-h"], ["--help"]):

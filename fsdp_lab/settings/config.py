@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fsdp_lab.settings.conflicts import conflicts
-from fsdp_lab.settings.fields import Config
 from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
-from fsdp_lab.settings.specs import Spec
+from fsdp_lab.settings.reading.fields import Config
+from fsdp_lab.settings.reading.specs import Spec
+from fsdp_lab.settings.refusing.conflicts import conflicts
 
 
 class AnyTraining(Protocol):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_lab.settings import method_flags
-from fsdp_lab.settings.fields import ConfigError, Settings, setting
-from fsdp_lab.settings.specs import specs_of
+from fsdp_lab.settings.reading import method_flags
+from fsdp_lab.settings.reading.fields import ConfigError, Settings, setting
+from fsdp_lab.settings.reading.specs import specs_of
 
 _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=,@- only (it names a folder)")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from fsdp_lab.settings import shapes
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.conflicts import conflicts
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
+from fsdp_lab.settings.refusing.conflicts import conflicts
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from fsdp_lab.files.atomic import file_sha256, write_json
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.files.fingerprints import has_memory, remembered_sha256
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 FORMAT = 1
 """Raise it whenever the same text would give other bytes: it is part of every cache key."""

@@ -16,7 +16,7 @@ from fsdp_lab.eagle.data.tokens import Batch, Example, collate, load_chat_tokeni
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
-from fsdp_lab.models.tokenizers import check_ids
+from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.run.run import Run
 from fsdp_lab.settings.groups import OptimConfig

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from fsdp_lab.settings.strict import short
+from fsdp_lab.settings.reading.strict import short
 
 _ROLES = {
     "human": "user",

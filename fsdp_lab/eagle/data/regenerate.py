@@ -22,8 +22,8 @@ from transformers import GenerationConfig
 
 from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.eagle.data.tokens import question
-from fsdp_lab.models.tokenizers import check_ids
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.models.saved.tokenizers import check_ids
+from fsdp_lab.settings.reading.strict import load_json
 
 _FROM = {"user": "human", "assistant": "gpt", "system": "system"}
 

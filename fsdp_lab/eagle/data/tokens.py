@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary, count_tokens, most_frequent
-from fsdp_lab.models.tokenizers import read_tokenizer
-from fsdp_lab.settings.strict import short
+from fsdp_lab.models.saved.tokenizers import read_tokenizer
+from fsdp_lab.settings.reading.strict import short
 
 GREEN, PLAIN = "\033[32m", "\033[0m"
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.settings.config import row_of
-from fsdp_lab.settings.fields import Config, ConfigError, Settings, setting
 from fsdp_lab.settings.groups import CommConfig, OptimConfig, RunConfig
+from fsdp_lab.settings.reading.fields import Config, ConfigError, Settings, setting
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from fsdp_lab.eagle.draft.network import Draft, DraftShape
 from fsdp_lab.eagle.draft.reference import minimal_logits
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.settings.reading.fields import Config, Settings, setting
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

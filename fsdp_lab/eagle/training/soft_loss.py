@@ -2,7 +2,7 @@
 
 The target's logits over its whole vocabulary are needed for the supervised positions only, a chunk at a time, and once:
 every step of the training-time test that predicts the same token shares them. A chunk's gradient is made where its
-logits lie and multiplied into those of both factors before the next chunk comes, as in `models.linear_loss`.
+logits lie and multiplied into those of both factors before the next chunk comes, as in `linear_loss`.
 """
 
 from __future__ import annotations

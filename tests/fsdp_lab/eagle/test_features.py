@@ -26,7 +26,7 @@ from fsdp_lab.eagle.draft.target import Seen, Target
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from fsdp_lab.results.schema import problems
 from fsdp_lab.run.summary import summary
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload, run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.checkpoint.test_resume import same
 from tests.fsdp_lab.eagle.test_train import _main, chats, run, words

@@ -10,8 +10,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from fsdp_lab.settings.specs import Spec, setting, specs_of
-from fsdp_lab.settings.strict import dump_yaml
+from fsdp_lab.settings.reading.specs import Spec, setting, specs_of
+from fsdp_lab.settings.reading.strict import dump_yaml
 
 __all__ = ["Config", "ConfigError", "Settings", "digest_of", "setting"]
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fsdp_lab.settings.cli import read
-from fsdp_lab.settings.fields import Config, ConfigError
 from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig
-from fsdp_lab.settings.specs import Spec
+from fsdp_lab.settings.reading.cli import read
+from fsdp_lab.settings.reading.fields import Config, ConfigError
+from fsdp_lab.settings.reading.specs import Spec
 
 C = TypeVar("C", bound=Config)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 _LARGEST_FILE = 16 << 20  # bytes: published ones have a few thousand, with rotary factors
 _MOST_BLOCKS = 1024  # published models have up to 130

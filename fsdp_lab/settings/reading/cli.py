@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import Config, ConfigError
 from fsdp_lab.settings.flags import Parser
-from fsdp_lab.settings.specs import Spec, specs_of
-from fsdp_lab.settings.strict import read_yaml
+from fsdp_lab.settings.reading.fields import Config, ConfigError
+from fsdp_lab.settings.reading.specs import Spec, specs_of
+from fsdp_lab.settings.reading.strict import read_yaml
 
 C = TypeVar("C", bound=Config)
 _NO_VALUE = object()  # a flag at the end of the line or before another flag

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.settings.fields import ConfigError
 from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, RunConfig
+from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.shares import shares
 
 

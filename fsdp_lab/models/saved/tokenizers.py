@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-import fsdp_lab.models.families  # noqa: F401 - MiniCPM's configuration, which transformers looks for first
-from fsdp_lab.models.config_json import brings_code, read_config_json
+import fsdp_lab.models.architectures.families  # noqa: F401 - MiniCPM's configuration, which transformers looks for first
+from fsdp_lab.models.saved.config_json import brings_code, read_config_json
 
 
 def read_tokenizer(folder: Path, key: str) -> Any:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_lab.settings.method_flags import text_of
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.method_flags import text_of
+from fsdp_lab.settings.reading.strict import load_json
 
 _NOUNS = {int: "a whole number", float: "a number", str: "some text", bool: "true or false", dict: "a JSON object"}
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.models.families import logits_divisor
-from fsdp_lab.models.linear_loss import LinearCrossEntropy
+from fsdp_lab.models.architectures.families import logits_divisor
+from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
 
 IGNORED = -100  # F.cross_entropy's own "no target here"
 

@@ -6,7 +6,7 @@
     --comm_compress "bf16 + bf16, reduced in bf16, prefetch 0"    # what a figure's legend says
 
 all end as values of the settings of `CommConfig`, so that rows of one arm are equal however it was typed. Which methods
-there are, and what settings they take, is not known here: `fsdp_lab.settings.early` asks.
+there are, and what settings they take, is not known here: `fsdp_lab.settings.refusing.early` asks.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from torch.distributed.tensor import DTensor
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.models.families import family_of
+from fsdp_lab.models.architectures.families import family_of
 from fsdp_lab.models.sharding import held
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 FILE_BYTES = 5_000_000_000
 _NOT_WEIGHTS = (r"\.attn\.(masked_)?bias$", r"rotary_emb\.inv_freq$")  # masks and tables that older versions saved
