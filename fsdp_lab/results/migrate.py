@@ -1,4 +1,4 @@
-"""Rows of earlier schema versions, as this one has them: one function a version."""
+"""Rows of earlier schema versions become rows of the present one: one function for each step between two versions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -21,7 +21,7 @@ from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.eagle.draft.export import load_draft, save_draft, verifier_of
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.eagle.evaluate import first_prompts
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.run.run import Run
 from tests.distributed import preload
 from tests.fsdp_lab.checkpoint.test_resume import same

@@ -27,7 +27,7 @@ from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.eagle.draft.export import load_draft
 from fsdp_lab.eagle.evaluate import Position, expected_tau, positions
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel, shard
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.run.entry import run_training
 from tests.distributed import run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.eagle.tiny import VOCABULARY, save_target, tiny_draft, tiny_target

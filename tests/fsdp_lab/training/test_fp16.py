@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.groups import OptimConfig
 from fsdp_lab.settings.presets import resolve
 from fsdp_lab.settings.reading.cli import parse
