@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fsdp_lab.data.sources import gpt2_merges, wiki_leads
 from fsdp_lab.data.sources.corpora import CORPORA, mix
-from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import fetch
 from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.files.errors import DataError

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.data.sources.embedded_corpus import WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.files.atomic import atomic_file
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.flags import Parser, program

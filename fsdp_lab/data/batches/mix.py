@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.data.batches.loader import JoinedDataset, TokenDataset
-from fsdp_lab.data.sources.embedded_corpus import WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.data.tokens.shards import TokenizedCorpus
 from fsdp_lab.data.tokens.tokenizer import TextTokenizer
 from fsdp_lab.files.errors import DataError

@@ -9,7 +9,7 @@ import gzip
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES
+from fsdp_lab.data.sources.embedded_files import GPT2_MERGES
 
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 50_257

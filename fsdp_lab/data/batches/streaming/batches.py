@@ -1,4 +1,4 @@
-"""This rank's batches of a plan, read ahead in the background, each with the state of the stream after it."""
+"""This rank's batches of a order, read ahead in the background, each with the state of the stream after it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from fsdp_lab.data.batches.streaming.packing import Row
-from fsdp_lab.data.batches.streaming.plan import Plan, PlanState
 from fsdp_lab.data.batches.streaming.prefetch import Prefetch
+from fsdp_lab.data.batches.streaming.row_order import RowOrder, RowOrderState
 from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
 class MixedBatches:
     """Batches of ranks ``rank`` to ``rank + played`` (exclusive) of ``world_size``, ``batch_size`` rows each.
 
-    Global batch s is the next ``batch_size * world_size`` rows of the plan, of which rank r has the r-th part: all
+    Global batch s is the next ``batch_size * world_size`` rows of the order, of which rank r has the r-th part: all
     rows in the same order for every split over ranks, none left out and none twice.
     """
 
@@ -49,9 +49,9 @@ class MixedBatches:
         tokens = sum(stream.num_tokens for stream in self.streams)
         return tokens // (self.max_length * self.batch_size * self.world_size)
 
-    def plan(self) -> Plan:
+    def order(self) -> RowOrder:
         """The order of all ranks' rows, from its start."""
-        return Plan(
+        return RowOrder(
             self.streams,
             self.weights,
             self.max_length,
@@ -61,23 +61,23 @@ class MixedBatches:
             self.shuffle_rows,
         )
 
-    def stream(self, state: PlanState | None = None) -> Iterator[tuple[Tensor, PlanState]]:
+    def stream(self, state: RowOrderState | None = None) -> Iterator[tuple[Tensor, RowOrderState]]:
         """Batches without end from ``state`` (default: the start), each with the state of the one after it.
 
         A batch is int64 ``[played * batch_size, max_length, n_views]``. A stream from a state goes on exactly, however
         far the first one had worked ahead. Its thread lives until the iterator is closed or dropped. Raises
         ValueError, KeyError or TypeError at once for a ``state`` of another shape.
         """
-        plan = self.plan()
+        order = self.order()
         if state is not None:
-            plan.load(state)
-        return self._batches(plan)
+            order.load(state)
+        return self._batches(order)
 
-    def _batches(self, plan: Plan) -> Iterator[tuple[Tensor, PlanState]]:
-        def produce() -> tuple[Tensor, PlanState]:
-            rows = [plan.next_row() for _ in range(self.batch_size * self.world_size)]
+    def _batches(self, order: RowOrder) -> Iterator[tuple[Tensor, RowOrderState]]:
+        def produce() -> tuple[Tensor, RowOrderState]:
+            rows = [order.next_row() for _ in range(self.batch_size * self.world_size)]
             first = self.rank * self.batch_size
-            return self._read(rows[first : first + self.played * self.batch_size]), plan.state()
+            return self._read(rows[first : first + self.played * self.batch_size]), order.state()
 
         with closing(Prefetch(produce, self.prefetch)) as ahead:
             while True:

@@ -4,7 +4,7 @@ from collections import deque
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class TokenRange(NamedTuple):
     """Tokens ``start`` to ``stop`` (exclusive) of a source."""
 
     source: int
@@ -12,7 +12,7 @@ class Span(NamedTuple):
     stop: int
 
 
-Row = list[Span]
+Row = list[TokenRange]
 
 
 class Packer:
@@ -25,16 +25,16 @@ class Packer:
 
     def __init__(self, length: int, n_views: int = 1) -> None:
         self.length, self.window = length, length + n_views - 1
-        self._waiting: deque[Span] = deque()
+        self._waiting: deque[TokenRange] = deque()
         self._num_waiting = 0
 
     @property
-    def waiting(self) -> list[Span]:
+    def waiting(self) -> list[TokenRange]:
         """What was added and has not been in view 0 yet."""
         return list(self._waiting)
 
     @waiting.setter
-    def waiting(self, spans: list[Span]) -> None:
+    def waiting(self, spans: list[TokenRange]) -> None:
         self._waiting = deque(spans)
         self._num_waiting = sum(stop - start for _, start, stop in spans)
 
@@ -43,7 +43,7 @@ class Packer:
         """Is there enough for a row?"""
         return self._num_waiting >= self.window
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TokenRange) -> None:
         """Lay a document behind the others."""
         self._waiting.append(span)
         self._num_waiting += span.stop - span.start
@@ -53,7 +53,7 @@ class Packer:
         assert self.has_row
         row, missing = [], self.window
         for source, start, stop in self._waiting:
-            row.append(Span(source, start, min(stop, start + missing)))
+            row.append(TokenRange(source, start, min(stop, start + missing)))
             missing -= stop - start
             if missing <= 0:
                 break
@@ -65,6 +65,6 @@ class Packer:
         while count:
             source, start, stop = self._waiting.popleft()
             if stop - start > count:
-                self._waiting.appendleft(Span(source, start + count, stop))
+                self._waiting.appendleft(TokenRange(source, start + count, stop))
                 return
             count -= stop - start

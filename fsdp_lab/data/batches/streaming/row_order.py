@@ -3,25 +3,25 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from fsdp_lab.data.batches.streaming.packing import Packer, Row, Span
+from fsdp_lab.data.batches.streaming.packing import Packer, Row, TokenRange
 from fsdp_lab.data.batches.streaming.shuffle import Draws, ShuffleBuffer
-from fsdp_lab.data.batches.streaming.source import Source, SourceState
+from fsdp_lab.data.batches.streaming.shuffled_documents import ShuffledDocuments, ShuffledDocumentsState
 from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
-class PlanState(TypedDict):
+class RowOrderState(TypedDict):
     """All that decides which rows come next, and the counts up to here. A list has an entry a source, in order."""
 
-    sources: list[SourceState]
+    sources: list[ShuffledDocumentsState]
     dealt: list[int]  # tokens of the documents dealt
-    leftover: list[Span]  # of the last row packed
+    leftover: list[TokenRange]  # of the last row packed
     rows: list[Row]  # packed, and waiting in the buffer
     row_draws: int
     rows_drawn: int
     tokens_drawn: list[int]  # in view 0 of the rows drawn
 
 
-class Plan:
+class RowOrder:
     """An endless order of rows, which follows from the arguments alone.
 
     The next document is always of the source that is furthest behind its share: whose dealt tokens / weight are the
@@ -44,7 +44,9 @@ class Plan:
         self.weights = weights
         self.rows_drawn = 0
         self.tokens_drawn = [0] * len(streams)
-        self._sources = [Source(s, shuffle_documents, seed, number) for number, s in enumerate(streams, start=1)]
+        self._sources = [
+            ShuffledDocuments(s, shuffle_documents, seed, number) for number, s in enumerate(streams, start=1)
+        ]
         self._dealt = [0] * len(streams)
         self._packer = Packer(length, n_views)
         self._rows: ShuffleBuffer[Row] = ShuffleBuffer(Draws(seed, 0))
@@ -63,8 +65,8 @@ class Plan:
         self._count(row)
         return row
 
-    def state(self) -> PlanState:
-        """The state after the rows drawn; shares nothing with the plan that changes."""
+    def state(self) -> RowOrderState:
+        """The state after the rows drawn; later draws do not change it."""
         return {
             "sources": [source.state() for source in self._sources],
             "dealt": self._dealt.copy(),
@@ -75,13 +77,13 @@ class Plan:
             "tokens_drawn": self.tokens_drawn.copy(),
         }
 
-    def load(self, state: PlanState) -> None:
+    def load(self, state: RowOrderState) -> None:
         """Go on from ``state`` exactly, also from what JSON made of it."""
         for source, of_source in zip(self._sources, state["sources"], strict=True):
             source.load(of_source)
         self._dealt = list(state["dealt"])
-        self._packer.waiting = [Span(*span) for span in state["leftover"]]
-        self._rows.items = [[Span(*span) for span in row] for row in state["rows"]]
+        self._packer.waiting = [TokenRange(*span) for span in state["leftover"]]
+        self._rows.items = [[TokenRange(*span) for span in row] for row in state["rows"]]
         self._rows.draws.count = state["row_draws"]
         self.rows_drawn, self.tokens_drawn = state["rows_drawn"], list(state["tokens_drawn"])
 
@@ -90,7 +92,7 @@ class Plan:
             behind = min(range(len(self._dealt)), key=lambda i: self._dealt[i] / self.weights[i])
             start, stop = self._sources[behind].next()
             self._dealt[behind] += stop - start
-            self._packer.add(Span(behind, start, stop))
+            self._packer.add(TokenRange(behind, start, stop))
         return self._packer.row()
 
     def _count(self, row: Row) -> None:

@@ -7,23 +7,23 @@ from fsdp_lab.data.batches.streaming.shuffle import Draws, ShuffleBuffer
 from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
-class Document(NamedTuple):
+class DocumentRange(NamedTuple):
     """Tokens ``start`` to ``stop`` (exclusive) of a stream."""
 
     start: int
     stop: int
 
 
-class SourceState(TypedDict):
+class ShuffledDocumentsState(TypedDict):
     """``position``: the token that the next unread document starts with; ``passes``: passes begun before this one."""
 
     position: int
     passes: int
-    buffer: list[Document]
+    buffer: list[DocumentRange]
     draws: int
 
 
-class Source:
+class ShuffledDocuments:
     """Deals the documents of ``stream`` for ever: every one once in each pass.
 
     Documents are read in the order of the file into a buffer of ``shuffle`` of them, from which one is drawn at
@@ -34,7 +34,7 @@ class Source:
         assert stream.num_tokens > 0
         assert shuffle > 0
         self._stream, self._shuffle = stream, shuffle
-        self._buffer: ShuffleBuffer[Document] = ShuffleBuffer(Draws(seed, number))
+        self._buffer: ShuffleBuffer[DocumentRange] = ShuffleBuffer(Draws(seed, number))
         self._ends: deque[int] = deque()  # of documents after the position that are known already
         self._position = self._passes = 0
 
@@ -43,7 +43,7 @@ class Source:
         """Passes begun before the one that the last document was dealt in."""
         return self._passes
 
-    def next(self) -> Document:
+    def next(self) -> DocumentRange:
         """The next document."""
         self._fill()
         if not self._buffer.items:
@@ -51,7 +51,7 @@ class Source:
             self._fill()
         return self._buffer.take()
 
-    def state(self) -> SourceState:
+    def state(self) -> ShuffledDocumentsState:
         """All that decides which documents come next."""
         return {
             "position": self._position,
@@ -60,10 +60,10 @@ class Source:
             "draws": self._buffer.draws.count,
         }
 
-    def load(self, state: SourceState) -> None:
+    def load(self, state: ShuffledDocumentsState) -> None:
         """Go on from ``state`` exactly, JSON's lists in place of tuples or not."""
         self._position, self._passes = state["position"], state["passes"]
-        self._buffer.items = [Document(*document) for document in state["buffer"]]
+        self._buffer.items = [DocumentRange(*document) for document in state["buffer"]]
         self._buffer.draws.count = state["draws"]
         self._ends.clear()
 
@@ -72,5 +72,5 @@ class Source:
             if not self._ends:
                 self._ends.extend(self._stream.document_ends(self._position))
             stop = self._ends.popleft()
-            self._buffer.add(Document(self._position, stop))
+            self._buffer.add(DocumentRange(self._position, stop))
             self._position = stop
