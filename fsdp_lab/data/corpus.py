@@ -46,21 +46,21 @@ class Corpus(ABC):
     def next_batch(self) -> Tensor:
         """The next training batch of this rank, int64 ``[batch_size, max_length]``; epochs follow each other.
 
-        Where this process plays several ranks, their batches one after the other.
+        Where this process plays several ranks, it holds their batches one after the other.
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands after the last batch taken, and what it is a stream of; JSON-able.
+        """Where the stream stands after the last batch taken, and which text and settings it follows from, as JSON.
 
-        The same on all ranks but for ``digest``.
+        All entries but ``digest`` are the same on all ranks.
         """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the last batch that ``state`` saw, on as many ranks as then or on others.
+        """Continues after the last batch before ``state``, on the same number of ranks or on another.
 
-        No sequence is left out or comes twice. ValueError where that cannot be, naming what is otherwise than it was.
+        No sequence is left out or comes twice. Where that is impossible, ValueError names what has changed.
         """
 
     def total_steps(self, config: OptimConfig) -> int:
@@ -77,7 +77,7 @@ class Corpus(ABC):
         return available
 
     def validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(tokens, weight) batches: equally many on every rank, every sequence once with weight 1."""
+        """Batches (tokens, weight): the same number on every rank, and every sequence exactly once with weight 1."""
         b = self.batches
         played = range(b.rank, b.rank + b.played)
         return chain.from_iterable(validation_batches(self.validation, b.batch_size, r, b.world_size) for r in played)
@@ -88,13 +88,13 @@ class Corpus(ABC):
         return {"dataset": self.name, "dataset_tokens": total}
 
     def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
-        """What a results row says of the training stream after ``batches`` batches; collective."""
+        """What a results row says of the training stream after ``batches`` batches. All ranks call this together."""
         return {"data_digest": digest_of_all(ranks.gather(self._digest.part(batches)))}
 
 
 @dataclass
 class OneCorpus(Corpus):
-    """One corpus, whose sequences come in another order in every epoch."""
+    """One corpus, whose sequences are shuffled again in every epoch."""
 
     batches: Batches
 
@@ -119,8 +119,7 @@ class OneCorpus(Corpus):
         return {**identity, **self._cursor, **split, "digest": self._digest.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Corpus.load_state_dict`; the global batches of this split (batch_size x ranks) must begin where the
-        others ended."""
+        """Continues after ``state``, if a global batch (batch_size x ranks) of now begins where its last one ended."""
         now = self.state_dict()
         if missing := sorted(now.keys() - state.keys()):
             raise ValueError(f"resume: the saved state of the data is not one of a single corpus: it lacks {missing}")
@@ -141,9 +140,9 @@ class OneCorpus(Corpus):
 
 @dataclass
 class MixedCorpus(Corpus):
-    """Several corpora in shares of tokens (`fsdp_lab.data.batches.streaming`); ``say`` hears of those that run out.
+    """Several corpora, each with its share of the tokens (`fsdp_lab.data.batches.streaming`).
 
-    ``rows_per_step``: sequences of all ranks in one optimiser step.
+    ``rows_per_step``: sequences of all ranks in one optimiser step. ``say`` is told when a corpus begins again.
     """
 
     batches: MixedBatches
@@ -176,7 +175,7 @@ class MixedCorpus(Corpus):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Corpus.load_state_dict`: the order of rows is one for all ranks, and a step must take as many as then."""
+        """Continues after ``state``. The number of ranks may differ, but not how many sequences a step takes."""
         try:
             was, stream, digest = state["made_of"], state["stream"], state["digest"]
             differing = [
@@ -194,7 +193,7 @@ class MixedCorpus(Corpus):
         self._digest.load_state_dict(digest)
 
     def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
-        """As `Corpus.trained`, with what came of the weights."""
+        """As `Corpus.trained`, with how many tokens each source really gave."""
         drawn = self._state["tokens_drawn"]
         by_source = {
             source.name: {
@@ -220,7 +219,7 @@ class MixedCorpus(Corpus):
         }
 
     def _say_what_ran_out(self, state: RowOrderState) -> None:
-        """Of the first pass, the second, the fourth, ...: a small source among large ones would never be quiet."""
+        # after the first pass, the second, the fourth, ...: a small source among large ones would never be quiet
         passes = ([s["passes"] for s in of["sources"]] for of in (self._state, state))
         for source, before, now in zip(self.sources, *passes, strict=True):
             if before.bit_length() < now.bit_length():

@@ -30,7 +30,7 @@ from fsdp_lab.settings.groups import ModelConfig
 
 
 def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callable[[], None]) -> Corpus:
-    """Tokenise (first rank of each node, the others wait by polling) or find the tokens of an earlier run.
+    """The corpus of ``config``: tokenised now by the first rank of each node (the others poll), or by an earlier run.
 
     ``check`` is called while working and waiting; what it raises ends both.
     """
@@ -105,7 +105,7 @@ def _tokenizer(model: ModelConfig) -> TextTokenizer:
 
 
 def cache_dir(chosen: str | None) -> Path:
-    """Where token shards are kept: ``chosen``, or a folder in the user's cache. ValueError where there is no home."""
+    """The folder of token shards: ``chosen``, or one in the user's cache. ValueError where the user has no home."""
     if chosen:
         return Path(chosen)
     try:

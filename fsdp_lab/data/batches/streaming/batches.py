@@ -14,10 +14,10 @@ from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
 class MixedBatches:
-    """Batches of ranks ``rank`` to ``rank + played`` (exclusive) of ``world_size``, ``batch_size`` rows each.
+    """Batches of the ranks ``rank`` to ``rank + played`` (exclusive) of ``world_size``, ``batch_size`` rows each.
 
-    Global batch s is the next ``batch_size * world_size`` rows of the order, of which rank r has the r-th part: all
-    rows in the same order for every split over ranks, none left out and none twice.
+    A global batch is the next ``batch_size * world_size`` rows of the order; rank r has ``batch_size`` of them, from
+    r * batch_size on. So the rows come in the same order for any number of ranks, none left out and none twice.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class MixedBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Global batches of as many tokens as all sources hold together, which is what we call an epoch of a mix."""
+        """Global batches in an epoch of the mix, which is as many tokens as all sources hold together."""
         tokens = sum(stream.num_tokens for stream in self.streams)
         return tokens // (self.max_length * self.batch_size * self.world_size)
 
     def order(self) -> RowOrder:
-        """The order of all ranks' rows, from its start."""
+        """The order of the rows of all ranks, from its beginning."""
         return RowOrder(
             self.streams,
             self.weights,
@@ -62,10 +62,10 @@ class MixedBatches:
         )
 
     def stream(self, state: RowOrderState | None = None) -> Iterator[tuple[Tensor, RowOrderState]]:
-        """Batches without end from ``state`` (default: the start), each with the state of the one after it.
+        """Endless batches from ``state`` (default: the start), each with the state from which the next one follows.
 
-        A batch is int64 ``[played * batch_size, max_length, n_views]``. A stream from a state goes on exactly, however
-        far the first one had worked ahead. Its thread lives until the iterator is closed or dropped. Raises
+        A batch is int64 ``[played * batch_size, max_length, n_views]``. A stream from a state continues exactly,
+        however far the first one had read ahead. Its thread lives until the iterator is closed or dropped. Raises
         ValueError, KeyError or TypeError at once for a ``state`` of another shape.
         """
         order = self.order()

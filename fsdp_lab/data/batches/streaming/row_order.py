@@ -1,4 +1,4 @@
-"""Which tokens make the next row: sources by weight, documents packed, rows shuffled. Knows nothing of ranks."""
+"""The order of all rows of a mix, for any ranks: sources chosen by weight, documents packed, rows shuffled."""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -10,12 +10,12 @@ from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
 class RowOrderState(TypedDict):
-    """All that decides which rows come next, and the counts up to here. A list has an entry a source, in order."""
+    """All that decides which rows come next, and the counts so far. Lists have one entry for each source, in order."""
 
     sources: list[ShuffledDocumentsState]
     dealt: list[int]  # tokens of the documents dealt
-    leftover: list[TokenRange]  # of the last row packed
-    rows: list[Row]  # packed, and waiting in the buffer
+    leftover: list[TokenRange]  # of the last documents, not in a row yet
+    rows: list[Row]  # packed rows that wait in the buffer
     row_draws: int
     rows_drawn: int
     tokens_drawn: list[int]  # in view 0 of the rows drawn
@@ -24,9 +24,10 @@ class RowOrderState(TypedDict):
 class RowOrder:
     """An endless order of rows, which follows from the arguments alone.
 
-    The next document is always of the source that is furthest behind its share: whose dealt tokens / weight are the
-    fewest (of equals the first). So after T tokens a source with share w has had w * T, to within its longest document.
-    Rows then wait in a buffer of ``shuffle_rows``, so that a long document does not fill a batch.
+    The next document always comes from the source that is furthest behind its weight: the one with the fewest dealt
+    tokens / weight (of equals the first). So after T tokens a source with weight w has dealt w * T tokens, to within
+    its longest document (weights add up to 1). Rows then wait in a buffer of ``shuffle_rows``, so that a long document
+    does not fill a batch.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class RowOrder:
 
     @property
     def passes(self) -> list[int]:
-        """By source, how many passes over it are begun and not the first."""
+        """For each source, how many passes over it have begun after the first one."""
         return [source.passes for source in self._sources]
 
     def next_row(self) -> Row:
-        """The spans of the next row, in the order of its tokens."""
+        """The ranges of the next row's tokens, in their order."""
         while len(self._rows) < self._shuffle_rows:
             self._rows.add(self._pack())
         row = self._rows.take()
@@ -78,7 +79,7 @@ class RowOrder:
         }
 
     def load(self, state: RowOrderState) -> None:
-        """Go on from ``state`` exactly, also from what JSON made of it."""
+        """Continues exactly from ``state``, also when JSON has turned its tuples into lists."""
         for source, of_source in zip(self._sources, state["sources"], strict=True):
             source.load(of_source)
         self._dealt = list(state["dealt"])

@@ -1,4 +1,4 @@
-"""The documents of one corpus, shuffled, pass after pass."""
+"""The documents of one source, shuffled, pass after pass."""
 
 from collections import deque
 from typing import NamedTuple, TypedDict
@@ -8,7 +8,7 @@ from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
 class DocumentRange(NamedTuple):
-    """Tokens ``start`` to ``stop`` (exclusive) of a stream."""
+    """One document: the tokens ``start`` to ``stop`` (exclusive) of a stream."""
 
     start: int
     stop: int
@@ -24,10 +24,10 @@ class ShuffledDocumentsState(TypedDict):
 
 
 class ShuffledDocuments:
-    """Deals the documents of ``stream`` for ever: every one once in each pass.
+    """Deals the documents of ``stream`` endlessly: each document once in each pass.
 
-    Documents are read in the order of the file into a buffer of ``shuffle`` of them, from which one is drawn at
-    random. A pass ends when the buffer is empty, so that no document is dealt twice before all were once.
+    Documents are read in the order of the file into a buffer of ``shuffle`` documents, from which one is drawn at
+    random. A pass ends when the buffer is empty, so that no document is dealt twice before all were dealt once.
     """
 
     def __init__(self, stream: TokenStream, shuffle: int, seed: int, number: int) -> None:
@@ -40,11 +40,11 @@ class ShuffledDocuments:
 
     @property
     def passes(self) -> int:
-        """Passes begun before the one that the last document was dealt in."""
+        """How many passes had begun before the pass of the last document dealt."""
         return self._passes
 
     def next(self) -> DocumentRange:
-        """The next document."""
+        """Deals the next document, and begins the next pass where this one has ended."""
         self._fill()
         if not self._buffer.items:
             self._position, self._passes = 0, self._passes + 1
@@ -52,7 +52,7 @@ class ShuffledDocuments:
         return self._buffer.take()
 
     def state(self) -> ShuffledDocumentsState:
-        """All that decides which documents come next."""
+        """Everything that decides which documents come next."""
         return {
             "position": self._position,
             "passes": self._passes,
@@ -61,7 +61,7 @@ class ShuffledDocuments:
         }
 
     def load(self, state: ShuffledDocumentsState) -> None:
-        """Go on from ``state`` exactly, JSON's lists in place of tuples or not."""
+        """Continues exactly from ``state``, also when JSON has turned its tuples into lists."""
         self._position, self._passes = state["position"], state["passes"]
         self._buffer.items = [DocumentRange(*document) for document in state["buffer"]]
         self._buffer.draws.count = state["draws"]
