@@ -157,7 +157,7 @@ def plainly(model: PreTrainedModel, settings: ChatSettings) -> Speaker:
 def with_draft(model: PreTrainedModel, folder: Path, settings: ChatSettings) -> Speaker:
     """Several tokens a pass; ValueError for a draft of another model."""
     from fsdp_lab.eagle import Sampling, Target, speculate  # only who has a draft needs its parts
-    from fsdp_lab.eagle.draft.export import load_draft
+    from fsdp_lab.eagle.draft.folder import load_draft
 
     draft = load_draft(folder).float().eval()
     draft.check_target(model.config)
