@@ -1,6 +1,7 @@
-"""What can be known to be wrong before any rank is started: all of it at once, without torch where no method is named.
+"""All that can be known to be wrong before any rank starts, reported at once; torch is needed only for methods.
 
-Ranks take 14 seconds to import, join and agree; a misspelled method, preset or path should cost none of them.
+Ranks take 14 seconds to import torch, join the process group and agree. A misspelled method, preset or path is found
+before.
 """
 
 from __future__ import annotations
@@ -19,40 +20,40 @@ C = TypeVar("C", bound=Config)
 
 
 def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
-    """As `cli.parse_as`, for who is about to run: also methods, presets, paths, and what does not go together.
+    """The settings of a program that is about to run: `cli.parse_as`, with methods, presets and paths checked as well.
 
-    ConfigError lists all complaints, those about the flags themselves among them.
+    ConfigError lists all complaints, with those about the flags themselves and about settings that exclude each other.
     """
     values, complaints = read(config, argv, prog)
-    parts, further = config.parts(values)
+    groups, further = config.built(values)
     complaints += further + _missing(values, config.specs())
-    for part in parts.values():
-        complaints += _of_part(part)
-    if parts.keys() == config.groups().keys():
-        complaints += config(**parts).conflicts()
+    for group in groups.values():
+        complaints += _about_group(group)
+    if groups.keys() == config.groups().keys():
+        complaints += config(**groups).conflicts()
     if complaints:
         raise ConfigError(complaints)
-    return config(**parts)
+    return config(**groups)
 
 
-def _of_part(part: Any) -> list[str]:
-    if isinstance(part, CommConfig):
-        return _methods(part)
-    if isinstance(part, ModelConfig) and part.model is not None and part.model_dir is None:
+def _about_group(group: Any) -> list[str]:
+    if isinstance(group, CommConfig):
+        return _about_methods(group)
+    if isinstance(group, ModelConfig) and group.model is not None and group.model_dir is None:
         from fsdp_lab.settings.presets import unknown_preset
 
-        return [complaint] if (complaint := unknown_preset(part.model)) else []
-    if isinstance(part, DataConfig):
-        said = [_absent(name) for name in part.data_mix if name != "embedded"]
-        return [f"data_mix: {complaint}" for complaint in said if complaint]
+        return [complaint] if (complaint := unknown_preset(group.model)) else []
+    if isinstance(group, DataConfig):
+        complaints = [_absent(name) for name in group.data_mix if name != "embedded"]
+        return [f"data_mix: {complaint}" for complaint in complaints if complaint]
     return []
 
 
-def _methods(comm: CommConfig) -> list[str]:
-    """What the registry says of both methods; the default ones need no asking, which would import torch."""
+def _about_methods(comm: CommConfig) -> list[str]:
+    """The registry's complaints about both methods. Default methods are not checked: that would import torch."""
     names = ("comm_compress", "comm_config_json", "param_compress", "param_config_json")
-    usual = type(comm)()
-    if all(getattr(comm, name) in (getattr(usual, name), "none") for name in names):
+    default = type(comm)()
+    if all(getattr(comm, name) in (getattr(default, name), "none") for name in names):
         return []
     from fsdp_lab.settings.methods import complaints_about
 
@@ -60,16 +61,16 @@ def _methods(comm: CommConfig) -> list[str]:
 
 
 def _missing(values: Mapping[str, Any], specs: Mapping[str, Spec]) -> list[str]:
-    found = []
+    complaints = []
     for name, value in values.items():
         kind, *words = specs[name].limits.get("exists", ("",)) if name in specs else ("",)
         if kind and isinstance(value, str) and value not in words and (complaint := _absent(value, kind)):
-            found.append(f"{name}: {complaint}")
-    return found
+            complaints.append(f"{name}: {complaint}")
+    return complaints
 
 
 def _absent(name: str, kind: str = "") -> str:
-    """Why ``name`` is no path of a "file" or "folder" (or of either) that is there; empty when it is one."""
+    """Why ``name`` is no path of an existing "file" or "folder" (``kind``; empty: of either); empty when it is one."""
     try:
         mode = Path(name).stat().st_mode if name else 0
     except FileNotFoundError:

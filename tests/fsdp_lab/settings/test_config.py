@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fsdp_lab.settings.__main__ import main
-from fsdp_lab.settings.config import TrainConfig, default_run_name
+from fsdp_lab.settings.config import TrainConfig, default_run_name, parse
 from fsdp_lab.settings.groups import DataConfig, OptimConfig
 from fsdp_lab.settings.reading import strict
-from fsdp_lab.settings.reading.cli import parse
 from fsdp_lab.settings.reading.fields import Config, ConfigError, digest_of
 from fsdp_lab.settings.reading.specs import Spec
 
