@@ -21,9 +21,9 @@ from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.models.build import load_pretrained
-from fsdp_lab.models.tokenizers import check_ids, read_tokenizer
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.models.saved.tokenizers import check_ids, read_tokenizer
+from fsdp_lab.settings.reading.fields import Config, Settings, setting
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 
@@ -157,7 +157,7 @@ def plainly(model: PreTrainedModel, settings: ChatSettings) -> Speaker:
 def with_draft(model: PreTrainedModel, folder: Path, settings: ChatSettings) -> Speaker:
     """Draw an answer with a draft, several tokens a pass. ValueError for a draft of another model."""
     from fsdp_lab.eagle import Sampling, Target, speculate  # only who has a draft needs its parts
-    from fsdp_lab.eagle.draft.export import load_draft
+    from fsdp_lab.eagle.draft.folder import load_draft
 
     draft = load_draft(folder).float().eval()
     draft.check_target(model.config)

@@ -31,8 +31,8 @@ from fsdp_lab.ranks.exit_codes import PREEMPTED, USER_ERROR
 from fsdp_lab.ranks.preempt import SAME_S, stop_signals
 from fsdp_lab.ranks.processes import LAUNCHER
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config
+from fsdp_lab.settings.reading.fields import Config
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import user_errors
 
 

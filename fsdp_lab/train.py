@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fsdp_lab.checkpoint import Saving
-from fsdp_lab.data.corpus import Corpus, open_corpus
+from fsdp_lab.data.corpus import Corpus
+from fsdp_lab.data.opening import open_corpus
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.ranks import faults
 from fsdp_lab.run.entry import run_as_program

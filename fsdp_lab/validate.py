@@ -24,16 +24,16 @@ from fsdp_lab.data import (
     validation_batches,
     validation_sequences,
 )
-from fsdp_lab.data.corpus import cache_dir
+from fsdp_lab.data.opening import cache_dir
+from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.build import load_pretrained
-from fsdp_lab.models.causal_lm import CausalLM
-from fsdp_lab.models.tokenizers import check_ids
-from fsdp_lab.settings.cli import given_by
-from fsdp_lab.settings.conflicts import check_data
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.settings.groups import DataConfig
-from fsdp_lab.settings.strict import read_yaml
+from fsdp_lab.settings.reading.cli import given_by
+from fsdp_lab.settings.reading.fields import Config, Settings, setting
+from fsdp_lab.settings.reading.strict import read_yaml
+from fsdp_lab.settings.refusing.conflicts import check_data
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 from fsdp_lab.training.evaluate import Evaluation, summed_loss
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.data.sources.embedded_corpus import WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.files.atomic import make_folder, write_bytes
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors

@@ -29,7 +29,7 @@ from fsdp_lab import results
 from fsdp_lab.files.atomic import make_folder, write_bytes, write_json
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 RUN_NAME = "draft"

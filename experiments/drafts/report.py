@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fsdp_lab.eagle.decoding.speed import Speed, speed_of
-from fsdp_lab.eagle.evaluate import Position, expected_tau
+from fsdp_lab.eagle.training.positions import PositionScores, expected_tau
 
 
 def report(results: Mapping[str, Any]) -> str:
@@ -19,7 +19,7 @@ def report(results: Mapping[str, Any]) -> str:
         ["# A draft from nothing"],
         _how(row, judged),
         _speed(speed_of(judged["speed"])),
-        _positions([Position(**values) for values in judged["positions"]]),
+        _positions([PositionScores(**values) for values in judged["positions"]]),
         [_minutes(results["seconds"])],
         ["## Commands"],
         (f"    {command}" for command in results["commands"]),
@@ -71,7 +71,7 @@ def _speed(speed: Speed) -> Iterator[str]:
     yield "By prompt lookup: tau of drafts that are copied from what was said before, for comparison."
 
 
-def _positions(table: list[Position]) -> Iterator[str]:
+def _positions(table: list[PositionScores]) -> Iterator[str]:
     yield "| position | tokens | accuracy (sd) | given those before | loss (sd) |"
     yield "|---:|---:|---:|---:|---:|"
     for k, p in enumerate(table):

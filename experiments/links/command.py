@@ -60,7 +60,7 @@ def _command_line(words: Sequence[str]) -> list[str]:
     if not words[0].startswith("--"):
         return list(words)
     from fsdp_lab.settings.config import TrainConfig
-    from fsdp_lab.settings.early import checked
+    from fsdp_lab.settings.refusing.early import checked
 
     checked(TrainConfig, words)  # a wrong flag is one message here, not one a rank
     return [sys.executable, "-m", "fsdp_lab.train", *words]

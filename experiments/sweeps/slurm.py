@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.sweeps.plan import Plan
 from experiments.sweeps.recipe.cells import Cell
-from fsdp_lab.settings.strict import dump_yaml
+from fsdp_lab.settings.reading.strict import dump_yaml
 
 _SUBMIT = """\
 #!/usr/bin/env bash

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fsdp_lab.files import disk
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 MANIFEST, LATEST, FINISHED = "manifest.json", "latest", "finished"
 FORMAT = 1

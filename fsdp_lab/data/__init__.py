@@ -1,10 +1,14 @@
-"""The data room: a text file becomes token shards, shards become batches.
+"""The data of a run: a text file becomes token shards, and shards become batches.
+
+Read `corpus` first (what the training loop sees), then `opening` (how it is made). In short:
 
 tokenizer = load_tokenizer()                                       # GPT-2's, or a model folder's
 corpus = prepare(path, tokenizer, cache_dir, is_builder=rank == 0, run_id=run_id)
 batches = Batches(TokenDataset(corpus, "train", max_length=512), batch_size=8, rank=rank, world_size=2, seed=0)
 
-Several corpora by weight: `batches/mix.py` opens them, `batches/streaming/` makes their batches.
+`reading` reads documents, `tokens` turns them into shards, `batches` deals the shards' tokens to the ranks. Several
+corpora by weight: `batches/mix.py` opens them, `batches/streaming/` makes their batches. `sources`, `build` and
+`download_wikipedia` make corpora.
 """
 
 from importlib import import_module
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
     from fsdp_lab.data.batches.row_digest import RowDigest, digest_of_all
     from fsdp_lab.data.batches.streaming.batches import MixedBatches
     from fsdp_lab.data.reading.documents import Document, read_documents
-    from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
-    from fsdp_lab.data.tokens.ranks import prepare
+    from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
+    from fsdp_lab.data.tokens.preparing import prepare
     from fsdp_lab.data.tokens.shards import TokenizedCorpus
     from fsdp_lab.data.tokens.token_stream import TokenStream
     from fsdp_lab.data.tokens.tokenization import tokenize
@@ -33,32 +37,33 @@ if TYPE_CHECKING:
 
 # Only the loader needs torch and only the tokenizer needs tokenizers: import each when it is asked for, so that
 # tokenising and the corpus tools start at once and stay small.
-_HOME = {
-    "Document": "reading.documents",
-    "read_documents": "reading.documents",
-    "GPT2_MERGES": "sources.embedded_corpus",
-    "WIKI_LEADS": "sources.embedded_corpus",
-    "Batches": "batches.loader",
-    "JoinedDataset": "batches.loader",
-    "TokenDataset": "batches.loader",
-    "num_validation_batches": "batches.loader",
-    "steps_per_epoch": "batches.loader",
-    "validation_batches": "batches.loader",
-    "MixSource": "batches.mix",
-    "open_sources": "batches.mix",
-    "validation_sequences": "batches.mix",
-    "prepare": "tokens.ranks",
-    "RowDigest": "batches.row_digest",
-    "digest_of_all": "batches.row_digest",
-    "TokenizedCorpus": "tokens.shards",
-    "MixedBatches": "batches.streaming.batches",
-    "TokenStream": "tokens.token_stream",
-    "tokenize": "tokens.tokenization",
-    "TextTokenizer": "tokens.tokenizer",
-    "load_tokenizer": "tokens.tokenizer",
+_MODULE_OF = {
+    "Document": "fsdp_lab.data.reading.documents",
+    "read_documents": "fsdp_lab.data.reading.documents",
+    "GPT2_MERGES": "fsdp_lab.data.sources.embedded_files",
+    "WIKI_LEADS": "fsdp_lab.data.sources.embedded_files",
+    "Batches": "fsdp_lab.data.batches.loader",
+    "JoinedDataset": "fsdp_lab.data.batches.loader",
+    "TokenDataset": "fsdp_lab.data.batches.loader",
+    "num_validation_batches": "fsdp_lab.data.batches.loader",
+    "steps_per_epoch": "fsdp_lab.data.batches.loader",
+    "validation_batches": "fsdp_lab.data.batches.loader",
+    "MixSource": "fsdp_lab.data.batches.mix",
+    "open_sources": "fsdp_lab.data.batches.mix",
+    "validation_sequences": "fsdp_lab.data.batches.mix",
+    "prepare": "fsdp_lab.data.tokens.preparing",
+    "RowDigest": "fsdp_lab.data.batches.row_digest",
+    "digest_of_all": "fsdp_lab.data.batches.row_digest",
+    "TokenizedCorpus": "fsdp_lab.data.tokens.shards",
+    "MixedBatches": "fsdp_lab.data.batches.streaming.batches",
+    "TokenStream": "fsdp_lab.data.tokens.token_stream",
+    "tokenize": "fsdp_lab.data.tokens.tokenization",
+    "TextTokenizer": "fsdp_lab.data.tokens.tokenizer",
+    "load_tokenizer": "fsdp_lab.data.tokens.tokenizer",
+    "DataError": "fsdp_lab.files.errors",
 }
 
-__all__ = [  # noqa: RUF022 (in the order of the story above)
+__all__ = [  # noqa: RUF022 (in the order of the steps above)
     "WIKI_LEADS",
     "GPT2_MERGES",
     "DataError",
@@ -86,8 +91,6 @@ __all__ = [  # noqa: RUF022 (in the order of the story above)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DataError":
-        return import_module("fsdp_lab.files.errors").DataError
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(_MODULE_OF[name]), name)

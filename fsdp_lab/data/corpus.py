@@ -1,22 +1,16 @@
-"""The data of one run: which text, tokenised once, and this rank's batches of it."""
+"""The data of one run as the training loop sees it: this rank's batches, and the state that resumes them."""
 
 from __future__ import annotations
 
-import os
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from tqdm import tqdm
 
 from fsdp_lab.data import (
-    WIKI_LEADS,
     Batches,
     JoinedDataset,
     MixedBatches,
@@ -25,19 +19,13 @@ from fsdp_lab.data import (
     TextTokenizer,
     TokenDataset,
     TokenizedCorpus,
-    TokenStream,
     digest_of_all,
-    load_tokenizer,
-    open_sources,
-    prepare,
     validation_batches,
-    validation_sequences,
 )
 from fsdp_lab.data.batches.loader import Cursor
-from fsdp_lab.data.batches.streaming.plan import PlanState
+from fsdp_lab.data.batches.streaming.row_order import RowOrderState
 from fsdp_lab.ranks.distributed import Ranks
-from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.groups import ModelConfig, OptimConfig
+from fsdp_lab.settings.groups import OptimConfig
 
 
 @dataclass
@@ -58,21 +46,21 @@ class Corpus(ABC):
     def next_batch(self) -> Tensor:
         """The next training batch of this rank, int64 ``[batch_size, max_length]``; epochs follow each other.
 
-        Where this process plays several ranks, their batches one after the other.
+        Where this process plays several ranks, it holds their batches one after the other.
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands after the last batch taken, and what it is a stream of; JSON-able.
+        """Where the stream stands after the last batch taken, and which text and settings it follows from, as JSON.
 
-        The same on all ranks but for ``digest``.
+        All entries but ``digest`` are the same on all ranks.
         """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the last batch that ``state`` saw, on as many ranks as then or on others.
+        """Continues after the last batch before ``state``, on the same number of ranks or on another.
 
-        No sequence is left out or comes twice. ValueError where that cannot be, naming what is otherwise than it was.
+        No sequence is left out or comes twice. Where that is impossible, ValueError names what has changed.
         """
 
     def total_steps(self, config: OptimConfig) -> int:
@@ -89,7 +77,7 @@ class Corpus(ABC):
         return available
 
     def validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(tokens, weight) batches: equally many on every rank, every sequence once with weight 1."""
+        """Batches (tokens, weight): the same number on every rank, and every sequence exactly once with weight 1."""
         b = self.batches
         played = range(b.rank, b.rank + b.played)
         return chain.from_iterable(validation_batches(self.validation, b.batch_size, r, b.world_size) for r in played)
@@ -100,13 +88,13 @@ class Corpus(ABC):
         return {"dataset": self.name, "dataset_tokens": total}
 
     def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
-        """What a results row says of the training stream after ``batches`` batches; collective."""
+        """What a results row says of the training stream after ``batches`` batches. All ranks call this together."""
         return {"data_digest": digest_of_all(ranks.gather(self._digest.part(batches)))}
 
 
 @dataclass
 class OneCorpus(Corpus):
-    """One corpus, whose sequences come in another order in every epoch."""
+    """One corpus, whose sequences are shuffled again in every epoch."""
 
     batches: Batches
 
@@ -131,8 +119,7 @@ class OneCorpus(Corpus):
         return {**identity, **self._cursor, **split, "digest": self._digest.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Corpus.load_state_dict`; the global batches of this split (batch_size x ranks) must begin where the
-        others ended."""
+        """Continues after ``state``, if a global batch (batch_size x ranks) of now begins where its last one ended."""
         now = self.state_dict()
         if missing := sorted(now.keys() - state.keys()):
             raise ValueError(f"resume: the saved state of the data is not one of a single corpus: it lacks {missing}")
@@ -153,9 +140,9 @@ class OneCorpus(Corpus):
 
 @dataclass
 class MixedCorpus(Corpus):
-    """Several corpora in shares of tokens (`fsdp_lab.data.batches.streaming`); ``say`` hears of those that run out.
+    """Several corpora, each with its share of the tokens (`fsdp_lab.data.batches.streaming`).
 
-    ``rows_per_step``: sequences of all ranks in one optimiser step.
+    ``rows_per_step``: sequences of all ranks in one optimiser step. ``say`` is told when a corpus begins again.
     """
 
     batches: MixedBatches
@@ -165,7 +152,7 @@ class MixedCorpus(Corpus):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._state, self._stream = self.batches.plan().state(), self.batches.stream()
+        self._state, self._stream = self.batches.order().state(), self.batches.stream()
 
     def next_batch(self) -> Tensor:
         """As `Corpus.next_batch`."""
@@ -188,7 +175,7 @@ class MixedCorpus(Corpus):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Corpus.load_state_dict`: the order of rows is one for all ranks, and a step must take as many as then."""
+        """Continues after ``state``. The number of ranks may differ, but not how many sequences a step takes."""
         try:
             was, stream, digest = state["made_of"], state["stream"], state["digest"]
             differing = [
@@ -206,7 +193,7 @@ class MixedCorpus(Corpus):
         self._digest.load_state_dict(digest)
 
     def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
-        """As `Corpus.trained`, with what came of the weights."""
+        """As `Corpus.trained`, with how many tokens each source really gave."""
         drawn = self._state["tokens_drawn"]
         by_source = {
             source.name: {
@@ -231,95 +218,9 @@ class MixedCorpus(Corpus):
             "sequences a step (batch_size x ranks x gradient_accumulation_steps)": self.rows_per_step,
         }
 
-    def _say_what_ran_out(self, state: PlanState) -> None:
-        """Of the first pass, the second, the fourth, ...: a small source among large ones would never be quiet."""
+    def _say_what_ran_out(self, state: RowOrderState) -> None:
+        # after the first pass, the second, the fourth, ...: a small source among large ones would never be quiet
         passes = ([s["passes"] for s in of["sources"]] for of in (self._state, state))
         for source, before, now in zip(self.sources, *passes, strict=True):
             if before.bit_length() < now.bit_length():
                 self.say(f"data_mix: all of {source.name} was dealt {now} times; it begins again")
-
-
-def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callable[[], None]) -> Corpus:
-    """Tokenise (first rank of each node, the others wait by polling) or find the tokens of an earlier run.
-
-    ``check`` is called while working and waiting; what it raises ends both.
-    """
-    tokenizer = _tokenizer(config.model)
-    tokenise = partial(
-        prepare,
-        tokenizer=tokenizer,
-        cache_dir=cache_dir(config.data.cache_dir),
-        is_builder=ranks.local_rank == 0,
-        val_fraction=config.data.val_fraction,
-        progress=ranks.is_first,
-        check=check,
-    )
-    start = ranks.broadcast(uuid.uuid4().hex[:12])  # the same run may have been started before, and left its last word
-    run_id = f"{run_name}-{start}-{os.uname().nodename}"
-    if config.data.data_mix:
-        sources = open_sources(
-            config.data.data_mix,
-            tokenizer,
-            config.data.val_fraction,
-            lambda number, path: tokenise(path, run_id=f"{run_id}-{number}"),
-        )
-        return _mixed(config, ranks, tokenizer, sources)
-    path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
-    tokens = tokenise(path, run_id=run_id)
-    batch_size, max_length = config.optim.batch_size, config.data.max_length
-    assert batch_size is not None, "resolved"
-    assert max_length is not None, "resolved"
-    training = TokenDataset(tokens, "train", max_length)
-    return OneCorpus(
-        name=str(path) if config.data.data_path else "wiki-leads (embedded)",
-        tokenizer=tokenizer,
-        tokens=[tokens],
-        batches=Batches(training, batch_size, ranks.rank, ranks.world, config.run.seed, ranks.played),
-        validation=TokenDataset(tokens, "val", max_length),
-    )
-
-
-def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources: Sequence[MixSource]) -> MixedCorpus:
-    batch_size, max_length = config.optim.batch_size, config.data.max_length
-    assert batch_size is not None, "resolved"
-    assert max_length is not None, "resolved"
-    batches = MixedBatches(
-        [TokenStream(source.tokens, "train") for source in sources],
-        [source.share for source in sources],
-        max_length=max_length,
-        batch_size=batch_size,
-        rank=ranks.rank,
-        world_size=ranks.world,
-        seed=config.run.seed,
-        shuffle_documents=config.data.shuffle_documents,
-        shuffle_rows=config.data.shuffle_rows,
-        played=ranks.played,
-        prefetch=config.data.data_prefetch,
-    )
-    return MixedCorpus(
-        name="mix of " + ", ".join(f"{100 * source.share:.3g} % {source.name}" for source in sources),
-        tokenizer=tokenizer,
-        tokens=[source.tokens for source in sources],
-        batches=batches,
-        validation=validation_sequences(sources, max_length),
-        sources=sources,
-        rows_per_step=batch_size * ranks.world * config.optim.gradient_accumulation_steps,
-        say=tqdm.write if ranks.is_first else lambda text: None,
-    )
-
-
-def _tokenizer(model: ModelConfig) -> TextTokenizer:
-    if model.model_dir is not None:
-        return load_tokenizer(Path(model.model_dir))
-    return load_tokenizer() if model.vocab_size is None else load_tokenizer(vocab_size=model.vocab_size)
-
-
-def cache_dir(chosen: str | None) -> Path:
-    """Where token shards are kept: ``chosen``, or a folder in the user's cache. ValueError where there is no home."""
-    if chosen:
-        return Path(chosen)
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise ValueError("cache_dir: this user has no home folder; say where token shards are kept") from None
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "fsdp-comm-compress" / "tokens"

@@ -13,20 +13,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.data.sources.embedded_corpus import WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.files.atomic import atomic_file
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import unix_pipes
 
 DATASET, SNAPSHOT = "wikimedia/wikipedia", "20231101"
-_OTHERWISE = (
+_WITHOUT_DOWNLOAD = (
     f"Without it: train on the embedded corpus ({WIKI_LEADS}), or run this where there is internet and copy the file."
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Download what the command line asks for; 0, or 2 with one message when that is not possible."""
+    """Downloads what the command line asks for. Returns 0, or 2 after one message when that is not possible."""
     options = _parser().parse_args(arguments)
     try:
         if options.num_documents < 1:
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def download(out: Path, num_documents: int, language: str = "en") -> int:
-    """Write the first `num_documents` articles to `out`, a JSON array of {"id", "title", "text"}, atomically.
+    """Writes the first `num_documents` articles to `out`, a JSON array of {"id", "title", "text"}, atomically.
 
     Returns how many there were. Raises DataError without `datasets`, without internet, and if the hub fails.
     """
@@ -50,11 +50,13 @@ def download(out: Path, num_documents: int, language: str = "en") -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         return write_array(out, islice(articles, num_documents))
     except Exception as error:  # whatever datasets, its hub client or their network stack raise
-        raise DataError(f"{DATASET} ({language}) cannot be downloaded: {_first_line(error)}. {_OTHERWISE}") from error
+        raise DataError(
+            f"{DATASET} ({language}) cannot be downloaded: {_first_line(error)}. {_WITHOUT_DOWNLOAD}"
+        ) from error
 
 
 def write_array(out: Path, articles: Iterable[dict[str, Any]]) -> int:
-    """Write articles as a JSON array, one element a line; returns their number."""
+    """Writes articles as a JSON array, one element on each line. Returns their number."""
     count = 0
     with atomic_file(out) as file:
         for line in _lines(articles):
@@ -77,7 +79,7 @@ def _load_dataset() -> Callable[..., Iterable[dict[str, Any]]]:
         from datasets import load_dataset
     except ImportError:
         message = 'the package `datasets` is not installed: pip install "fsdp-comm-compress[datasets]".'
-        raise DataError(f"{message} {_OTHERWISE}") from None
+        raise DataError(f"{message} {_WITHOUT_DOWNLOAD}") from None
     loader: Callable[..., Iterable[dict[str, Any]]] = load_dataset
     return loader
 

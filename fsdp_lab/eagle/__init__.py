@@ -1,8 +1,12 @@
-"""EAGLE-3: a small draft model proposes what a large target model will say (arXiv 2503.01840); from data to export.
+"""EAGLE-3: a small draft model proposes what a large target model will say (arXiv 2503.01840).
 
-conversations -> data (tokens, loss mask) -> vocabulary (which tokens the draft knows)
-target (frozen) -> features -> draft;  training (test-time unrolled)  -> soft_loss (chunked, against the target)
-decoding (draft, verify, crop) <- the same draft, the same layer;  export -> vLLM, SGLang, speculators
+Read `train` first: the program. Then, in the order of the work:
+
+data        conversations -> tokens with a loss mask, and what the frozen target sees of them
+draft       the draft, its target, its vocabulary, and its folder for vLLM, SGLang and speculators
+training    the training-time test, and the loss of the draft against the target
+decoding    the draft proposes, the target verifies; how much faster that is
+choice      which draft a training keeps; `evaluate` measures a finished one
 """
 
 from fsdp_lab.eagle.decoding.chain import Generated, Sampling, speculate

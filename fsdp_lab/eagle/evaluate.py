@@ -1,4 +1,4 @@
-"""How good a draft is: accuracy by position, tokens a pass of the target, and what that saves on this machine.
+"""How good a draft is: its accuracy by position, the tokens per pass of the target, and the time that saves here.
 
 python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir RUN/draft --data_path held_out.jsonl [--out FILE.json]
 """
@@ -6,122 +6,30 @@ python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir RUN/draft --data_
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from fsdp_lab.eagle.data.conversations import Skipped, UnusableError, read_conversations
-from fsdp_lab.eagle.data.tokens import Example, collate, load_chat_tokenizer, load_examples, question
+from fsdp_lab.eagle.data.prompts import first_prompts
+from fsdp_lab.eagle.data.tokens import load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.decoding.chain import Sampling
-from fsdp_lab.eagle.decoding.speed import measure_speed, speed_table
-from fsdp_lab.eagle.draft.export import load_draft
+from fsdp_lab.eagle.decoding.speed import Speed, measure_speed, speed_table
+from fsdp_lab.eagle.draft.folder import load_draft
 from fsdp_lab.eagle.draft.target import Target
+from fsdp_lab.eagle.training.positions import PositionScores, positions, report
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from fsdp_lab.files.atomic import write_json
-from fsdp_lab.models.tokenizers import check_ids
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config, Settings, setting
+from fsdp_lab.models.saved.tokenizers import check_ids
+from fsdp_lab.settings.reading.fields import Config, Settings, setting
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
-
-
-class Position(NamedTuple):
-    """One step of the training-time test over all conversations. Means are over tokens, ``_sd`` over conversations.
-
-    ``accuracy``: is the draft's first choice the target's (over the target's whole vocabulary)? ``conditional``: the
-    same where all steps before were right. ``overlap``: the share of drawn drafts that sampling would accept.
-    """
-
-    tokens: int
-    accuracy: float
-    accuracy_sd: float
-    conditional: float
-    overlap: float
-    loss: float
-    loss_sd: float
-
-
-@torch.no_grad()
-def positions(model: EagleTrainingModel, examples: Sequence[Example], batch_size: int = 8) -> list[Position]:
-    """The table, one row for each step. ``model`` on the device where it is to be computed."""
-    device = model.target.head.device
-    chunks = [examples[i : i + batch_size] for i in range(0, len(examples), batch_size)]
-    sums = []
-    for chunk in chunks:
-        batch = collate(list(chunk)).to(device)
-        outcome = model(batch.tokens, batch.loss_mask)
-        rows, tally = outcome.supervised, outcome.tally
-        right = tally.correct.cumprod(0).bool()  # this step and all before
-        judged = torch.cat([rows[:1], rows[1:] & right[:-1]])
-        values = [rows, tally.correct, judged, right & rows, tally.overlap, tally.loss]
-        sums.append(torch.stack([x.sum(-1).double().cpu() for x in values]))  # [6, K, B]
-    whole = torch.cat(sums, -1)
-    return [_position(whole[:, k]) for k in range(model.steps)]
-
-
-def _position(sums: Tensor) -> Position:
-    """``[6, N]``: the sums of each conversation."""
-    rows, correct, judged, right, overlap, loss = sums
-    some = rows > 0
-    count, total = rows.sum().clamp(min=1), judged.sum().clamp(min=1)
-    return Position(
-        int(rows.sum()),
-        float(correct.sum() / count),
-        _sd(correct[some] / rows[some]),
-        float(right.sum() / total),
-        float(overlap.sum() / count),
-        float(loss.sum() / count),
-        _sd(loss[some] / rows[some]),
-    )
-
-
-def _sd(values: Tensor) -> float:
-    return float(values.std()) if len(values) > 1 else 0.0
-
-
-def expected_tau(table: Sequence[Position]) -> float:
-    """Tokens a pass of the target when as many drafts as the table has rows are made: 1 + sum of products."""
-    tau, chance = 1.0, 1.0
-    for row in table:
-        chance *= row.conditional
-        tau += chance
-    return tau
-
-
-def first_prompts(path: Path, tokenizer: Any, count: int, max_length: int) -> list[list[int]]:
-    """The first questions of a file's conversations as the chat template puts them to the model."""
-    found = []
-    for conversation in read_conversations(path, Skipped()):
-        asked = next(i for i, message in enumerate(conversation.messages) if message["role"] == "user")
-        try:
-            text = question(conversation.messages[: asked + 1], tokenizer)
-        except UnusableError:
-            continue  # counted where the file is read for the table
-        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(tokens) <= max_length:
-            found.append(tokens)
-        if len(found) == count:
-            break
-    return found
-
-
-def report(table: Sequence[Position]) -> str:
-    """The table as text."""
-    lines = ["position   tokens   accuracy (sd)    conditional   overlap   loss (sd)"]
-    lines += [
-        f"{k:>8} {row.tokens:>8,}   {row.accuracy:.3f} ({row.accuracy_sd:.3f})    {row.conditional:>11.3f}"
-        f"   {row.overlap:>7.3f}   {row.loss:.3f} ({row.loss_sd:.3f})"
-        for k, row in enumerate(table)
-    ]
-    return "\n".join([*lines, f"expected tokens a pass of the target, {len(table)} drafts: {expected_tau(table):.2f}"])
 
 
 @dataclass(frozen=True)
 class EvaluateSettings(Settings):
-    """Which draft, on what."""
+    """Which draft is evaluated, with which target and on which conversations."""
 
     target_dir: str | None = setting(None, "folder of the target model", exists=("folder",))
     draft_dir: str | None = setting(None, "folder of the draft", exists=("folder",))
@@ -147,43 +55,57 @@ class EvaluateSettings(Settings):
 
 @dataclass(frozen=True)
 class EvaluateConfig(Config):
-    """All settings of one evaluation."""
+    """All settings of one evaluation of a draft."""
 
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
 
 def main(argv: list[str]) -> int:
-    """Print the table and the speed; returns the exit code."""
+    """Prints both tables, and writes their figures to ``--out``; returns the exit code."""
     with user_errors("fsdp_lab.eagle.evaluate"):
         settings = checked(EvaluateConfig, argv, "fsdp_lab.eagle.evaluate").evaluate
         if settings.target_dir is None or settings.draft_dir is None or settings.data_path is None:
             raise ValueError("target_dir, draft_dir and data_path: all three are needed")
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[settings.dtype]
-        draft = load_draft(Path(settings.draft_dir))
-        target = Target.from_folder(Path(settings.target_dir), dtype, draft.shape.layers)
-        draft.check_target(target.config)
-        model = EagleTrainingModel(target, draft.to(dtype), settings.steps_ahead).to(device).eval()
+        model = _load(Path(settings.target_dir), Path(settings.draft_dir), settings)
         tokenizer = load_chat_tokenizer(Path(settings.target_dir))
-        path = Path(settings.data_path)
-        found = load_examples(path, tokenizer, min(settings.max_length, target.max_positions))
-        check_ids(found.largest_ids(), target.vocab_size, "target_dir")
-        table = positions(model, found.examples[: settings.conversations], settings.batch_size)
+        table = _accuracy(model, tokenizer, Path(settings.data_path), settings)
         print(report(table), flush=True)
-        prompts = first_prompts(path, tokenizer, settings.prompts, target.max_positions - settings.max_new_tokens)
-        if not prompts:
-            raise ValueError(f"data_path: no question of {path} leaves room for {settings.max_new_tokens} tokens")
-        sampling = Sampling(settings.temperature, drawn_drafts=not settings.greedy_drafts, seed=settings.seed)
-        stop = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-        counts = sorted({int(count) for count in settings.num_drafts.split(",")})
-        got = measure_speed(target, model.draft, prompts, settings.max_new_tokens, counts, sampling, stop)
-        print(speed_table(got))
+        speed = _speed(model, tokenizer, Path(settings.data_path), settings)
+        print(speed_table(speed))
         if settings.out is not None:
             rows = [row._asdict() for row in table]
-            write_json(Path(settings.out), {"settings": asdict(settings), "positions": rows, "speed": asdict(got)})
+            write_json(Path(settings.out), {"settings": asdict(settings), "positions": rows, "speed": asdict(speed)})
     return 0
+
+
+def _load(target_dir: Path, draft_dir: Path, settings: EvaluateSettings) -> EagleTrainingModel:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[settings.dtype]
+    draft = load_draft(draft_dir)
+    target = Target.from_folder(target_dir, dtype, draft.shape.layers)
+    draft.check_target(target.config)
+    return EagleTrainingModel(target, draft.to(dtype), settings.steps_ahead).to(device).eval()
+
+
+def _accuracy(
+    model: EagleTrainingModel, tokenizer: Any, path: Path, settings: EvaluateSettings
+) -> list[PositionScores]:
+    loaded = load_examples(path, tokenizer, min(settings.max_length, model.target.max_positions))
+    check_ids(loaded.largest_ids(), model.target.vocab_size, "target_dir")
+    return positions(model, loaded.examples[: settings.conversations], settings.batch_size)
+
+
+def _speed(model: EagleTrainingModel, tokenizer: Any, path: Path, settings: EvaluateSettings) -> Speed:
+    longest = model.target.max_positions - settings.max_new_tokens
+    prompts = first_prompts(path, tokenizer, settings.prompts, longest)
+    if not prompts:
+        raise ValueError(f"data_path: no question of {path} leaves room for {settings.max_new_tokens} tokens")
+    sampling = Sampling(settings.temperature, drawn_drafts=not settings.greedy_drafts, seed=settings.seed)
+    stop = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+    counts = sorted({int(count) for count in settings.num_drafts.split(",")})
+    return measure_speed(model.target, model.draft, prompts, settings.max_new_tokens, counts, sampling, stop)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or the next start after a crash, sees all of one or nothing."""
+"""Writing files so that a reader, or the next start after a crash, sees either the whole new file or the old state."""
 
 import contextlib
 import hashlib

@@ -1,6 +1,7 @@
-"""A disk that takes no more: one error for it, `OSError` with the disk's own reason, whichever library was writing.
+"""A disk that refuses to write: every library's error for it becomes one `OSError` with the disk's own reason.
 
-torch.save says that it is at an unexpected position, DCP wraps that, safetensors and tokenizers have errors of Rust's.
+Without this, torch.save says that it is at an unexpected position, torch.distributed.checkpoint wraps that error in its
+own, and safetensors and tokenizers raise errors of Rust's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystem
 
-NOBODYS_MISTAKE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # no traceback helps
+# reasons of the disk's and not of the program's: a traceback would not help whoever reads it
+NOBODYS_MISTAKE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _RUST = re.compile(r"\(os error (\d+)\)")
 
 
@@ -27,7 +29,6 @@ class _File(io.FileIO):
     refusal: OSError | None = None
 
     def write(self, data: Any, /) -> int:
-        """As a file's."""
         try:
             return super().write(data)
         except OSError as error:
@@ -37,7 +38,7 @@ class _File(io.FileIO):
 
 @contextmanager
 def writing(path: Path) -> Iterator[io.BufferedWriter[Any]]:
-    """A new file to write. OSError when the disk refuses, also where whoever writes makes something else of it."""
+    """Opens a new file for writing. A refusal of the disk is an OSError, also where the writer raised another error."""
     raw = _File(path, "wb")
     try:
         with io.BufferedWriter(raw) as file:
@@ -50,7 +51,7 @@ def writing(path: Path) -> Iterator[io.BufferedWriter[Any]]:
 
 @contextmanager
 def refusals(path: Path) -> Iterator[None]:
-    """Inside, what the disk refuses is an OSError that names ``path``, also where code in Rust was writing."""
+    """Turns a refusal of the disk inside the block into an OSError that names ``path``, also where Rust code wrote."""
     try:
         yield
     except Exception as error:
@@ -64,7 +65,6 @@ def refusals(path: Path) -> Iterator[None]:
 class _Streams(FileSystem):  # type: ignore[misc]  # torch is not typed here
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """An open file."""
         if mode == "wb":
             with writing(Path(path)) as file:
                 yield file
@@ -74,7 +74,7 @@ class _Streams(FileSystem):  # type: ignore[misc]  # torch is not typed here
 
 
 def checkpoint_writer(folder: Path) -> dcp.FileSystemWriter:
-    """torch.distributed.checkpoint's, with `writing` for its files."""
+    """The writer of torch.distributed.checkpoint, made to open its files with `writing`."""
     writer = dcp.FileSystemWriter(folder)
     writer.fs = _Streams()
     return writer

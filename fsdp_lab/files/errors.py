@@ -1,4 +1,4 @@
-"""What is wrong with text, a token cache or the amount of data."""
+"""The error for unusable data, which the rooms of settings, data and training share."""
 
 
 class DataError(ValueError):

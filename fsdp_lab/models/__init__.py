@@ -1,4 +1,7 @@
-"""Models: presets, the wrapper that turns a Hugging Face causal LM into a loss, how it is sharded or played."""
+"""Models: built from a preset or a folder, sharded over real ranks or shared by virtual ones. Read `build` first.
+
+``architectures``: what can be trained, and its loss. ``saved``: Hugging Face folders, read and written.
+"""
 
 from fsdp_lab.models.build import build_model, save_pretrained
 from fsdp_lab.models.model import Model, Sharded

@@ -1,4 +1,4 @@
-"""From a preset or a saved folder to a sharded model (or one that virtual ranks share), and back to a folder."""
+"""From a preset or a saved folder to a sharded model (or to one that virtual ranks share), and back to a folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fsdp_lab.models.causal_lm import CausalLM
-from fsdp_lab.models.families import blocks_of, new_config, read_config
-from fsdp_lab.models.flops import flops_per_token
-from fsdp_lab.models.folder import SavedWeights, save_folder
+from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.models.architectures.families import blocks_of, new_config, read_config
+from fsdp_lab.models.architectures.flops import flops_per_token
 from fsdp_lab.models.model import Model
+from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
 from fsdp_lab.ranks.distributed import Ranks
@@ -31,14 +31,14 @@ ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2", "fl
 
 
 def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> Model:
-    """The model of ``config``, sharded by FSDP2: one unit a block, and the root (embeddings, head, last norm).
+    """The model of ``config``, sharded by FSDP2: one unit for each block, one for embeddings, head and last norm.
 
     It is sharded before it has weights, so that no rank ever holds more than its shards and one whole parameter.
-    Virtual ranks share the whole. Raises ValueError for an unusable folder, a vocabulary or context too small for the
-    data, and for an attention that is not available here.
+    Virtual ranks share the unsharded model. Raises ValueError for an unusable folder, a vocabulary or context too small
+    for the data, and for an attention kernel that is not available here.
     """
     name, hf_config = _configuration(config.model, vocab_size, eot_id)
-    _check_room(config, name, hf_config, vocab_size)
+    _check_sizes(config, name, hf_config, vocab_size)
     param_dtype = _param_dtype(config, ranks)
     hf_config._attn_implementation = _attention(config.model.attention, ranks.device, param_dtype)
     saved = SavedWeights(Path(name), config.model.trust_pickle) if config.model.model_dir is not None else None
@@ -64,7 +64,7 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int)
 
 
 def save_pretrained(model: Model, folder: Path, ranks: Ranks) -> None:
-    """Write the full float32 weights as a Hugging Face folder; collective, rank 0 writes."""
+    """Writes the full float32 weights as a Hugging Face folder. All ranks call this together, rank 0 writes."""
     model.reshard()
     save_folder(model.module.hf, folder, writes=ranks.rank == 0)
 
@@ -74,7 +74,7 @@ def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel
     config = read_config(folder)
     saved = SavedWeights(folder, trust_pickle)
     saved.check_blocks(config)
-    sketch = _of_stranger(config, folder)
+    sketch = _sketch_of_folder(config, folder)
     saved.check(sketch.model)
     sketch.allocate(sketch.model, torch.device("cpu"))
     saved.copy_to(sketch.model)
@@ -90,7 +90,7 @@ def _configuration(config: ModelConfig, vocab_size: int, eot_id: int) -> tuple[s
     return config.model, new_config(preset.family, bos_token_id=eot_id, eos_token_id=eot_id, **shape)
 
 
-def _check_room(config: TrainConfig, name: str, hf_config: PreTrainedConfig, vocab_size: int) -> None:
+def _check_sizes(config: TrainConfig, name: str, hf_config: PreTrainedConfig, vocab_size: int) -> None:
     max_length = config.data.max_length
     assert max_length is not None, "resolved"
     if max_length > hf_config.max_position_embeddings:
@@ -111,7 +111,7 @@ def _attention(name: str, device: torch.device, param_dtype: str) -> str:
 
 def _sketch(hf_config: PreTrainedConfig, config: ModelConfig) -> Sketch:
     if config.model_dir is not None and config.attention not in ("flash", "flex"):
-        return _of_stranger(hf_config, Path(config.model_dir))
+        return _sketch_of_folder(hf_config, Path(config.model_dir))
     try:
         return Sketch.of(hf_config)
     except (ImportError, ValueError) as error:  # a package is missing, or sizes do not fit each other
@@ -119,18 +119,18 @@ def _sketch(hf_config: PreTrainedConfig, config: ModelConfig) -> Sketch:
         raise ValueError(f"{what}: {' '.join(str(error).split())}") from None
 
 
-def _of_stranger(hf_config: PreTrainedConfig, folder: Path) -> Sketch:
+def _sketch_of_folder(hf_config: PreTrainedConfig, folder: Path) -> Sketch:
     try:
         return Sketch.of(hf_config)
-    except Exception as error:  # sizes that do not fit each other, unknown names: transformers raises all sorts
+    except Exception as error:  # sizes that do not fit each other, unknown names: transformers raises any exception
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"model_dir: no model can be built from {folder / 'config.json'}: {what}") from None
 
 
 def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:
-    """What is done block by block and changes no parameter's name.
+    """Sets up activation checkpointing and compilation of every block; no parameter's name changes.
 
-    Recomputing wraps a block's forward, not the block: FSDP2's hooks stay outside and gather once.
+    Checkpointing wraps a block's forward and not the block, so FSDP2's hooks stay outside and gather once.
     """
     for block in blocks_of(hf).values():
         if config.activation_checkpointing:  # nothing in a block is random: no dropout
@@ -141,8 +141,8 @@ def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:
 
 def _shard(module: CausalLM, config: TrainConfig, ranks: Ranks, param_dtype: str) -> None:
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[config.comm.comm_dtype])
-    place = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if config.model.cpu_offload else OffloadPolicy()
-    options = {"mesh": ranks.mesh, "mp_policy": policy, "offload_policy": place}
+    offload = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if config.model.cpu_offload else OffloadPolicy()
+    options = {"mesh": ranks.mesh, "mp_policy": policy, "offload_policy": offload}
     for block in blocks_of(module.hf).values():
         fully_shard(block, reshard_after_forward=config.comm.fsdp_reshard, **options)
     fully_shard(module, **options)

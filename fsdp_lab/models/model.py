@@ -1,4 +1,4 @@
-"""What is trained as the training loop sees it, whether ranks are processes or played by one."""
+"""The model as the training loop sees it: the same methods whether each rank is a process or one process plays all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 import comm_compress as cc
 from fsdp_lab.measure.profiling import StockTraffic
-from fsdp_lab.models.causal_lm import CausalLM
+from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.settings.groups import CommConfig
 
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass
 class Sharded(Generic[M]):
-    """A sharded module and what a results row says of it."""
+    """A module sharded by FSDP2, together with what a results row says about it."""
 
     module: M
     name: str
@@ -30,35 +30,35 @@ class Sharded(Generic[M]):
 
     @property
     def updated(self) -> nn.Module:
-        """Holds what the optimizer updates: this process's shards of the parameters, and their gradients."""
+        """The module whose parameters the optimizer updates: this process's shards, and their gradients."""
         return self.module
 
     def attach(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
     ) -> cc.Handle | cc.VirtualRanks:
-        """Compress what is to be compressed of the traffic; what counts it and takes it back."""
+        """Compresses gradients and parameters with the methods given; returns the handle that counts their bytes."""
         prefetch = config.fsdp_prefetch
         return cc.attach(self.module, reduce_scatter=gradients, all_gather=parameters, prefetch=prefetch, seed=seed)
 
     def stock_traffic(self) -> StockTraffic:
-        """What is known beforehand of a step's traffic that passes no hook: nothing."""
+        """What is known before the training about a step's traffic that no hook sees: here nothing."""
         return StockTraffic([], {}, "")
 
     def sync_gradients(self, on: bool) -> None:
-        """Exchange gradients in the next backward, or only accumulate them on each rank."""
+        """Whether the next backward exchanges gradients or only accumulates them on each rank."""
         assert isinstance(self.module, FSDPModule)
         self.module.set_requires_gradient_sync(on)
 
     def by_rank(self, tokens: Tensor) -> Iterator[Tensor]:
-        """This process's batch, rank by rank: the next part is asked for after the backward of the last one."""
+        """The batches of the ranks that this process plays; ask for the next one after the backward of the last one."""
         yield tokens
 
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The world-wide norm, the same on all ranks; collective."""
+        """The norm of all ranks' gradients, the same number on every rank. All ranks call this together."""
         return world_norm(gradients)
 
     def reshard(self) -> None:
-        """Let go of what the root keeps gathered: the next forward gathers it anew."""
+        """Frees the parameters that the root unit keeps gathered; the next forward gathers them again."""
         assert isinstance(self.module, FSDPModule)
         self.module.reshard()
 
@@ -73,4 +73,4 @@ class Sharded(Generic[M]):
 
 
 class Model(Sharded[CausalLM]):
-    """A causal language model."""
+    """A sharded causal language model, as `build_model` returns it."""

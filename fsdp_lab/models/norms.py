@@ -8,6 +8,6 @@ from torch.distributed.tensor import DTensor
 
 
 def world_norm(gradients: list[Tensor]) -> Tensor:
-    """The norm of sharded gradients over all ranks' shards, the same on every rank; collective."""
+    """The norm over all ranks' shards of the gradients, the same on every rank. All ranks call this together."""
     norm = torch.nn.utils.get_total_norm(gradients)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

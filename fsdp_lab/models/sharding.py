@@ -1,4 +1,4 @@
-"""Which rows of a parameter a rank holds."""
+"""Which rows (slices along the first dimension) of a parameter a rank holds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch.distributed.tensor import DTensor
 
 
 def rows_of_rank(rows: int, rank: int, world: int) -> slice:
-    """FSDP2's rule: ceil(rows / W) rows of dim 0 a rank; the last ranks have fewer, or none."""
+    """FSDP2's rule: each rank holds ceil(rows / W) rows of dim 0; the last ranks hold fewer, or none."""
     each = -(-rows // world)
     return slice(min(rank * each, rows), min((rank + 1) * each, rows))
 
 
 def held(parameter: Tensor) -> tuple[Tensor, slice]:
-    """What of ``parameter`` is in this process, to be written to, and which rows of the whole that is."""
+    """The rows of ``parameter`` that this process holds, as a tensor to write to, and their place in the whole."""
     if not isinstance(parameter, DTensor):
         return parameter.detach(), slice(0, parameter.shape[0])
     mesh = parameter.device_mesh

@@ -1,9 +1,9 @@
-"""A model without its weights: built on the meta device, together with how each weight would have been drawn.
+"""A model without its weights: built on the meta device, with a record of how each weight would have been initialised.
 
 The big parameters of a sketch take no memory, so it can be sharded before it has any. Only then are its weights drawn:
 one whole parameter at a time, of which each rank keeps its rows. They are, bit for bit, those that
-``torch.manual_seed(seed); Model(config)`` gives, at every world size. The price: every rank draws all numbers and holds
-one whole parameter (the largest is the vocabulary's) while it does.
+``torch.manual_seed(seed); Model(config)`` gives, at every world size. The price: every rank draws all random numbers
+and holds one whole parameter (the largest is the vocabulary's) while it does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.models.families import family_of
+from fsdp_lab.models.architectures.families import family_of
 from fsdp_lab.models.sharding import held
 
 _aten = torch.ops.aten
@@ -28,7 +28,7 @@ _CONSTANTS = (_aten.zero_.default, _aten.fill_.Scalar)
 
 @dataclass(frozen=True)
 class Fill:
-    """One whole tensor filled in place; ``name`` is the parameter's, None for one that is in the model no more."""
+    """The initialisation of one whole tensor; ``name`` is the parameter's, None where the model no longer holds it."""
 
     name: str | None
     shape: torch.Size
@@ -38,7 +38,7 @@ class Fill:
 
 @dataclass
 class Sketch:
-    """``model`` on the meta device but for what is small; ``small`` are the values of that, by name."""
+    """``model`` with its big tensors on the meta device; ``small`` holds the values of all other tensors, by name."""
 
     model: PreTrainedModel
     fills: Sequence[Fill]
@@ -46,7 +46,7 @@ class Sketch:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Sketch:
-        """The model of ``config``. What transformers refuses raises its ImportError or ValueError."""
+        """The sketch of ``config``'s model. What transformers refuses raises its ImportError or ValueError."""
         with _Recorder() as recorder:
             model = family_of(config).model(config)
         names = {_storage(p): name for name, p in model.named_parameters() if p.is_meta}
@@ -57,14 +57,14 @@ class Sketch:
         return cls(model, fills, {name: t.detach().clone() for name, t in _tensors(model) if not t.is_meta})
 
     def allocate(self, module: nn.Module, device: torch.device, offloaded: bool = False) -> None:
-        """Memory on ``device`` for ``module`` (which holds the model, sharded or whole), and what is small in it.
+        """Gives ``module`` (which holds the model, sharded or whole) memory on ``device``, and fills the small tensors.
 
-        That includes what no file holds and no seed draws, such as the frequencies of rotary positions. ``offloaded``:
-        parameters on the CPU; buffers, which FSDP2 does not bring to the device, are there nevertheless.
+        Those include what no file holds and no seed draws, such as the frequencies of rotary positions. ``offloaded``:
+        parameters are on the CPU, but buffers on ``device``, because FSDP2 does not bring them there.
         """
         module.to_empty(device="cpu" if offloaded else device)
-        for part in module.modules() if offloaded else ():
-            part._buffers |= {name: b if b is None else b.to(device) for name, b in part._buffers.items()}
+        for submodule in module.modules() if offloaded else ():
+            submodule._buffers |= {name: b if b is None else b.to(device) for name, b in submodule._buffers.items()}
         self.model.tie_weights()  # two names of one tensor have become two tensors, where it is not sharded
         for name, tensor in _tensors(self.model):
             if name in self.small:
@@ -72,7 +72,7 @@ class Sketch:
                 local.copy_(self.small[name][rows])
 
     def draw(self, seed: int) -> None:
-        """Initialise the weights: the same ones at every world size; no global generator is touched."""
+        """Initialises the weights: the same ones at every world size. No global random generator is touched."""
         generator = torch.Generator().manual_seed(seed)
         parameters = dict(self.model.named_parameters())
         last = {fill.name: i for i, fill in enumerate(self.fills)}
@@ -92,9 +92,9 @@ class Sketch:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sends uninitialised memory to the meta device and notes what it is filled with.
+    """Allocates uninitialised memory on the meta device and records what it is filled with.
 
-    A meta device context would do the first, but in one transformers leaves out the filling.
+    A meta device context would do the first, but inside one transformers leaves out the initialisation.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""W ranks played by one process (--virtual_ranks): the numbers that W processes would get, without their speed."""
+"""W virtual ranks in one process (--virtual_ranks): the same numbers as W processes would get, without their speed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor, nn
 
 import comm_compress as cc
 from fsdp_lab.measure.profiling import OPS, StepCalls, StockTraffic
-from fsdp_lab.models.families import blocks_of
+from fsdp_lab.models.architectures.families import blocks_of
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.sharding import rows_of_rank
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
 
 BACKEND = "gloo"
-"""Whose stock collectives are counted: as CPU ranks have them."""
+"""The backend whose stock collectives are counted: the one that CPU ranks use."""
 
 
 @dataclass
 class VirtualModel(Model):
-    """An unsharded model that each of W ranks computes with in turn, and `cc.VirtualRanks` between backward and step.
+    """An unsharded model that each of W ranks uses in turn, with `cc.VirtualRanks` between backward and optimizer step.
 
-    What is updated are all ranks' shards, views of the exact weights: torch's kernels round a tensor's last elements
-    otherwise than those before, so that updates and norms of whole parameters would differ in their last bits.
+    The optimizer updates all ranks' shards, which are views of the exact weights. Updates and norms of whole parameters
+    would differ in their last bits, because torch's kernels round a tensor's last elements differently from the others.
     """
 
     config: TrainConfig
@@ -41,13 +41,13 @@ class VirtualModel(Model):
 
     @property
     def updated(self) -> nn.Module:
-        """Every rank's shards, one rank after the other."""
+        """A module of every rank's shards, one rank after the other, which the optimizer updates."""
         return self._updated
 
     def attach(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
     ) -> cc.VirtualRanks:
-        """The same units under the same names as FSDP2's, so that random numbers are the same, too."""
+        """Compresses between the virtual ranks. Units are named as FSDP2's: random numbers depend on their names."""
         self._ranks = cc.VirtualRanks(
             self.module,
             self.config.run.virtual_ranks,
@@ -60,7 +60,7 @@ class VirtualModel(Model):
         return self._ranks
 
     def stock_traffic(self) -> StockTraffic:
-        """What FSDP2's own collectives would send where nothing is compressed: there is none of them to be seen."""
+        """What FSDP2's own collectives would send where nothing is compressed; no such collective runs here."""
         elements = self._ranks.unit_elements
         again = [n for unit, n in elements.items() if unit != "root" and self.config.comm.fsdp_reshard]
         gathered = [*elements.values(), *again] * self.config.optim.gradient_accumulation_steps
@@ -72,24 +72,25 @@ class VirtualModel(Model):
         return StockTraffic([[calls]] * self._ranks.world, {"reduce_scatter": 4, "all_gather": 4}, BACKEND)
 
     def sync_gradients(self, on: bool) -> None:
-        """Reduce after the next round of backwards, or only add up every rank's gradients."""
+        """Whether gradients are reduced once every rank has run its next backward, or only accumulated."""
         self._reduces = on
 
     def by_rank(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Every rank's part of the batch in turn, computed with the gathered parameters.
+        """Yields every rank's batch in turn, while the gathered parameters are in place.
 
-        Asking for the next part takes the gradients that backward left as the rank's; after the last, they are reduced.
+        When the next batch is asked for, the gradients that backward left are taken as the last rank's; after the last
+        batch they are reduced.
         """
         with self._ranks.gathered():
-            for rank, part in enumerate(tokens.chunk(self._ranks.world)):
-                yield part
+            for rank, batch in enumerate(tokens.chunk(self._ranks.world)):
+                yield batch
                 self._ranks.collect(rank)
         if self._reduces:
             self._ranks.reduce()
             self._hand_out_gradients()
 
     def _hand_out_gradients(self) -> None:
-        """To each rank's shards what of the mean is theirs."""
+        """Gives every rank's shards their rows of the mean gradient."""
         for i, p in enumerate(self._parameters):
             if p.grad is None:
                 continue
@@ -98,15 +99,15 @@ class VirtualModel(Model):
             p.grad = None
 
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
-        """As DTensor takes it: each shard's norm, of these each parameter's over the ranks, of these the whole one."""
+        """The norm of all gradients in DTensor's order: shards first, then parameters over the ranks, then all."""
         by_rank = torch.stack(torch._foreach_norm(gradients)).view(self._ranks.world, -1)
         norm: Tensor = torch.linalg.vector_norm(by_rank.square().sum(0).sqrt())
         return norm
 
     def reshard(self) -> None:
-        """Nothing is kept gathered."""
+        """Does nothing, because virtual ranks keep no parameters gathered."""
 
 
 def _shards(tensor: Tensor, world: int) -> list[Tensor]:
-    """What each rank holds under FSDP2."""
+    """The rows of ``tensor`` that each rank would hold under FSDP2."""
     return [tensor[rows_of_rank(tensor.shape[0], rank, world)] for rank in range(world)]

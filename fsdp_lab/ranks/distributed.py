@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from fsdp_lab.ranks import loopback
 from fsdp_lab.ranks.link import Link, link_of_this_run
 from fsdp_lab.settings.config import AnyTraining
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 
 T = TypeVar("T")
 _A_RANKS_OWN = {"output_dir", "results_path", "curves_dir", "cache_dir", "features_dir", "run_name"}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 
 VARIABLE = "FSDP_LAB_FAULT"
 KINDS = {

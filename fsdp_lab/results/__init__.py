@@ -1,6 +1,6 @@
 """One row per training run in a JSONL file: ``append`` writes it safely, ``load`` reads what is sound.
 
-``schema`` says what a row holds; ``python -m fsdp_lab.results check|show|fields`` works on files.
+Read `schema` first: the table of all fields. ``python -m fsdp_lab.results check|show|fields|migrate`` works on files.
 """
 
 from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, TIMES

@@ -49,9 +49,9 @@ def check(path: str) -> int:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The main columns of the rows as aligned text, one line a row; ``-`` for null.
+    """The main columns of the rows as aligned text, one line for each row; ``-`` stands for null.
 
-    ``scaling`` is in no row: it takes the one-rank rows of the same file (`results.scaling`).
+    No row holds ``scaling``: it is computed from the one-rank rows of the same file (`results.scaling`).
     """
     shown = [{**r, "scaling_efficiency": e} for r, e in zip(rows, scaling_efficiency(rows), strict=True)]
     cells = [[_cell(row.get(field), form) for field, form in _COLUMNS.values()] for row in shown]
@@ -62,14 +62,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def migrated(path: str, out: str) -> int:
-    """Writes the sound rows of ``path``, all in the present schema version, to ``out``; returns as `check` does.
+    """Writes the sound rows of ``path``, all in the present schema version, to ``out``; returns 0, or 2 if any is bad.
 
     Loss curves stay where they are. ValueError when ``out`` exists (nothing is overwritten) or cannot be written.
     """
     lines = list(scan(path))
     rows = [row for _, row, _ in lines if row is not None]
     for row in rows:
-        if row["loss_curve"] is not None:
+        if row["loss_curve"] is not None:  # a path that is seen from the folder of the results file
             row["loss_curve"] = os.path.relpath(Path(path).parent / row["loss_curve"], Path(out).parent)
     try:
         with open(out, "x") as file:

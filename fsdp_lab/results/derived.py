@@ -1,4 +1,4 @@
-"""Fields that follow from counts in the same row: the one place that divides them.
+"""Fields that are computed from other fields of the same row, such as a ratio of two byte counts.
 
 The trainer fills them in, the validator computes them again and refuses a row that says otherwise, and migration gives
 them to older rows.
@@ -7,11 +7,11 @@ them to older rows.
 from collections.abc import Mapping
 from typing import Any
 
-FP32, BF16 = 4, 2  # bytes an element
+FP32, BF16 = 4, 2  # bytes per element
 
 
 def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Ratios, bandwidths, times a step, MFU; None where the row lacks their parts, or a denominator is zero."""
+    """Ratios, bandwidths, times per step and MFU; None where the row lacks what they need, or a denominator is zero."""
     steps, milliseconds = _number(row, "steps"), _number(row, "comm_time_ms_total")
     raw, sent = _number(row, "bytes_raw_total"), _number(row, "bytes_compressed_total")
     raw_gradients, sent_gradients, gradients = (

@@ -1,4 +1,4 @@
-"""Rows of earlier schema versions, as this one has them: one function a version."""
+"""Rows of earlier schema versions become rows of the present one: one function for each step between two versions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from fsdp_lab.results.derived import derived
 from fsdp_lab.results.schema import BY_NAME, SCHEMA_VERSION
 from fsdp_lab.settings.config import TrainConfig, parts_of_config
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 
 
 def migrate(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How much of W ranks' speed arrives."""
+"""Weak scaling: which share of W times one rank's speed W ranks reach."""
 
 import statistics
 from collections.abc import Mapping, Sequence

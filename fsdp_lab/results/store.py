@@ -1,7 +1,7 @@
-"""The JSONL file of results: rows survive a kill at any byte, several writers, and what others left behind.
+"""The JSONL file of results: its rows survive a kill at any byte, several writers, and lines that others left damaged.
 
-A truncated last line would swallow the next row, and a NaN would make the line unreadable for strict parsers; so the
-writer mends the first, nulls the second, and sets aside (``FILE.rejected``) what it cannot keep.
+A truncated last line would swallow the next row, and a NaN would make a line unreadable for strict parsers. Therefore
+the writer moves a truncated line to ``FILE.rejected``, writes null for a NaN, and refuses what no reader would take.
 """
 
 import errno
@@ -19,8 +19,9 @@ from filelock import FileLock
 
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.results.migrate import migrate
-from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION, problems
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.results.schema import FIELDS, SCHEMA_VERSION
+from fsdp_lab.results.validation import problems
+from fsdp_lab.settings.reading.strict import load_json
 from fsdp_lab.settings.user_errors import printable
 
 _LOCK_TIMEOUT_S = 60
@@ -31,7 +32,7 @@ def append(path: str | os.PathLike[str], row: Mapping[str, Any]) -> dict[str, An
     """Adds one row as a line of strict JSON, durably; returns the row as written.
 
     ``schema_version`` and ``time_utc`` are filled in. A row that does not fit the schema raises ValueError naming every
-    bad field, and is set aside in ``FILE.rejected`` rather than lost. OSError when the disk does not take it.
+    bad field, and is written to ``FILE.rejected`` rather than lost. OSError when the disk refuses to write.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ def ensure_appendable(path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The sound rows of a file, in order; every line left out is logged with its number and the reason.
 
-    Rows of earlier schema versions come as this version has them, with ``migrated_from``.
+    Rows of earlier schema versions are returned in the present version, with ``migrated_from``.
     ValueError when there is no such file.
     """
     rows = []
@@ -72,7 +73,7 @@ def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def scan(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any] | None, list[str]]]:
-    """Line number (from 1), row and complaints of every line that is not blank; the row is None if it has any."""
+    """Yields number (from 1), row and complaints of every line that is not blank; with complaints the row is None."""
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
@@ -109,7 +110,7 @@ def _finite(value: Any, name: str) -> tuple[Any, list[str]]:
 
 
 def _mend(path: Path) -> bytes:
-    """Makes the file end in whole lines; returns what must come before the next row (a missing newline, or nothing)."""
+    """Makes the file end in a whole line; returns what to write before the next row (a missing newline, or nothing)."""
     if not path.exists() or path.stat().st_size == 0:
         return b""
     with path.open("r+b") as file:

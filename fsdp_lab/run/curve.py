@@ -13,7 +13,7 @@ import math
 import os
 from pathlib import Path
 
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 _log = logging.getLogger(__name__)
 KEYS = (

@@ -18,8 +18,8 @@ from fsdp_lab.ranks.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
 from fsdp_lab.ranks.preempt import Preempted, RankLostError
 from fsdp_lab.ranks.processes import end_with_launcher
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import Config
+from fsdp_lab.settings.reading.fields import Config
+from fsdp_lab.settings.refusing.early import checked
 
 C = TypeVar("C", bound=Config)
 

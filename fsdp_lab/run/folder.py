@@ -14,7 +14,7 @@ from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.run.lock import RunLock
 from fsdp_lab.run.paths import Paths
 from fsdp_lab.settings.config import AnyTraining
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 
 
 @contextmanager

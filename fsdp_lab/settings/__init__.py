@@ -1,1 +1,6 @@
-"""What a user may say: every setting with its limits, how flags and YAML are read, and what is refused early."""
+"""Every setting of the programs: its limits, how flags and YAML are read, and what is refused early.
+
+Read `groups` first: the settings of a training run. `config` puts them together, `presets` fills in what depends on
+the model, `reading` turns flags and files into values, `refusing` finds what is wrong before any rank starts.
+`flags` and `user_errors` serve every command of the project, and need nothing but Python.
+"""

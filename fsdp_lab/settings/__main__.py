@@ -1,26 +1,25 @@
-"""Flags and YAML files into a ``TrainConfig``: flags win over ``--config FILE``, the file over the defaults.
+"""The settings of a training run, from flags and a file: flags win over ``--config FILE``, the file over the defaults.
 
     python -m fsdp_lab.settings check -- --batch_size 4              # 0, or 2 and every complaint at once
     python -m fsdp_lab.settings show -- --batch_size 4               # the resolved settings as YAML
     python -m fsdp_lab.settings get output_dir seed -- --seed 1      # single values, one a line, for shell scripts
 
-`show` and a wrong flag take a tenth of a second (no torch). `check` and `get` also ask what else can be known before
-any rank is started (`fsdp_lab.settings.early`): launch scripts refuse by them.
+`show` takes a tenth of a second, because it needs no torch. `check` and `get` also find whatever else can be known
+to be wrong before any rank starts (`fsdp_lab.settings.refusing.early`): launch scripts call them first.
 """
 
 import sys
 from collections.abc import Sequence
 
-from fsdp_lab.settings.cli import closest, parse, shown
-from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.config import TrainConfig, parse
+from fsdp_lab.settings.reading.cli import closest, shown
+from fsdp_lab.settings.reading.fields import ConfigError
+from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs ``check``, ``show`` or ``get NAMES...`` on the flags after ``--``; returns the exit code."""
-    from fsdp_lab.settings.early import checked  # which reads flags by this file
-
     words = list(argv)
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: python -m fsdp_lab.settings check | show | get NAME... -- [--FLAG VALUE]...\n\n{__doc__}")

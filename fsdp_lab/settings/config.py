@@ -1,64 +1,66 @@
-"""What a training run is told: all groups of its settings together."""
+"""All settings of a training run: the groups of `groups` together, and what a results row says of them."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fsdp_lab.settings.conflicts import conflicts
-from fsdp_lab.settings.fields import Config
 from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
-from fsdp_lab.settings.specs import Spec, specs_of
+from fsdp_lab.settings.reading.cli import parse_as
+from fsdp_lab.settings.reading.fields import Config
+from fsdp_lab.settings.reading.specs import Spec, specs_of
+from fsdp_lab.settings.refusing.conflicts import conflicts
 
 
 class AnyTraining(Protocol):
-    """What a run asks of its settings, whatever it trains: a `Config` that has these groups."""
+    """What every run needs of its settings, whatever it trains: a `Config` with these groups."""
 
     @property
     def optim(self) -> OptimConfig:
-        """Batches and the optimiser."""
+        """The settings of the optimiser, and of how much data one step sees."""
         ...
 
     @property
     def comm(self) -> CommConfig:
-        """What is compressed."""
+        """The settings of the compression between ranks."""
         ...
 
     @property
     def run(self) -> RunConfig:
-        """Where, how often, when to give up."""
+        """The settings of where the run writes, and when it evaluates, saves and gives up."""
         ...
 
     @property
     def trained(self) -> str:
-        """What is trained, for the name of a run that was given none."""
+        """The name of what is trained, from which a run without a name gets one."""
         ...
 
     @property
     def program(self) -> str:
-        """Which module trains with these settings: what messages begin with."""
+        """The module that trains with these settings; its messages begin with this name."""
         ...
 
     def row(self) -> dict[str, Any]:
-        """What a results row says of the settings."""
+        """The fields of a results row that say what the settings were."""
         ...
 
     @classmethod
     def specs(cls) -> dict[str, Spec]:
-        """As `Config.specs`."""
+        """Every setting by the name of its flag, as in `Config.specs`."""
         ...
 
     def resolved(self) -> dict[str, Any]:
-        """As `Config.resolved`."""
+        """Every setting with its value, as in `Config.resolved`."""
         ...
 
     def to_yaml(self) -> str:
-        """As `Config.to_yaml`."""
+        """The settings as YAML text, as in `Config.to_yaml`."""
         ...
 
     def digest(self) -> str:
-        """As `Config.digest`."""
+        """The sha256 of the settings that affect the training, as in `Config.digest`."""
         ...
 
 
@@ -79,26 +81,26 @@ class TrainConfig(Config):
 
     @property
     def program(self) -> str:
-        """Which module trains with these settings."""
+        """The module that trains with these settings."""
         return "fsdp_lab.train"
 
     def conflicts(self) -> list[str]:
-        """Settings that do not go together, as far as can be said without knowing of GPUs."""
+        """Complaints about settings that exclude each other, as far as these do not depend on a GPU."""
         return conflicts(self, has_gpu=False)
 
     def tokens_per_step(self, world: int) -> int:
-        """Tokens of ``world`` ranks in one optimizer step, once the settings are resolved."""
+        """How many tokens ``world`` ranks train on in one optimizer step; the settings must be resolved."""
         assert self.optim.batch_size is not None, "resolved"
         assert self.data.max_length is not None, "resolved"
         return self.optim.batch_size * self.optim.gradient_accumulation_steps * self.data.max_length * world
 
     def row(self) -> dict[str, Any]:
-        """What a results row says of the settings."""
+        """The fields of a results row that say what the settings were."""
         return {"max_length": self.data.max_length, **row_of(self)}
 
 
 def row_of(config: AnyTraining) -> dict[str, Any]:
-    """What every training's results row says of its settings."""
+    """The fields that the results row of every kind of training has about its settings."""
     return {
         "batch_size": config.optim.batch_size,
         "gradient_accumulation_steps": config.optim.gradient_accumulation_steps,
@@ -127,10 +129,15 @@ def parts_of_config(config: AnyTraining) -> dict[str, Any]:
     }
 
 
-def default_run_name(method: str, model: str, now: datetime | None = None) -> str:
-    """A file-system-safe name such as ``topk-gpt2-nano-20250131-235959`` (UTC; ``now`` for a fixed time).
+def parse(argv: Sequence[str]) -> TrainConfig:
+    """The settings that ``argv`` asks for; ConfigError lists all mistakes. ``--help`` prints the flags and exits 0."""
+    return parse_as(TrainConfig, argv)
 
-    Ranks that ask a second apart get different names: let one rank choose and tell the others.
+
+def default_run_name(method: str, model: str, now: datetime | None = None) -> str:
+    """A name that is safe for file systems, such as ``topk-gpt2-nano-20250131-235959`` (UTC; ``now``: a fixed time).
+
+    Ranks that ask in different seconds get different names: let one rank choose the name and tell the others.
     """
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
     return re.sub(r"[^A-Za-z0-9._+=,@-]+", "-", f"{method}-{model}-{stamp}").lstrip("-._+=,@")[-128:]

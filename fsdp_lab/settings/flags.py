@@ -1,4 +1,4 @@
-"""Command lines of our programs: argparse, with a usage that can be typed, and dashes as good as underscores."""
+"""The command lines of all programs: argparse, where ``--dry-run`` and ``--dry_run`` are the same flag."""
 
 import argparse
 import difflib
@@ -8,33 +8,33 @@ from typing import Any
 
 
 class Parser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` to which ``--dry-run`` is ``--dry_run``, and that says which flag was perhaps meant."""
+    """`argparse.ArgumentParser` that takes dashes for underscores, and suggests a flag for a misspelled one."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, after `with_known_dashes`."""
+        """Parses as argparse does, after `with_known_dashes` has put the known spelling in place."""
         words = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(with_known_dashes(words, self._option_string_actions), namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; exit code 2 for a flag that there is not."""
-        found, extras = self.parse_known_args(args, namespace)
+        """Parses as argparse does; an unknown flag ends the program with exit code 2 and a suggestion."""
+        options, extras = self.parse_known_args(args, namespace)
         if extras:
             self.error(
                 "; ".join(f"{word}: no such flag{closest(word, self._option_string_actions)}" for word in extras)
             )
-        return found
+        return options
 
 
 def program(module: str, text: str | None, **options: Any) -> Parser:
-    """The parser of ``python -m module``; ``text``: its docstring, shown as it is. ``options`` are argparse's."""
+    """The parser of ``python -m module``. ``text``, its docstring, is shown unchanged; ``options`` go to argparse."""
     form = argparse.RawDescriptionHelpFormatter
     return Parser(prog=f"python -m {module}", description=text, formatter_class=form, **options)
 
 
 def with_known_dashes(words: Sequence[str], known: Iterable[str]) -> list[str]:
-    """``words`` with flags written as in ``known``, whether they have dashes or underscores inside.
+    """``words`` in which every flag is spelled as in ``known``, with dashes or underscores.
 
-    Words after ``--`` are another program's.
+    Words after ``--`` belong to another program and stay unchanged.
     """
     written = {_folded(flag): flag for flag in known}
     split = words.index("--") if "--" in words else len(words)
@@ -42,7 +42,7 @@ def with_known_dashes(words: Sequence[str], known: Iterable[str]) -> list[str]:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean --batch_size?``, or nothing where no flag is like it."""
+    """``; did you mean --batch_size?``, or an empty text where no known flag is similar to ``word``."""
     flag = word.partition("=")[0]
     close = difflib.get_close_matches(_folded(flag), [f for f in known if f.startswith("--")], n=1)
     return f"; did you mean {close[0]}?" if close and flag.startswith("-") else ""

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_lab.settings import method_flags
-from fsdp_lab.settings.fields import ConfigError, Settings, setting
-from fsdp_lab.settings.specs import specs_of
+from fsdp_lab.settings.reading import method_flags
+from fsdp_lab.settings.reading.fields import ConfigError, Settings, setting
+from fsdp_lab.settings.reading.specs import specs_of
 
 _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=,@- only (it names a folder)")
 
 
 @dataclass(frozen=True)
 class DataConfig(Settings):
-    """Where the tokens come from."""
+    """Which text the run trains on, and how it becomes batches."""
 
     data_path: str | None = setting(
         None,
@@ -124,11 +124,11 @@ class CommConfig(Settings):
 
     @classmethod
     def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Labels taken apart: names in comm_compress and param_compress, settings beside them."""
-        found, complaints = method_flags.spelled_out(values)
+        """Labels taken apart: the methods' names stay in comm_compress and param_compress, settings go beside them."""
+        separate, complaints = method_flags.spelled_out(values)
         if complaints:
             raise ConfigError(complaints)
-        return found
+        return separate
 
     def __post_init__(self) -> None:
         given = {spec.name: getattr(self, spec.name) for spec in specs_of(type(self))}

@@ -1,4 +1,4 @@
-"""The settings of communication as compressors, or what is wrong with them."""
+"""The compressors that the settings of communication ask for, and complaints about methods that cannot be built."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fsdp_lab.settings.groups import CommConfig
 
 
 def check_compression(config: CommConfig) -> None:
-    """ValueError when a method or its settings make no sense, of either direction; cheap, before anything is built."""
+    """Raises ValueError when the method or the settings of either direction are wrong; cheap, as no model is built."""
     if complaints := complaints_about(config):
         raise ValueError("; ".join(complaints))
 
 
 def complaints_about(config: CommConfig) -> list[str]:
-    """A complaint for each direction whose method or settings make no sense."""
+    """One complaint for each direction whose method or settings are wrong."""
     complaints = []
     for build in (of_gradients, of_parameters):
         try:
@@ -26,7 +26,7 @@ def complaints_about(config: CommConfig) -> list[str]:
 
 
 def of_gradients(config: CommConfig) -> cc.Compressor | None:
-    """What carries gradients; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
+    """The compressor of the gradients; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
     made = _make("comm_compress", config.comm_compress, config.comm_config_json)
     if made is not None and not made.traits.for_gradients:
         raise ValueError(f"comm_compress: {made.name} is for parameters only; use it as param_compress")
@@ -34,7 +34,7 @@ def of_gradients(config: CommConfig) -> cc.Compressor | None:
 
 
 def of_parameters(config: CommConfig) -> cc.Compressor | None:
-    """What carries parameters; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
+    """The compressor of the parameters; None: stock FSDP2. Raises ValueError that begins with the flag's name."""
     made = _make("param_compress", config.param_compress, config.param_config_json)
     if made is not None and not made.traits.for_parameters:
         fitting = ", ".join(

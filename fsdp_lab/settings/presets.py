@@ -1,4 +1,4 @@
-"""Named models, and the training settings that suit each where the user gave none."""
+"""Named models, with the training settings that suit each where the user gives none."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from fsdp_lab.settings import shapes
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.conflicts import conflicts
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
+from fsdp_lab.settings.refusing.conflicts import conflicts
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A model's shape (as its config.json names it) and defaults for what depends on the model's size.
+    """A model's shape (in the terms of its config.json), and defaults for settings that depend on the model's size.
 
-    ``family``: the config.json's model_type. A shape without ``vocab_size`` gets the tokenizer's, and so does one whose
-    own is smaller: random weights are trained with GPT-2's tokenizer, of which ``vocab_size`` ids are kept (None: all).
+    ``family``: the config.json's model_type. Random weights are trained with GPT-2's tokenizer, of which ``vocab_size``
+    ids are kept (None: all). A shape whose own ``vocab_size`` is missing or smaller gets the tokenizer's.
     """
 
     max_length: int
@@ -54,7 +54,7 @@ _LOADED = Preset(512, 8, 1e-4, 20, None)  # weights from a folder
 
 
 def unknown_preset(name: str) -> str:
-    """What to say of a model that no preset is of; empty when there is one."""
+    """The complaint about a preset that does not exist; empty when ``name`` is a preset."""
     if name in PRESETS:
         return ""
     close = difflib.get_close_matches(name, PRESETS, n=1)
@@ -63,10 +63,10 @@ def unknown_preset(name: str) -> str:
 
 
 def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
-    """``config`` with nothing left open: the preset chosen, and its defaults where the user gave none.
+    """``config`` with a value for every setting: the preset is chosen, and gives its defaults for what is still None.
 
     max_steps is the preset's only when the user gave neither max_steps nor num_epochs.
-    Raises ValueError for an unknown preset, and for settings that do not go together.
+    Raises ValueError for an unknown preset, and for settings that exclude each other.
     """
     if complaints := conflicts(config, has_gpu):
         raise ConfigError(complaints)

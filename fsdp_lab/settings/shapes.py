@@ -1,7 +1,7 @@
-"""Shapes of models, as their config.json names the sizes; nothing here needs torch.
+"""Shapes of models, in the terms of their config.json; nothing here needs torch.
 
-The published ones are those of the config.json in the Hugging Face repository that the comment names. What they leave
-out is transformers' default for the architecture, which is what they were published with.
+The published shapes are those of the config.json in the Hugging Face repository that the comment names. Sizes that are
+left out are transformers' defaults for the architecture, with which the models were published.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _modern(
     tied: bool,
     **more: Any,
 ) -> Shape:
-    """``heads``: of queries, and of keys and values. Without a ``vocabulary`` it is the tokenizer's."""
+    """A Llama-like model. ``heads``: of queries, and of keys and values. ``vocabulary`` None: the tokenizer's."""
     shape = {
         "hidden_size": width,
         "intermediate_size": inner,
@@ -58,7 +58,7 @@ def _llama3_positions(factor: float) -> Shape:
 
 GPT2_NANO = _gpt2(96, 4, 4)  # 5.4 million parameters, 4.8 of them GPT-2's vocabulary: minutes on a laptop's CPU
 # 2.6 million parameters with its preset's vocabulary of 4,096, which takes 30 % of them: in GPT-2 small it is 31 %, so
-# a method meets the same kinds of tensors in the same shares.
+# a method meets the same kinds of tensors in the same proportions.
 GPT2_MINI = {**_gpt2(192, 4, 6), "n_positions": 256}
 GPT2_62M = _gpt2(640, 6, 10)  # 62.3 million parameters
 GPT2 = _gpt2(768, 12, 12)  # openai-community/gpt2

@@ -1,4 +1,4 @@
-"""A mix's weights as shares of its tokens."""
+"""The weights of a data mix as shares (fractions) of its tokens."""
 
 import math
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ _SMALLEST_SHARE = 1e-15  # one token in a thousand times more than any corpus ha
 
 
 def shares(mix: Mapping[str, Any]) -> dict[str, float]:
-    """The shares of ``mix``, a weight by source, sorted by name: the same mix however it is written.
+    """The share of each source of ``mix``, which maps sources to weights, sorted by the sources' names.
 
-    Raises DataError for what is no weight.
+    Raises DataError for a value that is no weight.
     """
     for name, weight in mix.items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
@@ -21,9 +21,9 @@ def shares(mix: Mapping[str, Any]) -> dict[str, float]:
             wanted = f"a number above 0, at most {_LARGEST:g}"
             raise DataError(f"data_mix: the weight of {name!r} is {weight!r}, wants {wanted}")
     total = math.fsum(mix.values())
-    found = {name: mix[name] / total for name in sorted(mix)}
-    for name, share in found.items():
+    by_source = {name: mix[name] / total for name in sorted(mix)}
+    for name, share in by_source.items():
         if share < _SMALLEST_SHARE:
             of = f"{mix[name]!r} of {total!r}"
             raise DataError(f"data_mix: the weight of {name!r} is {of}: nothing of it would be seen")
-    return found
+    return by_source

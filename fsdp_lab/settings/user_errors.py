@@ -1,4 +1,4 @@
-"""How commands end: a user's mistake is one message and exit code 2, a reader that leaves is none; no traceback."""
+"""How commands end without a traceback: with one message and exit code 2, or silently where the pipe is closed."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def user_errors(prog: str = "error") -> Iterator[None]:
-    """Turns a ValueError into its message on stderr and exit code 2. Wrap what a user can get wrong, nothing else."""
+    """Turns a ValueError into a message on stderr and exit code 2. Use it only around what a user can get wrong."""
     try:
         yield
     except ValueError as error:
@@ -21,12 +21,11 @@ def user_errors(prog: str = "error") -> Iterator[None]:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """``text`` with its control characters written out (``\\x1b``).
+    """``text`` with its control characters written out (``\\x1b``), except those in ``keep``, such as a newline.
 
-    So what somebody else wrote moves no cursor, colours or clears no terminal, reverses no line (Unicode's
-    bidirectional marks), breaks no table and no XML.
-
-    ``keep``: characters that are let through, such as a newline."""
+    So text from a stranger cannot move the cursor, colour or clear the terminal, reverse a line (Unicode's
+    bidirectional marks), or break a table or XML.
+    """
     if text.isprintable():
         return text
     return "".join(letter if letter in keep or not _controls(letter) else _written_out(letter) for letter in text)
@@ -42,7 +41,7 @@ def _written_out(letter: str) -> str:
 
 @contextlib.contextmanager
 def unix_pipes() -> Iterator[None]:
-    """Ends a command whose reader has gone (``| head``) without a word, as Unix tools end: with 128 + SIGPIPE."""
+    """Ends a command silently when the reader of its output has gone (``| head``), as Unix tools do: 128 + SIGPIPE."""
     try:
         try:
             yield

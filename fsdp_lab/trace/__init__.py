@@ -1,12 +1,15 @@
-"""Where the time of a profiled run goes: compute, communication or compression, and what hides what.
+"""Where the time of a profiled run goes: compute, communication or compression, and how much of it is hidden.
 
-    chrome        a trace file -> spans
-    labels        nested spans -> what a thread does at each moment
-    host, cuda    spans -> activity, by the rules that `activity` states
-    breakdown     activity -> milliseconds by step, phase and class, and the traffic of collectives
-    profile       all ranks; table and timeline show it
+Read `reading.activity` first, which has the rules. Then, in the order of the work:
 
-`python -m fsdp_lab.trace DIR` does all of it. Needs no torch.
+    reading.chrome                  a trace file -> spans
+    reading.labels                  nested spans -> what a thread does at each moment
+    reading.host, reading.cuda      spans -> activity, by the rules
+    breakdown                       activity -> milliseconds by step, phase and class, and the traffic of collectives
+    profile                         the breakdowns of all ranks together
+    table, timeline                 a profile as text and as a picture
+
+`python -m fsdp_lab.trace DIR` does all of it. Nothing here needs torch.
 """
 
 from fsdp_lab.trace.profile import Profile, RankProfile, rank_profile

@@ -22,7 +22,7 @@ from fsdp_lab.trace.timeline import draw
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print, and write what is asked for. Exit code 2 when there is no whole trace to read."""
+    """Prints the tables and writes the files asked for. The exit code is 2 when there is no complete trace to read."""
     parser = program("fsdp_lab.trace", __doc__, allow_abbrev=False)
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("--json", metavar="FILE", type=Path, help="everything, by rank, step and phase")
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("fsdp_lab.trace"):
         traces = read_folder(options.folder)
         activities = [activity(trace) for trace in traces]
-        profile = Profile([rank_profile(trace, found) for trace, found in zip(traces, activities, strict=True)])
+        profile = Profile([rank_profile(trace, known) for trace, known in zip(traces, activities, strict=True)])
         print(table(profile))
         if options.json is not None:
             _write(options.json, json.dumps(profile.to_json(), indent=1) + "\n")

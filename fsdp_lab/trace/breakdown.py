@@ -13,7 +13,7 @@ from fsdp_lab.trace.reading.steps import PHASES
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of a stretch of time.
+    """How many milliseconds of an interval, such as a step or a phase, each class of activity took.
 
     ``total`` = compute + exposed_communication + exposed_compression - both_exposed + idle, and
     communication = communication_under_compute + exposed_communication.
@@ -36,9 +36,10 @@ class Times:
 
 @dataclass(frozen=True)
 class Traffic:
-    """One operation's collectives in one step. Milliseconds with any of them under way, and with no compute besides.
+    """All collectives of one operation in one step.
 
-    Bytes are None when the trace does not tell those of every one.
+    ``milliseconds``: with at least one of them under way; ``exposed``: those of them without compute at the same time.
+    Bytes are None when the trace does not tell the bytes of every collective.
     """
 
     count: float = 0.0
@@ -49,7 +50,7 @@ class Traffic:
 
     @property
     def raw_gbps(self) -> float | None:
-        """Effective bandwidth in uncompressed bytes, GB/s (1e9): what compression made of the link."""
+        """Effective bandwidth in uncompressed bytes, GB/s (1e9): how fast the link seems, thanks to compression."""
         return self._per_second(self.raw_bytes)
 
     @property
@@ -63,18 +64,18 @@ class Traffic:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One step of one rank."""
+    """The times of one step of one rank: of the whole step, of each phase, and of each kind of collective."""
 
     whole: Times
     phases: dict[str, Times]
     collectives: dict[str, Traffic] = field(default_factory=dict)
 
     def share_of_step(self, op: str) -> float | None:
-        """Of the step's time, that with a collective of ``op`` under way, hidden or not; None for a step of no time."""
+        """The share of the step's time with a collective of ``op`` under way, hidden or not; None for an empty step."""
         return _share(self.collectives[op].milliseconds, self.whole.total)
 
     def share_of_communication(self, op: str) -> float | None:
-        """Of all time in communication. Those of all operations add up to more than 1 where two ran at once."""
+        """The share of all communication time. The shares add up to more than 1 where two operations ran at once."""
         return _share(self.collectives[op].milliseconds, self.whole.communication)
 
 
@@ -83,7 +84,7 @@ def _share(milliseconds: float, whole: float) -> float | None:
 
 
 def step_times(activity: Activity) -> list[StepTimes]:
-    """Every step's. Of the collectives only those that occur."""
+    """The times of every step. ``collectives`` has only the operations that occur in the step."""
     compute = union(activity.of("compute"))
     communication = union(activity.of("communication"))
     compression = union(activity.of("compression"))
@@ -92,17 +93,17 @@ def step_times(activity: Activity) -> list[StepTimes]:
     def times(window: Intervals) -> Times:
         return _times(window, *(intersection(window, kind) for kind in (compute, communication, compression, at_most)))
 
-    found = []
+    steps = []
     for step in activity.steps:
         phases = {phase: times(union(interval for name, interval in step.phases if name == phase)) for phase in PHASES}
-        found.append(StepTimes(times([step.whole]), phases, _collectives(activity, step, compute)))
-    return found
+        steps.append(StepTimes(times([step.whole]), phases, _collectives(activity, step, compute)))
+    return steps
 
 
 def _times(
     window: Intervals, compute: Intervals, communication: Intervals, compression: Intervals, at_most: Intervals
 ) -> Times:
-    exposed, codec = difference(communication, compute), difference(compression, compute)
+    exposed, exposed_compression = difference(communication, compute), difference(compression, compute)
     nanoseconds = {
         "total": window,
         "compute": compute,
@@ -112,8 +113,8 @@ def _times(
         "communication_under_compression": intersection(communication, compression),
         "compression_under_compute": intersection(compression, compute),
         "exposed_communication": exposed,
-        "exposed_compression": codec,
-        "both_exposed": intersection(exposed, codec),
+        "exposed_compression": exposed_compression,
+        "both_exposed": intersection(exposed, exposed_compression),
         "idle": difference(window, union(compute, communication, compression)),
         "communication_at_most": at_most,
         "hidden_at_most": intersection(at_most, compute),
@@ -122,16 +123,16 @@ def _times(
 
 
 def _collectives(activity: Activity, step: Step, compute: Intervals) -> dict[str, Traffic]:
-    found = {}
+    traffic = {}
     for op in OPS:
         calls = [c for c in activity.calls if c.op == op and step.host[0] <= c.moment < step.host[1]]
-        transfers = union((p.start, p.end) for p in activity.pieces if p.op == op and p.kind == "communication")
+        transfers = union((b.start, b.end) for b in activity.busy if b.op == op and b.kind == "communication")
         under_way = intersection([step.whole], transfers)
         if calls or under_way:
             raw, sent = (_total(getattr(c, name) for c in calls) for name in ("raw", "sent"))
             exposed = length(difference(under_way, compute)) / 1e6
-            found[op] = Traffic(len(calls), length(under_way) / 1e6, exposed, raw, sent)
-    return found
+            traffic[op] = Traffic(len(calls), length(under_way) / 1e6, exposed, raw, sent)
+    return traffic
 
 
 def _total(counts: Iterable[int | None]) -> float | None:
@@ -140,18 +141,18 @@ def _total(counts: Iterable[int | None]) -> float | None:
 
 
 def mean_times(several: Sequence[Times]) -> Times:
-    """Field by field."""
+    """The mean of ``several``, field by field."""
     return Times(**{f.name: fmean(getattr(t, f.name) for t in several) for f in fields(Times)})
 
 
 def mean_traffic(several: Sequence[dict[str, Traffic]]) -> dict[str, Traffic]:
-    """Of steps, of ranks: operation by operation; a step without one has none of it."""
-    found = {}
+    """The mean traffic of several steps or ranks, for each operation; who has no collective of it counts as zero."""
+    mean = {}
     for op in OPS:
         if any(op in one for one in several):
             each = [one.get(op, Traffic(raw_bytes=0.0, sent_bytes=0.0)) for one in several]
-            found[op] = Traffic(*(_mean(getattr(t, f.name) for t in each) for f in fields(Traffic)))  # type: ignore[arg-type]
-    return found
+            mean[op] = Traffic(*(_mean(getattr(t, f.name) for t in each) for f in fields(Traffic)))  # type: ignore[arg-type]
+    return mean
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

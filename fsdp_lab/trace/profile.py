@@ -1,4 +1,4 @@
-"""All ranks' profile: what to print, to store and to put into a results row."""
+"""The profile of all ranks: what is printed, stored as JSON and put into a results row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fsdp_lab.trace.reading.steps import PHASES
 
 @dataclass(frozen=True)
 class RankProfile:
-    """One rank's steps."""
+    """The times of every profiled step of one rank."""
 
     rank: int
     world: int
@@ -26,13 +26,13 @@ class RankProfile:
 
     @property
     def mean(self) -> StepTimes:
-        """The mean step."""
+        """The mean over this rank's steps."""
         return mean_step(self.steps)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """All ranks', by rank."""
+    """The profiles of all ranks, in the order of the ranks."""
 
     ranks: list[RankProfile]
 
@@ -43,36 +43,36 @@ class Profile:
 
     @property
     def slowest(self) -> RankProfile:
-        """The rank that is longest busy otherwise than with exposed communication: the others wait for it."""
+        """The rank with the most time outside exposed communication, for which the other ranks wait."""
         return max(self.ranks, key=lambda rank: rank.mean.whole.total - rank.mean.whole.exposed_communication)
 
     @property
     def overlap_ratio(self) -> float | None:
-        """The share of communication time that compute covers, at least; None without communication."""
+        """The lowest possible share of communication time that compute hides; None without communication."""
         whole = self.mean.whole
         return whole.communication_under_compute / whole.communication if whole.communication else None
 
     @property
     def overlap_ratio_at_most(self) -> float | None:
-        """The same, had every message been under way from its posting to the end of the wait for it."""
+        """The highest possible share: as if every message had been under way from its posting to the end of waiting."""
         whole = self.mean.whole
         return whole.hidden_at_most / whole.communication_at_most if whole.communication_at_most else None
 
     def scalars(self) -> dict[str, float]:
         """The main numbers by name, for TensorBoard."""
         mean = self.mean
-        found = {f"profile/{name}_ms": value for name, value in asdict(mean.whole).items()}
+        numbers = {f"profile/{name}_ms": value for name, value in asdict(mean.whole).items()}
         if self.overlap_ratio is not None:
-            found["profile/overlap_ratio"] = self.overlap_ratio
+            numbers["profile/overlap_ratio"] = self.overlap_ratio
         for phase in PHASES:
-            found[f"profile/{phase}_ms"] = mean.phases[phase].total
-            found[f"profile/{phase}_exposed_communication_ms"] = mean.phases[phase].exposed_communication
+            numbers[f"profile/{phase}_ms"] = mean.phases[phase].total
+            numbers[f"profile/{phase}_exposed_communication_ms"] = mean.phases[phase].exposed_communication
         for op, traffic in mean.collectives.items():
-            found |= {f"profile/{op}_{k}": v for k, v in _traffic(traffic).items() if v is not None}
-        return found
+            numbers |= {f"profile/{op}_{k}": v for k, v in _traffic(traffic).items() if v is not None}
+        return numbers
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, times in milliseconds and bytes a step."""
+        """Every number of every rank and step; times are milliseconds, bytes are counted per step."""
         return {
             "world_size": self.ranks[0].world,
             "device": self.ranks[0].device,
@@ -97,18 +97,18 @@ def mean_step(steps: Sequence[StepTimes]) -> StepTimes:
 
 
 def activity(trace: chrome.Trace) -> Activity:
-    """By the rules of `fsdp_lab.trace.reading.activity`. ValueError when the trace marks no steps."""
+    """The activity in ``trace``, by the rules of `reading.activity`. ValueError when the trace marks no steps."""
     return cuda.activity(trace) if cuda.runs_on_cuda(trace) else host.activity(trace)
 
 
-def rank_profile(trace: chrome.Trace, found: Activity | None = None) -> RankProfile:
-    """One rank's (``found``: its activity, if that is known already). ValueError when the trace marks no steps."""
-    found = found or activity(trace)
-    return RankProfile(trace.rank, trace.world, found.device, trace.backend, step_times(found))
+def rank_profile(trace: chrome.Trace, known: Activity | None = None) -> RankProfile:
+    """The profile of one rank; ``known``: its activity, where it is known. ValueError when the trace marks no steps."""
+    known = known or activity(trace)
+    return RankProfile(trace.rank, trace.world, known.device, trace.backend, step_times(known))
 
 
 def read_folder(folder: Path) -> list[chrome.Trace]:
-    """The traces in ``folder``, by rank. ValueError when one is broken, or a rank has two, or there are none."""
+    """The traces in ``folder``, by rank. ValueError when one is broken, when a rank has two, or when there are none."""
     traces = sorted((chrome.read(path) for path in chrome.find(folder)), key=lambda trace: trace.rank)
     for a, b in pairwise(traces):
         if a.rank == b.rank:

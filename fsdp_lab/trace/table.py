@@ -1,4 +1,4 @@
-"""A profile for people: where a step's time goes, and what its collectives move."""
+"""A profile as text tables: where a step's time goes, and what its collectives move."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fsdp_lab.trace.breakdown import Times
 from fsdp_lab.trace.profile import Profile
 from fsdp_lab.trace.reading.steps import PHASES
 
-_LINES = {
+_LABELS = {  # field of `Times` -> its name in the table
     "compute": "compute",
     "communication": "communication",
     "communication_under_compute": "  hidden behind compute",
@@ -20,20 +20,20 @@ _LINES = {
 
 
 def table(profile: Profile) -> str:
-    """Both tables, in full."""
+    """The table of phases and the table of collectives, as `python -m fsdp_lab.trace` prints them."""
     return "\n".join([*_heading(profile), "", *_phases(profile), "", *_collectives(profile)])
 
 
 def short_table(profile: Profile) -> str:
-    """What a training run says at its end: the step without its phases."""
+    """The summary that a training run prints at its end: times of the whole step, and the table of collectives."""
     whole = profile.mean.whole
-    parts = {
+    times = {
         "compute": whole.compute,
         "exposed communication": whole.exposed_communication,
         "exposed compression": whole.exposed_compression,
         "idle": whole.idle,
     }
-    shares = ", ".join(f"{name} {ms:.1f} ms ({ms / whole.total:.0%})" for name, ms in parts.items())
+    shares = ", ".join(f"{name} {ms:.1f} ms ({ms / whole.total:.0%})" for name, ms in times.items())
     return "\n".join([*_heading(profile), f"  {shares}", *_collectives(profile)])
 
 
@@ -58,7 +58,7 @@ def _phases(profile: Profile) -> list[str]:
     if len(profile.ranks) > 1:
         columns[f"rank {slowest.rank}"] = slowest.mean.whole
     lines = [f"{'ms a step, mean':25s}" + "".join(f"{name:>12s}" for name in columns)]
-    for name, text in _LINES.items():
+    for name, text in _LABELS.items():
         lines.append(f"{text:25s}" + "".join(f"{getattr(times, name):12.1f}" for times in columns.values()))
     if len(profile.ranks) > 1:
         lines.append(f"rank {slowest.rank} is the slowest: longest busy, so the others wait for it")

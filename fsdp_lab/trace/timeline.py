@@ -1,4 +1,7 @@
-"""A picture of one step: every rank's threads or streams, coloured by class; pale: posted, and perhaps under way."""
+"""A picture of one step: every rank's threads or streams, coloured by class of activity.
+
+A pale bar shows messages that were posted, and under way for an unknown part of that time.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _BAR = 0.7
 
 
 def draw(traces: Sequence[Trace], activities: Sequence[Activity], path: Path) -> None:
-    """The middle one of the steps that all ranks have. ValueError when ``path`` cannot be written."""
+    """Draws the middle one of the steps that all ranks have. ValueError when ``path`` cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -61,23 +64,23 @@ def draw(traces: Sequence[Trace], activities: Sequence[Activity], path: Path) ->
 
 
 def _lanes(activity: Activity, window: Interval) -> list[str]:
-    here = {p.lane for p in activity.pieces if p.start < window[1] and p.end > window[0]}
+    here = {b.lane for b in activity.busy if b.start < window[1] and b.end > window[0]}
     if intersection([window], union(activity.posted)):
         here.add(NETWORK)
     return sorted(here, key=lambda lane: (activity.device == "cpu" and lane != TRAINING, len(lane), lane))
 
 
 def _bars(activity: Activity, lane: str, kind: Class, window: Interval, origin: int) -> list[tuple[float, float]]:
-    found = union((p.start, p.end) for p in activity.pieces if p.lane == lane and p.kind == kind)
-    return _milliseconds(found, window, origin)
+    intervals = union((b.start, b.end) for b in activity.busy if b.lane == lane and b.kind == kind)
+    return _milliseconds(intervals, window, origin)
 
 
-def _milliseconds(found: Intervals, window: Interval, origin: int) -> list[tuple[float, float]]:
-    return [((start - origin) / 1e6, (end - start) / 1e6) for start, end in intersection([window], found)]
+def _milliseconds(intervals: Intervals, window: Interval, origin: int) -> list[tuple[float, float]]:
+    return [((start - origin) / 1e6, (end - start) / 1e6) for start, end in intersection([window], intervals)]
 
 
 def _phases(axes: object, activity: Activity, number: int, origin: int, top: int, bottom: int) -> None:
-    """Thin lines where phases begin, their names above the rank's first row."""
+    """Draws thin lines where phases begin and end, and their names above the rank's first bar."""
     for name, (start, end) in activity.steps[number].phases:
         if name == "other":
             continue

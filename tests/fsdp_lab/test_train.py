@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from fsdp_lab import results
 from fsdp_lab.data import WIKI_LEADS
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.run.entry import run_as_program
 from tests.distributed import preload, run_program, torchrun_environment
 

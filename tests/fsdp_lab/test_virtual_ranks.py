@@ -15,10 +15,10 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 from fsdp_lab.results import TIMES
-from fsdp_lab.results.schema import problems
-from fsdp_lab.settings.cli import parse
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.results.validation import problems
+from fsdp_lab.settings.config import parse
 from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.reading.fields import ConfigError
 from tests.fsdp_lab.test_train import Lab
 from tests.fsdp_lab.training_ranks import Training, train_all
 

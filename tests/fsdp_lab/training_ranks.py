@@ -63,7 +63,8 @@ def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, p
     from fsdp_lab.ranks.preempt import Preempted
     from fsdp_lab.run.loop import Loop
     from fsdp_lab.settings import presets
-    from fsdp_lab.settings.cli import parse, parse_as
+    from fsdp_lab.settings.config import parse
+    from fsdp_lab.settings.reading.cli import parse_as
     from fsdp_lab.training.optim import StepOutcome
 
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")

@@ -32,7 +32,7 @@ from experiments.faults.hostile.case import Case, Seen, judged
 from experiments.faults.hostile.limited import run_limited
 from fsdp_lab.files.atomic import write_bytes, write_json
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 PARTS = (flags, settings_files, documents, conversations, model_folders, shards, checkpoints, rows)

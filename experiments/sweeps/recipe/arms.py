@@ -17,10 +17,10 @@ from typing import Any
 
 from comm_compress.labels import arm_label, label
 from experiments.sweeps.recipe.complaints import checked_settings, unknown
-from fsdp_lab.settings import method_flags
 from fsdp_lab.settings.groups import CommConfig
 from fsdp_lab.settings.methods import complaints_about
-from fsdp_lab.settings.specs import specs_of
+from fsdp_lab.settings.reading import method_flags
+from fsdp_lab.settings.reading.specs import specs_of
 
 DIRECTIONS = {"gradients": ("comm_compress", "comm_config_json"), "parameters": ("param_compress", "param_config_json")}
 _METHODS = {name for pair in DIRECTIONS.values() for name in pair}

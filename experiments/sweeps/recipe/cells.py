@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from experiments.sweeps.recipe.arms import Arm
 from experiments.sweeps.recipe.recipe import Recipe, Shaped
 from experiments.sweeps.recipe.trainers import VIRTUAL, AnyConfig, Trainer, trainer_of
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 
 
 class Key(NamedTuple):

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fsdp_lab.settings.specs import Spec
+from fsdp_lab.settings.reading.specs import Spec
 
 
 class RecipeError(ValueError):

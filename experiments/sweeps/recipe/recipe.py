@@ -27,8 +27,8 @@ from experiments.sweeps.recipe.arms import FURTHER, Arm, arms_of
 from experiments.sweeps.recipe.complaints import RecipeError, checked_settings, unknown
 from experiments.sweeps.recipe.trainers import CORPORA_FOLDER, LANGUAGE_MODEL, TRAINERS, Trainer
 from fsdp_lab.data.sources.corpora import CORPORA
-from fsdp_lab.settings.cli import given_by
-from fsdp_lab.settings.strict import read_yaml
+from fsdp_lab.settings.reading.cli import given_by
+from fsdp_lab.settings.reading.strict import read_yaml
 
 KEYS = (
     *("name", "about", "include", "trainer", "corpus", "common", "models", "targets", "arms", "seeds"),

@@ -1,1 +1,1 @@
-"""From tokens to each rank's batches, exactly resumable."""
+"""From tokens to the batches of each rank, exactly resumable. Read `loader` first (one corpus), then `streaming`."""

@@ -18,7 +18,7 @@ from fsdp_lab.files.errors import DataError
 
 
 class TokenDataset(Dataset[Tensor]):
-    """Non-overlapping sequences of `max_length` tokens, memory-mapped; the stream's last few tokens are left out.
+    """Non-overlapping sequences of `max_length` tokens, memory-mapped; what is left at the end fills no sequence.
 
     dataset[i] is a LongTensor [max_length]. Raises DataError if the split is too small for one sequence.
     """
@@ -77,25 +77,25 @@ class Cursor(TypedDict):
 def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
     """The epoch's permutation of range(num_sequences), int64. Uses no global generator.
 
-    Sorting the raw output of a counter generator, because numpy promises that stream for ever, and shuffles not.
+    It sorts the raw output of a counter generator: numpy promises never to change that, but not its shuffles.
     """
     draws = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(num_sequences)
     return np.argsort(draws, kind="stable")
 
 
 def steps_per_epoch(num_sequences: int, batch_size: int, world_size: int, accumulation: int = 1) -> int:
-    """Optimiser steps in one epoch of `num_sequences`, `accumulation` batches of `batch_size` a rank and step."""
+    """Optimiser steps in one epoch of `num_sequences`: each takes `accumulation` batches of `batch_size` a rank."""
     return num_sequences // (batch_size * world_size * accumulation)
 
 
 class Batches:
-    """Training batches of one rank: LongTensor [batch_size, max_length], what does not fill a step is dropped.
+    """Training batches of one rank: LongTensor [batch_size, max_length]. What does not fill a step is dropped.
 
-    With `played` > 1 of that many ranks from `rank` on, one after the other: [played * batch_size, max_length].
+    With `played` > 1, the batches of that many ranks from `rank` on: [played * batch_size, max_length].
 
-    Step s of an epoch takes sequences s*B to (s+1)*B of the epoch's order, B = batch_size * world_size, and rank
-    r the r-th part of them: the same sequences in the same global order for every split of B over ranks.
-    Raises DataError if the data does not fill one step.
+    Step s of an epoch takes the sequences s*B to (s+1)*B of the epoch's order, where B = batch_size * world_size, and
+    rank r takes `batch_size` of them from r * batch_size on. So the global order of sequences is the same however B
+    is divided among ranks. Raises DataError if the data does not fill one step.
     """
 
     def __init__(
@@ -125,20 +125,20 @@ class Batches:
             )
 
     def batch(self, epoch: int, step: int) -> Tensor:
-        """This rank's batch of one step: any one, in any order."""
+        """This rank's batch of one step; steps may be asked for in any order."""
         assert 0 <= step < self.steps_per_epoch, (step, self.steps_per_epoch)
         first = (step * self.world_size + self.rank) * self.batch_size
         return self.dataset.rows(self._epoch_order(epoch)[first : first + self.played * self.batch_size])
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Tensor]:
-        """The batches of one epoch from `start_step` on."""
+        """This rank's batches of one epoch, from `start_step` on."""
         for step in range(start_step, self.steps_per_epoch):
             yield self.batch(epoch, step)
 
     def stream(self, cursor: Cursor | None = None) -> Iterator[tuple[Tensor, Cursor]]:
-        """Batches without end from `cursor` (default: the start), each with the cursor of the one after it.
+        """Endless batches from `cursor` (default: the start), each with the cursor of the batch after it.
 
-        Save that cursor in a checkpoint: a stream from it goes on exactly. Its step may be steps_per_epoch.
+        Save that cursor in a checkpoint: a stream from it continues exactly. Its step may be steps_per_epoch.
         """
         epoch, step = (cursor["epoch"], cursor["step"]) if cursor else (0, 0)
         while True:
@@ -154,17 +154,17 @@ class Batches:
 
 
 def num_validation_batches(dataset: TokenDataset | JoinedDataset, batch_size: int, world_size: int) -> int:
-    """How many batches validation_batches yields, the same on every rank."""
+    """How many batches `validation_batches` yields: the same number on every rank."""
     return -(-len(dataset) // (batch_size * world_size))
 
 
 def validation_batches(
     dataset: TokenDataset | JoinedDataset, batch_size: int, rank: int, world_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (tokens, weight): LongTensor [batch_size, max_length] and float32 [batch_size].
+    """Yields (tokens, weight): LongTensor [batch_size, max_length] and float32 [batch_size].
 
     Over all ranks every sequence comes exactly once with weight 1. Every rank yields the same number of batches
-    of the same shape, since forward passes under FSDP are collective: rows that are only padding (token 0) have
+    of the same shape, because all ranks run an FSDP forward together: rows that are only padding (token 0) have
     weight 0 and must not count.
     """
     assert 0 <= rank < world_size, (rank, world_size)

@@ -1,4 +1,4 @@
-"""Which corpora a mix is made of (``--data_mix``), and their tokens."""
+"""The corpora that a mix (``--data_mix``) consists of, opened as tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.data.batches.loader import JoinedDataset, TokenDataset
-from fsdp_lab.data.sources.embedded_corpus import WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.data.tokens.shards import TokenizedCorpus
 from fsdp_lab.data.tokens.tokenizer import TextTokenizer
 from fsdp_lab.files.errors import DataError
@@ -17,7 +17,7 @@ EMBEDDED = "embedded"
 
 @dataclass(frozen=True)
 class MixSource:
-    """One corpus of a mix. ``share`` of the mix's tokens; shares add up to 1."""
+    """One corpus of a mix. ``share``: which fraction of the mix's tokens comes from it; all shares add up to 1."""
 
     name: str
     share: float
@@ -32,10 +32,9 @@ def open_sources(
 ) -> list[MixSource]:
     """The sources of ``mix`` with their tokens, sorted by name.
 
-    A name is the path of a text file, which ``tokenise(number of the source, path)`` makes tokens of, that of a folder
-    of token shards, or ``embedded``. Raises DataError for
-    paths that are neither, folders of another tokenizer or ``val_fraction``, and
-    two names of the same text.
+    A name is the path of a text file, which ``tokenise(number of the source, path)`` turns into tokens, or of a folder
+    of token shards, or the word ``embedded``. Raises DataError for paths that are neither, for folders of another
+    tokenizer or ``val_fraction``, and for two names of the same text.
     """
     sources: list[MixSource] = []
     for number, (name, share) in enumerate(shares(mix).items()):
@@ -64,11 +63,11 @@ def _of_folder(folder: Path, tokenizer: TextTokenizer, val_fraction: float) -> T
 
 
 def validation_sequences(sources: Sequence[MixSource], max_length: int) -> JoinedDataset:
-    """The held-out sequences of all sources, source by source. DataError names one that has none."""
-    found = []
+    """The held-out sequences of all sources, source by source. DataError names a source that has none."""
+    datasets = []
     for source in sources:
         try:
-            found.append(TokenDataset(source.tokens, "val", max_length))
+            datasets.append(TokenDataset(source.tokens, "val", max_length))
         except DataError as error:
             raise DataError(f"data_mix: {source.name}: {error}") from None
-    return JoinedDataset(found)
+    return JoinedDataset(datasets)

@@ -1,4 +1,4 @@
-"""A digest of the rows that a run trained on, which does not depend on how ranks shared them."""
+"""A digest of the rows (token sequences) that a run trained on, whichever rank trained on which row."""
 
 import hashlib
 import itertools
@@ -11,7 +11,7 @@ _BYTES = 16
 
 
 class DigestState(TypedDict):
-    """``share``: first row, rows and all ranks' rows of a batch, which must be the same to go on."""
+    """The state of a `RowDigest`. ``share``: first row, rows, and all ranks' rows in a batch, as `RowDigest` takes."""
 
     share: list[int]
     batches: int
@@ -21,18 +21,19 @@ class DigestState(TypedDict):
 class RowDigest:
     """Sum modulo 2^128 of the BLAKE2b hashes of (number of the row in the run, its tokens) over this process's rows.
 
-    Sums of all processes add up to the same digest however many they are; another order gives another one.
+    The sums of all processes add up to the same digest however many processes there are. Another order of rows gives
+    another digest.
     """
 
     def __init__(self, first: int, rows: int, rows_of_all: int, step: int = 1) -> None:
-        """Of each ``rows_of_all`` rows of all processes, this one has ``rows`` from ``first`` on, every ``step``-th."""
+        """This process has ``rows`` of a batch's ``rows_of_all`` rows: every ``step``-th one from ``first`` on."""
         self.batches = 0
         self._step = step
         self._share = [first, rows, rows_of_all]
         self._sum: int | None = 0
 
     def add(self, tokens: Tensor | Sequence[Tensor]) -> None:
-        """One more batch of this process, int64 ``[rows, length]`` on the CPU, or rows of any length."""
+        """Adds one batch of this process: int64 ``[rows, length]`` on the CPU, or ``rows`` rows of any lengths."""
         first, rows, rows_of_all = self._share
         assert len(tokens) == rows, (len(tokens), rows)
         if self._sum is not None:
@@ -44,21 +45,21 @@ class RowDigest:
         self.batches += 1
 
     def part(self, batches: int) -> int | None:
-        """The sum over ``batches`` batches; None unless so many were seen, and from the first on."""
+        """This process's sum over ``batches`` batches; None unless exactly those were added, from the first on."""
         return self._sum if self.batches == batches else None
 
     def state_dict(self) -> DigestState:
-        """What `load_state_dict` takes."""
+        """The state as plain values, from which `load_state_dict` continues."""
         return {"share": self._share, "batches": self.batches, "sum": self._sum}
 
     def load_state_dict(self, state: DigestState) -> None:
-        """Go on from ``state``; where another process left it, the digest of the whole run cannot be known."""
+        """Continues from ``state``. If a process with other rows left it, the digest of the run stays unknown."""
         is_mine = list(state["share"]) == self._share
         self.batches, self._sum = state["batches"], state["sum"] if is_mine else None
 
 
-def digest_of_all(parts: Iterable[int | None]) -> str | None:
-    """The digest (32 hexadecimal digits) that the parts of all processes make; None if one does not know its own."""
-    known = list(parts)
-    total = sum(part for part in known if part is not None) % (1 << 8 * _BYTES)
+def digest_of_all(sums: Iterable[int | None]) -> str | None:
+    """The digest (32 hexadecimal digits) of the run from the sums of all processes; None if one of them is None."""
+    known = list(sums)
+    total = sum(one for one in known if one is not None) % (1 << 8 * _BYTES)
     return None if None in known else f"{total:0{2 * _BYTES}x}"

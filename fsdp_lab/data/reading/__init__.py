@@ -1,1 +1,1 @@
-"""Documents out of JSON and JSON-lines files, streamed."""
+"""Documents out of JSON and JSON-lines files, streamed. Read `documents` first."""

@@ -1,4 +1,4 @@
-"""A plain or gzip-compressed file as one stream of bytes that always knows how far it has come."""
+"""A plain or gzip-compressed file as one stream of bytes, which counts how much of it has been read."""
 
 import gzip
 import io

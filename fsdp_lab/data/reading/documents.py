@@ -29,11 +29,11 @@ class Document:
 
 
 def read_documents(path: Path, *, skip: int = 0, on_bytes: BytesHook | None = None) -> Iterator[Document]:
-    """Yield the documents of `path` in file order, without the first `skip` (which are not checked).
+    """Yields the documents of `path` in file order, without the first `skip` (which are not checked).
 
-    The file is a JSON array of {"id", "title", "text"} or such objects one a line, told apart by the first
-    byte that is not white space; either may be gzip. Never loads the whole file: memory is bounded by a few
-    times the largest document. A JSON-lines file may hold empty lines.
+    The file is a JSON array of {"id", "title", "text"}, or has one such object on each line; the first byte that is
+    not white space tells which. Either may be gzip. The whole file is never loaded: memory is bounded by a few times
+    the largest document. A JSON-lines file may hold empty lines.
 
     Raises DataError, naming file, byte offset (within the decompressed content for gzip) and reason, for a
     missing, empty or truncated file, broken JSON or UTF-8, and elements that are not objects with a text.
@@ -48,8 +48,8 @@ def read_documents(path: Path, *, skip: int = 0, on_bytes: BytesHook | None = No
 
 def _first_byte(path: Path) -> bytes:
     with ByteStream(path) as stream:
-        while piece := stream.read(4096):
-            if content := piece.lstrip(b" \t\r\n"):
+        while chunk := stream.read(4096):
+            if content := chunk.lstrip(b" \t\r\n"):
                 if content[:1] in (b"[", b"{"):
                     return content[:1]
                 raise stream.error(

@@ -1,7 +1,7 @@
-"""The elements of one big JSON array, streamed, with the byte where a bad one lies.
+"""The elements of one big JSON array, streamed; an error names the byte where a bad element lies.
 
-The parser is Python's own, as for JSON lines, so both forms take and refuse the same: it is given what has been read
-so far and, where an element is not whole yet, again with twice as much. Doubling keeps that linear in a huge element.
+The parser is Python's own, as for JSON lines, so that both forms accept and refuse the same. It is given the text read
+so far and, where an element is incomplete, once more with twice as much: doubling makes that linear in a huge element.
 """
 
 import codecs
@@ -14,20 +14,20 @@ from fsdp_lab.data.reading.byte_stream import ByteStream
 from fsdp_lab.data.reading.json_decoder import DECODER, LARGEST, too_large, unusable
 from fsdp_lab.files.errors import DataError
 
-_PIECE_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18
 _SPACE = re.compile(r"[ \t\r\n]*")
 _WIDEST_TOKEN = 12  # characters: an escaped surrogate pair; an error as near the end as that may be a cut
 
 
 class Element(NamedTuple):
-    """One element, and the byte where it begins."""
+    """One element of the array, and the byte of the file where it begins."""
 
     value: Any
     start: int
 
 
 def array_elements(stream: ByteStream) -> Iterator[Element]:
-    """Yield the elements of the JSON array in `stream`.
+    """Yields the elements of the JSON array in `stream`.
 
     Memory is bounded by a few times the largest element, which may have `LARGEST` characters. Raises DataError with the
     byte of what is no JSON, nested too deeply, or a number too long.
@@ -47,7 +47,7 @@ def array_elements(stream: ByteStream) -> Iterator[Element]:
 
 
 class _Window:
-    """The part of a text that is being looked at: what has been read and not yet been used."""
+    """The text that has been read from the stream and not yet been parsed."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -58,22 +58,22 @@ class _Window:
         self._ended = False
 
     def character(self) -> str:
-        """The next one that is not white space; empty at the end."""
+        """The next character that is not white space; empty at the end of the file."""
         while True:
             self._use(_end_of_space(self._text, self._at))
             if self._at < len(self._text) or self._ended:
                 return self._text[self._at : self._at + 1]
-            self._read(_PIECE_BYTES)
+            self._read(_CHUNK_BYTES)
 
     def next_is(self, wanted: str) -> bool:
-        """Whether it is the one `wanted`, which is then used."""
-        found = self.character() == wanted
-        if found:
+        """Whether the next character is the one `wanted`; if so, it is consumed."""
+        is_next = self.character() == wanted
+        if is_next:
             self._use(self._at + 1)
-        return found
+        return is_next
 
     def element(self) -> Element:
-        """The element that begins here, whole."""
+        """Parses the element that begins here, reading as much of the stream as it needs."""
         self.character()
         while True:
             try:
@@ -89,13 +89,13 @@ class _Window:
                 raise self.error(f"an element of the array {unusable(error)}; it begins") from None
             if len(self._text) - self._at > LARGEST:
                 raise self.error(f"an element of the array {too_large()}; it begins")
-            self._read(max(_PIECE_BYTES, len(self._text) - self._at))
+            self._read(max(_CHUNK_BYTES, len(self._text) - self._at))
         start = self._byte
         self._use(end)
         return Element(value, start)
 
     def error(self, reason: str, at: int | None = None) -> DataError:
-        """A DataError that names the character `at` of the window; none: where it stands."""
+        """A DataError that names the byte of the character `at` in the text (default: the current one)."""
         return self._stream.error(reason, self._byte + len(self._text[self._at : at].encode()) if at else self._byte)
 
     def _use(self, end: int) -> None:
@@ -103,25 +103,25 @@ class _Window:
         self._at = end
 
     def _read(self, size: int) -> None:
-        piece = self._stream.read(size)
-        self._ended = len(piece) < size
-        waiting = len(self._decoder.getstate()[0])  # bytes of a character that the last piece cut
+        chunk = self._stream.read(size)
+        self._ended = len(chunk) < size
+        waiting = len(self._decoder.getstate()[0])  # bytes of a character that the last chunk cut
         try:
-            self._text = self._text[self._at :] + self._decoder.decode(piece, self._ended)
+            self._text = self._text[self._at :] + self._decoder.decode(chunk, self._ended)
         except UnicodeDecodeError as error:
-            at = self._stream.offset - len(piece) - waiting + error.start
+            at = self._stream.offset - len(chunk) - waiting + error.start
             raise self._stream.error(f"is not UTF-8: {error.reason}", at) from None
         self._at = 0
 
 
 def _end_of_space(text: str, start: int) -> int:
-    found = _SPACE.match(text, start)
-    assert found is not None, "it matches nothing, too"
-    return found.end()
+    space = _SPACE.match(text, start)
+    assert space is not None, "the pattern also matches the empty text"
+    return space.end()
 
 
 def _may_go_on(error: json.JSONDecodeError) -> bool:
-    """Whether more text could mend it."""
+    """Whether the error could vanish once more text has been read."""
     return _is_cut(error) or len(error.doc) - error.pos < _WIDEST_TOKEN
 
 

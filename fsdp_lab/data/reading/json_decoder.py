@@ -1,9 +1,9 @@
-"""What a corpus takes as JSON, as an array or as lines: Python's decoder, and its limits in words."""
+"""The JSON decoder for both forms of a corpus: Python's own, with limits and error messages."""
 
 import json
 
 LARGEST = 1 << 28
-"""Characters of a document's JSON at most, 268 million: tokenising takes about seven times that in memory."""
+"""The most characters that a document's JSON may have, 268 million: tokenising takes about seven times that memory."""
 
 _DIGITS = 4300  # Python's own limit: int() of a text takes time quadratic in its length
 
@@ -14,7 +14,7 @@ def too_large() -> str:
 
 
 def unusable(error: ValueError | RecursionError) -> str:
-    """Why the decoder refused an element whose syntax it did not complain of."""
+    """Why the decoder refused an element although its syntax is right."""
     if isinstance(error, RecursionError):
         return "is nested too deeply (maximum recursion depth exceeded)"
     return str(error)

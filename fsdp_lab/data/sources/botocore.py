@@ -21,7 +21,7 @@ PACKAGE = Package(
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document a service and version: its distinct descriptions, one a line; no sentence comes twice."""
+    """One document for each service and version: its descriptions, one on each line; none comes twice."""
     seen: set[str] = set()
     for name, content in members(archive, r"botocore/data/.*/service-2\.json\.gz"):
         service, version = name.split("/")[2:4]

@@ -1,4 +1,4 @@
-"""Larger corpora as mixtures of sources: what they consist of, without a text twice, counts checked."""
+"""The larger corpora: which sources they consist of. No text comes twice, and the counts are checked."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ _APT_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Source:
-    """A package, how to read it, and how many documents and characters it held when we looked."""
+    """A package, how to read it, and how many documents and characters it held when it was pinned."""
 
     package: Package
     extract: Callable[[Path], Iterator[Document]]
@@ -51,7 +51,7 @@ CORPORA = {"prose": _PROSE, "full": (*_PROSE, *_TECHNICAL)}
 
 
 def mix(sources: tuple[Source, ...], cache: Path) -> Iterator[Document]:
-    """Yield the documents of all sources, each text once. Prints what every source gave.
+    """Yields the documents of all sources, each text once, and prints how much every source gave.
 
     Raises DataError if a source does not hold what it held when it was pinned (Debian: within 10 %).
     """
@@ -79,12 +79,12 @@ def _key(document: Document, is_wikipedia: bool) -> bytes:
 
 def _check(source: Source, num_documents: int, num_chars: int) -> None:
     tolerance = _APT_TOLERANCE if source.package.registry == "apt" else 0
-    for unit, found, expected in (
+    for unit, count, expected in (
         ("documents", num_documents, source.num_documents),
         ("characters", num_chars, source.num_chars),
     ):
-        if abs(found - expected) > tolerance * expected:
+        if abs(count - expected) > tolerance * expected:
             name = f"{source.package.name} {source.package.version}".strip()
             raise DataError(
-                f"{name} gave {found:,} {unit}, expected {expected:,}: its content has changed; adapt {__name__}"
+                f"{name} gave {count:,} {unit}, expected {expected:,}: its content has changed; adapt {__name__}"
             )

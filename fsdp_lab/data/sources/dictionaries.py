@@ -15,7 +15,7 @@ _DIGITS = {c: i for i, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document an entry, titled by its headword."""
+    """One document for each entry, titled by its headword."""
     name = archive.name.partition("_")[0].removeprefix("dict-")
     # A .dict.dz is a gzip file with a seek table in its header.
     text = gzip.decompress(member(archive, rf".*/{name}\.dict\.dz"))
@@ -26,13 +26,13 @@ def extract(archive: Path) -> Iterator[Document]:
 
 
 def entries(index: str) -> list[tuple[int, int, str]]:
-    """(first byte, bytes, headword) of every entry, in file order; headwords that share a text are one entry."""
-    found: dict[tuple[int, int], str] = {}
+    """(first byte, number of bytes, headword) of every entry in file order; headwords with one text are one entry."""
+    headwords: dict[tuple[int, int], str] = {}
     for line in index.splitlines():
         headword, start, length = line.split("\t")[:3]
         if not headword.startswith("00-"):  # the dictionary's own title, address and licence
-            found.setdefault((_number(start), _number(length)), headword)
-    return [(start, length, headword) for (start, length), headword in sorted(found.items())]
+            headwords.setdefault((_number(start), _number(length)), headword)
+    return [(start, length, headword) for (start, length), headword in sorted(headwords.items())]
 
 
 def _number(digits: str) -> int:

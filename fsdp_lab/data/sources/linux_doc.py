@@ -10,7 +10,7 @@ PACKAGE = Package("apt", "linux-doc-6.1", "linux-doc-6.1_*_all.deb")
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document a page of reStructuredText, titled by its path; translations are left out."""
+    """One document for each page of reStructuredText, titled by its path; translations are left out."""
     for name, content in members(archive, r".*/html/_sources/(?!translations/).*\.rst\.txt"):
         page = name.partition("/html/_sources/")[2].removesuffix(".rst.txt")
         if text := content.decode("utf-8", errors="replace").strip():

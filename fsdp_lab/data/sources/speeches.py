@@ -17,7 +17,7 @@ PACKAGE = Package(
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document a speech."""
+    """One document for each speech, titled by its year and speaker."""
     for name, content in members(archive, r"package/data/\d{4}_.*\.json"):
         speech = json.loads(content)
         title = f"State of the Union {speech['year']}, {speech['name']}"

@@ -20,7 +20,7 @@ _MIN_CHARS = 300  # below it lie redirects and stubs
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document an article, without its first line, which repeats the title."""
+    """One document for each article, without its first line, which repeats the title."""
     text = member(archive, r".*/standard_cal_data/wiki\.utf8").decode("utf-8")
     for number, title, body in _ARTICLE.findall(text):
         content = body.partition("\n")[2].strip()

@@ -1,4 +1,4 @@
-"""A small piece of a Wikipedia dump of 2016 that gensim ships for its tests (CC BY-SA)."""
+"""A small section of a Wikipedia dump of 2016 that gensim ships for its tests (CC BY-SA)."""
 
 import bz2
 import re
@@ -20,7 +20,7 @@ PACKAGE = Package(
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document an article; redirects are left out, markup is stripped."""
+    """One document for each article; redirects are left out, and markup is removed."""
     dump = bz2.decompress(member(archive, r".*/enwiki-latest-pages-articles1\.xml.*-shortened\.bz2")).decode("utf-8")
     for page in re.findall(r"<page>.*?</page>", dump, re.DOTALL):  # the file is cut off: no whole XML document
         article = ElementTree.fromstring(page)

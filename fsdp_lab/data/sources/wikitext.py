@@ -1,4 +1,4 @@
-"""MediaWiki markup to plain text: good enough for training data, no parser."""
+"""MediaWiki markup to plain text by regular expressions: no parser, but good enough for training data."""
 
 import html
 import re
@@ -22,7 +22,7 @@ _BLANK_LINES = re.compile(r"\n\s*\n+")
 
 
 def plain_text(markup: str) -> str:
-    """Readable text of one article, sections such as "References" and everything after them cut."""
+    """The readable text of one article, up to sections such as "References"."""
     text = html.unescape(_END_MATTER.sub("", markup))
     for pattern in (_COMMENT, _REFERENCE, _BLOCK):
         text = pattern.sub("", text)
@@ -35,7 +35,7 @@ def plain_text(markup: str) -> str:
 
 
 def _until_stable(pattern: re.Pattern[str], text: str) -> str:
-    """Remove innermost matches until none is left: templates and tables nest."""
+    """Removes innermost matches until none is left, because templates and tables are nested."""
     while (shorter := pattern.sub("", text)) != text:
         text = shorter
     return text

@@ -1,1 +1,1 @@
-"""From documents to a cache of token shards, and from the shards back to tokens."""
+"""From documents to a cache of token shards, and from the shards back to tokens. Read `tokenization` first."""

@@ -2,14 +2,14 @@
 
 The vocabulary follows exactly: the 256 byte symbols (the printable ones first), then one token for each
 merge in order, then <|endoftext|>: 256 + 50,000 + 1 = 50,257 ids. Byte-pair merges were learned one after the
-other, so the first of them are by themselves the tokenizer of a smaller vocabulary: for small models.
+other, so the first merges alone are the tokenizer of a smaller vocabulary, which suits small models.
 """
 
 import gzip
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES
+from fsdp_lab.data.sources.embedded_files import GPT2_MERGES
 
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 50_257
@@ -17,9 +17,9 @@ _NUM_OTHERS = 256 + 1  # the ids that are not merges: the bytes and END_OF_TEXT
 
 
 def merges_text(vocab_size: int = VOCAB_SIZE) -> str:
-    """The merges file as OpenAI published it (vocab.bpe): a version line, then one "left right" pair a line.
+    """The merges file as OpenAI published it (vocab.bpe): a version line, then one pair "left right" on each line.
 
-    Of a smaller ``vocab_size``: its first lines.
+    For a smaller ``vocab_size`` only its first lines.
     """
     assert _NUM_OTHERS <= vocab_size <= VOCAB_SIZE
     lines = gzip.decompress(GPT2_MERGES.read_bytes()).decode("utf-8").splitlines(keepends=True)
@@ -33,15 +33,15 @@ def merges(vocab_size: int = VOCAB_SIZE) -> list[tuple[str, str]]:
 
 
 def vocabulary(pairs: list[tuple[str, str]]) -> dict[str, int]:
-    """Token -> id, as in OpenAI's encoder.json."""
+    """The id of every token, as in OpenAI's encoder.json."""
     tokens = [*_byte_symbols(), *(left + right for left, right in pairs), END_OF_TEXT]
     return {token: i for i, token in enumerate(tokens)}
 
 
 def gpt2_tokenizer(vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """GPT-2's byte-level BPE: 50,257 ids, <|endoftext|> is the last; needs no network and no other file.
+    """GPT-2's byte-level BPE: 50,257 ids, <|endoftext|> is the last. It needs no network and no other file.
 
-    Of a smaller ``vocab_size`` (at least 257): the same with its first merges only.
+    A smaller ``vocab_size`` (at least 257) keeps only the first merges.
     """
     pairs = merges(vocab_size)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary(pairs), merges=pairs))
@@ -49,7 +49,7 @@ def gpt2_tokenizer(vocab_size: int = VOCAB_SIZE) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
-    # A tokenizer built wrongly is accepted in silence and yields nonsense: hold it to known answers.
+    # A tokenizer built wrongly raises no error and gives nonsense: compare it with known answers.
     assert vocab_size < VOCAB_SIZE or tokenizer.encode("Hello world").ids == [15496, 995]
     assert tokenizer.get_vocab_size() == vocab_size
     assert tokenizer.token_to_id(END_OF_TEXT) == vocab_size - 1

@@ -1,4 +1,4 @@
-"""Documents cut into pieces and grouped into batches of bounded size, so that tokenising needs flat memory."""
+"""Documents cut into pieces and grouped into batches of bounded size, so that tokenising needs bounded memory."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ _LINE_START = re.compile(r"(?<=\S\n)(?=\S)")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a document's text; `last` if the document ends with it."""
+    """A section of a document's text; `last` if the document ends with it."""
 
     document: int
     split: SplitName
@@ -27,10 +27,10 @@ class Piece:
 
 
 def pieces(document: int, split: SplitName, text: str) -> Iterator[Piece]:
-    """Cut a text into pieces of at most PIECE_CHARS, at places where its tokens split anyway.
+    """Cuts a text into pieces of at most PIECE_CHARS, where a token ends in any case.
 
-    So the tokens are those of the whole text. Exceptions, in texts longer than a piece only: a stretch of
-    PIECE_CHARS / 2 without any such place, and tokenizers that merge across spaces.
+    So the tokens are those of the whole text. There are two exceptions, both in texts longer than a piece: PIECE_CHARS
+    / 2 characters without such a place, and tokenizers that merge across spaces.
     """
     start = 0
     while len(text) - start > PIECE_CHARS:
@@ -41,7 +41,7 @@ def pieces(document: int, split: SplitName, text: str) -> Iterator[Piece]:
 
 
 def batches(stream: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Group pieces, in order, into lists of a few MB of text."""
+    """Groups pieces, in order, into lists of a few MB of text."""
     batch: list[Piece] = []
     num_chars = 0
     for piece in stream:
@@ -57,6 +57,6 @@ def batches(stream: Iterable[Piece]) -> Iterator[list[Piece]]:
 def _cut(text: str, low: int, high: int) -> int:
     """The first safe cut in [low, high), else `high`."""
     for pattern in (_LONE_SPACE, _LINE_START):
-        if found := pattern.search(text, low, high):
-            return found.start()
+        if match := pattern.search(text, low, high):
+            return match.start()
     return high

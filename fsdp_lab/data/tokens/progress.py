@@ -1,4 +1,4 @@
-"""Progress of tokenising: a bar on a terminal, a plain line every ten seconds elsewhere, nothing if not wanted."""
+"""The progress of tokenising: a bar on a terminal, else a line of text every ten seconds, or nothing if not wanted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINE_SECONDS = 10.0
 
 
 class Progress:
-    """Counts bytes of the data file and tokens; writes to stderr."""
+    """Counts the bytes read of the data file and the tokens made of them, and shows both on stderr."""
 
     def __init__(self, name: str, total_bytes: int, *, shown: bool) -> None:
         self.num_tokens = 0
@@ -23,18 +23,18 @@ class Progress:
         self._bar = _bar(name, total_bytes) if shown and sys.stderr.isatty() else None
 
     def say(self, text: str) -> None:
-        """Write one line, above the bar if there is one."""
+        """Writes one line, above the bar if there is one."""
         if self._shown:
             tqdm.write(text, file=sys.stderr)
 
     def resume_from(self, file_bytes: int) -> None:
-        """An earlier run came this far: count speed from here."""
+        """Says how many bytes an earlier run had done: the speed is measured from there."""
         self._bytes = self._first_bytes = file_bytes
         if self._bar is not None:
             self._bar.update(file_bytes)
 
     def update(self, file_bytes: int, new_tokens: int) -> None:
-        """`file_bytes` of the file have been read in all, `new_tokens` tokens were added."""
+        """Says that `file_bytes` of the file have been read in total, and that `new_tokens` tokens were added."""
         file_bytes = max(file_bytes, self._bytes)
         self.num_tokens += new_tokens
         if self._bar is not None:
@@ -46,13 +46,13 @@ class Progress:
             self.say(f"tokenising {self._name}: {100 * file_bytes / self._total:.0f} %, {self.rate()}")
 
     def rate(self) -> str:
-        """Speed so far, in words."""
+        """The speed and the number of tokens so far, as text for a log line."""
         seconds = max(time.monotonic() - self._start, 1e-9)
         done = self._bytes - self._first_bytes
         return f"{done / 1e6 / seconds:.1f} MB/s of the file, {self.num_tokens / 1e6:.2f}M tokens"
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Removes the bar from the terminal."""
         if self._bar is not None:
             self._bar.close()
 

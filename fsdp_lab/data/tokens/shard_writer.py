@@ -1,4 +1,4 @@
-"""Appending a split's tokens to shards of fixed length, from where its last finished shard ends."""
+"""Appending the tokens of a split to shards of fixed length, after the end of its last finished shard."""
 
 import hashlib
 from collections.abc import Callable
@@ -28,11 +28,11 @@ class ShardWriter:
         self._document_tokens = 0
 
     def needs(self, document: int) -> bool:
-        """Is any token of document number `document` (from 0) still missing from the finished shards?"""
+        """Whether any token of document number `document` (from 0) is missing from the finished shards."""
         return document >= self._resume.documents
 
     def add(self, document: int, tokens: TokenArray) -> None:
-        """Append tokens of a document; a document's may come in several parts, in order.
+        """Appends tokens of a document, whose tokens may come in several calls, in order.
 
         The tokens that an earlier run already wrote are skipped.
         """
@@ -42,14 +42,14 @@ class ShardWriter:
         fresh = tokens[max(0, written - self._document_tokens) :]
         self._document_tokens += len(tokens)
         while len(fresh):
-            part, fresh = np.split(fresh, [len(self._buffer) - self._filled])
-            self._buffer[self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
+            fitting, fresh = np.split(fresh, [len(self._buffer) - self._filled])
+            self._buffer[self._filled : self._filled + len(fitting)] = fitting
+            self._filled += len(fitting)
             if self._filled == len(self._buffer):
                 self._write(Position(document, self._document_tokens - len(fresh), self._file_bytes()))
 
     def finish(self, num_documents: int) -> None:
-        """Write what is left as a last, shorter shard."""
+        """Writes the tokens that are left as a last, shorter shard."""
         if self._filled:
             self._write(Position(num_documents, 0, self._file_bytes()))
 

@@ -1,10 +1,10 @@
-"""The token cache on disk: what its meta file says, and opening it.
+"""The token cache on disk: its files, what meta.json says about them, and opening them.
 
     cache_dir/<key>/meta.json          settings, every finished shard, "finalized"; replaced atomically
     cache_dir/<key>/train-00000.bin    raw little-endian uint16 (uint32 above 65,536 ids), no header
     cache_dir/<key>/val-00000.bin
 
-Every shard but a split's last holds exactly `shard_tokens` tokens. A shard exists once meta.json lists it, the
+Every shard but the last of a split holds exactly `shard_tokens` tokens. A shard counts once meta.json lists it, the
 corpus once "finalized" is true.
 """
 
@@ -21,10 +21,10 @@ import numpy.typing as npt
 from fsdp_lab.files.atomic import file_sha256, write_json
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.files.fingerprints import has_memory, remembered_sha256
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 FORMAT = 1
-"""Raise it whenever the same text would give other bytes: it is part of every cache key."""
+"""Increase it whenever the same text would give other bytes: it is part of every cache key."""
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = ("train", "val")
@@ -33,7 +33,7 @@ _META = "meta.json"
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the tokens depend on."""
+    """Everything that the tokens of a cache depend on; the cache's key follows from it."""
 
     data_sha256: str
     tokenizer: str  # fingerprint
@@ -56,10 +56,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a split stands in the document stream.
+    """How far the shards of a split reach in the stream of documents.
 
-    Its shards hold all its tokens of the first `documents` documents, and the first `tokens` tokens of the next
-    one. `file_bytes` (bytes of the data file read by then) only moves progress bars.
+    They hold all the split's tokens of the first `documents` documents, and the first `tokens` tokens of the next
+    one. `file_bytes` (bytes of the data file read by then) is used by progress bars only.
     """
 
     documents: int = 0
@@ -69,7 +69,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Shard:
-    """One finished file of a split."""
+    """One finished file of tokens of a split."""
 
     file: str
     tokens: int
@@ -91,11 +91,11 @@ class Meta:
         return self.shards[split][-1].position if self.shards[split] else Position()
 
     def num_tokens(self, split: SplitName) -> int:
-        """Tokens in the split's finished shards."""
+        """How many tokens the finished shards of the split hold."""
         return sum(shard.tokens for shard in self.shards[split])
 
     def write(self, folder: Path) -> None:
-        """Replace the folder's meta.json, atomically."""
+        """Replaces meta.json in `folder`, atomically."""
         write_json(folder / _META, asdict(self))
 
     @classmethod
@@ -105,9 +105,9 @@ class Meta:
         try:
             content = load_json(path.read_bytes())
             shards = {split: [_shard(entry) for entry in content["shards"][split]] for split in SPLITS}
-            found = cls(Settings(**content["settings"]), shards, content["documents"], content["finalized"])
-            _check_meta(found)
-            return found
+            meta = cls(Settings(**content["settings"]), shards, content["documents"], content["finalized"])
+            _check_meta(meta)
+            return meta
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -116,7 +116,7 @@ class Meta:
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """A finished token cache: two streams of tokens, each document's followed by <|endoftext|>.
+    """A finished token cache: a stream of tokens for each split, in which <|endoftext|> follows every document.
 
     `vocab_size`: of the tokenizer, if known; tokens are compared with it when they are read.
     """
@@ -127,10 +127,10 @@ class TokenizedCorpus:
 
     @classmethod
     def open(cls, folder: Path, *, verify: bool = False, vocab_size: int | None = None) -> "TokenizedCorpus":
-        """Open a finished cache folder. Sizes are always checked, SHA-256 sums if `verify`.
+        """Opens a finished cache folder. Sizes are always checked, SHA-256 sums if `verify`.
 
-        Without `verify` a shard's sum is still looked at where the file is not the one that was seen last (its size,
-        time of change or inode differ). Raises DataError naming the file that is missing, cut off or changed.
+        Without `verify` a shard's sum is checked only if the file is not the one that was hashed last (its size, time
+        of change or inode differ). Raises DataError naming the file that is missing, cut off or changed.
         """
         meta = Meta.read(folder)
         if meta is None or not meta.finalized:
@@ -139,7 +139,7 @@ class TokenizedCorpus:
         return cls(folder, meta, vocab_size)
 
     def num_tokens(self, split: SplitName) -> int:
-        """Tokens of a split, "train" or "val"."""
+        """How many tokens a split ("train" or "val") has."""
         return self.meta.num_tokens(split)
 
     def shards(self, split: SplitName) -> list[npt.NDArray[Any]]:
@@ -149,20 +149,20 @@ class TokenizedCorpus:
 
 
 def known_sha256(path: Path) -> str:
-    """SHA-256 of a shard; remembered in the --cache_dir it lies in, and read again only when the file has changed."""
+    """SHA-256 of a shard: the one remembered in its --cache_dir, unless the file has changed since it was hashed."""
     cache_dir = path.parent.parent
     return remembered_sha256(path, cache_dir, _silent) if has_memory(cache_dir) else file_sha256(path)
 
 
 def check_shards(folder: Path, meta: Meta, sha256_of: Callable[[Path], str] | None = None) -> None:
-    """Compare every shard `meta` lists with the file: size, and SHA-256 as told. Raises DataError naming it."""
+    """Compares every shard in `meta` with its file: size, and SHA-256 by `sha256_of`. DataError names a bad shard."""
     for shard in (shard for split in SPLITS for shard in meta.shards[split]):
         path = folder / shard.file
         expected = shard.tokens * meta.settings.numpy_dtype.itemsize
-        found = path.stat().st_size if path.is_file() else None
-        if found != expected:
-            size = "is missing" if found is None else f"has {found:,} bytes instead of {expected:,}"
-            raise DataError(f"token shard {path} {size}; delete the folder {folder} and tokenise again")
+        size = path.stat().st_size if path.is_file() else None
+        if size != expected:
+            what = "is missing" if size is None else f"has {size:,} bytes instead of {expected:,}"
+            raise DataError(f"token shard {path} {what}; delete the folder {folder} and tokenise again")
         if sha256_of is not None and sha256_of(path) != shard.sha256:
             raise DataError(f"token shard {path} has changed (SHA-256 differs); delete {folder} and tokenise again")
 
@@ -171,7 +171,7 @@ def _silent(_: str) -> None: ...
 
 
 def _check_meta(meta: Meta) -> None:
-    """ValueError for what would break those who believe it."""
+    """Raises ValueError for entries that would break the code that relies on them."""
     settings = meta.settings
     whole = {"eot_id": settings.eot_id, "shard_tokens": settings.shard_tokens, "documents": meta.documents}
     for split in SPLITS:

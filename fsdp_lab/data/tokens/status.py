@@ -1,6 +1,6 @@
-"""A small file through which the rank that builds tells the others how it goes. No collective, no timeout.
+"""A small file in which the rank that tokenises tells the others how far it is: no collective, no timeout.
 
-It is named by the start of the training run, so that what an earlier run left behind is never believed.
+Its name contains the start of the training run, so that a file of an earlier run is never believed.
 """
 
 import contextlib
@@ -22,8 +22,10 @@ _FOLDER = "runs"
 
 @dataclass(frozen=True)
 class Status:
-    """`state` of the builder; `text` is the cache folder's name when done, the message when failed; `beat` counts
-    up while it lives."""
+    """The state of the builder. `text` is the cache folder's name when done, and the message when failed.
+
+    `beat` counts up while the builder lives.
+    """
 
     state: Literal["building", "done", "failed"]
     text: str = ""
@@ -31,13 +33,13 @@ class Status:
 
 
 def status_path(cache_dir: Path, run_id: str) -> Path:
-    """The status file of one run; a run_id may be any string."""
+    """The path of one run's status file; `run_id` may be any string."""
     name = re.sub(r"[^\w.-]", "_", run_id)
     return cache_dir / _FOLDER / f"{name}.json"
 
 
 def read_status(path: Path) -> Status | None:
-    """The builder's last word; None while there is none."""
+    """The status that the builder wrote last; None while there is none."""
     try:
         return Status(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -45,13 +47,13 @@ def read_status(path: Path) -> Status | None:
 
 
 def write_status(path: Path, status: Status) -> None:
-    """Replace the status file, atomically."""
+    """Replaces the status file at `path`, atomically."""
     write_json(path, asdict(status))
 
 
 @contextlib.contextmanager
 def heartbeat(path: Path) -> Iterator[None]:
-    """Write state "building" with a growing beat, once a second, from a thread, for as long as the block runs."""
+    """Writes the state "building" with a growing beat once a second, from a thread, while the block runs."""
     _remove_old(path.parent)
     stop = threading.Event()
 

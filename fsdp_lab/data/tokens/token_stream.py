@@ -1,4 +1,4 @@
-"""One split's tokens as if they were one array, though they lie in shards."""
+"""The tokens of one split, read as if they were one array, although they lie in shards."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _CHUNK = 1 << 18
 
 
 class TokenStream:
-    """A split of a corpus: documents end to end, each with its <|endoftext|>, memory-mapped."""
+    """A split of a corpus, memory-mapped: its documents one after the other, each followed by <|endoftext|>."""
 
     def __init__(self, corpus: TokenizedCorpus, split: SplitName) -> None:
         settings = corpus.meta.settings
@@ -24,7 +24,7 @@ class TokenStream:
         self._shards = [np.asarray(shard) for shard in corpus.shards(split)]  # the same maps; slices cost a third
 
     def read_into(self, out: npt.NDArray[Any], start: int) -> None:
-        """Fill the 1-D ``out``, of any integer dtype that holds the ids, with the tokens from ``start`` on.
+        """Fills the 1-D ``out``, of any integer dtype that holds the ids, with the tokens from ``start`` on.
 
         Raises DataError naming the shard that holds a token which the tokenizer does not have.
         """
@@ -32,21 +32,22 @@ class TokenStream:
         number, offset = divmod(start, self._shard_tokens)
         done = 0
         while done < len(out):
-            part = self._shards[number][offset : offset + len(out) - done]
-            if self._vocab_size is not None and len(part) and int(part.max()) >= self._vocab_size:
+            tokens = self._shards[number][offset : offset + len(out) - done]
+            if self._vocab_size is not None and len(tokens) and int(tokens.max()) >= self._vocab_size:
+                shard = self._folder / self._files[number]
                 raise DataError(
-                    f"token shard {self._folder / self._files[number]} holds token {int(part.max()):,}, the tokenizer "
-                    f"has {self._vocab_size:,}: it was overwritten; delete {self._folder} and tokenise again"
+                    f"token shard {shard} holds token {int(tokens.max()):,}, the tokenizer has {self._vocab_size:,}: "
+                    f"it was overwritten; delete {self._folder} and tokenise again"
                 )
-            out[done : done + len(part)] = part
-            done += len(part)
+            out[done : done + len(tokens)] = tokens
+            done += len(tokens)
             number, offset = number + 1, 0
 
     def document_ends(self, start: int) -> list[int]:
-        """Where the next documents from ``start`` on end (exclusive), rising: those of one chunk, one at least.
+        """The ends (exclusive, ascending) of the next documents from ``start`` on: of at least one document.
 
-        A document here is what <|endoftext|> ends: a text that holds this token itself is several. The stream's end
-        ends one, too.
+        A document is here what ends with <|endoftext|>: a text that contains this token counts as several documents.
+        The end of the stream also ends a document.
         """
         assert 0 <= start < self.num_tokens, (start, self.num_tokens)
         size = _CHUNK

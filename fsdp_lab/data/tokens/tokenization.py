@@ -1,7 +1,7 @@
-"""Tokenise a data file into a cache of shards; after a crash, go on from the last whole shard.
+"""Tokenise a data file into a cache of shards; after a crash, continue from the last complete shard.
 
-The story: hash the file, find or make the cache folder, lock it, stream documents -> pieces -> batches ->
-encode_batch -> one ShardWriter a split, then finalize.
+The steps: hash the file, find or make the cache folder, lock it, stream documents -> pieces -> batches ->
+encode_batch -> one ShardWriter for each split, then finalize.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ def tokenize(
     """The token cache of `data_path`, built if `cache_dir` does not hold it yet.
 
     A document belongs to validation if the hash of its text says so (`val_fraction` of them on average), so
-    equal texts never stand on both sides. The bytes depend on the file's content, the tokenizer, `val_fraction`
-    and `shard_tokens` only, however often the work was interrupted. Two processes may call this at once.
+    equal texts are always in the same split. The bytes depend only on the file's content, the tokenizer, `val_fraction`
+    and `shard_tokens`, however often the work was interrupted. Two processes may call this at the same time.
     `check` is called every few MB and while waiting; what it raises stops the work, to be resumed later.
 
     Memory: below 200 MB, plus about seven times the largest document. Raises DataError for unusable data, a
@@ -80,7 +80,7 @@ def _is_finished(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def cache_errors(cache_dir: Path) -> Iterator[None]:
-    """A full disk or a missing permission is the user's to mend: say where."""
+    """Turns a full disk or a missing permission into a DataError that says where: the user can repair it."""
     try:
         yield
     except OSError as error:
@@ -90,7 +90,7 @@ def cache_errors(cache_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(folder: Path, report: Progress, check: Callable[[], None]) -> Iterator[None]:
-    """Hold the folder's lock; the system frees it when its holder dies."""
+    """Holds the lock of the folder; the system releases it when its holder dies."""
     lock = FileLock(folder / "lock")
     waiting = False
     while not lock.is_locked:
@@ -110,7 +110,7 @@ def _locked(folder: Path, report: Progress, check: Callable[[], None]) -> Iterat
 def _finish(
     path: Path, tokenizer: TextTokenizer, folder: Path, settings: Settings, report: Progress, check: Callable[[], None]
 ) -> None:
-    """Bring the locked cache folder from whatever state it is in to finalized."""
+    """Completes the locked cache folder, in whatever state it is, until it is finalized."""
     meta = Meta.read(folder) or Meta(settings)
     if meta.finalized:  # by the process that held the lock before
         return
@@ -135,7 +135,7 @@ def _finish(
 
 
 class _Reader:
-    """The document stream from the first document that a shard still needs; counts what it has read."""
+    """Reads the documents from the first one that a shard still needs, and counts documents and bytes."""
 
     def __init__(self, path: Path, meta: Meta) -> None:
         self.path = path
@@ -144,7 +144,7 @@ class _Reader:
         self._val_fraction = meta.settings.val_fraction
 
     def pieces(self, writers: dict[SplitName, ShardWriter]) -> Iterator[Piece]:
-        """Pieces of all documents that their split's finished shards do not hold in whole."""
+        """The pieces of all documents that the finished shards of their split do not hold completely."""
         for document in read_documents(self.path, skip=self.num_documents, on_bytes=self._on_bytes):
             number, split = self.num_documents, split_of(document, self._val_fraction)
             self.num_documents += 1
@@ -156,7 +156,7 @@ class _Reader:
 
 
 def _encode(batch: list[Piece], tokenizer: TextTokenizer, writers: dict[SplitName, ShardWriter]) -> int:
-    """Hand every piece's tokens to its writer; returns their number."""
+    """Gives the tokens of every piece to its writer; returns their number."""
     end = np.array([tokenizer.eot_id], dtype=tokenizer.dtype)
     num_tokens = 0
     for piece, tokens in zip(batch, tokenizer.encode_batch([piece.text for piece in batch]), strict=True):

@@ -31,7 +31,7 @@ _FOLDER_FILES = (  # what a Hugging Face tokenizer may consist of
 
 
 class TextTokenizer:
-    """A tokenizer with what training needs to know about it. Adds no special tokens by itself.
+    """A tokenizer with what training needs to know about it. It adds no special tokens by itself.
 
     vocab_size: number of ids, added tokens included: the size an embedding needs.
     eot_id: the id that ends a document.
@@ -54,12 +54,14 @@ class TextTokenizer:
         return self.vocab_size
 
     def encode(self, text: str) -> TokenArray:
-        """Ids of `text`, a 1-D array of `dtype`."""
+        """The ids of `text`, a 1-D array of `dtype`."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Ids of each text, 1-D arrays of `dtype`. Parallel in Rust: RAYON_NUM_THREADS limits the threads and
-        TOKENIZERS_PARALLELISM=false switches them off."""
+        """The ids of each text, 1-D arrays of `dtype`.
+
+        Runs in parallel in Rust: RAYON_NUM_THREADS limits the threads, TOKENIZERS_PARALLELISM=false turns them off.
+        """
         encodings = self.core.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
@@ -69,7 +71,7 @@ class TextTokenizer:
         return text
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write a Hugging Face tokenizer folder: AutoTokenizer.from_pretrained(folder) gives the same ids, offline."""
+        """Writes a Hugging Face tokenizer folder: AutoTokenizer.from_pretrained(folder) gives the same ids, offline."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._folder is None:
             _save_gpt2(self.core, folder)
@@ -82,7 +84,7 @@ class TextTokenizer:
 def load_tokenizer(model_dir: Path | None = None, vocab_size: int = gpt2.VOCAB_SIZE) -> TextTokenizer:
     """The tokenizer of a local Hugging Face folder (its tokenizer.json), or GPT-2's when `model_dir` is None.
 
-    `vocab_size`: of GPT-2's, the ids to keep: a smaller vocabulary has only the first merges.
+    `vocab_size`: how many of GPT-2's ids to keep; a smaller vocabulary has only the first merges.
     Raises DataError if the folder has no readable tokenizer.json or no token that ends a document.
     """
     if model_dir is None:
@@ -98,10 +100,10 @@ def load_tokenizer(model_dir: Path | None = None, vocab_size: int = gpt2.VOCAB_S
 
 
 def _end_of_text(core: Tokenizer, folder: Path) -> int:
-    """<|endoftext|> if there is one (chat models name their end of turn as eos_token), else eos_token."""
+    """The id of <|endoftext|> if there is one, else of eos_token, which in chat models is the end of a turn."""
     for token in (gpt2.END_OF_TEXT, _eos_token(folder / "tokenizer_config.json")):
-        if token is not None and (found := core.token_to_id(token)) is not None:
-            return int(found)
+        if token is not None and (token_id := core.token_to_id(token)) is not None:
+            return int(token_id)
     raise DataError(f"{folder}: no {gpt2.END_OF_TEXT} in tokenizer.json and no eos_token in tokenizer_config.json")
 
 

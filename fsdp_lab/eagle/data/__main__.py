@@ -1,4 +1,4 @@
-"""Conversations as tokens, with a mask of what the assistant said.
+"""Conversations as training data: show samples, make the draft's vocabulary, have the target answer every question.
 
 python -m fsdp_lab.eagle.data show FILE --target_dir DIR          # a sample, the assistant's tokens in green
 python -m fsdp_lab.eagle.data scandata FILE --target_dir DIR --out vocabulary.safetensors --draft_vocab_size 16000
@@ -16,60 +16,60 @@ from pathlib import Path
 import torch
 
 from fsdp_lab.eagle.data.tokens import Examples, coloured, load_chat_tokenizer, load_examples, vocabulary_of
-from fsdp_lab.models.config_json import read_config_json
-from fsdp_lab.models.tokenizers import check_ids
+from fsdp_lab.models.saved.config_json import read_config_json
+from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 
 def _show(arguments: argparse.Namespace) -> None:
     tokenizer = load_chat_tokenizer(Path(arguments.target_dir))
-    found = load_examples(Path(arguments.file), tokenizer, arguments.max_length)
-    for example in found.examples[: arguments.count]:
+    loaded = load_examples(Path(arguments.file), tokenizer, arguments.max_length)
+    for example in loaded.examples[: arguments.count]:
         print(f"--- {example.name}: {len(example.tokens)} tokens, {int(example.said.sum())} said by the assistant")
         print(coloured(example, tokenizer, sys.stdout.isatty() or arguments.colour))
-    _summary(found)
+    _print_summary(loaded)
 
 
-def _summary(found: Examples) -> None:
-    tokens = sum(len(e.tokens) for e in found.examples)
-    said = sum(int(e.said.sum()) for e in found.examples)
-    print(f"{len(found.examples):,} conversations, {tokens:,} tokens, {said:,} of them the assistant's")
-    for line in found.skipped.lines():
+def _print_summary(loaded: Examples) -> None:
+    tokens = sum(len(e.tokens) for e in loaded.examples)
+    said = sum(int(e.said.sum()) for e in loaded.examples)
+    print(f"{len(loaded.examples):,} conversations, {tokens:,} tokens, {said:,} of them the assistant's")
+    for line in loaded.skipped.lines():
         print(line)
 
 
 def _scan(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.target_dir)
     tokenizer = load_chat_tokenizer(folder)
-    found = load_examples(Path(arguments.file), tokenizer, arguments.max_length)
+    loaded = load_examples(Path(arguments.file), tokenizer, arguments.max_length)
     size = read_config_json(folder, "target_dir").get("vocab_size")
     if size is None:
         raise ValueError(f"target_dir: {folder / 'config.json'} names no vocab_size")
-    check_ids(found.largest_ids(), size, "target_dir")
-    vocabulary, covered = vocabulary_of(found, tokenizer, size, arguments.draft_vocab_size)
+    check_ids(loaded.largest_ids(), size, "target_dir")
+    vocabulary, covered = vocabulary_of(loaded, tokenizer, size, arguments.draft_vocab_size)
     vocabulary.save(Path(arguments.out))
-    _summary(found)
+    _print_summary(loaded)
     print(
         f"{vocabulary.draft_size:,} of {size:,} tokens cover {covered:.2%} of what the assistant says: {arguments.out}"
     )
 
 
 def _regenerate(arguments: argparse.Namespace) -> None:
-    from fsdp_lab.eagle.data.regenerate import Asking, Regeneration  # these need the whole model
+    from fsdp_lab.eagle.data.regenerate import AnswerSettings, Regeneration  # these need the whole model
     from fsdp_lab.eagle.draft.target import Target
 
-    asking = Asking(arguments.max_new_tokens, arguments.temperature, arguments.batch_size, arguments.seed)
+    answering = AnswerSettings(arguments.max_new_tokens, arguments.temperature, arguments.batch_size, arguments.seed)
     folder, out = Path(arguments.target_dir), Path(arguments.out)
     if out.exists() and out.samefile(arguments.file):
         raise ValueError("out: is the file of conversations itself; give another one")
     tokenizer = load_chat_tokenizer(folder)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.dtype]
     hf = Target.from_folder(folder, dtype).hf.to("cuda" if torch.cuda.is_available() else "cpu")
-    work = Regeneration(hf, tokenizer, asking, Path(arguments.file), out)
+    work = Regeneration(hf, tokenizer, answering, Path(arguments.file), out)
     work.run(lambda line: print(line, flush=True))
     answers, cut_off = work.answers()
-    print(f"{answers:,} answers in {out}, {cut_off:,} of them cut off at {asking.max_new_tokens} tokens")
+    print(f"{answers:,} answers in {out}, {cut_off:,} of them cut off at {answering.max_new_tokens} tokens")
     for line in work.skipped.lines():
         print(line)
 
@@ -81,39 +81,49 @@ def _number(kind: type[int] | type[float], least: float) -> Callable[[str], floa
             raise ValueError
         return value
 
-    read.__name__ = f"number, at least {least}"  # argparse says it
+    read.__name__ = f"number, at least {least}"  # argparse shows this name in its message
     return read
 
 
+def _add_show_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--max_length", type=int, default=2048, help="tokens of a conversation that are kept")
+    command.add_argument("--count", type=int, default=1, help="samples to print")
+    command.add_argument("--colour", action="store_true", help="colours also where it is no terminal")
+
+
+def _add_scan_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--max_length", type=int, default=2048, help="tokens of a conversation that are kept")
+    command.add_argument("--out", required=True, help="file to write")
+    command.add_argument("--draft_vocab_size", type=int, default=16000, help="tokens that the draft knows")
+
+
+def _add_regenerate_flags(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--out", required=True, help="file to write, or to go on with")
+    add("--max_new_tokens", type=_number(int, 1), default=256, help="tokens of an answer at most")
+    add("--temperature", type=_number(float, 0), default=0.0, help="0: always the most likely token")
+    add("--batch_size", type=_number(int, 1), default=8, help="conversations at once")
+    add("--seed", type=_number(int, 0), default=42, help="seed of the drawing")
+    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="dtype of the target")
+
+
+_COMMANDS = (  # name, function, its flags, help
+    ("show", _show, _add_show_flags, "print samples"),
+    ("scandata", _scan, _add_scan_flags, "make the draft's vocabulary"),
+    ("regenerate", _regenerate, _add_regenerate_flags, "have the target answer every question"),
+)
+
+
 def main(argv: list[str]) -> int:
-    """``show``, ``scandata`` or ``regenerate``; returns the exit code."""
+    """Runs ``show``, ``scandata`` or ``regenerate``; returns the exit code."""
     parser = program("fsdp_lab.eagle.data", "Conversations as training data.")
     commands = parser.add_subparsers(required=True)
-    for name, run, text in (
-        ("show", _show, "print samples"),
-        ("scandata", _scan, "make the draft's vocabulary"),
-        ("regenerate", _regenerate, "have the target answer every question"),
-    ):
+    for name, run, add_flags, text in _COMMANDS:
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=run)
         command.add_argument("file", help="JSON lines of conversations")
         command.add_argument("--target_dir", required=True, help="folder of the target, for its tokenizer")
-        if run is _regenerate:
-            command.add_argument("--out", required=True, help="file to write, or to go on with")
-            more = command.add_argument
-            more("--max_new_tokens", type=_number(int, 1), default=256, help="tokens of an answer at most")
-            more("--temperature", type=_number(float, 0), default=0.0, help="0: always the most likely token")
-            more("--batch_size", type=_number(int, 1), default=8, help="conversations at once")
-            more("--seed", type=_number(int, 0), default=42, help="seed of the drawing")
-            more("--dtype", choices=("fp32", "bf16"), default="fp32", help="dtype of the target")
-            continue
-        command.add_argument("--max_length", type=int, default=2048, help="tokens of a conversation that are kept")
-        if run is _show:
-            command.add_argument("--count", type=int, default=1, help="samples to print")
-            command.add_argument("--colour", action="store_true", help="colours also where it is no terminal")
-        else:
-            command.add_argument("--out", required=True, help="file to write")
-            command.add_argument("--draft_vocab_size", type=int, default=16000, help="tokens that the draft knows")
+        add_flags(command)
     with user_errors("fsdp_lab.eagle.data"):
         arguments = parser.parse_args(argv)
         arguments.run(arguments)

@@ -1,4 +1,4 @@
-"""The data of one training: conversations in an order that goes on for ever, and where it stands."""
+"""The data of one training: conversations in an endless order, and how far the training has come in it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from typing import Any
 import torch
 
 from fsdp_lab.data import RowDigest, digest_of_all
-from fsdp_lab.eagle.data.tokens import Batch, Example, collate, load_chat_tokenizer, load_examples, vocabulary_of
+from fsdp_lab.eagle.data.tokens import (
+    Batch,
+    Example,
+    Examples,
+    collate,
+    load_chat_tokenizer,
+    load_examples,
+    vocabulary_of,
+)
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
-from fsdp_lab.models.tokenizers import check_ids
+from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.run.run import Run
 from fsdp_lab.settings.groups import OptimConfig
@@ -26,9 +34,9 @@ _STEPS = 1000  # where neither max_steps nor num_epochs is given
 
 @dataclass
 class Chats:
-    """Conversations, shuffled anew each pass; the passes follow each other without a gap.
+    """Conversations, shuffled again for each pass over them; the next pass begins within a batch if need be.
 
-    A batch of all ranks is the next ``batch_size`` x ranks of them, whatever the split; rank r takes every W-th.
+    A batch of all ranks is the next ``batch_size`` x ranks conversations; rank r takes every W-th of them, from r on.
     """
 
     name: str
@@ -49,7 +57,7 @@ class Chats:
         return self.batch_size * self.ranks.world
 
     def next_batch(self) -> Batch:
-        """This rank's next ``batch_size`` conversations."""
+        """The next batch of this rank, with ``batch_size`` conversations."""
         mine = range(self._drawn + self.ranks.rank, self._drawn + self._together, self.ranks.world)
         self._drawn += self._together
         batch = [self._nth(i) for i in mine]
@@ -68,14 +76,14 @@ class Chats:
         return max(1, config.num_epochs * len(self.examples) // (self._together * self.micro_batches))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the order stands after the last batch taken, and what it is an order of; JSON-able."""
+        """How far the order is after the last batch taken, and of which conversations it is an order, as JSON."""
         order = {"chats": _digest(self.examples), "seed": self.seed, "drawn": self._drawn}
         return {**order, "digest": self._dealt.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the last conversation that ``state`` saw, on as many ranks as then or on others.
+        """Continues after the last conversation before ``state``, on the same number of ranks or on another.
 
-        ValueError where the conversations, or their order, are not what they were.
+        ValueError where the conversations or their order have changed.
         """
         now = self.state_dict()
         if missing := sorted(now.keys() - state.keys()):
@@ -90,12 +98,12 @@ class Chats:
         return {"dataset": self.name, "dataset_tokens": sum(len(e.tokens) for e in self.examples)}
 
     def trained(self, steps: int) -> dict[str, Any]:
-        """What a results row says of what was trained on in ``steps`` steps; collective."""
+        """What a results row says of the data of ``steps`` steps. All ranks call this together."""
         return {"data_digest": digest_of_all(self.ranks.gather(self._dealt.part(steps * self.micro_batches)))}
 
     def _nth(self, i: int) -> Example:
-        epoch, place = divmod(i, len(self.examples))
-        return self.examples[_order(len(self.examples), self.seed + epoch)[place]]
+        epoch, index = divmod(i, len(self.examples))
+        return self.examples[_order(len(self.examples), self.seed + epoch)[index]]
 
 
 @lru_cache(maxsize=4)
@@ -105,40 +113,47 @@ def _order(count: int, seed: int) -> list[int]:
 
 
 def _digest(examples: Sequence[Example]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for example in examples:
-        found.update(len(example.tokens).to_bytes(8, "little"))
-        found.update(example.tokens.numpy().tobytes() + example.said.numpy().tobytes())
-    return found.hexdigest()
+        digest.update(len(example.tokens).to_bytes(8, "little"))
+        digest.update(example.tokens.numpy().tobytes() + example.said.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def open_chats(config: EagleConfig, target: Target, run: Run) -> Chats:
-    """The conversations as tokens, and which of the target's the draft knows. ValueError for an unusable file."""
-    eagle, ranks = config.eagle, run.ranks
+    """The conversations as tokens, and the draft's vocabulary. ValueError for an unusable file."""
+    eagle = config.eagle
     tokenizer = load_chat_tokenizer(Path(str(eagle.target_dir)))
-    found = load_examples(Path(str(eagle.data_path)), tokenizer, min(eagle.max_length, target.max_positions))
-    check_ids(found.largest_ids(), target.vocab_size, "target_dir")
-    path = Path(config.run.output_dir) / "vocabulary.safetensors"
-    is_known = ranks.broadcast(path.exists())
-    if eagle.draft_dir:
-        vocabulary = Vocabulary.load(Path(eagle.draft_dir) / "model.safetensors", target.vocab_size)
-    elif is_known:
-        vocabulary = Vocabulary.load(path, target.vocab_size)
-    else:
-        vocabulary, _ = vocabulary_of(found, tokenizer, target.vocab_size, eagle.draft_vocab_size)
-        if ranks.is_first:
-            vocabulary.save(path)
-    origin = f" (those of {eagle.draft_dir or path})" if eagle.draft_dir or is_known else ""
-    run.say(f"{len(found.examples):,} conversations; the draft knows {vocabulary.draft_size:,} tokens{origin}")
-    for line in found.skipped.lines():
+    loaded = load_examples(Path(str(eagle.data_path)), tokenizer, min(eagle.max_length, target.max_positions))
+    check_ids(loaded.largest_ids(), target.vocab_size, "target_dir")
+    vocabulary, origin = _vocabulary(config, loaded, tokenizer, target.vocab_size, run.ranks)
+    run.say(f"{len(loaded.examples):,} conversations; the draft knows {vocabulary.draft_size:,} tokens{origin}")
+    for line in loaded.skipped.lines():
         run.say(line)
     return Chats(
         name=str(eagle.data_path),
         tokenizer=tokenizer,
         vocabulary=vocabulary,
-        examples=found.examples,
+        examples=loaded.examples,
         batch_size=config.optim.batch_size,
         micro_batches=config.optim.gradient_accumulation_steps,
-        ranks=ranks,
+        ranks=run.ranks,
         seed=config.run.seed,
     )
+
+
+def _vocabulary(
+    config: EagleConfig, loaded: Examples, tokenizer: Any, target_size: int, ranks: Ranks
+) -> tuple[Vocabulary, str]:
+    """The draft's vocabulary and, for a message, whose it is: of ``draft_dir``, of an earlier run, or a new one."""
+    eagle, path = config.eagle, Path(config.run.output_dir) / "vocabulary.safetensors"
+    is_known = ranks.broadcast(path.exists())
+    if eagle.draft_dir:
+        weights = Path(eagle.draft_dir) / "model.safetensors"
+        return Vocabulary.load(weights, target_size), f" (those of {eagle.draft_dir})"
+    if is_known:
+        return Vocabulary.load(path, target_size), f" (those of {path})"
+    vocabulary, _ = vocabulary_of(loaded, tokenizer, target_size, eagle.draft_vocab_size)
+    if ranks.is_first:
+        vocabulary.save(path)
+    return vocabulary, ""

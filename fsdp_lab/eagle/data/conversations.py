@@ -1,4 +1,4 @@
-"""Conversations from JSON lines: ShareGPT's shape or OpenAI's; what cannot be used is named and counted."""
+"""Conversations from JSON lines, in ShareGPT's or OpenAI's format; unusable ones are counted, with the reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from fsdp_lab.settings.strict import short
+from fsdp_lab.settings.reading.strict import short
 
 _ROLES = {
     "human": "user",
@@ -19,8 +19,8 @@ _ROLES = {
     "chatgpt": "assistant",
     "system": "system",
 }
-_SHOWN = 3  # places named for each reason
-_REASONS = 50  # told apart; a stranger's file may have as many as lines
+_SHOWN = 3  # conversations named for each reason
+_REASONS = 50  # counted separately; a stranger's file may have a new one in each line
 _OTHER = "other reasons"
 _LONGEST = 1 << 22  # characters of a line: a tokenizer takes some hundred bytes for each
 _MOST_TURNS = 1000  # a chat template is rendered for each answer
@@ -28,7 +28,7 @@ _MOST_TURNS = 1000  # a chat template is rendered for each answer
 
 @dataclass(frozen=True)
 class Conversation:
-    """``messages``: {"role": system, user or assistant, "content": text}, as chat templates take them."""
+    """One conversation; its messages are {"role": system, user or assistant, "content": text}, as in chat templates."""
 
     name: str
     messages: list[dict[str, str]]
@@ -36,42 +36,42 @@ class Conversation:
 
 @dataclass
 class Skipped:
-    """What was left out of ``file``, by reason: how often, and the first few places."""
+    """The conversations of ``file`` that were left out: for each reason how many, and the names of the first few."""
 
     file: str = ""
     counts: Counter[str] = field(default_factory=Counter)
-    places: dict[str, list[str]] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, reason: str, place: str) -> None:
-        """One more."""
+    def add(self, reason: str, name: str) -> None:
+        """Counts the conversation ``name``, which is left out for ``reason``."""
         if reason not in self.counts and len(self.counts) >= _REASONS:
             reason = _OTHER
         self.counts[reason] += 1
-        places = self.places.setdefault(reason, [])
-        if len(places) < _SHOWN:
-            places.append(place)
+        names = self.names.setdefault(reason, [])
+        if len(names) < _SHOWN:
+            names.append(name)
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """How many conversations were left out, for all reasons together."""
         return self.counts.total()
 
     def lines(self) -> Iterator[str]:
-        """``3 skipped of chats.jsonl: broken JSON (line 2, line 7, line 9)``, the most frequent first."""
+        """Yields ``3 skipped of chats.jsonl: broken JSON (line 2, line 7, line 9)``, the most frequent reason first."""
         of = f" of {self.file}" if self.file else ""
         for reason, count in self.counts.most_common():
             more = ", ..." if count > _SHOWN else ""
-            yield f"{count} skipped{of}: {reason} ({', '.join(self.places[reason])}{more})"
+            yield f"{count} skipped{of}: {reason} ({', '.join(self.names[reason])}{more})"
 
 
 class UnusableError(Exception):
-    """Why one conversation cannot be used."""
+    """The reason why one conversation cannot be used."""
 
 
 def read_conversations(path: Path, skipped: Skipped, answered: bool = True) -> Iterator[Conversation]:
-    """Every usable conversation of a JSON lines file; the others go to ``skipped``. ValueError: no such file.
+    """Every usable conversation of a JSON-lines file; ``skipped`` counts the others. ValueError: no such file.
 
-    ``answered``: leave out those in which the assistant says nothing.
+    ``answered``: conversations in which the assistant says nothing are not usable.
     """
     skipped.file = path.name
     try:
@@ -88,7 +88,7 @@ def read_conversations(path: Path, skipped: Skipped, answered: bool = True) -> I
 
 
 def _bounded(file: TextIO) -> Iterator[str]:
-    """The lines of ``file``; of one that is too long its beginning, which is too long, too."""
+    """The lines of ``file``; a line that is too long is cut, but stays too long, so that it is refused."""
     while line := file.readline(_LONGEST + 1):
         rest = line
         while len(rest) > _LONGEST and not rest.endswith("\n"):
@@ -123,7 +123,7 @@ def _parsed(line: str, number: int, answered: bool) -> Conversation:
 
 
 def _name(given: Any) -> str | None:
-    """An id that can be printed in a line; None where it is no such thing."""
+    """The id ``given``, if it is short and printable; else None."""
     name = str(given) if type(given) in (str, int) else ""
     return name if 0 < len(name) <= 100 and name.isprintable() else None
 

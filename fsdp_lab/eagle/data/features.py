@@ -1,11 +1,12 @@
-"""What the target sees of each conversation, kept in a bounded folder for further passes over the data and other runs.
+"""What the target sees of each conversation, kept in a bounded folder for later passes over the data and other runs.
 
-A conversation is looked at alone, not in its batch, whose padding would change the rounding. So a run is the same, bit
-for bit, whatever the folder holds: nothing, everything, what fitted, or what other ranks and runs left there.
+The target sees a conversation alone and not in its batch, whose padding would change the rounding. So a run is the
+same, bit for bit, whatever the folder holds: nothing, everything, some, or what other ranks and runs left there.
 
 DIR/TARGET/ab/abcd... .safetensors is one conversation: ``features`` ``[T, 3h]`` and ``last`` ``[T, h]`` in the dtype of
-the target's arithmetic, with a checksum. TARGET is a digest of the target and of all that its rounding depends on, the
-file's name one of the conversation's tokens. Files are written whole or not at all, and none is ever deleted.
+the target's arithmetic, with a checksum. TARGET is a digest of the target and of everything that its rounding depends
+on; the file's name is a digest of the conversation's tokens. A file is written completely or not at all, and none is
+ever deleted.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.run.environment import hardware
 from fsdp_lab.run.run import Run
 
-_LAYOUT = 1  # of the files: another number, another folder
-_NOT_IN_DIGEST = ("_name_or_path", "transformers_version")  # of a configuration: who wrote it, and where
+_LAYOUT = 1  # version of the files' layout: another number gives another folder
+_NOT_IN_DIGEST = ("_name_or_path", "transformers_version")  # they say who wrote a configuration, and where
 
 
 def open_features(config: EagleConfig, target: Target, run: Run) -> Features | None:
-    """None: the target looks at every batch anew. Before ``target`` is sharded or moved.
+    """The features of ``config``, or None if the target runs over every batch. Call this before ``target`` is sharded.
 
     ValueError where nothing can be written in the folder.
     """
@@ -54,52 +55,54 @@ def open_features(config: EagleConfig, target: Target, run: Run) -> Features | N
 
 
 class Features:
-    """Looks conversations up, has ``target`` look at those that are not there, and keeps what it saw."""
+    """Reads the features of conversations from a folder; runs ``target`` over the others, and keeps their features."""
 
     def __init__(self, target: Target, folder: Path, limit: int, ranks: Ranks) -> None:
         self._target, self._ranks = target, ranks
-        self._shelf = Shelf(folder, digest_of_target(target, ranks.device), limit, ranks.rank)
+        self._kept = FeatureFolder(folder, digest_of_target(target, ranks.device), limit, ranks.rank)
         self._read = self._computed = 0
 
     def seen(self, batch: Batch) -> Seen:
-        """Of a batch on the CPU: ``features`` ``[B, T, 3h]`` and ``last`` ``[B, T, h]`` on the target's device, zeros
-        at padding."""
-        found = [self._of(tokens) for tokens in batch.conversations()]
-        features, last = (pad_sequence([seen[i] for seen in found], batch_first=True) for i in range(2))
+        """What the target sees of a batch on the CPU, on the target's device, with zeros at padding.
+
+        ``features`` is ``[B, T, 3h]``, ``last`` ``[B, T, h]``.
+        """
+        each = [self._of(tokens) for tokens in batch.conversations()]
+        features, last = (pad_sequence([seen[i] for seen in each], batch_first=True) for i in range(2))
         return Seen(features, last)
 
     def row(self) -> dict[str, Any]:
-        """The fields of a results row: of this process and its fellow ranks; collective."""
+        """The fields of a results row, over all ranks. All ranks call this together."""
         counts = torch.tensor([self._read, self._computed], device=self._ranks.device)
         read, computed = self._ranks.sum(counts).tolist()
-        held = self._ranks.broadcast(self._shelf.held() if self._ranks.is_first else 0)
+        held = self._ranks.broadcast(self._kept.held() if self._ranks.is_first else 0)
         return {"features_read": read, "features_computed": computed, "features_gb": held / 1e9}
 
     def _of(self, tokens: Tensor) -> Seen:
         device = self._target.head.device
         name = hashlib.sha256(_bytes(tokens)).hexdigest()
-        seen = self._shelf.find(name)
+        seen = self._kept.find(name)
         if seen is not None:
             self._read += 1
             return _on(device, seen)
         self._computed += 1
         features, last = self._target(tokens[None].to(device))
         seen = Seen(features[0], last[0])
-        self._shelf.add(name, _on(torch.device("cpu"), seen))
+        self._kept.add(name, _on(torch.device("cpu"), seen))
         return seen
 
 
-class Shelf:
-    """The part of a folder that belongs to one target. ``limit``: bytes of files in the whole folder.
+class FeatureFolder:
+    """The subfolder of one target in ``folder``. ``limit``: how many bytes all files of ``folder`` may have.
 
-    Other processes may write there, too: each looks how much room is left when it has filled an eighth of what it
-    found the last time, so P of them exceed the limit by no more than P times the last such eighth. Once full, it
-    stays full. ValueError when it cannot be written to.
+    Other processes may write there, too. Each measures the free space again when it has filled an eighth of what was
+    free the last time; so P processes exceed the limit by no more than P times the last such eighth. Once full, it
+    stays full. ValueError when nothing can be written.
     """
 
     def __init__(self, folder: Path, target: str, limit: int, rank: int = 0) -> None:
         self._folder, self._own, self._limit, self._rank = folder, folder / target, limit, rank
-        self._allowance = 0  # bytes that may be written before the next look
+        self._allowance = 0  # bytes that may be written before the free space is measured again
         self._takes_more = True
         self._said: set[str] = set()
         try:
@@ -112,7 +115,7 @@ class Shelf:
                 raise ValueError(message) from None
 
     def held(self) -> int:
-        """Bytes of all files in the folder, those of other targets and of killed writers among them."""
+        """The bytes of all files in the folder, with those of other targets and of killed writers."""
         total = 0
         for where, _, names in os.walk(self._folder):
             for name in names:
@@ -121,12 +124,12 @@ class Shelf:
         return total
 
     def find(self, name: str) -> Seen | None:
-        """On the CPU; None where it is not there, or not as it was written."""
+        """The features of the conversation ``name`` on the CPU; None where the file is missing or damaged."""
         path = self._path(name)
         try:
-            found = load(path.read_bytes())
-            seen = Seen(found["features"], found["last"])
-            if torch.equal(found["checksum"], _checksum(name, seen)):
+            tensors = load(path.read_bytes())
+            seen = Seen(tensors["features"], tensors["last"])
+            if torch.equal(tensors["checksum"], _checksum(name, seen)):
                 return seen
             why = "the checksum is another"
         except FileNotFoundError:
@@ -137,9 +140,9 @@ class Shelf:
         return None
 
     def add(self, name: str, seen: Seen) -> None:
-        """Keep it, if there is room; a disk that is full, or gone, is no error."""
+        """Keeps the features of the conversation ``name`` if there is space; a full or missing disk is no error."""
         content = save({**seen._asdict(), "checksum": _checksum(name, seen)})
-        if not self._has_room_for(len(content)):
+        if not self._has_space_for(len(content)):
             return
         path = self._path(name)
         try:
@@ -150,11 +153,11 @@ class Shelf:
             self._takes_more = False
             self._say_once("unwritable", f"cannot write in {self._folder} ({error.strerror}): no more is kept")
 
-    def _has_room_for(self, size: int) -> bool:
+    def _has_space_for(self, size: int) -> bool:
         if self._takes_more and size > self._allowance:
-            room = self._limit - self.held()
-            self._takes_more = size <= room
-            self._allowance = max(size, room // 8)
+            space = self._limit - self.held()
+            self._takes_more = size <= space
+            self._allowance = max(size, space // 8)
         self._allowance -= size
         return self._takes_more
 
@@ -168,8 +171,11 @@ class Shelf:
 
 
 def digest_of_target(target: Target, device: torch.device) -> str:
-    """16 hex digits: of the target's parameters, buffers, configuration and tapped layers, and of what else decides how
-    it rounds on ``device``: versions, the processor, on a CPU the number of threads. Wherever its folder is."""
+    """16 hex digits of the target and of everything that decides how it rounds on ``device``.
+
+    That is its parameters, buffers, configuration and tapped layers, the versions, the processor and, on a CPU, the
+    number of threads. The path of its folder is not part of it.
+    """
     config = {name: value for name, value in target.config.to_dict().items() if name not in _NOT_IN_DIGEST}
     of_cpu = [hardware()["cpu"], torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
     about = {
@@ -181,19 +187,19 @@ def digest_of_target(target: Target, device: torch.device) -> str:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else of_cpu,
         "matmul": torch.get_float32_matmul_precision(),
     }
-    found = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
     for name, tensor in sorted(chain(target.named_parameters(), target.named_buffers())):
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        found.update(_bytes(tensor))
-    return found.hexdigest()[:16]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()[:16]
 
 
 def _checksum(name: str, seen: Seen) -> Tensor:
-    found = zlib.crc32(name.encode())
+    checksum = zlib.crc32(name.encode())
     for tensor in seen:
-        found = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode(), found)
-        found = zlib.crc32(_bytes(tensor), found)
-    return torch.tensor(found)
+        checksum = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode(), checksum)
+        checksum = zlib.crc32(_bytes(tensor), checksum)
+    return torch.tensor(checksum)
 
 
 def _bytes(tensor: Tensor) -> Any:

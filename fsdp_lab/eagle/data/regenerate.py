@@ -1,9 +1,9 @@
-"""Conversations with the target's own answers: what a draft learns best from, as it is to guess the target's words.
+"""Conversations with the target's own answers: a draft learns best from them, as it has to guess the target's text.
 
-Every answer is made anew, turn by turn, after the questions as they were and the target's own earlier answers. A row of
-the output is ``{"id", "source", "cut_off", "conversations"}``: ``source`` counts the usable conversations of the input
-from 0, ``cut_off`` the row's answers that reached ``max_new_tokens``. Rows are in the input's order. A process that is
-killed leaves whole rows; the same command goes on after them, and ends with the same file.
+The target answers every question again, turn by turn, after the original questions and its own earlier answers. A row
+of the output is ``{"id", "source", "cut_off", "conversations"}``: ``source`` counts the usable conversations of the
+input from 0, ``cut_off`` counts the row's answers that reached ``max_new_tokens``. Rows are in the input's order. A
+killed process leaves complete rows; the same command continues after them, and ends with the same file.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from fsdp_lab.eagle.data.chat_template import question
 from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
-from fsdp_lab.eagle.data.tokens import question
-from fsdp_lab.models.tokenizers import check_ids
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.models.saved.tokenizers import check_ids
+from fsdp_lab.settings.reading.strict import load_json
 
 _FROM = {"user": "human", "assistant": "gpt", "system": "system"}
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How answers are made. ``temperature`` 0: always the most likely token, else drawn from all tokens."""
+class AnswerSettings:
+    """How answers are generated. ``temperature`` 0: always the most likely token; else drawn from all tokens."""
 
     max_new_tokens: int = 256
     temperature: float = 0.0
@@ -40,20 +40,20 @@ class Asking:
 
 @dataclass
 class _Dialogue:
-    """One conversation as far as it is answered."""
+    """One conversation, and how much of it the target has answered."""
 
     source: int
     conversation: Conversation
     said: list[dict[str, str]]
     cut_off: int = 0
-    ended: str | None = None  # why it goes no further
+    ended: str | None = None  # why no more of it is answered
 
 
 class Regeneration:
-    """The target ``hf`` (on its device) and its tokenizer, asking all of ``path``'s questions again, into ``out``."""
+    """The target ``hf`` (on its device) and its tokenizer, answering the questions of ``path`` into ``out``."""
 
-    def __init__(self, hf: Any, tokenizer: Any, asking: Asking, path: Path, out: Path) -> None:
-        self._hf, self._tokenizer, self._asking, self._out = hf, tokenizer, asking, out
+    def __init__(self, hf: Any, tokenizer: Any, answering: AnswerSettings, path: Path, out: Path) -> None:
+        self._hf, self._tokenizer, self._answering, self._out = hf, tokenizer, answering, out
         self.skipped = Skipped()
         self._conversations = list(read_conversations(path, self.skipped, answered=False))
         if not self._conversations:
@@ -66,24 +66,24 @@ class Regeneration:
         tokenizer.padding_side = "left"
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(self._ends[0])
-        drawing = {"temperature": asking.temperature, "top_k": 0, "top_p": 1.0} if asking.temperature else {}
+        drawing = {"temperature": answering.temperature, "top_k": 0, "top_p": 1.0} if answering.temperature else {}
         hf.generation_config = GenerationConfig(  # not the folder's own, whose penalties no draft is verified with
-            do_sample=asking.temperature > 0,
-            max_new_tokens=asking.max_new_tokens,
+            do_sample=answering.temperature > 0,
+            max_new_tokens=answering.max_new_tokens,
             eos_token_id=self._ends,
             pad_token_id=tokenizer.pad_token_id,
             **drawing,
         )
 
     def run(self, say: Callable[[str], None]) -> None:
-        """Append what is missing, a batch at a time. ValueError where ``out`` is of another input or settings."""
+        """Appends what is missing, a batch at a time. ValueError where ``out`` is of another input or settings."""
         following = self._resume()
-        total, size = len(self._conversations), self._asking.batch_size
+        total, size = len(self._conversations), self._answering.batch_size
         if following:
             say(f"{self._out}: goes on after conversation {following:,} of {total:,}")
         start, tokens = time.perf_counter(), 0
         for first in range(following // size * size, total, size):  # batches as of an uninterrupted run
-            torch.manual_seed(self._asking.seed + first)
+            torch.manual_seed(self._answering.seed + first)
             dialogues = [_Dialogue(first + i, c, []) for i, c in enumerate(self._conversations[first : first + size])]
             tokens += sum(self._answer_next(dialogues) for _ in range(max(map(_questions, dialogues))))
             self._write(dialogue for dialogue in dialogues if dialogue.source >= following)
@@ -91,12 +91,12 @@ class Regeneration:
             say(f"{min(first + size, total):,} of {total:,} conversations, {rate:,.0f} tokens/s")
 
     def answers(self) -> tuple[int, int]:
-        """How many answers ``out`` has, and how many of them were cut off."""
+        """The number of answers in ``out``, and how many of them were cut off."""
         rows = list(_rows(self._out))
         return sum(t["from"] == "gpt" for r in rows for t in r["conversations"]), sum(r["cut_off"] for r in rows)
 
     def _answer_next(self, dialogues: Sequence[_Dialogue]) -> int:
-        """Every dialogue's next answer; how many tokens were made."""
+        """Generates the next answer of every dialogue; returns the number of tokens generated."""
         asked, texts = [], []
         for dialogue in dialogues:
             if dialogue.ended is None and (text := self._prompt(dialogue)) is not None:
@@ -124,7 +124,7 @@ class Regeneration:
         return count
 
     def _prompt(self, dialogue: _Dialogue) -> str | None:
-        """The conversation up to where the target speaks next; None when it is over."""
+        """The conversation up to the point where the target speaks next; None when it has ended."""
         rest = dialogue.conversation.messages[len(dialogue.said) :]
         until = next((i for i, message in enumerate(rest) if message["role"] == "user"), None)
         if until is None:
@@ -135,9 +135,9 @@ class Regeneration:
         except UnusableError as error:
             dialogue.ended = str(error)
             return None
-        room = self._hf.config.max_position_embeddings - self._asking.max_new_tokens
+        room = self._hf.config.max_position_embeddings - self._answering.max_new_tokens
         if len(self._tokenizer(text, add_special_tokens=False)["input_ids"]) > room:
-            dialogue.ended = f"a question leaves no room for {self._asking.max_new_tokens} tokens"
+            dialogue.ended = f"a question leaves no room for {self._answering.max_new_tokens} tokens"
             return None
         dialogue.said = heard
         return text
@@ -158,10 +158,10 @@ class Regeneration:
             os.fsync(file.fileno())
 
     def _resume(self) -> int:
-        """The first conversation that is still to be asked; half a last row is cut away."""
+        """The number of the first conversation without answers; an incomplete last row is cut off."""
         beside = self._out.with_name(self._out.name + ".settings.json")
         target = Path(self._hf.name_or_path).resolve().name
-        settings = {"target": target, "conversations": len(self._conversations), **asdict(self._asking)}
+        settings = {"target": target, "conversations": len(self._conversations), **asdict(self._answering)}
         if not self._out.exists():
             self._out.parent.mkdir(parents=True, exist_ok=True)
             beside.write_text(json.dumps(settings) + "\n", encoding="utf-8")
@@ -172,10 +172,10 @@ class Regeneration:
             raise ValueError(f"out: {self._out} was made otherwise: {was}, now {settings}; give another file")
         whole = self._out.read_bytes()
         os.truncate(self._out, whole.rfind(b"\n") + 1)
-        found = deque(_rows(self._out), maxlen=1)
-        if not found:
+        last_row = deque(_rows(self._out), maxlen=1)
+        if not last_row:
             return 0
-        last = found[0]
+        last = last_row[0]
         source = int(last["source"])
         if source >= len(self._conversations) or self._conversations[source].name != last["id"]:
             raise ValueError(f"out: {self._out} has answers to other conversations; give another file")

@@ -1,28 +1,28 @@
-"""Conversations as tokens, with a mask of what the assistant said."""
+"""Conversations as tokens, with a mask that says which of them the assistant said."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor
 
+from fsdp_lab.eagle.data.chat_template import refused_by_template, rendered, template_tokens
 from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary, count_tokens, most_frequent
-from fsdp_lab.models.tokenizers import read_tokenizer
-from fsdp_lab.settings.strict import short
+from fsdp_lab.models.saved.tokenizers import read_tokenizer
 
 GREEN, PLAIN = "\033[32m", "\033[0m"
-_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class Example(NamedTuple):
-    """``tokens`` int64 ``[T]``, ``said`` bool ``[T]``: which of them the assistant says, its end-of-turn token too."""
+    """One conversation: ``tokens`` int64 ``[T]``, and ``said`` bool ``[T]``, which of them the assistant says.
+
+    Its end-of-turn tokens count as said.
+    """
 
     name: str
     tokens: Tensor
@@ -30,7 +30,7 @@ class Example(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Conversations side by side, padded on the right, which causal attention never sees.
+    """Several conversations, padded on the right, where causal attention never looks.
 
     ``tokens`` int64 and ``loss_mask`` bool (the assistant's tokens) ``[B, T]``; ``lengths``: without padding.
     """
@@ -40,19 +40,19 @@ class Batch(NamedTuple):
     lengths: tuple[int, ...]
 
     def to(self, device: torch.device) -> Batch:
-        """The same there."""
+        """This batch on ``device``."""
         return self._replace(
             tokens=self.tokens.to(device, non_blocking=True), loss_mask=self.loss_mask.to(device, non_blocking=True)
         )
 
     def conversations(self) -> list[Tensor]:
-        """The tokens of each, without padding."""
+        """The tokens of each conversation, without padding."""
         return [row[:length] for row, length in zip(self.tokens, self.lengths, strict=True)]
 
 
 @dataclass
 class Examples:
-    """A file's conversations as a tokenizer's chat template writes them, and what was left out."""
+    """The conversations of a file as tokens, and which conversations were left out."""
 
     examples: list[Example]
     skipped: Skipped
@@ -62,7 +62,7 @@ class Examples:
         return (example.tokens[example.said] for example in self.examples)
 
     def largest_ids(self) -> Iterator[int]:
-        """Each example's largest token."""
+        """The largest token id of each example."""
         return (int(example.tokens.max()) for example in self.examples)
 
 
@@ -77,7 +77,7 @@ def load_chat_tokenizer(folder: Path) -> Any:
 
 
 def load_examples(path: Path, tokenizer: Any, max_length: int) -> Examples:
-    """All usable conversations, cut to ``max_length`` tokens. ValueError when not one is left."""
+    """All usable conversations of a file, cut to ``max_length`` tokens. ValueError when there is none."""
     skipped, examples = Skipped(), []
     for conversation in read_conversations(path, skipped):
         try:
@@ -99,7 +99,7 @@ def encode(conversation: Conversation, tokenizer: Any, max_length: int) -> Examp
         text, spans = rendered(conversation.messages, tokenizer)
     except UnusableError:
         raise
-    except Exception as error:  # a template is a stranger's program, as a conversation is a stranger's text
+    except Exception as error:  # a template is a stranger's program, and may raise anything
         raise refused_by_template(error) from None
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     tokens = torch.tensor(encoded["input_ids"][:max_length], dtype=torch.int64)
@@ -110,82 +110,15 @@ def encode(conversation: Conversation, tokenizer: Any, max_length: int) -> Examp
     return Example(conversation.name, tokens, said)
 
 
-def question(messages: list[dict[str, str]], tokenizer: Any) -> str:
-    """The template's text up to where the assistant speaks next. UnusableError when the template refuses it."""
-    try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # as in `encode`
-        raise refused_by_template(error) from None
-
-
-def refused_by_template(error: Exception) -> UnusableError:
-    """What a template said, or stumbled over."""
-    what = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
-    return UnusableError(f"the chat template refuses it: {short(' '.join(what.split()))}")
-
-
-def rendered(messages: list[dict[str, str]], tokenizer: Any) -> tuple[str, list[tuple[int, int]]]:
-    """The template's text, and where in it the assistant speaks: ``(start, end)`` characters, end-of-turn included.
-
-    From its own {% generation %} marks where it has them; else an answer lies between the text rendered up to
-    it with a generation prompt and the text rendered with it. Raises UnusableError where neither tells.
-    """
-    text: str = tokenizer.apply_chat_template(messages, tokenize=False)
-    if _GENERATION.search(tokenizer.chat_template):
-        return text, _marked(messages, tokenizer)
-    spans: list[tuple[int, int]] = []
-    for i, message in enumerate(messages):
-        if message["role"] == "assistant":
-            before = tokenizer.apply_chat_template(messages[:i], tokenize=False, add_generation_prompt=True)
-            after = tokenizer.apply_chat_template(messages[: i + 1], tokenize=False)
-            spans.append(_between(text, before, after, message["content"], spans[-1][1] if spans else 0))
-    return text, [(start, _without_layout(text, start, end, tokenizer)) for start, end in spans]
-
-
-def _marked(messages: list[dict[str, str]], tokenizer: Any) -> list[tuple[int, int]]:
-    encoded = tokenizer.apply_chat_template(
-        messages,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-        tokenizer_kwargs={"return_offsets_mapping": True},
-    )
-    offsets, mask = encoded["offset_mapping"], encoded["assistant_masks"]
-    return [(start, max(end, start + 1)) for (start, end), said in zip(offsets, mask, strict=True) if said]
-
-
-def _between(text: str, before: str, after: str, content: str, cursor: int) -> tuple[int, int]:
-    if text.startswith(after) and after.startswith(before):
-        return len(before), len(after)
-    # the template writes earlier turns otherwise once others follow: find the answer itself, after the last one
-    start = text.find(content.strip(), cursor)
-    if start < 0:
-        raise UnusableError("the chat template does not show where an answer lies")
-    return start, start + len(content.strip()) + len(after) - after.rfind(content.strip()) - len(content.strip())
-
-
-def _without_layout(text: str, start: int, end: int, tokenizer: Any) -> int:
-    """``end`` without white space after the end-of-turn token: the template writes it, the model does not."""
-    bare = text[start:end].rstrip()
-    special = [token for token in tokenizer.all_special_tokens if token and bare.endswith(token)]
-    return start + len(bare) if special else end
-
-
 def collate(examples: list[Example], pad: int = 0) -> Batch:
-    """One batch of them, on the CPU; ``pad``: the token that stands for nothing."""
+    """The batch of ``examples``, on the CPU; ``pad`` is the token that fills the shorter ones."""
     tokens = torch.nn.utils.rnn.pad_sequence([e.tokens for e in examples], batch_first=True, padding_value=pad)
     mask = torch.nn.utils.rnn.pad_sequence([e.said for e in examples], batch_first=True, padding_value=False)
     return Batch(tokens, mask, tuple(len(e.tokens) for e in examples))
 
 
-def template_tokens(tokenizer: Any) -> list[int]:
-    """Ids that a draft must know however rare: what ends a turn or a document, and the template's other marks."""
-    named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
-    added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.content in tokenizer.chat_template}
-    return sorted({i for i in named | added if i is not None})
-
-
 def vocabulary_of(examples: Examples, tokenizer: Any, target_size: int, draft_size: int) -> tuple[Vocabulary, float]:
-    """The draft's vocabulary, and what share of the assistant's tokens it covers."""
+    """The draft's vocabulary, and the fraction of the assistant's tokens that it covers."""
     counts = count_tokens(examples.said(), target_size)
     vocabulary = most_frequent(counts, min(draft_size, target_size), template_tokens(tokenizer))
     return vocabulary, float(counts[vocabulary.t2d].sum() / counts.sum())
@@ -194,13 +127,13 @@ def vocabulary_of(examples: Examples, tokenizer: Any, target_size: int, draft_si
 def coloured(example: Example, tokenizer: Any, colour: bool) -> str:
     """The text of an example, the assistant's tokens in green, or between brackets where there are no colours."""
     on, off = (GREEN, PLAIN) if colour else ("[[", "]]")
-    pieces, last = [], False
+    texts, last = [], False
     for token, said in zip(example.tokens.tolist(), example.said.tolist(), strict=True):
         if said != last:
-            pieces.append(on if said else off)
-        pieces.append(_visible(tokenizer.decode([token])))
+            texts.append(on if said else off)
+        texts.append(_visible(tokenizer.decode([token])))
         last = said
-    return "".join(pieces) + (off if last else "")
+    return "".join(texts) + (off if last else "")
 
 
 def _visible(text: str) -> str:

@@ -1,1 +1,1 @@
-"""Decoding with a draft, and what it saves."""
+"""Decoding with a draft, and how much time that saves. Read `chain` first."""

@@ -1,4 +1,4 @@
-"""Chain decoding: the draft proposes a few tokens, one pass of the target says how many of them to keep.
+"""Chain decoding: the draft proposes a few tokens, and one pass of the target decides how many of them are kept.
 
     speculate(target, draft, prompt, max_new_tokens=64, num_drafts=4)     # the target's own greedy output, faster
     speculate(..., sampling=Sampling(temperature=0.7, top_p=0.9))         # draws from the target's distribution
@@ -42,11 +42,11 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Is nothing drawn at all?"""
+        """Whether the most likely token is always taken, so that nothing is drawn."""
         return self.temperature == 0
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """``[n, V]`` logits -> what tokens are drawn from, float64: transformers' own warpers, in its own order."""
+        """The distributions to draw from, float64, for logits ``[n, V]``: by transformers' warpers, in its order."""
         assert not self.is_greedy, "nothing is drawn"
         warpers = LogitsProcessorList()
         if self.temperature != 1:
@@ -60,8 +60,10 @@ class Sampling:
 
 
 class Generated(NamedTuple):
-    """``tokens``: what follows the prompt. ``passes``: of the target, after the prompt's. ``accepted[i]``: how many
-    passes kept more than i drafts; ``judged[i]``: how many came to look at the next."""
+    """An answer: the ``tokens`` after the prompt, and the ``passes`` of the target after the one over the prompt.
+
+    ``accepted[i]``: how many passes kept more than i drafts. ``judged[i]``: how many passes came to judge draft i.
+    """
 
     tokens: list[int]
     passes: int
@@ -70,7 +72,7 @@ class Generated(NamedTuple):
 
     @property
     def tau(self) -> float:
-        """Tokens a pass of the target, the prompt's left out: 1 + what is kept of the drafts, on average."""
+        """Tokens per pass of the target, without the prompt's pass: 1 + the mean number of drafts kept."""
         return (len(self.tokens) - 1) / self.passes if self.passes else 1.0
 
 
@@ -84,9 +86,9 @@ def speculate(
     sampling: Sampling | None = None,
     stop: Collection[int] = (),
 ) -> Generated:
-    """Continue ``prompt`` until a token of ``stop`` (kept), ``max_new_tokens``, or the end of the target's context.
+    """Continues ``prompt`` until a token of ``stop`` (kept), ``max_new_tokens``, or the end of the target's context.
 
-    ``num_drafts`` 0 decodes plainly, by the same path. Raises ValueError for an empty prompt or one without room.
+    ``num_drafts`` 0 decodes without drafts, by the same code. ValueError for a prompt that is empty or too long.
     """
     sampling = sampling or Sampling()
     room = target.max_positions - len(prompt)
@@ -120,8 +122,10 @@ def speculate(
 
 
 class Proposed(NamedTuple):
-    """Drafted target ids, and the distributions over the target's vocabulary that each was drawn from, float64 ``[V]``;
-    none where nothing is drawn."""
+    """Drafted tokens, as target ids, and the distributions from which they were drawn, each float64 ``[V]``.
+
+    There are no distributions where nothing is drawn.
+    """
 
     tokens: list[int]
     drawn_from: Sequence[Tensor] = ()
@@ -136,7 +140,7 @@ def _judge(logits: Tensor, proposed: Proposed, sampling: Sampling, generator: to
 
 
 def judge(p: Tensor, proposed: Proposed, generator: torch.Generator) -> tuple[int, int]:
-    """How many drafts are kept, and the token after them. ``p`` ``[n + 1, V]``: what the target would draw from."""
+    """How many drafts are kept, and the token after them. ``p`` ``[n + 1, V]``: the target's distributions."""
     for i, token in enumerate(proposed.tokens):
         q = proposed.drawn_from[i]
         if _uniform(generator) >= float(acceptance(p[i], q)[token]):
@@ -145,14 +149,14 @@ def judge(p: Tensor, proposed: Proposed, generator: torch.Generator) -> tuple[in
 
 
 def acceptance(p: Tensor, q: Tensor) -> Tensor:
-    """With what probability a draft is kept that was drawn from ``q`` ``[V]``: min(1, p / q)."""
+    """The probability with which each draft is kept if it was drawn from ``q`` ``[V]``: min(1, p / q)."""
     return torch.where(q > 0, p / q, 0).clamp(max=1)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """What a rejected draft's place is drawn from: max(0, p - q), normalised.
+    """The distribution from which a token is drawn in place of a rejected draft: max(0, p - q), normalised.
 
-    Where nothing is left p and q are equal, and nothing is rejected but for rounding: then p itself.
+    If that is zero everywhere, p and q are equal and only rounding can reject a draft; the distribution is then p.
     """
     left = (p - q).clamp(min=0)
     mass = left.sum()
@@ -160,31 +164,31 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
 
 class _Verifier:
-    """The target and its cache, which holds exactly the accepted tokens but the last."""
+    """The target and its cache, which holds all accepted tokens except the last one."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.cache = target, DynamicCache()
 
     def see(self, tokens: list[int]) -> tuple[Tensor, Tensor]:
-        """Features ``[1, n, 3h]`` and logits ``[n, V]`` of the next tokens."""
+        """Runs the target over the next n tokens: features ``[1, n, 3h]`` and logits ``[n, V]``."""
         seen = self.target(torch.tensor([tokens], device=self.target.head.device), self.cache)
         return seen.features, self.target.logits(seen.last[0])
 
     def forget(self, count: int) -> None:
-        """Drop the last ``count`` tokens."""
+        """Drops the last ``count`` tokens from the cache."""
         if count:
             self.cache.crop(-count)
 
 
 class _Proposer:
-    """The draft and its cache, which between two calls holds rows made from the target's features only."""
+    """The draft and its cache. Between two calls the cache holds only rows made from the target's features."""
 
     def __init__(self, target: Target, draft: Draft, sampling: Sampling, generator: torch.Generator) -> None:
         self.target, self.draft, self.cache = target, draft, ChainCache()
         self.sampling, self.generator, self.used = sampling, generator, draft.used
 
     def propose(self, features: Tensor, following: list[int], count: int) -> Proposed:
-        """``count`` drafts after ``following``: the tokens after each position of ``features`` ``[1, n, 3h]``."""
+        """Drafts ``count`` tokens. ``following``: the token after each position of ``features`` ``[1, n, 3h]``."""
         tokens: list[int] = []
         drawn_from: list[Tensor] = []
         if count:
@@ -206,7 +210,7 @@ class _Proposer:
         return out
 
     def _choose(self, logits: Tensor) -> tuple[int, list[Tensor]]:
-        """A target id, and the distribution it was drawn from, if any was."""
+        """The chosen token as a target id, and the distribution from which it was drawn, if one was."""
         if self.sampling.is_greedy:
             return int(self.used[logits.argmax(-1)]), []
         if self.sampling.drawn_drafts:

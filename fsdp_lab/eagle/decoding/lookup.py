@@ -1,6 +1,6 @@
-"""Prompt lookup: drafts without a draft model, copied from what was said already. What a draft has to beat.
+"""Prompt lookup: drafts without a draft model, copied from the text so far. A draft model has to be better than this.
 
-The longest of the last few tokens that occurred before say what follows: the tokens after their last occurrence are
+The last three tokens (else two, else one) are looked for earlier in the text; the tokens that followed them there are
 proposed (Saxena 2023, "Prompt Lookup Decoding"; transformers' ``prompt_lookup_num_tokens``).
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-LONGEST = 3  # tokens that are looked for, then 2, then 1
+LONGEST = 3  # tokens that are looked for first; then fewer
 
 
 def lookup_passes(prompt: Sequence[int], answer: Sequence[int], num_drafts: int) -> int:
-    """Passes of the target that a greedy ``answer`` (its first token is the prompt's pass) would have taken."""
+    """Passes of the target that a greedy ``answer`` would have taken after its first token, which the prompt gives."""
     said, whole, passes = len(prompt) + 1, [*prompt, *answer], 0
     while said < len(whole):
         proposed = propose(whole[:said], min(num_drafts, len(whole) - said - 1))
@@ -25,7 +25,7 @@ def lookup_passes(prompt: Sequence[int], answer: Sequence[int], num_drafts: int)
 
 
 def propose(said: list[int], count: int) -> list[int]:
-    """At most ``count`` tokens that may follow; none where nothing repeats itself."""
+    """Proposes at most ``count`` tokens to follow ``said``; none where its last token occurred nowhere before."""
     for length in range(min(LONGEST, len(said) - 1), 0, -1):
         last = said[-length:]
         for start in range(len(said) - length - 1, -1, -1):

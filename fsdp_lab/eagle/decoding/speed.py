@@ -1,4 +1,4 @@
-"""What a draft saves in decoding, on this machine: tokens a pass of the target, and time a token."""
+"""How much a draft saves in decoding on this machine: tokens per pass of the target, and time per token."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from fsdp_lab.eagle.draft.target import Target
 
 @dataclass(frozen=True)
 class Drafting:
-    """Decoding with so many drafts a pass of the target.
+    """Decoding with ``num_drafts`` drafts before each pass of the target.
 
-    ``tau``: tokens a pass; ``lookup_tau``: with drafts that `lookup` copies. ``acceptance[i]``: of draft i, those
-    before given. ``ms``: a token, median over prompts. ``same_output``: how many answers are the plain ones.
-    ``lookup_tau`` and ``same_output`` are None where answers are drawn: they differ by design.
+    ``tau``: tokens per pass; ``lookup_tau``: the same with drafts that `lookup` copies. ``acceptance[i]``: how often
+    draft i is kept where the drafts before it were. ``ms``: milliseconds per token, median over prompts.
+    ``same_output``: how many answers are equal to those without drafts. ``lookup_tau`` and ``same_output`` are None
+    where answers are drawn, because drawn answers differ by design.
     """
 
     num_drafts: int
@@ -33,19 +34,19 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of decoding ``prompts`` prompts plainly, ``plain_ms`` a token (median over prompts), and with drafts."""
+    """The speed over ``prompts`` prompts: ``plain_ms`` per token without drafts (a median), and with drafts."""
 
     prompts: int
     plain_ms: float
     drafting: list[Drafting]
 
     def faster_by(self, drafting: Drafting) -> float:
-        """Plain time over time with drafts."""
+        """The time per token without drafts over the time with them."""
         return self.plain_ms / drafting.ms
 
 
 def speed_of(values: dict[str, Any]) -> Speed:
-    """From what `dataclasses.asdict` made of it."""
+    """The `Speed` that `dataclasses.asdict` turned into ``values``."""
     return Speed(values["prompts"], values["plain_ms"], [Drafting(**drafting) for drafting in values["drafting"]])
 
 
@@ -58,32 +59,32 @@ def measure_speed(
     sampling: Sampling,
     stop: Collection[int],
 ) -> Speed:
-    """Decode every prompt plainly and with each of ``counts`` drafts a pass, by the same code, batch 1.
+    """Decodes every prompt without drafts and with each number in ``counts``, by the same code and with batch size 1.
 
-    Who comes first changes from prompt to prompt; the first prompt is decoded twice, and counts once.
+    The order of these changes from prompt to prompt. The first prompt is decoded once more before, to warm up.
     """
-    ways = [0, *counts]
-    made: dict[int, list[Generated]] = {way: [] for way in ways}
-    seconds: dict[int, list[float]] = {way: [] for way in ways}
+    numbers = [0, *counts]
+    answers: dict[int, list[Generated]] = {number: [] for number in numbers}
+    seconds: dict[int, list[float]] = {number: [] for number in numbers}
     for i, prompt in enumerate([prompts[0], *prompts]):
-        for way in _rotated(ways, i):
+        for number in _rotated(numbers, i):
             start = time.perf_counter()
-            answer = speculate(target, draft, prompt, max_new_tokens, way, sampling, stop)
+            answer = speculate(target, draft, prompt, max_new_tokens, number, sampling, stop)
             took = time.perf_counter() - start
             if i:  # before that: to warm up
-                made[way].append(answer)
-                seconds[way].append(took)
-    ms = {way: _median_ms(made[way], seconds[way]) for way in ways}
-    drafting = [_drafting(count, made[count], ms[count]) for count in counts]
+                answers[number].append(answer)
+                seconds[number].append(took)
+    ms = {number: _median_ms(answers[number], seconds[number]) for number in numbers}
+    drafting = [_drafting(count, answers[count], ms[count]) for count in counts]
     if sampling.is_greedy:
-        drafting = [_compared(drafts, made[drafts.num_drafts], made[0], prompts) for drafts in drafting]
+        drafting = [_compared(drafts, answers[drafts.num_drafts], answers[0], prompts) for drafts in drafting]
     return Speed(len(prompts), ms[0], drafting)
 
 
-def _drafting(count: int, made: Sequence[Generated], ms: float) -> Drafting:
-    tokens, passes = sum(len(g.tokens) - 1 for g in made), sum(g.passes for g in made)
-    accepted = [sum(g.accepted[i] for g in made) for i in range(count)]
-    judged = [sum(g.judged[i] for g in made) for i in range(count)]
+def _drafting(count: int, answers: Sequence[Generated], ms: float) -> Drafting:
+    tokens, passes = sum(len(a.tokens) - 1 for a in answers), sum(a.passes for a in answers)
+    accepted = [sum(answer.accepted[i] for answer in answers) for i in range(count)]
+    judged = [sum(answer.judged[i] for answer in answers) for i in range(count)]
     return Drafting(
         num_drafts=count,
         tau=tokens / max(passes, 1),
@@ -95,26 +96,26 @@ def _drafting(count: int, made: Sequence[Generated], ms: float) -> Drafting:
 
 
 def _compared(
-    drafts: Drafting, made: Sequence[Generated], plain: Sequence[Generated], prompts: Sequence[list[int]]
+    drafts: Drafting, answers: Sequence[Generated], plain: Sequence[Generated], prompts: Sequence[list[int]]
 ) -> Drafting:
-    """With what greedy answers, and only they, can be compared with."""
-    tokens = sum(len(g.tokens) - 1 for g in made)
-    copied = sum(lookup_passes(prompt, g.tokens, drafts.num_drafts) for prompt, g in zip(prompts, made, strict=True))
-    same = sum(ours.tokens == theirs.tokens for ours, theirs in zip(made, plain, strict=True))
+    """``drafts`` with the comparisons that only greedy answers allow: with prompt lookup and with plain answers."""
+    tokens = sum(len(answer.tokens) - 1 for answer in answers)
+    copied = sum(lookup_passes(p, answer.tokens, drafts.num_drafts) for p, answer in zip(prompts, answers, strict=True))
+    same = sum(ours.tokens == theirs.tokens for ours, theirs in zip(answers, plain, strict=True))
     return replace(drafts, lookup_tau=tokens / max(copied, 1), same_output=same)
 
 
-def _median_ms(made: Sequence[Generated], seconds: Sequence[float]) -> float:
-    return statistics.median(1e3 * s / len(g.tokens) for g, s in zip(made, seconds, strict=True))
+def _median_ms(answers: Sequence[Generated], seconds: Sequence[float]) -> float:
+    return statistics.median(1e3 * s / len(answer.tokens) for answer, s in zip(answers, seconds, strict=True))
 
 
-def _rotated(ways: Sequence[int], i: int) -> list[int]:
-    first = i % len(ways)
-    return [*ways[first:], *ways[:first]]
+def _rotated(numbers: Sequence[int], i: int) -> list[int]:
+    first = i % len(numbers)
+    return [*numbers[first:], *numbers[:first]]
 
 
 def speed_table(speed: Speed) -> str:
-    """As text, one line for each number of drafts."""
+    """The speed as a text table, with one line for each number of drafts."""
     lines = [
         f"decoding, {speed.prompts} prompts, batch 1; plainly {speed.plain_ms:.1f} ms a token (medians over prompts)",
         "drafts   tokens a pass   by lookup   ms a token   faster by   same answer   accepted, those before given",

@@ -1,1 +1,1 @@
-"""The draft, its target, its vocabulary, its settings, and its folder for serving engines."""
+"""The draft, its target, its vocabulary, its settings, and its folder for serving engines. Read `network` first."""

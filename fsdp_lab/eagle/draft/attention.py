@@ -1,8 +1,8 @@
-"""What rows of the draft's attention see: in training every position at once, in decoding what a cache holds.
+"""The draft's attention: over all positions at once in training, and over a cache in decoding.
 
 Row t of training step k stands for drafting k + 1 tokens from position t: it sees the keys of step 0 up to t, which are
-made from the target's features, and its own keys of steps 1 to k, made from what it drafted. A chain with a cache sees
-the same, so training and decoding give the same logits (tests/fsdp_lab/eagle/test_parity.py).
+made from the target's features, and its own keys of steps 1 to k, made from what it drafted. Decoding with a cache sees
+the same keys, so training and decoding give the same logits (tests/fsdp_lab/eagle/test_parity.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch.autograd.function import once_differentiable
 
 
 class TestTimeAttention:
-    """The attention of the steps of a training-time test, in order; one object a forward pass.
+    """The attention of the steps of a training-time test, in order; each forward pass needs a new object.
 
-    ``attend`` takes and gives ``[B, heads, T, head_dim]`` (keys and values ``[B, kv_heads, T, head_dim]``).
+    ``attend`` takes and returns ``[B, heads, T, head_dim]`` (keys and values ``[B, kv_heads, T, head_dim]``).
     """
 
     __test__ = False  # its name is the paper's, not pytest's
@@ -28,7 +28,7 @@ class TestTimeAttention:
         self._values: list[Tensor] = []
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The next step's rows, whose keys and values later steps see too."""
+        """The attention of the next step, whose keys and values later steps see too."""
         groups = query.shape[1] // key.shape[1]
         self._keys.append(key.repeat_interleave(groups, 1))
         self._values.append(value.repeat_interleave(groups, 1))
@@ -41,9 +41,9 @@ class TestTimeAttention:
 
 
 def masked(query: Tensor, key: Tensor, value: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
-    """The definition, in one masked attention over ``(k + 1) T`` keys; memory grows with T squared.
+    """The definition: one masked attention over ``(k + 1) T`` keys, whose memory grows with T squared.
 
-    ``own_keys`` and ``own_values`` ``[B, heads, T, k, head_dim]``: those of each row alone.
+    ``own_keys`` and ``own_values`` ``[B, heads, T, k, head_dim]``: the keys and values that only their own row sees.
     """
     length, steps = query.shape[-2], own_keys.shape[-2]
     rows = torch.arange(length, device=query.device)
@@ -61,10 +61,10 @@ def _merged(query: Tensor, key: Tensor, value: Tensor, own_keys: Tensor, own_val
 
 
 class _Merged(torch.autograd.Function):
-    """`masked` in memory that grows with T alone: torch's causal kernel, its result then merged with the few own keys.
+    """`masked` in memory linear in T: the result of torch's causal kernel is merged with each row's few own keys.
 
-    The softmax over both is had from the kernel's log of its denominator, as in ring attention (arXiv 2310.01889);
-    given the merged output and denominator, the kernel's backward gives the causal part's share of the gradient.
+    The softmax over both follows from the kernel's log of its denominator, as in ring attention (arXiv 2310.01889).
+    Given the merged output and denominator, the kernel's backward gives the gradient with respect to the causal keys.
     """
 
     @staticmethod
@@ -94,14 +94,14 @@ class _Merged(torch.autograd.Function):
 
 
 def _own_scores(query: Tensor, own_keys: Tensor) -> Tensor:
-    """``[B, heads, T, k]``, at least float32."""
+    """The scores of each row's own keys, ``[B, heads, T, k]``, at least float32."""
     products = (query[..., None, :] * own_keys).sum(-1, dtype=torch.promote_types(query.dtype, torch.float32))
     scores: Tensor = products * query.shape[-1] ** -0.5
     return scores
 
 
 class ChainCache:
-    """The draft's keys and values while it decodes; rows can be dropped from its end."""
+    """The draft's keys and values during decoding; rows can be dropped from its end."""
 
     def __init__(self) -> None:
         self._keys: Tensor | None = None
@@ -111,7 +111,7 @@ class ChainCache:
         return 0 if self._keys is None else self._keys.shape[-2]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """New rows after all that the cache holds; they stay in it."""
+        """The attention of new rows, which are appended to the cache, over all rows in it."""
         past = len(self)
         self._keys = key if self._keys is None else torch.cat([self._keys, key], -2)
         self._values = value if self._values is None else torch.cat([self._values, value], -2)
@@ -124,6 +124,6 @@ class ChainCache:
         return out
 
     def crop(self, rows: int) -> None:
-        """Keep the first ``rows`` only."""
+        """Keeps only the first ``rows`` rows of the cache."""
         if self._keys is not None and self._values is not None:
             self._keys, self._values = self._keys[..., :rows, :], self._values[..., :rows, :]

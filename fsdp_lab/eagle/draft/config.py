@@ -1,4 +1,4 @@
-"""What the training of a draft is told: the trainer's own groups of settings, and those of a draft."""
+"""The settings of a draft's training: the trainer's own groups with other defaults, and the group of the draft."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.settings.config import row_of
-from fsdp_lab.settings.fields import Config, ConfigError, Settings, setting
 from fsdp_lab.settings.groups import CommConfig, OptimConfig, RunConfig
+from fsdp_lab.settings.reading.fields import Config, ConfigError, Settings, setting
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,17 @@ class EagleConfig(Config):
         return "fsdp_lab.eagle.train"
 
     def conflicts(self) -> list[str]:
-        """What is missing, and what a draft has no use for."""
+        """Complaints about settings that are missing, and about settings that a draft cannot use."""
         return _conflicts(self)
 
     def row(self) -> dict[str, Any]:
-        """What a results row says of the settings: of every run, so that none is taken for a language model's."""
+        """What a results row says of the settings; ``draft_target`` tells that no language model was trained."""
         own = {"model": self.trained, "draft_target": self.eagle.target_dir, "max_length": self.eagle.max_length}
         return {**own, **row_of(self)}
 
 
 def check(config: EagleConfig) -> None:
-    """ConfigError for what is missing, and for what a draft has no use for."""
+    """Raises ConfigError for settings that are missing, and for settings that a draft cannot use."""
     if complaints := config.conflicts():
         raise ConfigError(complaints)
 

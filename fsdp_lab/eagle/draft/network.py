@@ -21,7 +21,7 @@ from fsdp_lab.eagle.draft.vocabulary import Vocabulary
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of new rows: query ``[B, heads, T, head_dim]``, key, value ``[B, kv_heads, T, head_dim]`` -> as the query.
 
-What older rows it sees is its own affair: that is all in which training and decoding differ."""
+Which older rows it sees is decided inside: nothing else differs between training and decoding."""
 
 Rotation = tuple[Tensor, Tensor]
 _FIXED_ROPE = ("default", "linear", "llama3")  # others change with the length of the sequence, or their scores' scale
@@ -29,7 +29,7 @@ _FIXED_ROPE = ("default", "linear", "llama3")  # others change with the length o
 
 @dataclass(frozen=True)
 class DraftShape:
-    """Sizes of a draft. ``rope`` is transformers' ``rope_parameters``; ``layers`` are the target's that it fuses."""
+    """The sizes of a draft. ``rope``: transformers' ``rope_parameters``; ``layers``: those of the target it reads."""
 
     hidden_size: int
     intermediate_size: int
@@ -43,7 +43,7 @@ class DraftShape:
 
     @classmethod
     def like(cls, target: Target) -> DraftShape:
-        """One layer of the target's own sizes, with its rotary base (GPT-2, which has none: 10,000)."""
+        """One layer of the target's own sizes, with its rotary base (10,000 for GPT-2, which has none)."""
         config = target.config
         hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
         rope = dict(getattr(config, "rope_parameters", None) or {})
@@ -62,7 +62,7 @@ class DraftShape:
         )
 
     def llama(self) -> LlamaConfig:
-        """The same as transformers says it."""
+        """These sizes as a configuration of transformers."""
         return LlamaConfig(
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
@@ -78,7 +78,7 @@ class DraftShape:
 
 
 class _Attention(nn.Module):
-    """The projections of Llama's attention, from 2h."""
+    """The projections of Llama's attention, with an input of width 2h."""
 
     def __init__(self, shape: DraftShape) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class MidLayer(nn.Module):
         self.mlp = LlamaMLP(shape.llama())
 
     def forward(self, embedded: Tensor, hidden: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Rows at the positions of ``rotation``, which see what ``attend`` lets them."""
+        """The hidden states of rows at the positions of ``rotation``; ``attend`` decides which rows they see."""
         both = torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], -1)
         hidden = hidden + self.self_attn(both, rotation, attend)
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
@@ -118,7 +118,7 @@ class MidLayer(nn.Module):
 
 
 class Draft(nn.Module):
-    """EAGLE-3's draft model. It has no embedding: it reads the target's."""
+    """EAGLE-3's draft model. It has no embedding of its own: it reads the target's."""
 
     d2t: Tensor
     t2d: Tensor
@@ -136,8 +136,10 @@ class Draft(nn.Module):
 
     @classmethod
     def fresh(cls, target: Target, vocabulary: Vocabulary, seed: int) -> Draft:
-        """Random weights from ``seed``, but the head: the target's rows of the same tokens, which say what the target
-        would say of the same hidden state."""
+        """A new draft with random weights from ``seed``, but the target's head, restricted to the draft's tokens.
+
+        With that head a hidden state gives the same logits as in the target.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             draft = cls(DraftShape.like(target), vocabulary)
@@ -146,16 +148,16 @@ class Draft(nn.Module):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Which of the target's tokens it knows."""
+        """Which of the target's tokens the draft knows."""
         return Vocabulary(self.d2t, self.t2d)
 
     @property
     def used(self) -> Tensor:
-        """Target ids of its tokens, int64 ``[D]``."""
+        """The target ids of the draft's tokens, int64 ``[D]``."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def check_target(self, config: Any) -> None:
-        """ValueError when it was made for a target of other sizes than transformers' ``config`` says."""
+        """Raises ValueError when the draft was made for a target of other sizes than those in ``config``."""
         own, theirs = (len(self.t2d), self.shape.hidden_size), (int(config.vocab_size), int(config.hidden_size))
         if own != theirs:
             raise ValueError(
@@ -164,7 +166,7 @@ class Draft(nn.Module):
             )
 
     def fuse(self, features: Tensor) -> Tensor:
-        """``[..., 3h]`` of the target, in its dtype -> ``[..., h]`` in the draft's."""
+        """The target's features ``[..., 3h]``, in its dtype -> hidden states ``[..., h]`` in the draft's dtype."""
         out: Tensor = self.fc(features.to(self.fc.weight.dtype))
         return out
 
@@ -174,5 +176,5 @@ class Draft(nn.Module):
         return cos, sin
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[..., D]`` over the draft's own vocabulary."""
+        """Logits ``[..., D]`` over the draft's own vocabulary."""
         return F.linear(self.norm(hidden), self.lm_head.weight)

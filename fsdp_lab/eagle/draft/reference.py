@@ -1,6 +1,6 @@
-"""An EAGLE-3 draft from its exported files alone, in a page of float64 arithmetic: what an engine must compute.
+"""What an engine must compute from a draft's exported files, in one page of float64 arithmetic.
 
-Written from the formats' description and sharing no code with `draft`, so that the two can be held against each other.
+It is written from the formats' description and shares no code with `network`, so that each can check the other.
 """
 
 from __future__ import annotations

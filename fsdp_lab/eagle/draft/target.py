@@ -1,4 +1,4 @@
-"""The target: a frozen Hugging Face causal language model, and what a draft sees of it."""
+"""The target: a frozen Hugging Face causal language model, with the hidden states that a draft reads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
-from fsdp_lab.models.config_json import brings_code, read_config_json
-from fsdp_lab.models.families import logits_divisor
-from fsdp_lab.models.folder import SavedWeights
+from fsdp_lab.models.architectures.families import logits_divisor
+from fsdp_lab.models.saved.config_json import brings_code, read_config_json
+from fsdp_lab.models.saved.weights import SavedWeights
 
 transformers_logging.disable_progress_bar()
 
@@ -29,18 +29,21 @@ def default_layers(num_layers: int) -> tuple[int, int, int]:
 
 
 class Seen(NamedTuple):
-    """One pass of the target: ``features`` ``[B, T, 3h]``, the low, middle and high states side by side, and ``last``
-    ``[B, T, h]``, what its head is multiplied with."""
+    """The result of one pass of the target.
+
+    ``features`` ``[B, T, 3h]``: the low, middle and high hidden states, concatenated. ``last`` ``[B, T, h]``: the
+    hidden states that are multiplied with the head.
+    """
 
     features: Tensor
     last: Tensor
 
 
 class Target(nn.Module):
-    """A causal LM whose decoder blocks are tapped. Llama, Qwen2, Qwen3, MiniCPM and GPT-2
-    are tested; any other of transformers with one list of blocks and a head without bias should do.
+    """A frozen causal language model; hooks on some decoder blocks keep the blocks' inputs.
 
-    ``layers``: which blocks' inputs are the features; none: `default_layers`. Parameters are frozen.
+    Llama, Qwen2, Qwen3, MiniCPM and GPT-2 are tested. Any other model of transformers with one list of blocks and a
+    head without bias should work. ``layers``: which blocks' inputs are the features; none: `default_layers`.
     """
 
     def __init__(self, hf: nn.Module, layers: tuple[int, ...] | None = None) -> None:
@@ -72,49 +75,49 @@ class Target(nn.Module):
                 f"target_dir: {folder} is a {model_type!r}, which only the code that comes with the folder (auto_map) "
                 "knows; such code is never run"
             )
-        _check_room(folder)
+        _check_size(folder)
         try:
             hf = AutoModelForCausalLM.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
             )
-        except Exception as error:  # a stranger's file: transformers' checks of it raise all sorts
+        except Exception as error:  # a stranger's file: transformers' checks of it raise any exception
             what = " ".join(str(error).split())
             raise ValueError(f"target_dir: {folder} cannot be loaded as a causal language model: {what}") from None
         return cls(hf, layers)
 
     def train(self, mode: bool = True) -> Target:
-        """Stays in evaluation: a frozen target has no dropout, whatever the draft's mode."""
+        """Keeps the target in evaluation mode: it is frozen and has no dropout, whatever the draft's mode."""
         return super().train(False)
 
     @property
     def config(self) -> Any:
-        """transformers' configuration."""
+        """The configuration of the model, as transformers has it."""
         return self.hf.config
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the head."""
+        """How many tokens the target has: the rows of its head."""
         return int(self.head.shape[0])
 
     @property
     def max_positions(self) -> int:
-        """The longest sequence it can see."""
+        """The longest sequence that the target can process."""
         return int(self.config.max_position_embeddings)
 
     @property
     def head(self) -> Tensor:
-        """``[V, h]``; logits are ``last @ head.T``."""
+        """The weight of the head ``[V, h]``: logits are ``last @ head.T``."""
         weight: Tensor = self.hf.get_output_embeddings().weight
         return weight
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The rows of the embedding, as they are stored (before any factor of the target's own)."""
+        """The embeddings of ``tokens`` as they are stored, before any factor that the target applies."""
         weight: Tensor = self.hf.get_input_embeddings().weight
         return F.embedding(tokens, weight)
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, cache: DynamicCache | None = None) -> Seen:
-        """One pass over ``tokens`` ``[B, T]``; with a cache, they follow what it holds, and it grows by T."""
+        """One pass over ``tokens`` ``[B, T]``. With a cache they follow the tokens in it, and are added to it."""
         try:
             last = self.hf.base_model(tokens, past_key_values=cache, use_cache=cache is not None).last_hidden_state
             features = torch.cat([self._tapped[i] for i in self.layers], -1)
@@ -123,24 +126,24 @@ class Target(nn.Module):
         return Seen(features, last if self._last_scale == 1.0 else last * self._last_scale)
 
     def logits(self, last: Tensor) -> Tensor:
-        """``[..., V]`` of ``last`` ``[..., h]``."""
+        """Logits ``[..., V]`` of the hidden states ``last`` ``[..., h]``."""
         return F.linear(last, self.head)
 
 
-def _check_room(folder: Path) -> None:
-    """ValueError where the configuration wants more parameters than the files hold: transformers would invent them."""
+def _check_size(folder: Path) -> None:
+    """ValueError where the configuration has more parameters than the files: transformers would make up the others."""
     saved = SavedWeights(folder, key="target_dir")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         saved.check_blocks(config)
         with torch.device("meta"):  # no memory
             sketch = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except Exception as error:  # as below
+    except Exception as error:  # a stranger's file, as above
         what = " ".join(str(error).split())
         raise ValueError(f"target_dir: no model can be built from {folder / 'config.json'}: {what}") from None
-    wanted, found = sum(p.numel() for p in sketch.parameters()), saved.num_elements()
-    if wanted > found and not hasattr(config, "quantization_config"):
-        raise ValueError(f"target_dir: {folder}: config.json wants {wanted:,} parameters, the files hold {found:,}")
+    wanted, held = sum(p.numel() for p in sketch.parameters()), saved.num_elements()
+    if wanted > held and not hasattr(config, "quantization_config"):
+        raise ValueError(f"target_dir: {folder}: config.json wants {wanted:,} parameters, the files hold {held:,}")
 
 
 def _blocks(hf: Any) -> nn.ModuleList:

@@ -1,4 +1,4 @@
-"""Which of the target's tokens the draft knows, and how their numbers translate."""
+"""Which of the target's tokens the draft knows, and how ids of the draft become ids of the target."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """``d2t`` int64 ``[D]``: draft id + d2t = target id. ``t2d`` bool ``[V]``: does the draft know this target id?
+    """The tokens that a draft knows. ``d2t`` int64 ``[D]``: draft id + d2t = target id.
 
-    Draft ids are in the order of target ids. ValueError when the two do not say the same.
+    ``t2d`` bool ``[V]``: whether the draft knows a target id. Draft ids are in the order of target ids. ValueError when
+    ``d2t`` and ``t2d`` contradict each other.
     """
 
     d2t: Tensor
@@ -29,7 +30,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, used: Tensor, target_size: int) -> Vocabulary:
-        """The draft knows exactly the target ids ``used``, in any order."""
+        """The vocabulary of a draft that knows exactly the target ids ``used``, given in any order."""
         used = used.to(torch.int64).sort().values
         t2d = torch.zeros(target_size, dtype=torch.bool)
         t2d[used] = True
@@ -37,17 +38,17 @@ class Vocabulary:
 
     @classmethod
     def whole(cls, target_size: int) -> Vocabulary:
-        """The draft knows every token of the target."""
+        """The vocabulary of a draft that knows every token of the target."""
         return cls.of(torch.arange(target_size), target_size)
 
     @property
     def draft_size(self) -> int:
-        """D."""
+        """The number of tokens that the draft knows: D."""
         return len(self.d2t)
 
     @property
     def target_size(self) -> int:
-        """V."""
+        """The number of tokens that the target has: V."""
         return len(self.t2d)
 
     @property
@@ -56,7 +57,7 @@ class Vocabulary:
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def save(self, path: Path) -> None:
-        """One safetensors file, written whole or not at all."""
+        """Writes one safetensors file, completely or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         save_file({"d2t": self.d2t.contiguous(), "t2d": self.t2d.contiguous()}, partial)
@@ -64,10 +65,10 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path, target_size: int | None = None) -> Vocabulary:
-        """From `save`'s file or any draft's weights; ValueError when it is not there, or for another target."""
+        """Reads a file of `save` or the weights of any draft. ValueError: no such file, or of another target."""
         try:
-            found = load_file(path)
-            vocabulary = cls(found["d2t"], found["t2d"])
+            tensors = load_file(path)
+            vocabulary = cls(tensors["d2t"], tensors["t2d"])
         except (OSError, SafetensorError, KeyError) as error:
             raise ValueError(f"vocabulary: {path} holds no d2t and t2d ({error})") from None
         if target_size is not None and vocabulary.target_size != target_size:
@@ -86,8 +87,11 @@ def count_tokens(tokens: Iterable[Tensor], target_size: int) -> Tensor:
 
 
 def most_frequent(counts: Tensor, draft_size: int, always: Iterable[int] = ()) -> Vocabulary:
-    """The ``draft_size`` most frequent tokens, ``always`` among them; ties go to the smaller id, as do unseen tokens
-    that fill up what is left. ValueError when the draft would know more tokens than the target."""
+    """The vocabulary of the ``draft_size`` most frequent tokens, with ``always`` among them.
+
+    Of equally frequent tokens (and of those that never occur) the smaller ids come first. ValueError when the draft
+    would know more tokens than the target.
+    """
     if not 0 < draft_size <= len(counts):
         raise ValueError(f"draft_vocab_size: got {draft_size}, wants 1 to the target's {len(counts)} tokens")
     wanted = counts.clone()

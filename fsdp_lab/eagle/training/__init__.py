@@ -1,1 +1,1 @@
-"""How a draft is trained: its model among the ranks, the training-time test, its loss and its tally."""
+"""How a draft is trained. Read `training_time_test` first, then `soft_loss` (its loss) and `model` (its sharding)."""

@@ -1,8 +1,9 @@
 """Soft cross-entropy of the draft against the target, without ever holding all logits of either.
 
 The target's logits over its whole vocabulary are needed for the supervised positions only, a chunk at a time, and once:
-every step of the training-time test that predicts the same token shares them. A chunk's gradient is made where its
-logits lie and multiplied into those of both factors before the next chunk comes, as in `models.linear_loss`.
+every step of the training-time test that predicts the same token uses the same logits. A chunk's gradient is computed
+in the memory of its logits, and multiplied into the gradients of both factors before the next chunk, as in
+`linear_loss`.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 512 << 20}  # of float32 logits of the t
 
 
 class Teacher(NamedTuple):
-    """``last`` ``[B, T, h]``: the target's rows before its head; ``head`` ``[V, h]``; ``used`` int64 ``[D]``."""
+    """What the target says: ``last`` ``[B, T, h]``, its hidden states before its head ``[V, h]``.
+
+    ``used`` int64 ``[D]``: the target's ids of the draft's tokens.
+    """
 
     last: Tensor
     head: Tensor
     used: Tensor
 
 
-class Tally(NamedTuple):
-    """What each row t of each step k says, ``[K, B, T]``: zero where not supervised.
+class RowScores(NamedTuple):
+    """How well the draft predicts each row t in each step k, ``[K, B, T]``; zero where a row is not supervised.
 
-    ``loss``: nats, float32. ``correct``: does the draft's first choice equal the target's over its whole vocabulary?
-    ``overlap``: the share of drafts drawn from the draft's distribution that the target would accept; only made where
-    no gradient is.
+    ``loss``: nats, float32. ``correct``: whether the draft's first choice is the target's (over its whole vocabulary).
+    ``overlap``: the probability that the target accepts a token drawn from the draft's distribution; it is computed
+    only where no gradient is wanted.
     """
 
     loss: Tensor
@@ -39,17 +43,17 @@ class Tally(NamedTuple):
 
 def soft_cross_entropy(
     hidden: Tensor, weight: Tensor, teacher: Teacher, rows: Tensor, scale: Tensor
-) -> tuple[Tensor, Tally]:
-    """``sum over k of scale[k] x (step k's summed loss)``, a scalar, and the tally.
+) -> tuple[Tensor, RowScores]:
+    """The loss ``sum over k of scale[k] x (step k's summed loss)``, a scalar, and the scores of all rows.
 
     ``hidden`` ``[K, B, T, h]``: the draft's rows before its head ``weight`` ``[D, h]``; row t of step k predicts what
     the target says at position t + 1 + k. ``rows`` bool ``[K, B, T]``: which are supervised. ``scale`` float32 ``[K]``.
-    A row whose target's first choice the draft does not know has no loss. Differentiable once, with respect to
+    A row has no loss where the draft does not know the target's first choice. Differentiable once, with respect to
     ``hidden`` and ``weight``.
     """
     wants_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    total, *tally = _Loss.apply(hidden, weight, teacher, rows, scale, wants_grad)  # type: ignore[no-untyped-call]
-    return total, Tally(*tally)
+    total, *scores = _Loss.apply(hidden, weight, teacher, rows, scale, wants_grad)  # type: ignore[no-untyped-call]
+    return total, RowScores(*scores)
 
 
 class _Loss(torch.autograd.Function):
@@ -69,7 +73,8 @@ class _Loss(torch.autograd.Function):
             choice = said.argmax(-1)
             wanted = said.index_select(1, teacher.used)  # [n, D]
             p = wanted.softmax(-1)
-            covered = None if wants_grad else wanted.logsumexp(-1) - said.logsumexp(-1)  # log of the draft's part of p
+            # log of the probability that the target gives to the draft's vocabulary
+            covered = None if wants_grad else wanted.logsumexp(-1) - said.logsumexp(-1)
             del said, wanted
             for k in range(len(hidden)):
                 t = s - 1 - k
@@ -105,7 +110,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _chunks(rows: Tensor, vocabulary: int) -> list[tuple[Tensor, Tensor]]:
-    """(sequence, position) of the target's rows that any step is compared with, some at a time."""
+    """(sequence, position) of all target rows with which any step is compared, in chunks of bounded size."""
     steps, _, length = rows.shape
     needed = torch.zeros(rows.shape[1:], dtype=torch.bool, device=rows.device)
     for k in range(min(steps, length - 1)):

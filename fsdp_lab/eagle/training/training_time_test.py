@@ -15,22 +15,26 @@ from fsdp_lab.eagle.decoding.chain import Generated, speculate
 from fsdp_lab.eagle.draft.attention import TestTimeAttention
 from fsdp_lab.eagle.draft.network import Draft
 from fsdp_lab.eagle.draft.target import Seen, Target
-from fsdp_lab.eagle.training.soft_loss import Tally, Teacher, soft_cross_entropy
+from fsdp_lab.eagle.training.soft_loss import RowScores, Teacher, soft_cross_entropy
 
 
 class Outcome(NamedTuple):
-    """``loss``: the scalar to differentiate; ``supervised`` bool ``[K, B, T]`` and `Tally`: of what, by row."""
+    """The result of a forward: ``loss`` is the scalar to differentiate, ``scores`` are those of each row.
+
+    ``supervised`` bool ``[K, B, T]``: which rows the loss is over.
+    """
 
     loss: Tensor
     supervised: Tensor
-    tally: Tally
+    scores: RowScores
 
 
 def supervised_rows(loss_mask: Tensor, steps: int) -> Tensor:
-    """bool ``[K, B, T]``: row t of step k stands for drafting token t + 2 + k after the target said tokens up to t + 1.
+    """Which rows are supervised, bool ``[K, B, T]``, given which tokens are the assistant's (``loss_mask`` ``[B, T]``).
 
-    It is supervised when all of t + 1 to t + 2 + k are the assistant's (``loss_mask`` bool ``[B, T]``): then, and only
-    then, can decoding come to draft it. So an answer's first token, which the target itself says, is no draft's.
+    Row t of step k stands for drafting token t + 2 + k after the target said the tokens up to t + 1. It is supervised
+    when all tokens from t + 1 to t + 2 + k are the assistant's: only then can decoding draft it. So the first token of
+    an answer is never drafted: the target itself says it.
     """
     said = F.pad(loss_mask[:, 1:], (0, 1), value=False)
     rows = []
@@ -42,9 +46,9 @@ def supervised_rows(loss_mask: Tensor, steps: int) -> Tensor:
 
 
 class EagleTrainingModel(nn.Module):
-    """A draft and its frozen target; forward gives the loss of a batch. The module that `shard` and compressors wrap.
+    """A draft and its frozen target; forward gives the loss of a batch. `shard` and compressors wrap this module.
 
-    ``steps``: length of the training-time test; step k counts ``decay ** k``.
+    ``steps``: the length of the training-time test; step k has the weight ``decay ** k``.
     """
 
     def __init__(self, target: Target, draft: Draft, steps: int = 7, decay: float = 0.8) -> None:
@@ -53,18 +57,18 @@ class EagleTrainingModel(nn.Module):
         self.steps, self.decay = steps, decay
 
     def counts(self, loss_mask: Tensor) -> Tensor:
-        """Supervised rows of each step in this batch, float32 ``[K]``: sum them over ranks and micro-batches."""
+        """How many rows of each step are supervised in this batch, float32 ``[K]``."""
         return supervised_rows(loss_mask, self.steps).sum((1, 2)).float()
 
     def forward(
         self, tokens: Tensor, loss_mask: Tensor, counts: Tensor | None = None, seen: Seen | None = None
     ) -> Outcome:
-        """``sum over k of decay^k x (summed loss of step k) / counts[k]``.
+        """The loss ``sum over k of decay^k x (summed loss of step k) / counts[k]`` of a batch.
 
         ``tokens`` int64 and ``loss_mask`` bool ``[B, T]`` (the assistant's tokens), padded on the right.
-        ``counts`` float32 ``[K]``: what sums are divided by; none: this batch's own. To have the mean over all ranks
-        under FSDP2, which averages gradients, give the sum of the ranks' `counts` divided by their number.
-        ``seen``: what the target sees of ``tokens``, if known; none: it looks. Rows at padding may be anything finite.
+        ``counts`` float32 ``[K]``: the divisors of the sums; none: this batch's own. FSDP2 averages gradients; so for
+        the mean over all ranks, give the sum of the ranks' `counts` divided by the number of ranks.
+        ``seen``: what the target sees of ``tokens``; none: it is computed. Rows at padding may hold any finite number.
         """
         rows = supervised_rows(loss_mask, self.steps)
         counts = rows.sum((1, 2)).float() if counts is None else counts
@@ -73,16 +77,19 @@ class EagleTrainingModel(nn.Module):
         embedded = self.target.embed(tokens)
         hidden = torch.stack([self.draft.norm(h) for h in self.unrolled(embedded, seen.features)])
         teacher = Teacher(seen.last, self.target.head, self.draft.used)
-        loss, tally = soft_cross_entropy(hidden, self.draft.lm_head.weight, teacher, rows, scale)
-        return Outcome(loss, rows, tally)
+        loss, scores = soft_cross_entropy(hidden, self.draft.lm_head.weight, teacher, rows, scale)
+        return Outcome(loss, rows, scores)
 
     def answer(self, prompt: list[int], max_new_tokens: int, num_drafts: int, stop: Collection[int]) -> Generated:
-        """Decode greedily with the draft as it is. Sharded, it is gathered as for `forward`: from all ranks."""
+        """Decodes greedily with the draft as it is now. All ranks of a sharded draft call this together."""
         return speculate(self.target, self.draft, prompt, max_new_tokens, num_drafts, stop=stop)
 
     def unrolled(self, embedded: Tensor, features: Tensor) -> Iterator[Tensor]:
-        """Hidden states ``[B, T, h]`` of the steps, before the last norm, from ``embedded`` ``[B, T, h]``, ``features``
-        ``[B, T, 3h]``. Tokens move one to the left each step; hidden states and the causal part of attention do not."""
+        """Yields the hidden states ``[B, T, h]`` of each step, before the last norm.
+
+        ``embedded`` is ``[B, T, h]``, ``features`` ``[B, T, 3h]``. In each step tokens move one position to the left;
+        hidden states and the causal attention do not.
+        """
         attention = TestTimeAttention()
         length = embedded.shape[1]
         positions = torch.arange(length, device=embedded.device)
@@ -104,10 +111,10 @@ def shard(
     target: bool = False,
     reshard: bool = True,
 ) -> None:
-    """The draft as one FSDP2 unit: gathered once a step, though its layer runs K times.
+    """Makes the draft one FSDP2 unit, which is gathered once in each optimizer step although its layer runs K times.
 
-    The target stays whole on every rank, unless ``target``: then its blocks are sharded, each a unit, and only its
-    embedding, last norm and head are not. ``reshard``: free such a block's parameters after its forward.
+    The target stays unsharded on every rank, unless ``target``: then each of its blocks is a unit, and only its
+    embedding, last norm and head are not sharded. ``reshard``: free a block's parameters after its forward.
     """
     kept = set(model.target.parameters())
     if target:

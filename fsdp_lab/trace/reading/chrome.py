@@ -1,4 +1,4 @@
-"""Reading what torch.profiler writes: Chrome traces, one a rank, plain or gzipped."""
+"""Reading the Chrome traces that torch.profiler writes: one file for each rank, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATTERNS = ("*.pt.trace.json", "*.pt.trace.json.gz")  # what TensorBoard's plugi
 
 
 class Span(NamedTuple):
-    """One complete event, times in nanoseconds."""
+    """One complete event of the trace (``"ph": "X"``); times are nanoseconds."""
 
     name: str
     category: str
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """One rank's trace; spans by their start. ``clock``: equal for traces whose times can be compared."""
+    """One rank's trace, its spans sorted by start. ``clock`` is equal for traces whose times can be compared."""
 
     path: Path
     rank: int
@@ -39,14 +39,14 @@ class Trace:
 
 
 def find(folder: Path) -> list[Path]:
-    """The traces in ``folder``, or in its ``profiler/``. ValueError when there are none."""
+    """The paths of the traces in ``folder``, or in its ``profiler/``. ValueError when there are none."""
     if not folder.is_dir():
         raise ValueError(
             f"{folder}: {'is not a folder' if folder.exists() else 'no such folder'}; name one with traces"
         )
-    for place in (folder, folder / "profiler"):
-        if found := sorted({path for pattern in PATTERNS for path in place.glob(pattern)}):
-            return found
+    for searched in (folder, folder / "profiler"):
+        if traces := sorted({path for pattern in PATTERNS for path in searched.glob(pattern)}):
+            return traces
     raise ValueError(
         f"{folder}: no traces ({', '.join(PATTERNS)}) in it; a training run with --profile leaves them in "
         "<output_dir>/logs/<run_name>/profiler"
@@ -54,7 +54,7 @@ def find(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> Trace:
-    """One trace. ValueError when it is not a whole one."""
+    """Reads one trace. ValueError when the file is incomplete or no trace."""
     document = _document(path)
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
@@ -89,5 +89,5 @@ def _span(event: Mapping[str, Any]) -> Span:
 
 
 def _rank_in(name: str) -> int:
-    found = re.match(r"rank[-_]?(\d+)", name)
-    return int(found[1]) if found else 0
+    match = re.match(r"rank[-_]?(\d+)", name)
+    return int(match[1]) if match else 0

@@ -1,11 +1,11 @@
-"""A GPU's trace by the rules of `activity`."""
+"""The trace of a run on a GPU, classified by the rules of `activity`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from fsdp_lab.trace.reading.activity import Activity, Call, Piece
+from fsdp_lab.trace.reading.activity import Activity, Busy, Call
 from fsdp_lab.trace.reading.chrome import Span, Trace
 from fsdp_lab.trace.reading.labels import NOTHING, Label, Threads
 from fsdp_lab.trace.reading.steps import host_steps, on_device
@@ -17,15 +17,15 @@ _NCCL = {"ReduceScatter": "reduce_scatter", "AllGather": "all_gather", "AllReduc
 
 
 def runs_on_cuda(trace: Trace) -> bool:
-    """Did anything run on a GPU?"""
+    """Whether anything in the trace ran on a GPU."""
     return any(span.category in ON_DEVICE for span in trace.spans)
 
 
 def activity(trace: Trace) -> Activity:
-    """Everything of a run on GPUs over NCCL. ValueError when no step is marked."""
+    """The activity of a run on GPUs over NCCL. ValueError when the trace marks no step."""
     _, steps = host_steps(trace)
     threads, launches = Threads(trace.spans), _Launches(trace)
-    pieces: list[Piece] = []
+    busy: list[Busy] = []
     calls = sent_marks(trace)
     launched = []
     for span in trace.spans:
@@ -35,14 +35,14 @@ def activity(trace: Trace) -> Activity:
         label = threads.at(launch.thread, launch.start) if launch is not None else NOTHING
         moment = launch.start if launch is not None else span.start
         launched.append((moment, (span.start, span.end)))
-        pieces.append(_piece(span, label))
-        if span.name.startswith("nccl") and label.op is None and pieces[-1].op is not None:
-            calls.append(_stock_call(span, pieces[-1].op, moment, trace.world))
-    return Activity("cuda", on_device(steps, launched), pieces, calls)
+        busy.append(_busy(span, label))
+        if span.name.startswith("nccl") and label.op is None and busy[-1].op is not None:
+            calls.append(_stock_call(span, busy[-1].op, moment, trace.world))
+    return Activity("cuda", on_device(steps, launched), busy, calls)
 
 
 class _Launches:
-    """Who launched something that ran on the device."""
+    """Finds the span of the host that launched a kernel, copy or fill."""
 
     def __init__(self, trace: Trace) -> None:
         self._by_correlation = {s.args.get("correlation"): s for s in trace.spans if s.category in _LAUNCH}
@@ -55,17 +55,17 @@ class _Launches:
         return by_correlation or self._by_external.get(span.args.get("External id"))
 
 
-def _piece(span: Span, launched_in: Label) -> Piece:
+def _busy(span: Span, launched_in: Label) -> Busy:
     lane = f"stream {span.args.get('stream', span.thread[1])}"
     if span.name.startswith("nccl"):
-        return Piece(span.start, span.end, "communication", lane, launched_in.op or _nccl_op(span))
-    return Piece(span.start, span.end, launched_in.kind or "compute", lane, launched_in.op)
+        return Busy(span.start, span.end, "communication", lane, launched_in.op or _nccl_op(span))
+    return Busy(span.start, span.end, launched_in.kind or "compute", lane, launched_in.op)
 
 
 def _nccl_op(span: Span) -> str | None:
     if str(span.args.get("Collective name", "")).startswith("all_to_all") or "SendRecv" in span.name:
         return "all_to_all"
-    return next((op for part, op in _NCCL.items() if part in span.name), None)
+    return next((op for name, op in _NCCL.items() if name in span.name), None)
 
 
 def _stock_call(span: Span, op: str, moment: int, world: int) -> Call:

@@ -1,8 +1,8 @@
-"""A CPU's trace by the rules of `activity`."""
+"""The trace of a run on a CPU, classified by the rules of `activity`."""
 
 from __future__ import annotations
 
-from fsdp_lab.trace.reading.activity import Activity, Piece
+from fsdp_lab.trace.reading.activity import Activity, Busy
 from fsdp_lab.trace.reading.chrome import Trace
 from fsdp_lab.trace.reading.labels import Threads
 from fsdp_lab.trace.reading.steps import host_steps
@@ -14,17 +14,17 @@ _MESSAGES = ("gloo:send", "gloo:recv")
 
 
 def activity(trace: Trace) -> Activity:
-    """Everything of a run on CPUs over gloo. ValueError when no step is marked."""
+    """The activity of a run on CPUs over gloo. ValueError when the trace marks no step."""
     thread, steps = host_steps(trace)
     threads = Threads(trace.spans)
     working = [
-        Piece(s.start, s.end, s.label.kind, TRAINING, s.label.op)
+        Busy(s.start, s.end, s.label.kind, TRAINING, s.label.op)
         for s in threads.segments.get(thread, [])
         if s.label.kind is not None
     ]
     stock, op_of = gloo_calls(trace, threads)
     transfers = [
-        Piece(span.start, span.end, "communication", NETWORK, op_of.get(i))
+        Busy(span.start, span.end, "communication", NETWORK, op_of.get(i))
         for i, span in enumerate(trace.spans)
         if span.name.startswith("gloo:") and span.name not in _MESSAGES
     ]

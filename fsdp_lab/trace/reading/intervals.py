@@ -1,4 +1,4 @@
-"""Sets of moments on a line, as sorted disjoint half-open intervals of whole nanoseconds."""
+"""Sets of moments in time, as sorted disjoint half-open intervals of whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Intervals = Sequence[Interval]  # sorted, disjoint, none empty, none touching th
 
 
 def union(*several: Iterable[Interval]) -> list[Interval]:
-    """The moments in any of them; here intervals may overlap, come in any order, or be empty."""
+    """The moments in any of ``several``, whose intervals may overlap, come in any order, or be empty."""
     merged: list[Interval] = []
     for start, end in sorted(i for some in several for i in some if i[0] < i[1]):
         if merged and start <= merged[-1][1]:
@@ -20,7 +20,7 @@ def union(*several: Iterable[Interval]) -> list[Interval]:
 
 
 def intersection(a: Intervals, b: Intervals) -> list[Interval]:
-    """The moments in both."""
+    """The moments that are in ``a`` and in ``b``."""
     common: list[Interval] = []
     i = j = 0
     while i < len(a) and j < len(b):
@@ -50,5 +50,5 @@ def difference(a: Intervals, b: Intervals) -> list[Interval]:
 
 
 def length(a: Intervals) -> int:
-    """Nanoseconds in all."""
+    """How many nanoseconds the intervals of ``a`` have together."""
     return sum(end - start for start, end in a)

@@ -1,4 +1,4 @@
-"""What each thread of the program is doing at each moment, from its nested spans."""
+"""What each thread of the program is doing at each moment, derived from its nested spans."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from fsdp_lab.trace.reading.chrome import Span, Thread
 Class = Literal["compute", "communication", "compression"]
 CLASSES: tuple[Class, ...] = ("compute", "communication", "compression")
 _COLLECTIVE = re.compile(r"comm_compress::(reduce_scatter|all_gather|all_reduce) \(.*\)")
-_PARTS: dict[str, Class] = {
+_STAGES: dict[str, Class] = {
     "comm_compress::encode": "compression",
     "comm_compress::wire": "communication",
     "comm_compress::decode": "compression",
 }
 _STOCK = ("c10d::", "_c10d_functional::")
-IN_FLIGHT = ("gloo:", "nccl:")  # a backend's own spans: they last as long as the transfer, and nest in nothing
+IN_FLIGHT = ("gloo:", "nccl:")  # a backend's own spans: they last as long as the transfer, and are not nested
 
 
 class Label(NamedTuple):
-    """``kind`` None: Python between operators, or waiting. ``op``: the compressed collective that it is part of."""
+    """What a thread does (``kind`` None: Python between operators, or waiting), and for which compressed collective."""
 
     kind: Class | None = None
     op: str | None = None
 
 
 class Segment(NamedTuple):
-    """A thread did one thing from ``start`` until ``end``."""
+    """The time from ``start`` until ``end``, in which a thread did what ``label`` says."""
 
     start: int
     end: int
@@ -40,11 +40,11 @@ NOTHING = Label()
 
 
 def label(span: Span, around: Label) -> Label:
-    """What a thread does inside ``span``, which lies in something labelled ``around``."""
-    if found := _COLLECTIVE.fullmatch(span.name):
-        return Label("compression", found[1])
-    if span.name in _PARTS:
-        return Label(_PARTS[span.name], around.op)
+    """The label of ``span``, which lies inside a span with the label ``around``."""
+    if collective := _COLLECTIVE.fullmatch(span.name):
+        return Label("compression", collective[1])
+    if span.name in _STAGES:
+        return Label(_STAGES[span.name], around.op)
     if around.kind in ("communication", "compression"):
         return around
     if span.name.startswith(_STOCK):
@@ -55,7 +55,7 @@ def label(span: Span, around: Label) -> Label:
 
 
 class Threads:
-    """Every thread's segments: the innermost span decides."""
+    """The segments of every thread; where spans are nested, the innermost one decides."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         nested: dict[Thread, list[Span]] = {}
@@ -67,12 +67,12 @@ class Threads:
     def at(self, thread: Thread, moment: int) -> Label:
         """What ``thread`` was doing at ``moment``."""
         segments = self.segments.get(thread, [])
-        place = bisect_right(segments, moment, key=lambda segment: segment.start) - 1
-        return segments[place].label if place >= 0 and moment < segments[place].end else NOTHING
+        index = bisect_right(segments, moment, key=lambda segment: segment.start) - 1
+        return segments[index].label if index >= 0 and moment < segments[index].end else NOTHING
 
 
 def _segments(spans: Iterable[Span]) -> list[Segment]:
-    """One thread's, from its spans in order of start (of two that start together, the longer first)."""
+    """The segments of one thread, from its spans in order of start (of two that start together, the longer first)."""
     segments: list[Segment] = []
     around: list[tuple[int, Label]] = []  # open spans: their end and label, the innermost last
     now = 0

@@ -1,4 +1,4 @@
-"""Optimizer steps and their phases, from the spans that the trainer puts around them."""
+"""Optimizer steps and their phases, found by the spans that the trainer records around them."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ def host_steps(trace: Trace) -> tuple[Thread, list[Step]]:
 
     Without the trainer's own spans the profiler's `ProfilerStep#` will do; then every phase is "other".
     """
-    notes = [span for span in trace.spans if span.category == "user_annotation"]
-    found = [span for span in notes if span.name == PREFIX + "step"]
-    found = found or [span for span in notes if span.name.startswith("ProfilerStep#")]
-    if not found:
+    annotations = [span for span in trace.spans if span.category == "user_annotation"]
+    steps = [span for span in annotations if span.name == PREFIX + "step"]
+    steps = steps or [span for span in annotations if span.name.startswith("ProfilerStep#")]
+    if not steps:
         raise ValueError(f"{trace.path}: no span says where a step begins ({PREFIX}step, or ProfilerStep#)")
     phases = {f"{PREFIX}{phase}": phase for phase in PHASES[:-1]}
-    inner = [span for span in notes if span.name in phases]
-    return found[0].thread, [_step(span, inner, phases) for span in found]
+    inner = [span for span in annotations if span.name in phases]
+    return steps[0].thread, [_step(span, inner, phases) for span in steps]
 
 
 def _step(whole: Span, inner: Iterable[Span], names: dict[str, str]) -> Step:
-    parts: list[tuple[str, Interval]] = []
+    phases: list[tuple[str, Interval]] = []
     at = whole.start
     for span in inner:
         if span.thread == whole.thread and whole.start <= span.start and span.end <= whole.end:
-            parts += [("other", (at, span.start)), (names[span.name], (span.start, span.end))]
+            phases += [("other", (at, span.start)), (names[span.name], (span.start, span.end))]
             at = span.end
-    parts.append(("other", (at, whole.end)))
-    return Step((whole.start, whole.end), [part for part in parts if part[1][0] < part[1][1]])
+    phases.append(("other", (at, whole.end)))
+    return Step((whole.start, whole.end), [(name, (start, end)) for name, (start, end) in phases if start < end])
 
 
 def on_device(steps: Sequence[Step], launched: Sequence[tuple[int, Interval]]) -> list[Step]:
-    """The same steps in the device's time; ``launched``: when the host launched what, which ran when."""
+    """``steps`` in the device's time. ``launched``: the host's moment of each launch, and when the device ran it."""
     order = sorted(launched)
     first_after: list[int] = []  # the earliest start among this launch and all later ones
     for _, (start, _) in reversed(order):
         first_after.append(min(start, first_after[-1]) if first_after else start)
     first_after.reverse()
-    moments = sorted({moment for step in steps for _, part in step.phases for moment in part})
+    moments = sorted({moment for step in steps for _, interval in step.phases for moment in interval})
     begins: dict[int, int] = {}
-    place, busy_until = 0, 0
+    launch, busy_until = 0, 0
     for moment in moments:
-        while place < len(order) and order[place][0] < moment:
-            busy_until = max(busy_until, order[place][1][1])
-            place += 1
+        while launch < len(order) and order[launch][0] < moment:
+            busy_until = max(busy_until, order[launch][1][1])
+            launch += 1
         done = max(moment, busy_until)
-        begins[moment] = min(done, max(moment, first_after[place])) if place < len(order) else done
+        begins[moment] = min(done, max(moment, first_after[launch])) if launch < len(order) else done
     return [step._replace(phases=[(name, (begins[a], begins[b])) for name, (a, b) in step.phases]) for step in steps]

@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed itself on gloo: which call belongs to which transfer, and its bytes."""
+"""The collectives of torch.distributed itself on gloo: which call caused which transfer, and how many bytes it sent."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _KINDS = {
 
 
 def gloo_calls(trace: Trace, threads: Threads) -> tuple[list[Call], dict[int, str]]:
-    """Stock calls, and of each gloo transfer that one of them caused (its place in ``trace.spans``) the operation.
+    """All stock calls, and the operation of each transfer that one of them caused, by its index in ``trace.spans``.
 
-    A call's transfer is the first one after it, of its kind and size, that no earlier call has taken.
+    A call's transfer is the first one after it, of its kind and size, that belongs to no earlier call.
     """
     calls: list[Call] = []
     op_of: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Bytes of collectives: as our own spans state them, and as shapes and dtypes give them."""
+"""Bytes of collectives: stated by the spans of comm_compress, or computed from shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _ITEMSIZE = {
 
 
 def sent_marks(trace: Trace) -> list[Call]:
-    """Collectives of comm_compress."""
-    found = ((span, _SENT.fullmatch(span.name)) for span in trace.spans)
-    return [Call(m[1], span.start, int(m[2]), int(m[3])) for span, m in found if m]
+    """All collectives of comm_compress, whose spans state their bytes."""
+    matches = ((span, _SENT.fullmatch(span.name)) for span in trace.spans)
+    return [Call(m[1], span.start, int(m[2]), int(m[3])) for span, m in matches if m]
 
 
 def itemsize(dtype: str) -> int | None:
-    """Bytes an element, from a name as traces have it (float, c10::BFloat16, Half...)."""
+    """Bytes per element of a dtype, named as in traces (float, c10::BFloat16, Half...); None if it is unknown."""
     return _ITEMSIZE.get(dtype.rpartition("::")[2].lower())
 
 
 def necessary(op: str, numel: int, size: int, world: int) -> int:
-    """Bytes that a rank must send: ``numel`` elements of ``size`` bytes are its whole input."""
+    """Bytes that a rank must send in a collective whose input has ``numel`` elements of ``size`` bytes."""
     if op == "all_gather":
         return (world - 1) * numel * size
     if op == "all_reduce":  # a ring
@@ -40,12 +40,12 @@ def necessary(op: str, numel: int, size: int, world: int) -> int:
 
 
 def shape_numel(dims: Any) -> int:
-    """Elements of a tensor, or of a list of tensors, from the profiler's `Input Dims` entry."""
+    """The number of elements of a tensor, or of a list of tensors, from the profiler's `Input Dims` entry."""
     if dims and isinstance(dims[0], list):
         return sum(shape_numel(one) for one in dims)
     return math.prod(dims)
 
 
 def input_dims(args: Mapping[str, Any]) -> list[int]:
-    """Elements of each argument of an operator."""
+    """The number of elements of each argument of an operator."""
     return [shape_numel(dims) for dims in args.get("Input Dims", ())]

@@ -16,7 +16,7 @@ from experiments.drafts.questions import main as questions_main
 from experiments.drafts.questions import questions
 from experiments.drafts.real_run import Part, Progress
 from experiments.drafts.report import report
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 from tests.distributed import preload, run_program
 from tests.fsdp_lab.eagle.tiny import save_target
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fsdp_lab import results
 from fsdp_lab.results.migrate import migrate
-from fsdp_lab.settings.cli import parse
+from fsdp_lab.settings.config import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -16,7 +16,7 @@ from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.recipe.trainers import EAGLE, LANGUAGE_MODEL, trainer_of
 from fsdp_lab import results
 from fsdp_lab.eagle.draft.config import EagleConfig
-from fsdp_lab.settings.cli import parse_as
+from fsdp_lab.settings.reading.cli import parse_as
 from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.stand_in import ROOT
 from tests.fsdp_lab.eagle.test_train import chats

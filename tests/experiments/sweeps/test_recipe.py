@@ -9,7 +9,7 @@ import pytest
 
 from experiments.sweeps.recipe.cells import cells_of
 from experiments.sweeps.recipe.recipe import read
-from fsdp_lab.settings.cli import parse
+from fsdp_lab.settings.config import parse
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
 

@@ -14,7 +14,7 @@ from fsdp_lab.data import build
 from fsdp_lab.data.reading.documents import Document, read_documents
 from fsdp_lab.data.sources import corpora, dictionaries, packages, wiki_articles
 from fsdp_lab.data.sources.corpora import Source
-from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import Package, fetch, member, members
 from fsdp_lab.data.sources.wikitext import plain_text
 from fsdp_lab.files.errors import DataError

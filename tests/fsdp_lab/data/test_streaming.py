@@ -17,10 +17,10 @@ from torch import Tensor
 from fsdp_lab.data.batches.mix import MixSource, open_sources, validation_sequences
 from fsdp_lab.data.batches.row_digest import RowDigest, digest_of_all
 from fsdp_lab.data.batches.streaming.batches import MixedBatches
-from fsdp_lab.data.batches.streaming.packing import Packer, Span
-from fsdp_lab.data.batches.streaming.plan import Plan
+from fsdp_lab.data.batches.streaming.packing import Packer, TokenRange
+from fsdp_lab.data.batches.streaming.row_order import RowOrder
 from fsdp_lab.data.batches.streaming.shuffle import Draws, ShuffleBuffer
-from fsdp_lab.data.batches.streaming.source import Source
+from fsdp_lab.data.batches.streaming.shuffled_documents import ShuffledDocuments
 from fsdp_lab.data.corpus import MixedCorpus
 from fsdp_lab.data.tokens.shards import Meta, Position, Settings, Shard, TokenizedCorpus
 from fsdp_lab.data.tokens.token_stream import TokenStream
@@ -105,7 +105,7 @@ def test_every_document_comes_once_a_pass(streams: list[TokenStream], shuffle: i
     whole = tokens_of(streams[0], 0, streams[0].num_tokens)
     ends = [i + 1 for i, token in enumerate(whole) if token == EOT]
     documents = list(zip([0, *ends[:-1]], ends, strict=True))
-    source = Source(streams[0], shuffle, seed=5, number=1)
+    source = ShuffledDocuments(streams[0], shuffle, seed=5, number=1)
     passes = [[tuple(source.next()) for _ in documents] for _ in range(3)]
     assert all(sorted(one) == documents for one in passes)
     assert source.passes == 2
@@ -122,7 +122,7 @@ def test_every_document_comes_once_a_pass(streams: list[TokenStream], shuffle: i
 def test_packed_rows_are_the_documents_end_to_end(lengths: list[int], length: int, n_views: int) -> None:
     packer, packed, position = Packer(length, n_views), [], 0
     for number in lengths:
-        packer.add(Span(0, position, position + number))
+        packer.add(TokenRange(0, position, position + number))
         position += number
         while packer.has_row:
             packed.append([i for _, start, stop in packer.row() for i in range(start, stop)])
@@ -135,14 +135,14 @@ def test_packed_rows_are_the_documents_end_to_end(lengths: list[int], length: in
 
 def test_rows_in_a_row_are_whole_documents_in_the_order_dealt(streams: list[TokenStream]) -> None:
     """With no shuffling of rows: what is cut at a row's end goes on in the next row, also after a stop."""
-    plan = Plan(streams, WEIGHTS, 16, 1, 7, 25, shuffle_rows=1)
+    order = RowOrder(streams, WEIGHTS, 16, 1, 7, 25, shuffle_rows=1)
     text: list[int] = []
     for number in range(400):
-        text += [i for s, a, b in plan.next_row() for i in tokens_of(streams[s], a, b)]
+        text += [i for s, a, b in order.next_row() for i in tokens_of(streams[s], a, b)]
         if number % 50 == 49:
-            state = json.loads(json.dumps(plan.state()))
-            plan = Plan(streams, WEIGHTS, 16, 1, 7, 25, shuffle_rows=1)
-            plan.load(state)
+            state = json.loads(json.dumps(order.state()))
+            order = RowOrder(streams, WEIGHTS, 16, 1, 7, 25, shuffle_rows=1)
+            order.load(state)
     known = {tuple(d) for stream in streams for d in documents_of(stream)}
     found = list(split(text))
     assert len(found) > 400
@@ -165,13 +165,13 @@ def split(tokens: list[int]) -> Iterator[tuple[int, ...]]:
 @settings(max_examples=15, deadline=None)
 @given(weights=st.lists(st.floats(0.05, 1), min_size=3, max_size=3), num_rows=st.integers(1, 400))
 def test_shares_of_tokens_approach_the_weights(streams: list[TokenStream], weights: list[float], num_rows: int) -> None:
-    plan = Plan(streams, weights, 16, 1, 3, 25, shuffle_rows=6)
-    rows = [plan.next_row() for _ in range(num_rows)]
+    order = RowOrder(streams, weights, 16, 1, 3, 25, shuffle_rows=6)
+    rows = [order.next_row() for _ in range(num_rows)]
     total = 16 * num_rows
-    assert sum(plan.tokens_drawn) == total
+    assert sum(order.tokens_drawn) == total
     for i, weight in enumerate(weights):
         drawn = sum(stop - start for row in rows for source, start, stop in row if source == i)
-        assert drawn == plan.tokens_drawn[i]
+        assert drawn == order.tokens_drawn[i]
         # what waits for its turn: a document of each source, the leftover and five rows
         assert abs(drawn - weight / sum(weights) * total) <= 3 * LONGEST + 16 * 7
 

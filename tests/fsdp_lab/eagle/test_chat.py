@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fsdp_lab import chat
-from fsdp_lab.eagle.draft.export import save_draft, verifier_of
+from fsdp_lab.eagle.draft.folder import save_draft, verifier_of
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.models.build import load_pretrained
 from tests.fsdp_lab.eagle.tiny import save_target, some_vocabulary, tiny_draft, tiny_target

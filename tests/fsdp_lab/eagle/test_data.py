@@ -11,8 +11,9 @@ import torch
 
 from fsdp_lab.eagle.data import __main__ as command
 from fsdp_lab.eagle.data import tokens as data
+from fsdp_lab.eagle.data.chat_template import template_tokens
 from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
-from fsdp_lab.eagle.data.tokens import Example, collate, encode, load_examples, template_tokens, vocabulary_of
+from fsdp_lab.eagle.data.tokens import Example, collate, encode, load_examples, vocabulary_of
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary, most_frequent
 from tests.fsdp_lab.eagle.tiny import CHATML, byte_tokenizer, save_target
 

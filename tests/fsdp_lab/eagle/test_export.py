@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fsdp_lab.eagle.draft import export
-from fsdp_lab.eagle.draft.export import Verifier, check_export, load_draft, save_draft, verifier_of
+from fsdp_lab.eagle.draft.folder import check_export, load_draft, save_draft, verifier_of
+from fsdp_lab.eagle.draft.formats import Verifier
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from tests.fsdp_lab.eagle.tiny import DRAFT_VOCABULARY, HIDDEN, VOCABULARY, tiny_draft, tiny_target

@@ -18,15 +18,15 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 
 from fsdp_lab import results
-from fsdp_lab.eagle.data.features import Features, Shelf, digest_of_target
+from fsdp_lab.eagle.data.features import FeatureFolder, Features, digest_of_target
 from fsdp_lab.eagle.data.tokens import Example, collate
 from fsdp_lab.eagle.draft.config import EagleConfig, check
-from fsdp_lab.eagle.draft.export import load_draft
+from fsdp_lab.eagle.draft.folder import load_draft
 from fsdp_lab.eagle.draft.target import Seen, Target
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.run.summary import summary
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload, run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.checkpoint.test_resume import same
 from tests.fsdp_lab.eagle.test_train import _main, chats, run, words
@@ -287,7 +287,7 @@ def test_the_bound(processes: int, tmp_path: Path) -> None:
     (tmp_path / "another").mkdir()
     (tmp_path / "another" / "old.safetensors").write_bytes(bytes(30_000))
     limit = 130_000
-    shelves = [Shelf(tmp_path, "target", limit) for _ in range(processes)]
+    shelves = [FeatureFolder(tmp_path, "target", limit) for _ in range(processes)]
     for i in range(100):
         for j, shelf in enumerate(shelves):
             shelf.add(f"{i:03d}{j}", entry)
@@ -297,7 +297,7 @@ def test_the_bound(processes: int, tmp_path: Path) -> None:
     assert shelves[0].held() == size_of(entries(tmp_path))
     held = entries(tmp_path)
     shelves[-1].add("more", entry)
-    Shelf(tmp_path, "target", limit).add("more", entry)
+    FeatureFolder(tmp_path, "target", limit).add("more", entry)
     assert entries(tmp_path) == held
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fsdp_lab.eagle.draft.attention import ChainCache, TestTimeAttention, masked
 from fsdp_lab.eagle.draft.target import Target, default_layers
 from fsdp_lab.eagle.training import soft_loss
-from fsdp_lab.eagle.training.soft_loss import Tally
+from fsdp_lab.eagle.training.soft_loss import RowScores
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel, Outcome, supervised_rows
 from tests.fsdp_lab.eagle.tiny import CONTEXT, FAMILIES, VOCABULARY, tiny_draft, tiny_target
 
@@ -90,7 +90,7 @@ def test_what_is_supervised_by_hand() -> None:
     assert [r.nonzero()[:, 1].tolist() for r in rows] == [[1, 2, 6], [1], []]
 
 
-def straightforward(model: EagleTrainingModel, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tally]:
+def straightforward(model: EagleTrainingModel, tokens: Tensor, mask: Tensor) -> tuple[Tensor, RowScores]:
     """The loss as the papers write it: all logits of both models, shifted, step by step."""
     draft, used = model.draft, model.draft.vocabulary.used
     seen = model.target(tokens)
@@ -108,7 +108,7 @@ def straightforward(model: EagleTrainingModel, tokens: Tensor, mask: Tensor) -> 
         overlap.append(torch.minimum(teacher.softmax(-1)[..., used], z.softmax(-1)).sum(-1) * rows)
     per_step = torch.stack([x.sum() for x in loss]) / model.counts(mask).clamp(min=1e-9)
     total = (per_step * model.decay ** torch.arange(model.steps)).sum()
-    return total, Tally(torch.stack(loss).detach(), torch.stack(correct), torch.stack(overlap).detach())
+    return total, RowScores(torch.stack(loss).detach(), torch.stack(correct), torch.stack(overlap).detach())
 
 
 def resemble(model: EagleTrainingModel) -> None:
@@ -133,17 +133,17 @@ def test_the_chunked_loss_and_its_gradients_are_the_straightforward_ones(
     resemble(model)
     tokens, mask = some_tokens(3), torch.ones(3, LENGTH, dtype=torch.bool)
     mask[0, :4], mask[1, 5], mask[2, 6:] = False, False, False
-    total, tally = straightforward(model, tokens, mask)
+    total, scores = straightforward(model, tokens, mask)
     ours: Outcome = model(tokens, mask)
     torch.testing.assert_close(ours.loss, total)
-    assert 0 < (tally.loss > 0).sum() < ours.supervised.sum()  # some are outside the draft's vocabulary
-    torch.testing.assert_close(ours.tally.loss, tally.loss)
-    assert torch.equal(ours.tally.correct, tally.correct)
+    assert 0 < (scores.loss > 0).sum() < ours.supervised.sum()  # some are outside the draft's vocabulary
+    torch.testing.assert_close(ours.scores.loss, scores.loss)
+    assert torch.equal(ours.scores.correct, scores.correct)
     theirs = gradients(model, total)
     for name, gradient in gradients(model, ours.loss).items():
         torch.testing.assert_close(gradient, theirs[name], rtol=1e-6, atol=1e-9, msg=name)
     with torch.no_grad():
-        torch.testing.assert_close(model(tokens, mask).tally.overlap, tally.overlap)
+        torch.testing.assert_close(model(tokens, mask).scores.overlap, scores.overlap)
 
 
 def test_padding_and_batches_change_nothing() -> None:

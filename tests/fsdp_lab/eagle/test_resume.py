@@ -15,13 +15,13 @@ from fsdp_lab import results
 from fsdp_lab.checkpoint.folder import Manifest
 from fsdp_lab.checkpoint.safe_load import load_own
 from fsdp_lab.eagle.choice import Choice
+from fsdp_lab.eagle.data.prompts import first_prompts
 from fsdp_lab.eagle.data.tokens import load_chat_tokenizer
 from fsdp_lab.eagle.decoding.chain import speculate
 from fsdp_lab.eagle.draft.config import EagleConfig
-from fsdp_lab.eagle.draft.export import load_draft, save_draft, verifier_of
+from fsdp_lab.eagle.draft.folder import load_draft, save_draft, verifier_of
 from fsdp_lab.eagle.draft.target import Target
-from fsdp_lab.eagle.evaluate import first_prompts
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.run.run import Run
 from tests.distributed import preload
 from tests.fsdp_lab.checkpoint.test_resume import same

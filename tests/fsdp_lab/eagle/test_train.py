@@ -24,10 +24,10 @@ from fsdp_lab.eagle import evaluate, train
 from fsdp_lab.eagle.data.chats import Chats
 from fsdp_lab.eagle.data.tokens import Example, load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.draft.config import EagleConfig
-from fsdp_lab.eagle.draft.export import load_draft
-from fsdp_lab.eagle.evaluate import Position, expected_tau, positions
+from fsdp_lab.eagle.draft.folder import load_draft
+from fsdp_lab.eagle.training.positions import PositionScores, expected_tau, positions
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel, shard
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.run.entry import run_training
 from tests.distributed import run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.eagle.tiny import VOCABULARY, save_target, tiny_draft, tiny_target
@@ -93,12 +93,12 @@ def test_the_table_by_hand() -> None:
             for t in range(len(example.tokens)):
                 for k in range(STEPS):
                     rows[k] += bool(outcome.supervised[k, 0, t])
-                    if outcome.supervised[k, 0, t] and outcome.tally.correct[:k, 0, t].all():
+                    if outcome.supervised[k, 0, t] and outcome.scores.correct[:k, 0, t].all():
                         judged[k] += 1
-                        right[k] += bool(outcome.tally.correct[k, 0, t])
+                        right[k] += bool(outcome.scores.correct[k, 0, t])
     assert [row.tokens for row in table] == rows
     assert [row.conditional for row in table] == [r / max(1, j) for r, j in zip(right, judged, strict=True)]
-    half = Position(1, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0)
+    half = PositionScores(1, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0)
     assert expected_tau([half, half]) == 1.75
 
 

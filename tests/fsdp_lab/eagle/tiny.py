@@ -16,7 +16,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 from fsdp_lab.eagle.draft.network import Draft
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
-from fsdp_lab.models.minicpm import MiniCPMConfig, MiniCPMForCausalLM
+from fsdp_lab.models.architectures.minicpm import MiniCPMConfig, MiniCPMForCausalLM
 
 VOCABULARY, DRAFT_VOCABULARY, CONTEXT, HIDDEN = 61, 40, 64, 32
 _SHAPE = {

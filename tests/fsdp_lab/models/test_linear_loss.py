@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fsdp_lab.models import linear_loss
-from fsdp_lab.models.linear_loss import LinearCrossEntropy
+from fsdp_lab.models.architectures import linear_loss
+from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
 
 IGNORED = -100
 VOCABULARY, WIDTH, ROWS_A_CHUNK = 701, 12, 8

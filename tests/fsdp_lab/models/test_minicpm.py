@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fsdp_lab.eagle.draft.target import Target
+from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.models.architectures.minicpm import MiniCPMConfig, MiniCPMForCausalLM
 from fsdp_lab.models.build import load_pretrained
-from fsdp_lab.models.causal_lm import CausalLM
-from fsdp_lab.models.folder import save_folder
-from fsdp_lab.models.minicpm import MiniCPMConfig, MiniCPMForCausalLM
+from fsdp_lab.models.saved.weights import save_folder
 from fsdp_lab.models.sketch import Sketch
 
 # a config.json as it is published: transformers 4's names for rotary positions, code of its own, no Granite

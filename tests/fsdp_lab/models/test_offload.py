@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from fsdp_lab.settings.cli import parse
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.config import parse
 from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload
 from tests.fsdp_lab.test_train import Lab
 from tests.fsdp_lab.training_ranks import Training, train_all

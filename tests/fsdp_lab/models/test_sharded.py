@@ -107,7 +107,7 @@ def test_weights_and_buffers_are_the_plain_models_bit_for_bit_at_every_world_siz
 def gradients(folder: Path) -> dict[str, list[Any]]:
     """Loss, gradients and how often a block computed, without and with recomputation."""
     import comm_compress as cc
-    from fsdp_lab.models.families import blocks_of
+    from fsdp_lab.models.architectures.families import blocks_of
 
     found = {}
     for name in ("gpt2", "qwen3"):

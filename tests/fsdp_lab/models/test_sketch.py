@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_lab.models.families import blocks_of, new_config
-from fsdp_lab.models.flops import flops_per_token, multiplying_parameters
+from fsdp_lab.models.architectures.families import blocks_of, new_config
+from fsdp_lab.models.architectures.flops import flops_per_token, multiplying_parameters
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.settings.presets import PRESETS
 from tests.fsdp_lab.models.tiny import TINY, tiny_config

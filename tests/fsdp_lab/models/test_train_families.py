@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fsdp_lab import chat, validate
+from fsdp_lab.models.architectures.families import new_config
 from fsdp_lab.models.build import _attention, _sketch
-from fsdp_lab.models.families import new_config
-from fsdp_lab.results.schema import problems
+from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.groups import ModelConfig
 from tests.fsdp_lab.models.tiny import save_tiny
 from tests.fsdp_lab.test_train import Lab

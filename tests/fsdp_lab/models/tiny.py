@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import fsdp_lab.models.minicpm  # noqa: F401 - tells transformers of it
+import fsdp_lab.models.architectures.minicpm  # noqa: F401 - tells transformers of it
 
 VOCABULARY, CONTEXT = 257, 24
 _MODERN: dict[str, Any] = {

@@ -18,8 +18,8 @@ import pytest
 from experiments.faults.drills import Drill
 from fsdp_lab.ranks import faults
 from fsdp_lab.ranks.faults import VARIABLE, Fault, parse
-from fsdp_lab.results.schema import problems
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.results.validation import problems
+from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload, run_program, torchrun_environment
 from tests.fsdp_lab.test_train import ROOT, Lab, rank_pid, start_endless, train_as_program, wait_until
 from tests.fsdp_lab.training_ranks import Training, train_all

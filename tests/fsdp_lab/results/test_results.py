@@ -18,7 +18,8 @@ from fsdp_lab.results.__main__ import fields, main
 from fsdp_lab.results.derived import derived
 from fsdp_lab.results.migrate import migrate
 from fsdp_lab.results.scaling import scaling_efficiency
-from fsdp_lab.results.schema import BY_NAME, FIELDS, Field, problems
+from fsdp_lab.results.schema import BY_NAME, FIELDS, Field
+from fsdp_lab.results.validation import problems
 from fsdp_lab.run.environment import environment, git_revision
 from fsdp_lab.settings.config import TrainConfig, parts_of_config
 

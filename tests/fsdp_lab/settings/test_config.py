@@ -13,13 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsdp_lab.settings import strict
 from fsdp_lab.settings.__main__ import main
-from fsdp_lab.settings.cli import parse
-from fsdp_lab.settings.config import TrainConfig, default_run_name
-from fsdp_lab.settings.fields import Config, ConfigError, digest_of
+from fsdp_lab.settings.config import TrainConfig, default_run_name, parse
 from fsdp_lab.settings.groups import DataConfig, OptimConfig
-from fsdp_lab.settings.specs import Spec
+from fsdp_lab.settings.reading import strict
+from fsdp_lab.settings.reading.fields import Config, ConfigError, digest_of
+from fsdp_lab.settings.reading.specs import Spec
 
 SPECS = TrainConfig.specs()
 NOT_TRAINING = {"run_name", "output_dir", "results_path", "tensorboard", "log_interval", "cache_dir"}
@@ -283,7 +282,8 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_settings_load_without_torch() -> None:
     subprocess.run(
-        [sys.executable, "-c", "import fsdp_lab.settings.cli, sys; assert 'torch' not in sys.modules"], check=True
+        [sys.executable, "-c", "import fsdp_lab.settings.reading.cli, sys; assert 'torch' not in sys.modules"],
+        check=True,
     )
 
 

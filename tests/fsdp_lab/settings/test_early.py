@@ -11,8 +11,8 @@ import pytest
 from fsdp_lab import launch
 from fsdp_lab.settings.__main__ import main
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.early import checked
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
+from fsdp_lab.settings.refusing.early import checked
 
 WRONG = [
     (["--comm_compress", "topq"], "comm_compress: unknown compression method 'topq' (did you mean 'topk'?)"),

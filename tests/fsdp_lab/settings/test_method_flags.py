@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from comm_compress.labels import arm_label, label
-from fsdp_lab.settings.cli import parse
-from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.config import TrainConfig, parse
 from fsdp_lab.settings.groups import CommConfig
+from fsdp_lab.settings.reading.fields import ConfigError
 from tests.comm_compress.table import TABLE
 
 HADAMARD = {"comm_compress": "int4", "comm_config_json": {"hadamard": True}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import ConfigError
 from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.reading.fields import ConfigError
 
 
 def vocab_size(**flags: object) -> int | None:

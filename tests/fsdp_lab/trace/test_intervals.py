@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdp_lab.trace.breakdown import Times, step_times
-from fsdp_lab.trace.reading.activity import Activity, Piece, Step
+from fsdp_lab.trace.reading.activity import Activity, Busy, Step
 from fsdp_lab.trace.reading.intervals import Interval, difference, intersection, length, union
 from fsdp_lab.trace.reading.labels import CLASSES
 
@@ -49,9 +49,9 @@ def test_a_steps_times_are_those_of_a_bitmap_and_add_up(
     spans: list[tuple[int, int, str]], posted: list[Interval]
 ) -> None:
     """All fields against the bitmap, and the sums that `Times` promises; phases add up to the step."""
-    pieces = [Piece(start, end, kind, "lane") for start, end, kind in spans]  # type: ignore[arg-type]
+    busy = [Busy(start, end, kind, "lane") for start, end, kind in spans]  # type: ignore[arg-type]
     step = Step((5, 35), [("forward", (5, 12)), ("other", (12, 15)), ("backward", (15, 30)), ("optimizer", (30, 35))])
-    (found,) = step_times(Activity("cpu", [step], pieces, [], posted))
+    (found,) = step_times(Activity("cpu", [step], busy, [], posted))
     window = bits([(5, 35)])
     p, c, k = (bits((a, b) for a, b, kind in spans if kind == one) & window for one in CLASSES)
     may = c | (bits(posted) & window)

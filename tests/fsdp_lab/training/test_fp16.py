@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from fsdp_lab.results.schema import problems
-from fsdp_lab.settings.cli import parse
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.results.validation import problems
+from fsdp_lab.settings.config import parse
 from fsdp_lab.settings.groups import OptimConfig
 from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.training.loss_scaler import LossScaler
 from fsdp_lab.training.optim import build_optimizer, take_step
 from tests.comm_compress.integrations.test_fsdp import batch, full, loss_of, sharded, worst

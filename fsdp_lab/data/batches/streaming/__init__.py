@@ -1,9 +1,11 @@
 """Training batches from several corpora mixed by weight, exactly resumable.
 
-source.py    a corpus's documents, shuffled, pass after pass
-plan.py      which tokens make the next row: sources chosen by weight, documents packed, rows shuffled
-batches.py   the rows' tokens for this rank, read ahead in the background, each batch with the state after it
+Read `row_order` first. A row is one packed sequence; a source is one corpus of the mix.
 
-The plan moves references about (source, start, stop) and reads no token but to find where documents end. Every rank
-follows the whole plan and reads its own rows: so the state is the same on all ranks, whatever their number.
+shuffled_documents.py   the documents of one source, shuffled, pass after pass
+row_order.py            which tokens make the next row: sources chosen by weight, documents packed, rows shuffled
+batches.py              the tokens of this rank's rows, read ahead in the background
+
+The row order handles references (source, start, stop) and reads tokens only to find where documents end. Every rank
+computes the whole order and reads its own rows: so the state is the same on all ranks, whatever their number.
 """

@@ -1,4 +1,4 @@
-"""This rank's batches of a plan, read ahead in the background, each with the state of the stream after it."""
+"""This rank's batches of a order, read ahead in the background, each with the state of the stream after it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from fsdp_lab.data.batches.streaming.packing import Row
-from fsdp_lab.data.batches.streaming.plan import Plan, PlanState
 from fsdp_lab.data.batches.streaming.prefetch import Prefetch
+from fsdp_lab.data.batches.streaming.row_order import RowOrder, RowOrderState
 from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
 class MixedBatches:
-    """Batches of ranks ``rank`` to ``rank + played`` (exclusive) of ``world_size``, ``batch_size`` rows each.
+    """Batches of the ranks ``rank`` to ``rank + played`` (exclusive) of ``world_size``, ``batch_size`` rows each.
 
-    Global batch s is the next ``batch_size * world_size`` rows of the plan, of which rank r has the r-th part: all
-    rows in the same order for every split over ranks, none left out and none twice.
+    A global batch is the next ``batch_size * world_size`` rows of the order; rank r has ``batch_size`` of them, from
+    r * batch_size on. So the rows come in the same order for any number of ranks, none left out and none twice.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class MixedBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Global batches of as many tokens as all sources hold together, which is what we call an epoch of a mix."""
+        """Global batches in an epoch of the mix, which is as many tokens as all sources hold together."""
         tokens = sum(stream.num_tokens for stream in self.streams)
         return tokens // (self.max_length * self.batch_size * self.world_size)
 
-    def plan(self) -> Plan:
-        """The order of all ranks' rows, from its start."""
-        return Plan(
+    def order(self) -> RowOrder:
+        """The order of the rows of all ranks, from its beginning."""
+        return RowOrder(
             self.streams,
             self.weights,
             self.max_length,
@@ -61,23 +61,23 @@ class MixedBatches:
             self.shuffle_rows,
         )
 
-    def stream(self, state: PlanState | None = None) -> Iterator[tuple[Tensor, PlanState]]:
-        """Batches without end from ``state`` (default: the start), each with the state of the one after it.
+    def stream(self, state: RowOrderState | None = None) -> Iterator[tuple[Tensor, RowOrderState]]:
+        """Endless batches from ``state`` (default: the start), each with the state from which the next one follows.
 
-        A batch is int64 ``[played * batch_size, max_length, n_views]``. A stream from a state goes on exactly, however
-        far the first one had worked ahead. Its thread lives until the iterator is closed or dropped. Raises
+        A batch is int64 ``[played * batch_size, max_length, n_views]``. A stream from a state continues exactly,
+        however far the first one had read ahead. Its thread lives until the iterator is closed or dropped. Raises
         ValueError, KeyError or TypeError at once for a ``state`` of another shape.
         """
-        plan = self.plan()
+        order = self.order()
         if state is not None:
-            plan.load(state)
-        return self._batches(plan)
+            order.load(state)
+        return self._batches(order)
 
-    def _batches(self, plan: Plan) -> Iterator[tuple[Tensor, PlanState]]:
-        def produce() -> tuple[Tensor, PlanState]:
-            rows = [plan.next_row() for _ in range(self.batch_size * self.world_size)]
+    def _batches(self, order: RowOrder) -> Iterator[tuple[Tensor, RowOrderState]]:
+        def produce() -> tuple[Tensor, RowOrderState]:
+            rows = [order.next_row() for _ in range(self.batch_size * self.world_size)]
             first = self.rank * self.batch_size
-            return self._read(rows[first : first + self.played * self.batch_size]), plan.state()
+            return self._read(rows[first : first + self.played * self.batch_size]), order.state()
 
         with closing(Prefetch(produce, self.prefetch)) as ahead:
             while True:

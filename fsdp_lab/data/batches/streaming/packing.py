@@ -4,7 +4,7 @@ from collections import deque
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class TokenRange(NamedTuple):
     """Tokens ``start`` to ``stop`` (exclusive) of a source."""
 
     source: int
@@ -12,48 +12,48 @@ class Span(NamedTuple):
     stop: int
 
 
-Row = list[Span]
+Row = list[TokenRange]
 
 
 class Packer:
     """Cuts rows of ``length`` positions with ``n_views`` views of each: ``length + n_views - 1`` consecutive tokens.
 
-    View k of position t is token t + k, so that view 1 is the target of view 0, and a row holds the target of its last
-    position. The next row starts ``length`` tokens later: with more than one view it has the last row's last tokens
-    again, and every token is in view 0 of one row exactly.
+    View k of position t is token t + k: view 1 is the target of view 0, and a row holds the target of its last
+    position. The next row starts ``length`` tokens later: with more than one view it repeats the previous row's last
+    tokens, and every token is in view 0 of exactly one row.
     """
 
     def __init__(self, length: int, n_views: int = 1) -> None:
         self.length, self.window = length, length + n_views - 1
-        self._waiting: deque[Span] = deque()
+        self._waiting: deque[TokenRange] = deque()
         self._num_waiting = 0
 
     @property
-    def waiting(self) -> list[Span]:
-        """What was added and has not been in view 0 yet."""
+    def waiting(self) -> list[TokenRange]:
+        """The tokens that were added and have not been in view 0 of a row yet."""
         return list(self._waiting)
 
     @waiting.setter
-    def waiting(self, spans: list[Span]) -> None:
-        self._waiting = deque(spans)
-        self._num_waiting = sum(stop - start for _, start, stop in spans)
+    def waiting(self, ranges: list[TokenRange]) -> None:
+        self._waiting = deque(ranges)
+        self._num_waiting = sum(stop - start for _, start, stop in ranges)
 
     @property
     def has_row(self) -> bool:
-        """Is there enough for a row?"""
+        """Whether the waiting tokens are enough for a row."""
         return self._num_waiting >= self.window
 
-    def add(self, span: Span) -> None:
-        """Lay a document behind the others."""
-        self._waiting.append(span)
-        self._num_waiting += span.stop - span.start
+    def add(self, document: TokenRange) -> None:
+        """Appends a document to the waiting tokens."""
+        self._waiting.append(document)
+        self._num_waiting += document.stop - document.start
 
     def row(self) -> Row:
-        """The next row: where its ``length + n_views - 1`` tokens are."""
+        """Cuts the next row: the ranges where its ``length + n_views - 1`` tokens lie."""
         assert self.has_row
         row, missing = [], self.window
         for source, start, stop in self._waiting:
-            row.append(Span(source, start, min(stop, start + missing)))
+            row.append(TokenRange(source, start, min(stop, start + missing)))
             missing -= stop - start
             if missing <= 0:
                 break
@@ -65,6 +65,6 @@ class Packer:
         while count:
             source, start, stop = self._waiting.popleft()
             if stop - start > count:
-                self._waiting.appendleft(Span(source, start + count, stop))
+                self._waiting.appendleft(TokenRange(source, start + count, stop))
                 return
             count -= stop - start

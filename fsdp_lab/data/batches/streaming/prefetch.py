@@ -1,4 +1,4 @@
-"""Working ahead in the background."""
+"""Calling a function ahead of time in a background thread."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """Calls ``produce`` in one thread, in order, up to ``depth`` calls ahead of whoever takes the results.
+    """Calls ``produce`` in one thread, in order, up to ``depth`` calls ahead of the results that are taken.
 
-    What ``produce`` raises is raised where its result would be taken; do not go on after that.
+    What ``produce`` raises is raised by the `take` that would have returned its result; take nothing after that.
     """
 
     def __init__(self, produce: Callable[[], T], depth: int) -> None:
@@ -20,10 +20,10 @@ class Prefetch(Generic[T]):
         self._ahead = deque(self._worker.submit(produce) for _ in range(depth))
 
     def take(self) -> T:
-        """The next result."""
+        """Returns the next result, and starts one more call."""
         self._ahead.append(self._worker.submit(self._produce))
         return self._ahead.popleft().result()
 
     def close(self) -> None:
-        """Drop what was worked ahead, and wait for the call that runs."""
+        """Drops the results not taken, and waits for the call that is running."""
         self._worker.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Random numbers that a count brings back, and a buffer that shuffles a stream with them."""
+"""Random numbers whose whole state is a count, and a buffer that shuffles a stream with them."""
 
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -7,13 +7,13 @@ import numpy as np
 
 T = TypeVar("T")
 _BLOCK = 1024
-_WORDS_A_COUNT = 4  # 64-bit words that Philox makes of one value of its counter
+_NUMBERS_A_COUNT = 4  # 64-bit numbers that Philox makes of one value of its counter
 
 
 class Draws:
     """Whole numbers from a counter generator: the n-th follows from ``seed``, ``stream`` and n alone.
 
-    So ``count``, how many were drawn, is all its state. Uses numpy's raw Philox, which it promises to keep for ever.
+    So its whole state is ``count``, how many were drawn. numpy promises not to change the raw Philox numbers used here.
     """
 
     def __init__(self, seed: int, stream: int, count: int = 0) -> None:
@@ -25,14 +25,14 @@ class Draws:
         """The next number, uniform in [0, ``limit``) but for a bias of ``limit`` / 2^64."""
         block, index = divmod(self.count, _BLOCK)
         if block != self._block:
-            generator = np.random.Philox(key=self._key, counter=block * (_BLOCK // _WORDS_A_COUNT))
+            generator = np.random.Philox(key=self._key, counter=block * (_BLOCK // _NUMBERS_A_COUNT))
             self._block, self._values = block, generator.random_raw(_BLOCK).tolist()
         self.count += 1
         return self._values[index] % limit
 
 
 class ShuffleBuffer(Generic[T]):
-    """What waits to be dealt in random order; a buffer as long as the stream shuffles it completely."""
+    """Items that wait to be taken in random order. A buffer as long as the stream shuffles it completely."""
 
     def __init__(self, draws: Draws, items: Iterable[T] = ()) -> None:
         self.draws = draws
@@ -42,11 +42,11 @@ class ShuffleBuffer(Generic[T]):
         return len(self.items)
 
     def add(self, item: T) -> None:
-        """One more that waits."""
+        """Puts ``item`` into the buffer."""
         self.items.append(item)
 
     def take(self) -> T:
-        """One of those that wait, each with the same chance."""
+        """Takes one item out of the buffer, each with the same probability."""
         chosen = self.draws.below(len(self.items))
         self.items[chosen], self.items[-1] = self.items[-1], self.items[chosen]
         return self.items.pop()

@@ -1,49 +1,49 @@
-"""Settings that do not go together."""
+"""Settings of a training run that exclude each other."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.settings.fields import ConfigError
 from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, RunConfig
+from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.shares import shares
 
 
 class Groups(Protocol):
-    """The settings of a training run, as far as they can contradict each other."""
+    """The groups of settings that can contradict each other."""
 
     @property
     def data(self) -> DataConfig:
-        """Where the tokens come from."""
+        """The settings of the text to train on."""
 
     @property
     def model(self) -> ModelConfig:
-        """Which model, and the arithmetic it runs in."""
+        """The settings of the model, and of the arithmetic it runs in."""
 
     @property
     def comm(self) -> CommConfig:
-        """How ranks communicate."""
+        """The settings of the compression between ranks."""
 
     @property
     def run(self) -> RunConfig:
-        """Where, how often, when to give up."""
+        """The settings of where the run writes, and when it evaluates, saves and gives up."""
 
 
 def conflicts(config: Groups, has_gpu: bool) -> list[str]:
-    """A complaint for each two settings that exclude each other, and for weights that are none."""
+    """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
     of_model = [*_of_model(config.model), *_of_precision(config)]
     return [*_of_virtual_ranks(config, has_gpu), *_of_data(config.data), *of_model]
 
 
 def check_data(data: DataConfig) -> None:
-    """ConfigError for two answers to where the text comes from, and for weights that are none."""
+    """Raises ConfigError if both data_path and data_mix are given, and for a mix with unusable weights."""
     if complaints := _of_data(data):
         raise ConfigError(complaints)
 
 
 def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
-    """Every setting that virtual ranks have no use for or cannot do."""
+    """Complaints about settings that virtual ranks cannot use."""
     if not config.run.virtual_ranks:
         return []
     wrong = {
@@ -60,7 +60,7 @@ def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
 
 
 def _of_precision(config: Groups) -> list[str]:
-    """Gradients that would be reduced in fp16 without the loss scale that lets them fit it."""
+    """A complaint about fp16 gradients that are reduced in fp16 without the loss scale that keeps them in range."""
     if config.model.mixed_precision != "fp16" or config.comm.comm_dtype != "fp16":
         return []
     if config.comm.comm_compress == "none":

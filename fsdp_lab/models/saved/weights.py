@@ -1,7 +1,7 @@
-"""Weights in a Hugging Face folder: each rank reads its own rows of each tensor; writing holds a file's at a time.
+"""Weights in a Hugging Face folder. Each rank reads only its own rows of each tensor; writing holds one file at a time.
 
-A folder comes from a stranger. Its weights are read from safetensors, which can hold nothing but tensors; a pickle
-(``.bin``) only when the user trusts it, and then with torch's restricted reader.
+A stranger may have made the folder. Its weights are read from safetensors, which can hold nothing but tensors, and
+from a pickle (``.bin``) only when the user trusts it, and then with torch's restricted reader.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from torch.distributed.tensor import DTensor
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.models.families import family_of
+from fsdp_lab.models.architectures.families import family_of
 from fsdp_lab.models.sharding import held
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 FILE_BYTES = 5_000_000_000
 _NOT_WEIGHTS = (r"\.attn\.(masked_)?bias$", r"rotary_emb\.inv_freq$")  # masks and tables that older versions saved
 
 
 class SavedWeights:
-    """The tensors of a folder by name; only what is asked for is read. Raises ValueError naming what is wrong."""
+    """The tensors of a folder by name; a tensor is read only when asked for. Raises ValueError naming what is wrong."""
 
     def __init__(self, folder: Path, trust_pickle: bool = False, key: str = "model_dir") -> None:
         """``key``: the flag that named the folder, for messages; only model_dir's pickles can be trusted."""
@@ -41,7 +41,7 @@ class SavedWeights:
         self._file_of = {name: file for file, tensors in self._files.items() for name in tensors.keys()}  # noqa: SIM118 - safe_open is no dict
 
     def copy_to(self, model: PreTrainedModel) -> None:
-        """Fill ``model``'s parameters (whole, or this rank's shards of them), in their dtype; all of them, or none.
+        """Fills ``model``'s parameters (whole, or this rank's shards of them) in their dtype: all of them, or none.
 
         ValueError when a tensor is missing, has another shape, or is one that the model does not have.
         """
@@ -52,7 +52,7 @@ class SavedWeights:
             local.copy_(self._slice(source[name])[rows])
 
     def check(self, model: PreTrainedModel) -> dict[str, str]:
-        """Which tensor is which parameter of ``model``, which may be on the meta device. ValueError as above."""
+        """The tensor's name for every parameter of ``model``, which may be on the meta device. Raises as `copy_to`."""
         source = {self._in_model(name, model): name for name in self._file_of}
         self._check(model, dict(model.named_parameters()), source)
         return source
@@ -66,7 +66,7 @@ class SavedWeights:
             )
 
     def num_elements(self) -> int:
-        """Numbers in all tensors."""
+        """How many numbers all tensors of the folder hold together."""
         return sum(math.prod(self._shape(name)) for name in self._file_of)
 
     def _paths(self) -> list[Path]:
@@ -104,27 +104,27 @@ class SavedWeights:
         if not self._trust_pickle:
             raise ValueError(f"a pickle{self._advice('it')}")
         try:
-            found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except pickle.UnpicklingError:  # whose text advises to read it in the way that runs code
-            found = None
-        if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+            tensors = None
+        if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError("it holds something else than tensors by name")
-        return found
+        return tensors
 
     def _advice(self, what: str) -> str:
         return f", or give --trust_pickle if you trust whoever made {what}" if self._key == "model_dir" else ""
 
     def _slice(self, name: str) -> Any:
-        """Something that gives the tensor's rows when indexed, and reads no others."""
+        """An object that reads only those rows of the tensor for which it is indexed."""
         file = self._files[self._file_of[name]]
         return file[name] if isinstance(file, dict) else file.get_slice(name)
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        found = self._slice(name)
-        return tuple(found.shape if isinstance(found, Tensor) else found.get_shape())
+        tensor = self._slice(name)
+        return tuple(tensor.shape if isinstance(tensor, Tensor) else tensor.get_shape())
 
     def _in_model(self, name: str, model: PreTrainedModel) -> str:
-        """Published GPT-2s are saved without the part of their names that the body has in the whole model."""
+        """The parameter's name in ``model``: published GPT-2s are saved without the prefix that the body has there."""
         prefix = f"{model.base_model_prefix}."
         if name.startswith(prefix) or name.startswith("lm_head."):
             return name
@@ -150,9 +150,9 @@ class SavedWeights:
 
 
 def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
-    """Write ``model`` as `from_pretrained` reads it; collective where it is sharded, the rank that ``writes`` does so.
+    """Writes ``model`` as `from_pretrained` reads it. All ranks of a sharded model call this; one of them ``writes``.
 
-    A tensor is gathered whole on every rank, one after the other; the writing rank holds those of one file.
+    Each tensor is gathered whole on every rank, one after the other; the writing rank holds those of one file.
     """
     parameters = dict(model.named_parameters())
     files = _files(parameters)
@@ -177,7 +177,7 @@ def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
 
 
 def _files(parameters: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Which tensors go into which file, in order, none beyond FILE_BYTES unless one tensor is."""
+    """The tensors of each file, in order; no file is larger than FILE_BYTES, unless a single tensor is."""
     groups: list[list[str]] = [[]]
     size = 0
     for name, parameter in parameters.items():

@@ -1,4 +1,4 @@
-"""Floating-point operations that a model's mathematics asks for: what its FLOPs utilisation (MFU) is a share of.
+"""Floating-point operations that a model's mathematics needs: from them follows its FLOPs utilisation (MFU).
 
 Per token, forward and backward (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B):
 
@@ -16,7 +16,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 
 def flops_per_token(model: PreTrainedModel, max_length: int) -> float:
-    """Of a training step over sequences of ``max_length`` tokens, in FLOP; weights need no values (meta device)."""
+    """FLOP per token of a training step with sequences of ``max_length`` tokens; a model on the meta device will do."""
     config = model.config
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads

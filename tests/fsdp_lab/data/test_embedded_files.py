@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fsdp_lab.data.batches.loader import TokenDataset
 from fsdp_lab.data.reading.documents import read_documents
-from fsdp_lab.data.sources.embedded_corpus import GPT2_MERGES, WIKI_LEADS
+from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.tokens.tokenization import tokenize
 from fsdp_lab.data.tokens.tokenizer import TextTokenizer
 
@@ -56,4 +56,4 @@ def test_every_public_name_is_there() -> None:
     import fsdp_lab.data
 
     assert all(getattr(fsdp_lab.data, name) is not None for name in fsdp_lab.data.__all__)
-    assert set(fsdp_lab.data.__all__) == set(fsdp_lab.data._HOME)
+    assert set(fsdp_lab.data.__all__) == set(fsdp_lab.data._MODULE_OF)

@@ -1,32 +1,33 @@
-"""Which tokens make the next row: sources by weight, documents packed, rows shuffled. Knows nothing of ranks."""
+"""The order of all rows of a mix, for any ranks: sources chosen by weight, documents packed, rows shuffled."""
 
 from collections.abc import Sequence
 from typing import TypedDict
 
-from fsdp_lab.data.batches.streaming.packing import Packer, Row, Span
+from fsdp_lab.data.batches.streaming.packing import Packer, Row, TokenRange
 from fsdp_lab.data.batches.streaming.shuffle import Draws, ShuffleBuffer
-from fsdp_lab.data.batches.streaming.source import Source, SourceState
+from fsdp_lab.data.batches.streaming.shuffled_documents import ShuffledDocuments, ShuffledDocumentsState
 from fsdp_lab.data.tokens.token_stream import TokenStream
 
 
-class PlanState(TypedDict):
-    """All that decides which rows come next, and the counts up to here. A list has an entry a source, in order."""
+class RowOrderState(TypedDict):
+    """All that decides which rows come next, and the counts so far. Lists have one entry for each source, in order."""
 
-    sources: list[SourceState]
+    sources: list[ShuffledDocumentsState]
     dealt: list[int]  # tokens of the documents dealt
-    leftover: list[Span]  # of the last row packed
-    rows: list[Row]  # packed, and waiting in the buffer
+    leftover: list[TokenRange]  # of the last documents, not in a row yet
+    rows: list[Row]  # packed rows that wait in the buffer
     row_draws: int
     rows_drawn: int
     tokens_drawn: list[int]  # in view 0 of the rows drawn
 
 
-class Plan:
+class RowOrder:
     """An endless order of rows, which follows from the arguments alone.
 
-    The next document is always of the source that is furthest behind its share: whose dealt tokens / weight are the
-    fewest (of equals the first). So after T tokens a source with share w has had w * T, to within its longest document.
-    Rows then wait in a buffer of ``shuffle_rows``, so that a long document does not fill a batch.
+    The next document always comes from the source that is furthest behind its weight: the one with the fewest dealt
+    tokens / weight (of equals the first). So after T tokens a source with weight w has dealt w * T tokens, to within
+    its longest document (weights add up to 1). Rows then wait in a buffer of ``shuffle_rows``, so that a long document
+    does not fill a batch.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class Plan:
         self.weights = weights
         self.rows_drawn = 0
         self.tokens_drawn = [0] * len(streams)
-        self._sources = [Source(s, shuffle_documents, seed, number) for number, s in enumerate(streams, start=1)]
+        self._sources = [
+            ShuffledDocuments(s, shuffle_documents, seed, number) for number, s in enumerate(streams, start=1)
+        ]
         self._dealt = [0] * len(streams)
         self._packer = Packer(length, n_views)
         self._rows: ShuffleBuffer[Row] = ShuffleBuffer(Draws(seed, 0))
@@ -52,19 +55,19 @@ class Plan:
 
     @property
     def passes(self) -> list[int]:
-        """By source, how many passes over it are begun and not the first."""
+        """For each source, how many passes over it have begun after the first one."""
         return [source.passes for source in self._sources]
 
     def next_row(self) -> Row:
-        """The spans of the next row, in the order of its tokens."""
+        """The ranges of the next row's tokens, in their order."""
         while len(self._rows) < self._shuffle_rows:
             self._rows.add(self._pack())
         row = self._rows.take()
         self._count(row)
         return row
 
-    def state(self) -> PlanState:
-        """The state after the rows drawn; shares nothing with the plan that changes."""
+    def state(self) -> RowOrderState:
+        """The state after the rows drawn; later draws do not change it."""
         return {
             "sources": [source.state() for source in self._sources],
             "dealt": self._dealt.copy(),
@@ -75,13 +78,13 @@ class Plan:
             "tokens_drawn": self.tokens_drawn.copy(),
         }
 
-    def load(self, state: PlanState) -> None:
-        """Go on from ``state`` exactly, also from what JSON made of it."""
+    def load(self, state: RowOrderState) -> None:
+        """Continues exactly from ``state``, also when JSON has turned its tuples into lists."""
         for source, of_source in zip(self._sources, state["sources"], strict=True):
             source.load(of_source)
         self._dealt = list(state["dealt"])
-        self._packer.waiting = [Span(*span) for span in state["leftover"]]
-        self._rows.items = [[Span(*span) for span in row] for row in state["rows"]]
+        self._packer.waiting = [TokenRange(*span) for span in state["leftover"]]
+        self._rows.items = [[TokenRange(*span) for span in row] for row in state["rows"]]
         self._rows.draws.count = state["row_draws"]
         self.rows_drawn, self.tokens_drawn = state["rows_drawn"], list(state["tokens_drawn"])
 
@@ -90,7 +93,7 @@ class Plan:
             behind = min(range(len(self._dealt)), key=lambda i: self._dealt[i] / self.weights[i])
             start, stop = self._sources[behind].next()
             self._dealt[behind] += stop - start
-            self._packer.add(Span(behind, start, stop))
+            self._packer.add(TokenRange(behind, start, stop))
         return self._packer.row()
 
     def _count(self, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder as transformers reads it, with its chat template; never by the folder's code."""
+"""The tokenizer of a model folder as transformers reads it, with its chat template. Code in the folder is never run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-import fsdp_lab.models.families  # noqa: F401 - MiniCPM's configuration, which transformers looks for first
-from fsdp_lab.models.config_json import brings_code, read_config_json
+import fsdp_lab.models.architectures.families  # noqa: F401 - MiniCPM's configuration, which transformers looks for first
+from fsdp_lab.models.saved.config_json import brings_code, read_config_json
 
 
 def read_tokenizer(folder: Path, key: str) -> Any:
-    """transformers' tokenizer of ``folder``; ``key`` is the flag that named it. ValueError when there is none.
+    """The tokenizer that transformers reads in ``folder``; ``key`` is the flag that named the folder.
 
-    Also where only Python that comes with the folder (``auto_map``) could read it: such code is never run.
+    ValueError when there is none, or when only code that comes with the folder (``auto_map``) could read it.
     """
     if (folder / "config.json").is_file():
         read_config_json(folder, key)  # transformers reads it, too, to choose the kind of tokenizer
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # a stranger's files: transformers' and tokenizers' readers raise all sorts
+    except Exception as error:  # a stranger's files: the readers of transformers and tokenizers raise any exception
         what = " ".join(str(error).split())
         if _wants_code(folder):
             what = "only the code that comes with the folder (auto_map) reads it, and such code is never run"
@@ -30,7 +30,7 @@ def read_tokenizer(folder: Path, key: str) -> Any:
 
 
 def check_ids(ids: Iterable[int], vocab_size: int, key: str) -> None:
-    """ValueError when one of ``ids`` is none of the ``vocab_size`` tokens that the model of the flag ``key`` embeds."""
+    """ValueError when one of ``ids`` is beyond the ``vocab_size`` tokens that the model of the flag ``key`` embeds."""
     largest = max(ids, default=0)
     if largest >= vocab_size:
         raise ValueError(f"{key}: the tokenizer gives token {largest:,}, the model has {vocab_size:,} of them")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.data.tokens import ranks
-from fsdp_lab.data.tokens.ranks import prepare
+from fsdp_lab.data.tokens import preparing
+from fsdp_lab.data.tokens.preparing import prepare
 from fsdp_lab.data.tokens.shards import TokenizedCorpus
 from fsdp_lab.data.tokens.status import Status, heartbeat, read_status, status_path, write_status
 from fsdp_lab.data.tokens.tokenizer import TextTokenizer
@@ -96,11 +96,11 @@ def test_a_builder_killed_hard_is_noticed(tmp_path: Path, tokenizer: TextTokeniz
 
 def test_a_slow_builder_outlasts_any_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsdp_lab.data.tokens.status.BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(ranks, "_LAST_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(preparing, "_LAST_POLL_SECONDS", 0.1)
     path = status_path(tmp_path, "r")
     with ThreadPoolExecutor(1) as pool:
         with heartbeat(path):
-            waiting = pool.submit(ranks._wait, path, 1.0, lambda: None)
+            waiting = pool.submit(preparing._wait, path, 1.0, lambda: None)
             time.sleep(2.5)
             assert not waiting.done()
         write_status(path, Status("done", "folder"))

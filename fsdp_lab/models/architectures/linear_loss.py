@@ -1,8 +1,8 @@
-"""Cross-entropy of a language model's head without all of its logits: some rows at a time, in memory that stays.
+"""Cross-entropy of a language model's head without holding all logits: a chunk of tokens at a time, in reused memory.
 
 The logits of 512 tokens over GPT-2's vocabulary are 103 MB of float32, and the usual way allocates them anew each step
-and goes over them some eight times. Here a chunk of rows is computed, turned into its loss and gradient where it lies,
-and multiplied into the gradients of both factors before the next one comes, as in Liger Kernel (arXiv 2410.10989);
+and goes over them some eight times. Here the logits of a chunk of tokens are computed, turned into loss and gradient in
+place, and multiplied into the gradients of both factors before the next chunk, as in Liger Kernel (arXiv 2410.10989);
 backward has only to scale them. torch's `F.linear_cross_entropy` has the same idea, but on a CPU it takes longer than
 whole logits do (docs/log/learnt-about-machines.md).
 """
@@ -19,16 +19,16 @@ CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 512 << 20}  # of float32 logits held at 
 
 
 class LinearCrossEntropy:
-    """The summed loss of ``cross_entropy(hidden @ weight.T, targets)``. Keeps its chunk's memory between calls."""
+    """The summed loss of ``cross_entropy(hidden @ weight.T, targets)``; the memory of a chunk is kept between calls."""
 
     def __init__(self, ignored: int) -> None:
         self.ignored = ignored
         self._memory: dict[torch.dtype, Tensor] = {}
 
     def __call__(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        """Nats summed over ``targets`` int64 ``[N]`` that are not ``ignored``, float32 scalar.
+        """The loss in nats, summed over all ``targets`` (int64 ``[N]``) that are not ``ignored``, as a float32 scalar.
 
-        ``hidden`` ``[N, d]`` and ``weight`` ``[V, d]`` of one dtype, which products are made in; the softmax and
+        ``hidden`` ``[N, d]`` and ``weight`` ``[V, d]`` have one dtype, in which they are multiplied; the softmax and
         all sums are float32. Differentiable once, with respect to ``hidden`` and ``weight``.
         """
         loss: Tensor = _Loss.apply(hidden, weight, targets, self, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
@@ -53,13 +53,13 @@ class _Loss(torch.autograd.Function):
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_grad else None
         rows = max(1, CHUNK_BYTES[hidden.device.type] // (4 * weight.shape[0]))
         for start in range(0, hidden.shape[0], rows):
-            part = slice(start, start + rows)
-            loss, gradient, scale = _softmax(hidden[part], weight, targets[part], head)
+            chunk = slice(start, start + rows)
+            loss, gradient, scale = _softmax(hidden[chunk], weight, targets[chunk], head)
             total += loss
             if d_hidden is not None and d_weight is not None:
-                torch.mm(gradient, weight, out=d_hidden[part])
-                d_hidden[part] *= scale
-                scaled = (hidden[part] * scale).to(hidden.dtype)
+                torch.mm(gradient, weight, out=d_hidden[chunk])
+                d_hidden[chunk] *= scale
+                scaled = (hidden[chunk] * scale).to(hidden.dtype)
                 if weight.dtype == torch.float32:
                     d_weight.addmm_(gradient.t(), scaled)
                 else:
@@ -79,9 +79,10 @@ class _Loss(torch.autograd.Function):
 def _softmax(
     hidden: Tensor, weight: Tensor, targets: Tensor, head: LinearCrossEntropy
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, and what ``scale`` ``[n, 1]`` times makes the gradient with respect to the logits, ``[n, V]``.
+    """The loss of a chunk, and two factors whose product is its gradient with respect to the logits: [n, V] and [n, 1].
 
-    That is exp(logits) less its sum at the target: the division by the sum is left to the small factors.
+    The first is exp(logits), less its sum at the target. The second holds the division by that sum, which is cheaper
+    to apply to ``hidden`` than to the logits.
     """
     shape = (hidden.shape[0], weight.shape[0])
     logits = head.chunk(hidden, shape, torch.float32)

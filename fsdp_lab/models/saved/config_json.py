@@ -1,4 +1,4 @@
-"""A model folder's config.json, checked before anything is built of it: it comes from a stranger.
+"""A model folder's config.json, checked before anything is built from it, because a stranger may have written it.
 
 transformers looks for code in it (``auto_map``, an attention named like a repository) and believes its numbers: a width
 of a million in a hundred thousand blocks takes gigabytes before the first weight is read.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.strict import load_json
 
 _LARGEST_FILE = 16 << 20  # bytes: published ones have a few thousand, with rotary factors
 _MOST_BLOCKS = 1024  # published models have up to 130
@@ -35,14 +35,14 @@ def read_config_json(folder: Path, key: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, which no configuration has")
-        found = load_json(path.read_bytes())
-        if not isinstance(found, dict):
+        settings = load_json(path.read_bytes())
+        if not isinstance(settings, dict):
             raise ValueError("it is not a JSON object")
-        _check_sizes(found)
-        _check_names(found)
+        _check_sizes(settings)
+        _check_names(settings)
     except (OSError, ValueError) as error:
         raise ValueError(f"{key}: {path} cannot be used: {error}") from None
-    return found
+    return settings
 
 
 def brings_code(settings: dict[str, Any]) -> bool:

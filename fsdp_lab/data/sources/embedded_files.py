@@ -1,4 +1,4 @@
-"""Where the files that ship with the package lie. `embedded/ATTRIBUTION.md` says whose work they are."""
+"""The paths of the data files that come with the package. `embedded/ATTRIBUTION.md` says whose work they are."""
 
 from pathlib import Path
 

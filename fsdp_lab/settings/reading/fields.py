@@ -1,6 +1,6 @@
-"""Settings as frozen dataclasses: a field is a flag, with its help, range and choices beside it.
+"""Settings as frozen dataclasses: a field is a flag, with its help text, its limits and its choices.
 
-``Settings`` is one group of fields (the optimiser's, the data's), ``Config`` composes groups; ``cli`` turns a
+``Settings`` is one group of fields (of the optimiser, of the data), ``Config`` puts groups together; ``cli`` turns a
 ``Config`` into flags and YAML. Nothing here knows about training, and nothing imports torch.
 """
 
@@ -10,14 +10,14 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from fsdp_lab.settings.specs import Spec, setting, specs_of
-from fsdp_lab.settings.strict import dump_yaml
+from fsdp_lab.settings.reading.specs import Spec, setting, specs_of
+from fsdp_lab.settings.reading.strict import dump_yaml
 
 __all__ = ["Config", "ConfigError", "Settings", "digest_of", "setting"]
 
 
 class ConfigError(ValueError):
-    """What is wrong with the settings: every complaint at once, one a line."""
+    """The settings are wrong: the message lists all complaints at once, one on each line."""
 
     def __init__(self, complaints: Sequence[str]) -> None:
         self.complaints = list(complaints)
@@ -30,7 +30,7 @@ class Settings:
 
     @classmethod
     def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What ``values``, those that were given by name, stand for; ConfigError where they contradict each other."""
+        """The settings for which ``values``, given by name, stand. ConfigError where they contradict each other."""
         return dict(values)
 
     def __post_init__(self) -> None:
@@ -46,59 +46,59 @@ class Settings:
 
 
 class Config:
-    """Groups of settings as one whole; a subclass is a frozen dataclass whose fields are ``Settings``."""
+    """All groups of a program's settings; a subclass is a frozen dataclass whose fields are ``Settings``."""
 
     @classmethod
     def groups(cls) -> dict[str, type[Settings]]:
-        """The groups by field name: ``{"data": DataConfig, ...}``."""
+        """The class of each group by its field: ``{"data": DataConfig, ...}``."""
         return typing.get_type_hints(cls)
 
     @classmethod
     def specs(cls) -> dict[str, Spec]:
-        """Every setting by its flag name, in order; names are unique across the groups."""
-        found = [spec for group in cls.groups().values() for spec in specs_of(group)]
-        named = {spec.name: spec for spec in found}
-        assert len(named) == len(found), "two groups share a setting's name"
-        return named
+        """Every setting by the name of its flag, in order; names are unique across the groups."""
+        specs = [spec for group in cls.groups().values() for spec in specs_of(group)]
+        by_name = {spec.name: spec for spec in specs}
+        assert len(by_name) == len(specs), "two groups share a setting's name"
+        return by_name
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """A config from flat names: ``TrainConfig.of(batch_size=4)``. ConfigError for what does not fit."""
-        parts, complaints = cls.parts(values)
+        """A config from its settings by name: ``TrainConfig.of(batch_size=4)``. ConfigError lists what is wrong."""
+        groups, complaints = cls.built(values)
         if complaints:
             raise ConfigError(complaints)
-        return cls(**parts)
+        return cls(**groups)
 
     @classmethod
-    def parts(cls, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """The groups that flat ``values`` make, by field name, and complaints; a group with a complaint is left out."""
+    def built(cls, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The groups built from ``values`` by setting, and complaints; a group with a complaint is left out."""
         unknown = values.keys() - cls.specs().keys()
-        parts, complaints = {}, [f"{name}: no such setting" for name in sorted(unknown)]
+        groups, complaints = {}, [f"{name}: no such setting" for name in sorted(unknown)]
         for name, group in cls.groups().items():
             try:
                 given = {s.name: values[s.name] for s in specs_of(group) if s.name in values}
-                parts[name] = group(**group.said(given))
+                groups[name] = group(**group.said(given))
             except ConfigError as error:
                 complaints += error.complaints
-        return parts, complaints
+        return groups, complaints
 
     def conflicts(self) -> list[str]:
-        """What is wrong with settings that are fine each by itself: a complaint each. A subclass knows."""
+        """A complaint for each pair of settings that exclude each other; a subclass overrides this."""
         return []
 
     def resolved(self) -> dict[str, Any]:
-        """Every setting and its value, flat, in the order they are written."""
-        return {s.name: getattr(getattr(self, part), s.name) for part, g in self.groups().items() for s in specs_of(g)}
+        """The value of every setting by its name, without groups, in the order of their definition."""
+        return {s.name: getattr(getattr(self, name), s.name) for name, g in self.groups().items() for s in specs_of(g)}
 
     def to_yaml(self) -> str:
-        """The resolved settings as text that ``--config`` reads back."""
+        """The resolved settings as YAML text that ``--config`` reads back."""
         return dump_yaml(self.resolved())
 
     def digest(self) -> str:
-        """The sha256 (hex) of the settings that affect the training: equal digests, equal runs.
+        """The sha256 (hex) of the settings that affect the training: runs with equal digests are equal.
 
-        Settings at their defaults are left out: a new one, whose default is what was done before it existed, leaves
-        digests, and so finished sweeps, as they were.
+        Settings at their defaults are left out. So a new setting, whose default is what was done before it existed,
+        changes no digest, and finished sweeps stay finished.
         """
         specs, resolved = self.specs().values(), self.resolved()
         return digest_of(
@@ -107,6 +107,6 @@ class Config:
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
-    """The sha256 (hex) of JSON-like values, the same in every process; the order of keys does not matter."""
+    """The sha256 (hex) of values that JSON can hold. It is the same in every process and for every order of keys."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

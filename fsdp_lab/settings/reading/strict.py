@@ -1,9 +1,9 @@
-"""JSON and YAML without their surprises: no NaN, no duplicate keys, and words that mean what they say.
+"""JSON and YAML without their surprises: no NaN, no duplicate keys, and no text read as something else.
 
 Python's ``json`` takes NaN and lets the last of two equal keys win; YAML 1.1 reads ``no`` as false, ``010`` as 8 and
-``1e-3`` as text. A setting that means something else than it says costs a training run, so both are read strictly here.
-Files come from strangers, too: what nests deeper, counts higher or is larger than any setting is refused before it
-costs memory or breaks what works with it.
+``1e-3`` as text. A setting that is misread costs a training run, so both formats are read strictly here. A stranger may
+have written the file: what is nested deeper, is larger or has larger numbers than any setting is refused before it
+costs memory or breaks other code.
 """
 
 import json
@@ -21,9 +21,9 @@ _FLOAT_TAG = "tag:yaml.org,2002:float"
 _DEEPEST = 100  # levels of lists and mappings
 _MOST_VALUES = 10_000  # of a YAML document, each counted as often as aliases (*name) repeat it
 _LARGEST_YAML = 1 << 20  # bytes
-_SHOWN = 100  # characters of a wrong value in a message
+_SHOWN = 100  # characters of a wrong value that a message shows
 WHOLE_NUMBERS = range(-(2**63), 2**64)
-"""What fits in 64 bits, with or without a sign: what torch, numpy and a float take without overflow."""
+"""The whole numbers that fit in 64 bits, with or without a sign: torch, numpy and floats take them without overflow."""
 
 
 class _TooLargeError(ValueError):
@@ -49,9 +49,10 @@ def load_json(text: str | bytes) -> Any:
 
 
 def load_yaml(text: str) -> Any:
-    """The value of one YAML document, by YAML 1.2's rules for numbers and booleans; ValueError when malformed.
+    """The value of one YAML document, by YAML 1.2's rules for numbers and booleans.
 
-    Also for whole numbers beyond 64 bits, nesting, size and repetition (aliases) beyond what settings have.
+    ValueError for bad syntax, for whole numbers beyond 64 bits, and for more nesting, text or repetition (aliases)
+    than settings can have.
     """
     if len(text) > _LARGEST_YAML:
         raise ValueError(f"not usable YAML ({len(text):,} characters; {_LARGEST_YAML:,} are the most)")
@@ -61,12 +62,12 @@ def load_yaml(text: str) -> Any:
         raise ValueError(f"not valid YAML ({short(' '.join(str(error).split()), 400)})") from None
     except _TooLargeError as error:
         raise ValueError(f"not usable YAML ({error})") from None
-    except Exception as error:  # what PyYAML's constructors raise, of all sorts, for `!!bool x`
+    except Exception as error:  # PyYAML's constructors raise any exception, for `!!bool x`
         raise ValueError(f"not valid YAML (a value is not what its tag says: {short(str(error), 400)})") from None
 
 
 def read_yaml(path: Path) -> Any:
-    """`load_yaml` of a UTF-8 file, of which no more is read than settings can have. OSError, ValueError."""
+    """`load_yaml` of a UTF-8 file, of which no more is read than settings can have. Raises OSError or ValueError."""
     with path.open("rb") as file:
         content = file.read(_LARGEST_YAML + 1)
     if len(content) > _LARGEST_YAML:
@@ -137,7 +138,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}  # values below a node that is whole, by the node's id
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """The next node; an alias counts as all that it stands for."""
+        """Composes the next node; an alias counts as all values that it stands for."""
         before, is_alias = self._values, self.check_event(yaml.AliasEvent)
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self._values, self._depth = self._values + 1, self._depth + 1
@@ -169,7 +170,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Keeps YAML 1.1's resolvers, so that text such as "no" is quoted; writes a value again instead of an alias."""
+    """Keeps YAML 1.1's resolvers, so that text such as "no" is quoted, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

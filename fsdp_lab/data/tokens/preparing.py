@@ -1,6 +1,6 @@
-"""Preparing data for many ranks: one tokenises, the others watch its status file.
+"""Preparing data for many ranks: one rank tokenises, the others watch its status file.
 
-Waiting in a barrier would trip the process group's timeout when tokenising takes an hour.
+If they waited in a barrier, the process group's timeout would end the run when tokenising takes an hour.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ def prepare(
     """The token cache of `data_path`, on every rank, without a collective.
 
     The rank with `is_builder` tokenises (see `tokenize`); the others wait for it, however long it takes. Ranks
-    that share `cache_dir` need one builder among them; with one cache_dir a node, one a node. `run_id` is a
-    string that all ranks of this start share and no earlier start used (broadcast one). `check` is called while
-    working and waiting; what it raises ends the wait.
+    that share `cache_dir` need one builder among them: with one cache_dir on each node, one builder on each node.
+    `run_id` is a string that all ranks of this start share and no earlier start used (broadcast one). `check` is
+    called while working and waiting; what it raises ends the wait.
 
-    Raises DataError on every rank when the builder fails, and on the others when no sign of life came from it
-    for `patience_s` seconds.
+    Raises DataError on every rank when the builder fails, and on the others when the builder has given no sign of
+    life for `patience_s` seconds.
     """
     path = status_path(cache_dir, run_id)
     if not is_builder:
@@ -66,7 +66,7 @@ def prepare(
 
 
 def _wait(path: Path, patience_s: float, check: Callable[[], None]) -> str:
-    """Name of the finished cache folder."""
+    """Waits until the builder is done; returns the name of the finished cache folder."""
     poll = _FIRST_POLL_SECONDS
     seen, seen_at = read_status(path), time.monotonic()
     while seen is None or seen.state == "building":

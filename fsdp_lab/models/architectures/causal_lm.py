@@ -6,14 +6,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.models.families import logits_divisor
-from fsdp_lab.models.linear_loss import LinearCrossEntropy
+from fsdp_lab.models.architectures.families import logits_divisor
+from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
 
 IGNORED = -100  # F.cross_entropy's own "no target here"
 
 
 class CausalLM(nn.Module):
-    """Next-token loss of a model. It is the FSDP2 root, so head and loss run while its parameters are gathered."""
+    """A model whose forward is the next-token loss: the FSDP2 root, which is gathered while head and loss run."""
 
     def __init__(self, hf: PreTrainedModel) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class CausalLM(nn.Module):
     def forward(self, tokens: Tensor, weight: Tensor | None = None) -> Tensor:
         """Summed negative log-likelihood (nats, float32 scalar) of tokens 2 to T of each row.
 
-        ``tokens`` int64 ``[B, T]``; rows with ``weight`` 0 (float ``[B]``) are padding and count nothing.
-        Targets are shifted instead of hidden states: slicing would copy those.
+        ``tokens`` int64 ``[B, T]``; rows with ``weight`` 0 (float ``[B]``) are padding and are not counted.
+        Targets are shifted instead of hidden states, because slicing would copy the hidden states.
         """
         targets = F.pad(tokens[:, 1:], (0, 1), value=IGNORED)
         if weight is not None:

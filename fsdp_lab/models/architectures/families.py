@@ -1,4 +1,4 @@
-"""The architectures that can be trained: transformers' own modules, and the little that differs between them for us."""
+"""The architectures that can be trained: transformers' own modules, and how they differ where the trainer must know."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from fsdp_lab.models.config_json import brings_code, read_config_json
-from fsdp_lab.models.minicpm import MiniCPMConfig, MiniCPMForCausalLM
+from fsdp_lab.models.architectures.minicpm import MiniCPMConfig, MiniCPMForCausalLM
+from fsdp_lab.models.saved.config_json import brings_code, read_config_json
 
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture; what is alike in all of them (body, head, sizes) transformers names itself.
+    """One architecture. Body, head and sizes are not here: transformers gives them the same names in all architectures.
 
     ``blocks``: where the list of blocks is in ``model``. ``no_dropout``: settings that turn dropout off, because these
     runs see each token about once.
@@ -48,7 +48,7 @@ FAMILIES = {  # by the "model_type" of a config.json
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """The family that a configuration is of."""
+    """The `Family` to which a configuration belongs, by its ``model_type``."""
     return FAMILIES[config.model_type]
 
 
@@ -76,14 +76,14 @@ def read_config(folder: Path) -> PreTrainedConfig:
         known = ", ".join(FAMILIES)
         raise ValueError(f"model_dir: {path} cannot be used: its architecture is {name!r}; known: {known}{code}")
     try:
-        found = FAMILIES[name].config.from_pretrained(folder, local_files_only=True, **FAMILIES[name].no_dropout)
-    except Exception as error:  # a stranger's file: transformers' checks of it raise all sorts
+        config = FAMILIES[name].config.from_pretrained(folder, local_files_only=True, **FAMILIES[name].no_dropout)
+    except Exception as error:  # a stranger's file: transformers' checks of it raise any exception
         raise ValueError(f"model_dir: {path} cannot be used: {' '.join(str(error).split())}") from None
-    if hasattr(found, "auto_map"):
-        del found.auto_map  # names code that is not copied with the weights
-    return found
+    if hasattr(config, "auto_map"):
+        del config.auto_map  # names code that is not copied with the weights
+    return config
 
 
 def logits_divisor(config: PreTrainedConfig) -> float:
-    """What the head's product is divided by: 1 but for MiniCPM and Granite."""
+    """The number by which logits are divided: 1 for every family but MiniCPM (and Granite, which it is made of)."""
     return float(getattr(config, "logits_scaling", 1.0))

@@ -1,13 +1,13 @@
-"""MiniCPM (MiniCPM4 among them): Llama with factors on embeddings, residual branches and logits; run from here alone.
+"""MiniCPM and MiniCPM4: Llama with factors on embeddings, residual branches and logits.
 
-transformers has no such architecture: published folders bring Python of their own, which is never run. The arithmetic
-is that of the published ``modeling_minicpm.py`` (arXiv 2404.06395, arXiv 2506.07900):
+transformers has no such architecture. Published folders bring Python code of their own, which is never run. This file
+computes what the published ``modeling_minicpm.py`` does (arXiv 2404.06395, arXiv 2506.07900):
 
     x_0    = scale_emb * embedding
     x_l+1  = x_l + scale_depth / sqrt(layers) * branch(norm(x_l))        (attention, then MLP)
     logits = head(norm(x_L) / (hidden_size / dim_model_base))
 
-transformers' Granite computes just that under other names. Rotary positions are plain, linear or LongRoPE's.
+transformers' Granite computes exactly that under other names. Rotary positions are plain, linear or LongRoPE's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from transformers.models.granite.modeling_granite import GraniteForCausalLM, Gra
 
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 _ROTARY = ("default", "linear", "longrope")
-_ELSEWHERE = {  # settings of relatives whose arithmetic is another
+_NOT_COMPUTED = {  # settings of related models that compute something else
     "sparse_config": "sparse attention (InfLLM v2), which is not computed here; its authors describe dense attention "
     "as what the same weights do without it: remove sparse_config from a copy of the folder",
     "num_experts": "a mixture of experts, which is not computed here",
@@ -44,7 +44,7 @@ class MiniCPMConfig(GraniteConfig):  # type: ignore[misc]
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name, reason in _ELSEWHERE.items():
+        for name, reason in _NOT_COMPUTED.items():
             if kwargs.get(name):
                 raise ValueError(f"{name}: {reason}")
         if kwargs.pop("pretraining_tp", 1) != 1:
@@ -61,14 +61,14 @@ class MiniCPMConfig(GraniteConfig):  # type: ignore[misc]
         self._check_rotary(head_dim)
 
     def to_dict(self) -> dict[str, Any]:
-        """As published: without Granite's names, rotary settings where older readers look for them."""
-        found: dict[str, Any] = super().to_dict()
+        """The settings as published: without Granite's names, and rotary settings where older readers look for them."""
+        published: dict[str, Any] = super().to_dict()
         for name in _FACTORS:
-            found.pop(name, None)
-        rotary = dict(found.pop("rope_parameters", None) or {})
-        found["rope_theta"] = rotary.pop("rope_theta", self.default_theta)
-        found["rope_scaling"] = None if rotary.get("rope_type", "default") == "default" else rotary
-        return found
+            published.pop(name, None)
+        rotary = dict(published.pop("rope_parameters", None) or {})
+        published["rope_theta"] = rotary.pop("rope_theta", self.default_theta)
+        published["rope_scaling"] = None if rotary.get("rope_type", "default") == "default" else rotary
+        return published
 
     def rotary_config(self) -> MiniCPMConfig:
         """This configuration with one list of LongRoPE's factors.
@@ -76,13 +76,13 @@ class MiniCPMConfig(GraniteConfig):  # type: ignore[misc]
         The published code fills its table once, for the whole context: with the long factors where the context is
         longer than the one trained first, and else with the short ones. transformers chooses by a batch's length.
         """
-        found = copy.deepcopy(self)
-        rotary = found.rope_parameters
+        config = copy.deepcopy(self)
+        rotary = config.rope_parameters
         if rotary["rope_type"] == "longrope":
             is_long = self.max_position_embeddings > rotary["original_max_position_embeddings"]
             chosen = rotary["long_factor" if is_long else "short_factor"]
             rotary["short_factor"] = rotary["long_factor"] = chosen
-        return found
+        return config
 
     def _check_rotary(self, head_dim: int) -> None:
         rotary = self.rope_parameters

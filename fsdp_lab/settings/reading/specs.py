@@ -1,4 +1,4 @@
-"""One setting: its type, its limits, and how a text or a YAML value becomes one of its values."""
+"""One setting: its type, its limits, and how the text of a flag or a YAML value becomes its value."""
 
 import dataclasses
 import json
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_lab.settings.method_flags import text_of
-from fsdp_lab.settings.strict import load_json
+from fsdp_lab.settings.reading.method_flags import text_of
+from fsdp_lab.settings.reading.strict import load_json
 
 _NOUNS = {int: "a whole number", float: "a number", str: "some text", bool: "true or false", dict: "a JSON object"}
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -42,7 +42,7 @@ def setting(default: Any, help: str, *, affects_training: bool = True, **limits:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a setting is called, what it takes, what it means. ``base`` is int, float, str, bool or dict."""
+    """One setting: its name, the values it takes, and its help text. ``base`` is int, float, str, bool or dict."""
 
     name: str
     base: type
@@ -54,7 +54,7 @@ class Spec:
 
     @property
     def wanted(self) -> str:
-        """The values it takes, in words: ``a whole number, at least 1``."""
+        """The values that the setting takes, for a message: ``a whole number, at least 1``."""
         if "choices" in self.limits:
             return "one of " + ", ".join(self.limits["choices"])
         phrases = [f"{limit.replace('_', ' ')} {self.limits[limit]}" for limit in _COMPARE if limit in self.limits]
@@ -64,7 +64,7 @@ class Spec:
         return ", ".join([_NOUNS[self.base], *phrases]) + none
 
     def from_text(self, text: str) -> Any:
-        """The value that a flag's text stands for; ValueError says what it wants instead."""
+        """The value that the text of a flag stands for; ValueError says what the setting takes."""
         if self.optional and self.base is not str and text.lower() in ("none", "null"):
             return None
         if self.base is dict:
@@ -72,7 +72,7 @@ class Spec:
         return self.check(_number(text) if self.base in (int, float) else text)
 
     def check(self, value: Any) -> Any:
-        """``value`` as this setting's type where that loses nothing; ValueError when it does not fit."""
+        """``value`` in the type of this setting, where the conversion is exact; ValueError when it does not fit."""
         if value is None and self.optional:
             return None
         if self.base is bool and isinstance(value, str):
@@ -102,7 +102,7 @@ class Spec:
 
 
 def specs_of(group: type[Any]) -> list[Spec]:
-    """The settings of one dataclass of ``setting`` fields, in the order they are written."""
+    """The settings of one dataclass of ``setting`` fields, in the order of their definition."""
     hints = typing.get_type_hints(group)
     return [_spec(field, hints[field.name]) for field in dataclasses.fields(group)]
 
@@ -115,7 +115,7 @@ def _spec(field: "dataclasses.Field[Any]", hint: Any) -> Spec:
 
 
 def _number(text: str) -> int | float | str:
-    """Decimal text as a number; anything else (also 1_000, which Python takes and YAML and JSON do not) as it is."""
+    """Decimal text as a number; other text unchanged (also 1_000, which Python accepts and YAML and JSON do not)."""
     if re.fullmatch(r"[-+]?[0-9]{1,300}", text):
         return int(text)
     return float(text) if re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text) else text

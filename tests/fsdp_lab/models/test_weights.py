@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from fsdp_lab.models import folder as folder_module
+from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.build import load_pretrained
-from fsdp_lab.models.causal_lm import CausalLM
-from fsdp_lab.models.folder import save_folder
+from fsdp_lab.models.saved import weights as weights_module
+from fsdp_lab.models.saved.weights import save_folder
 from tests.fsdp_lab.models.tiny import TINY, logits_of, some_tokens
 
 
@@ -64,7 +64,7 @@ def test_a_gpt2_as_published_without_prefix_and_with_masks_in_bf16(tiny: Path, t
 
 
 def test_a_large_model_is_several_files(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "FILE_BYTES", 40_000)
+    monkeypatch.setattr(weights_module, "FILE_BYTES", 40_000)
     save_folder(load_pretrained(tiny / "qwen3"), tmp_path / "out", writes=True)
     files = sorted(tmp_path.glob("out/*.safetensors"))
     assert len(files) > 2

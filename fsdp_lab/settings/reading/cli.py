@@ -6,32 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import Config, ConfigError
 from fsdp_lab.settings.flags import Parser
-from fsdp_lab.settings.specs import Spec, specs_of
-from fsdp_lab.settings.strict import read_yaml
+from fsdp_lab.settings.reading.fields import Config, ConfigError
+from fsdp_lab.settings.reading.specs import Spec, specs_of
+from fsdp_lab.settings.reading.strict import read_yaml
 
 C = TypeVar("C", bound=Config)
 _NO_VALUE = object()  # a flag at the end of the line or before another flag
 
 
-def parse(argv: Sequence[str]) -> TrainConfig:
-    """The settings that ``argv`` asks for; ConfigError lists all mistakes. ``--help`` prints the flags and exits 0."""
-    return parse_as(TrainConfig, argv)
-
-
 def parse_as(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
-    """``parse`` for any ``Config`` (programs with other settings share these rules)."""
+    """The ``config`` that ``argv`` asks for; ConfigError lists all mistakes. ``--help`` prints all flags and exits."""
     values, complaints = read(config, argv, prog)
-    parts, further = config.parts(values)
+    groups, further = config.built(values)
     if complaints or further:
         raise ConfigError(complaints + further)
-    return config(**parts)
+    return config(**groups)
 
 
 def given_by(config: type[Config], argv: Sequence[str], prog: str) -> dict[str, Any]:
-    """Only those settings that ``argv`` says, file included, by name; else like `parse_as`."""
+    """Only the settings that ``argv`` and its file give, by name. ConfigError lists all mistakes."""
     values, complaints = read(config, argv, prog)
     if complaints:
         raise ConfigError(complaints)
@@ -39,7 +33,7 @@ def given_by(config: type[Config], argv: Sequence[str], prog: str) -> dict[str, 
 
 
 def read(config: type[Config], argv: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
-    """The same settings, and what is wrong with flags and file; what can be read is read nevertheless."""
+    """The settings that ``argv`` and its file give, by name, and complaints about those that cannot be read."""
     if not {"-h", "--help"}.isdisjoint(argv):
         _parser(config, prog, nargs=None).print_help()
         raise SystemExit(0)
@@ -57,9 +51,9 @@ class _Parser(Parser):
 
 
 def _parser(config: type[Config], prog: str, nargs: str | None) -> _Parser:
-    """Every flag takes its text as it is: the types are ours to check, together with the file's.
+    """A parser whose flags keep their texts: types are checked later, together with those of the file.
 
-    With ``nargs="?"`` argparse lets a missing value pass, so that it is reported with all other mistakes.
+    With ``nargs="?"`` argparse accepts a missing value, so that it is reported with all other mistakes.
     """
     usage = f"python -m {prog} [--config FILE.yaml] [--FLAG VALUE]..."
     epilog = (
@@ -156,14 +150,14 @@ def _unknown_flags(extras: Sequence[str], specs: Mapping[str, Spec]) -> list[str
 
 
 def closest(name: str, specs: Mapping[str, Spec], prefix: str = "") -> str:
-    """``; did you mean --batch_size?``, or nothing where no setting is like ``name``."""
+    """``; did you mean --batch_size?``, or an empty text where no setting has a name like ``name``."""
     known = [*specs, *(f"no_{s.name}" for s in specs.values() if s.base is bool)] if prefix else list(specs)
     close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
     return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
 def shown(value: Any) -> str:
-    """A value as a shell script or a help text wants it; empty for none."""
+    """A value as text for a shell script or a help text; empty for None."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,85 @@
+"""All that can be known to be wrong before any rank starts, reported at once; torch is needed only for methods.
+
+Ranks take 14 seconds to import torch, join the process group and agree. A misspelled method, preset or path is found
+before.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig
+from fsdp_lab.settings.reading.cli import read
+from fsdp_lab.settings.reading.fields import Config, ConfigError
+from fsdp_lab.settings.reading.specs import Spec
+
+C = TypeVar("C", bound=Config)
+
+
+def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
+    """The settings of a program that is about to run: `cli.parse_as`, with methods, presets and paths checked as well.
+
+    ConfigError lists all complaints, with those about the flags themselves and about settings that exclude each other.
+    """
+    values, complaints = read(config, argv, prog)
+    groups, further = config.built(values)
+    complaints += further + _missing(values, config.specs())
+    for group in groups.values():
+        complaints += _about_group(group)
+    if groups.keys() == config.groups().keys():
+        complaints += config(**groups).conflicts()
+    if complaints:
+        raise ConfigError(complaints)
+    return config(**groups)
+
+
+def _about_group(group: Any) -> list[str]:
+    if isinstance(group, CommConfig):
+        return _about_methods(group)
+    if isinstance(group, ModelConfig) and group.model is not None and group.model_dir is None:
+        from fsdp_lab.settings.presets import unknown_preset
+
+        return [complaint] if (complaint := unknown_preset(group.model)) else []
+    if isinstance(group, DataConfig):
+        complaints = [_absent(name) for name in group.data_mix if name != "embedded"]
+        return [f"data_mix: {complaint}" for complaint in complaints if complaint]
+    return []
+
+
+def _about_methods(comm: CommConfig) -> list[str]:
+    """The registry's complaints about both methods. Default methods are not checked: that would import torch."""
+    names = ("comm_compress", "comm_config_json", "param_compress", "param_config_json")
+    default = type(comm)()
+    if all(getattr(comm, name) in (getattr(default, name), "none") for name in names):
+        return []
+    from fsdp_lab.settings.methods import complaints_about
+
+    return complaints_about(comm)
+
+
+def _missing(values: Mapping[str, Any], specs: Mapping[str, Spec]) -> list[str]:
+    complaints = []
+    for name, value in values.items():
+        kind, *words = specs[name].limits.get("exists", ("",)) if name in specs else ("",)
+        if kind and isinstance(value, str) and value not in words and (complaint := _absent(value, kind)):
+            complaints.append(f"{name}: {complaint}")
+    return complaints
+
+
+def _absent(name: str, kind: str = "") -> str:
+    """Why ``name`` is no path of an existing "file" or "folder" (``kind``; empty: of either); empty when it is one."""
+    try:
+        mode = Path(name).stat().st_mode if name else 0
+    except FileNotFoundError:
+        mode = 0
+    except (OSError, ValueError) as error:  # too long, not ours to see, through a file as if it were a folder, a NUL
+        return f"{name[:200]} cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    if not mode:
+        return f"no folder {name}" if kind == "folder" else f"{name} is not there"
+    is_folder = stat.S_ISDIR(mode)
+    if (kind == "folder" and not is_folder) or (kind == "file" and is_folder):
+        return f"no folder {name}" if kind == "folder" else f"{name} is a folder, not a file"
+    return ""
