@@ -58,14 +58,14 @@ def states(world: int, n: int) -> list[State]:
 
 
 def step(compressor: Compressor, inputs: list[Tensor], states: list[State], goes_on: bool = False) -> list[Reduced]:
-    """One more collective, begun as the FSDP hook begins it; ``goes_on``: of the same optimizer step as the last."""
+    """Run one more collective, begun as the FSDP hook begins it; ``goes_on``: in the optimizer step of the last."""
     for rows, state in zip(inputs, states, strict=True):
         state.begin(torch.isfinite(rows).all(), goes_on=goes_on)
     return simulate.reduce_scatter(compressor, inputs, states)
 
 
 def finite_in_finite_out(factory: Factory) -> None:
-    """float32 ``[n]`` totals, finite for every finite input: any dtype, constants, denormals, single outliers.
+    """Totals are float32 ``[n]``, and finite for finite input of any dtype: constants, denormals, single outliers.
 
     Any three of number of ranks, size, dtype and kind of input meet in every combination; not all four, which would
     take three times as long.
@@ -252,7 +252,7 @@ def unbiased_as_claimed(factory: Factory) -> None:
 
 
 def parameters_arrive_alike(factory: Factory) -> None:
-    """All-gather: the same rows on every rank, finite, near the originals; the same again if nothing changed."""
+    """An all-gather brings every rank the same finite rows near the originals; the same again if nothing changed."""
     compressor = factory()
     for world, n, dtype in itertools.product(WORLDS, (0, 1, 257), DTYPES):
         shards = [rows[0] for rows in gradient(world, n, 0, dtype)]

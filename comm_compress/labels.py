@@ -57,14 +57,14 @@ class Arm:
 
 
 def label(name: str, settings: Mapping[str, Any] | None = None) -> str:
-    """``topk ratio=0.01 no feedback``: the method and its settings, in their order."""
+    """Write a method and its settings in their order: ``topk ratio=0.01 no feedback``."""
     return " ".join([_name(name), *(_setting(key, value) for key, value in (settings or {}).items())])
 
 
 def arm_label(
     gradients: str, parameters: str = "none", *, reduced_in: str = "fp32", prefetch: int = 1, reshard: bool = True
 ) -> str:
-    """``int4 hadamard + delta, reduced in bf16``, from the labels of the two methods.
+    """Write both directions' labels as one: ``int4 hadamard + delta, reduced in bf16``.
 
     What is as by default is not said: parameters that are not compressed, float32, one unit gathered ahead.
     """
@@ -85,7 +85,7 @@ def parse_label(text: str) -> Method:
 
 
 def parse_arm(text: str) -> Arm:
-    """What ``text`` says of both directions. ValueError says what cannot be read, and where."""
+    """Return what ``text`` says of both directions. ValueError says what cannot be read, and where."""
     return _Reader(text).arm()
 
 
@@ -99,7 +99,7 @@ def named(method: Mapping[str, Any]) -> Method:
 
 
 def with_settings(method: Method, further: Mapping[str, Any]) -> Method:
-    """``method`` with ``further`` settings. ValueError: it says one of them itself, with another value."""
+    """Return ``method`` with ``further`` settings. ValueError: it says one of them itself, with another value."""
     settings = dict(method.settings)
     for key, value in further.items():
         if key in settings and settings[key] != value:
@@ -109,7 +109,7 @@ def with_settings(method: Method, further: Mapping[str, Any]) -> Method:
 
 
 def spelled_out(value: Any) -> Any:
-    """A method's setting with a mapping in place of every label in it: ``"qsgd bits=4"`` is a method with settings.
+    """Return a setting with a mapping in place of every label in it: ``"qsgd bits=4"`` is a method with settings.
 
     No setting's own values are texts of several words. Raises ValueError for such a text that is no label.
     """
@@ -122,7 +122,7 @@ def spelled_out(value: Any) -> Any:
 
 
 def _setting(key: str, value: Any, first: bool = False) -> str:
-    """One setting; ``first``: a lone name here would be read as a method's."""
+    """Write one setting; ``first``: a lone name here would be read as a method's."""
     name = _SHORT.get(key) or _name(key)
     if value is True and not first:
         return name

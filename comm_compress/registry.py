@@ -114,7 +114,7 @@ def make(method: AnyMethod, config: Mapping[str, Any] | None = None) -> Compress
 
 
 def chosen(key: str, method: AnyMethod | None) -> Compressor | None:
-    """What ``method`` builds, for the argument ``key`` of a function that takes any of its forms.
+    """Return what ``method`` builds, for the argument ``key`` of a function that takes any of its forms.
 
     None and "none" are no compressor. Raises ValueError that begins with ``key``.
     """

@@ -49,10 +49,10 @@ class Compressor(ABC):
 
     @abstractmethod
     def contribution(self, sent: Any) -> Tensor:
-        """What this rank added to every rank's total, ``[W, n]``: row d went to rank d."""
+        """Return what this rank added to every rank's total, ``[W, n]``: row d went to rank d."""
 
     def subtract_contribution(self, target: Tensor, sent: Any) -> Tensor:
-        """``target - contribution(sent)``, in ``target``'s memory (float32 ``[W, n]``): the new residual."""
+        """Return ``target - contribution(sent)``, in ``target``'s memory (float32 ``[W, n]``): the new residual."""
         return target.sub_(self.contribution(sent))
 
     def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
@@ -126,7 +126,7 @@ class Codec(Compressor):
         raise AssertionError(f"{self.name or type(self).__name__} has rows of variable size, or lacks its layout")
 
     def received(self, row: Tensor, n: int) -> Encoded:
-        """One encoded row of ``n`` float32 elements, from its bytes alone (uint8, aligned as if newly allocated)."""
+        """Return an encoded row of ``n`` float32 elements from its bytes alone (uint8, aligned like new memory)."""
         if self.fixed_size:
             return Encoded(row.unsqueeze(0), self.layout(n, torch.float32), n)
         return Encoded(row.unsqueeze(0), None, n, lengths=(row.numel(),))

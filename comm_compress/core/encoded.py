@@ -122,7 +122,7 @@ class Encoded:
 
     @classmethod
     def empty(cls, num_rows: int, n: int, layout: Layout, device: torch.device) -> Encoded:
-        """Rows to be filled through ``encoded["field"]`` views. Padding is zero: equal inputs give equal bytes."""
+        """Return rows to be filled through ``encoded["field"]`` views. Padding is zero: equal input, equal bytes."""
         return cls.within(torch.empty(num_rows, layout.row_bytes, dtype=torch.uint8, device=device), layout, n)
 
     @classmethod

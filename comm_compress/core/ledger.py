@@ -20,7 +20,7 @@ Moment = float | torch.cuda.Event
 
 
 class Span(NamedTuple):
-    """Time that one part took; ``round``: the round it belongs to, counted from 1 (wire only)."""
+    """The time that one part of a collective took; ``round``: the round it belongs to, from 1 (wire only)."""
 
     part: Part
     start: Moment
@@ -157,7 +157,7 @@ class Ledger:
         return sum(chosen, Totals(uncounted=tuple(o for o in self.uncounted if op in (None, o))))
 
     def summary(self) -> str:
-        """A line for each operation: calls, MB sent and what share of the uncompressed bytes; or that nobody counts."""
+        """Say in a line for each operation how often it ran, and what it sent in MB; or that nobody counts it."""
         lines = []
         for op in sorted({*self.uncounted, *(o for o, _ in self._totals)}):
             totals = self.totals(op)

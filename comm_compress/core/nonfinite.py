@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def all_finite(rows: Tensor) -> Tensor:
-    """Bool scalar on the tensor's device. One pass, no mask: a NaN or an infinity shows in the extremes."""
+    """Return a bool scalar on the tensor's device, in one pass: a NaN or an infinity shows in the extremes."""
     if rows.numel() == 0:
         return torch.ones((), dtype=torch.bool, device=rows.device)
     low, high = torch.aminmax(rows)

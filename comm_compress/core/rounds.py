@@ -67,7 +67,7 @@ LENGTH_BYTES = 8  # an int64 in front of every ragged row
 
 
 def sent_by(request: Request, rank: int, world: int) -> ByteCount:
-    """What ``rank`` puts on the wire for one request: payload to other ranks, by kind."""
+    """Return what ``rank`` puts on the wire for one request: payload to other ranks, by kind."""
     peers = [r for r in range(world) if r != rank]
     if isinstance(request, AllReduce):  # a ring: reduce-scatter, then all-gather, of W chunks
         return ByteCount(**{request.kind: 2 * len(peers) * math.ceil(request.tensor.nbytes / world)})
@@ -78,7 +78,7 @@ def sent_by(request: Request, rank: int, world: int) -> ByteCount:
 
 
 def messages_by(request: Request, rank: int, world: int) -> float:
-    """How many messages to other ranks carry that, where messages are pairs of send and receive (gloo)."""
+    """Return how many messages to other ranks carry that, where messages are pairs of send and receive (gloo)."""
     if isinstance(request, AllReduce):
         return ring_messages(request.tensor.nbytes, request.tensor.itemsize, world)
     message, peers = request.message, [r for r in range(world) if r != rank]
@@ -88,7 +88,7 @@ def messages_by(request: Request, rank: int, world: int) -> float:
 
 
 def ring_messages(nbytes: int, itemsize: int, world: int) -> float:
-    """Messages of a rank in gloo's ring all-reduce, mean over the ranks: two parts a rank, sent once in each half."""
+    """Return a rank's messages in gloo's ring all-reduce, mean over ranks: two parts a rank, sent once in each half."""
     part = math.ceil(nbytes / (2 * world) / itemsize) * itemsize
     return 2 * (world - 1) * math.ceil(nbytes / part) / world if part else 0
 

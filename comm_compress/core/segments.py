@@ -46,7 +46,7 @@ def moved_together(segments: Sequence[Segment]) -> tuple[Segment, ...]:
 
 
 def flatten(tensors: Sequence[Tensor], world: int) -> Tensor:
-    """Full tensors as FSDP2 lays them out for a reduce-scatter: ``[W, n]``, row d the dim-0 chunks of rank d."""
+    """Lay full tensors out as FSDP2 does for a reduce-scatter: ``[W, n]``, row d the dim-0 chunks of rank d."""
     parts = []
     for tensor in tensors:
         chunk = math.ceil(tensor.shape[0] / world)
@@ -57,7 +57,7 @@ def flatten(tensors: Sequence[Tensor], world: int) -> Tensor:
 
 
 def unflatten(rows: Tensor, segments: Sequence[Segment]) -> list[Tensor]:
-    """The full tensors again from ``[W, n]``, padding dropped: the inverse of `flatten`."""
+    """Return the full tensors from ``[W, n]``, padding dropped: the inverse of `flatten`."""
     return [rows[:, s.start : s.stop].reshape(-1, *s.shape[1:])[: s.shape[0]] for s in segments]
 
 

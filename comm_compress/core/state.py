@@ -140,13 +140,13 @@ class State:
             child.begin(finite, workspace=workspace, goes_on=goes_on)
 
     def judge(self, finite: Tensor) -> None:
-        """Of the collective under way: were this part's inputs finite, whatever the rest of the unit's were?"""
+        """Say whether this part's inputs to the collective under way are finite, whatever those of others are."""
         self.finite = finite
         for child in self._children.values():
             child.judge(finite)
 
     def end(self) -> None:
-        """The collective is over: its memory, and where its result went, may be someone else's from now on."""
+        """End the collective: its memory, and where its result went, may be someone else's from now on."""
         self.output = self._workspace = self.master = None
         for child in self._children.values():
             child.end()
@@ -197,7 +197,7 @@ class State:
         return Encoded.within(self.scratch(name, (num_rows, layout.row_bytes), torch.uint8, rows.device), layout, n)
 
     def result(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """A float32 tensor for the collective's result: the caller's own where it has the size and the dtype."""
+        """Return a float32 tensor for the collective's result: the caller's own where it has the size and the dtype."""
         if self.output is not None and self.output.dtype == torch.float32 and self.output.numel() == math.prod(shape):
             return self.output.view(shape)
         return self.scratch("result", shape, torch.float32, device)
@@ -227,7 +227,7 @@ class State:
         self._tensors[name] = tensor
 
     def changing(self, name: str, tensor: Tensor) -> Tensor:
-        """The committed ``tensor``, to be changed in place: `put` a copy first where the old version may be wanted."""
+        """Return the committed ``tensor``, to be changed in place: a copy of it where the old version may be wanted."""
         if not self.lasting and name not in self._before.tensors:
             tensor = self.spare(name, tensor, tensor.dtype).copy_(tensor)
             self.put(name, tensor)
@@ -281,7 +281,7 @@ class State:
         return sum(t.nbytes for t in held) + sum(child.num_bytes for child in self._children.values())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The tensors as they stand, and the tick. Call it between optimizer steps: the last one counts as made."""
+        """Return the tensors and the tick. To be called between optimizer steps: the last one counts as made."""
         self.commit()
         for state in self.with_children():
             state._accept()

@@ -42,7 +42,7 @@ class Traits:
 
 
 def combine(first: Traits, *others: Traits) -> Traits:
-    """The traits of a method that runs all of these: it may do what all may, and needs what any needs.
+    """Return the traits of a method that runs all of these: it may do what all may, and needs what any needs.
 
     Whether error feedback is on by default, ``first`` says. No combination may carry changes of parameters.
     """

@@ -37,13 +37,13 @@ class Comparison:
     product: float = 0.0
     """<c, g>"""
     residual: float = 0.0
-    """squared norm of what this rank kept back for later steps (error feedback, dgc)"""
+    """The squared norm of what this rank kept back for later steps (error feedback, dgc)."""
     gradient: float = 0.0
-    """squared norm of this rank's own gradient"""
+    """The squared norm of this rank's own gradient."""
     carried: float = 0.0
-    """elements of this rank's gradient that its message makes non-zero; of a method that is not sparse, all"""
+    """How many elements of this rank's gradient its message makes non-zero; all, of a method that is not sparse."""
     elements: float = 0.0
-    """elements of this rank's gradient"""
+    """How many elements this rank's gradient has."""
 
     def __add__(self, other: Comparison) -> Comparison:
         return Comparison(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -61,12 +61,12 @@ class Comparison:
 
     @property
     def residual_norm(self) -> float | None:
-        """Norm of what all ranks kept back over the norm of their gradients: 0 without feedback."""
+        """The norm of what all ranks kept back over the norm of their gradients: 0 without feedback."""
         return _root_of(self.residual, self.gradient)
 
     @property
     def density(self) -> float | None:
-        """Share of elements that a rank's message makes non-zero; 1 for a method that is not sparse."""
+        """The share of elements that a rank's message makes non-zero; 1 for a method that is not sparse."""
         return self.carried / self.elements if self.elements else None
 
 
@@ -109,7 +109,7 @@ class Comparisons:
         sent: Any,
         state: State,
     ) -> None:
-        """One finished reduce-scatter: its input ``[W, n]``, its result ``[n]``, and what this rank ``sent``.
+        """Add one finished reduce-scatter: its input ``[W, n]``, its result ``[n]``, and what this rank ``sent``.
 
         ``exact``: asks for the float32 sum ``[n]`` that belongs in the result's place.
         """

@@ -34,12 +34,12 @@ def states(world: int, unit: str = "", seed: int = 0, segments: tuple[Segment, .
 
 
 def reduce_scatter(compressor: Compressor, inputs: Sequence[Tensor], states: Sequence[State]) -> list[Reduced]:
-    """What each of W ranks gets from one compressed reduce-scatter of ``inputs[r]`` ``[W, n]``."""
+    """Return what each of W ranks gets from one compressed reduce-scatter of ``inputs[r]`` ``[W, n]``."""
     return lockstep([compressor.reduce_scatter(x, s) for x, s in zip(inputs, states, strict=True)]).results
 
 
 def all_gather(compressor: Compressor, inputs: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
-    """What each of W ranks gets from one compressed all-gather of ``inputs[r]`` ``[n]``."""
+    """Return what each of W ranks gets from one compressed all-gather of ``inputs[r]`` ``[n]``."""
     return lockstep([compressor.all_gather(x, s) for x, s in zip(inputs, states, strict=True)]).results
 
 
@@ -66,7 +66,7 @@ def lockstep(ranks: Sequence[Generator[Request, Any, Any]]) -> Outcome:
 
 
 def echo(request: Request, rank: int, world: int) -> Any:
-    """The answer that ``rank`` gets when every rank makes the same request: one rank alone, for measurements."""
+    """Return the answer that ``rank`` gets when every rank makes the same request: one rank alone, for measurements."""
     return _answer([request] * world, rank)
 
 

@@ -174,7 +174,7 @@ def _all_gather(row: Tensor, received: Tensor, group: dist.ProcessGroup) -> list
 def _send_pairs(
     parts: Sequence[Tensor], received: Sequence[Tensor] | Tensor, group: dist.ProcessGroup
 ) -> list[dist.Work]:
-    """Full-duplex pairs: every send and receive is posted before any is waited for. Nothing is sent for nothing."""
+    """Post every send and receive before any is waited for (full duplex). Nothing is sent for rows without bytes."""
     rank, world = group.rank(), group.size()
     if received[rank].data_ptr() != parts[rank].data_ptr():
         received[rank].copy_(parts[rank])
@@ -202,7 +202,7 @@ def _native_sum(rows: Tensor, dtype: torch.dtype, group: dist.ProcessGroup) -> T
 
 
 def exact_sum(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of rank d's row of all ranks' ``rows`` ``[W, n]`` at rank d, float32 ``[n]``: torch's own collective.
+    """Sum row d of all ranks' ``rows`` ``[W, n]`` at rank d, by torch's own collective: float32 ``[n]``.
 
     A yardstick: nobody counts its bytes or its time.
     """

@@ -77,7 +77,7 @@ class BaseHandle(ABC):
                 state.rollback()
 
     def step_ended(self) -> None:
-        """An optimizer step was made: for loops that update parameters without a `torch.optim.Optimizer`."""
+        """Note that an optimizer step was made, in loops that update parameters without a `torch.optim.Optimizer`."""
         if self.steps is not None:
             self.steps.number += 1
 
@@ -98,7 +98,7 @@ class BaseHandle(ABC):
         return {key: save(state) for key, state in self._states().items()}
 
     def rank_states(self) -> RankStates:
-        """What torch.distributed.checkpoint saves and loads whole: ``{"comm": handle.rank_states()}`` on every rank."""
+        """Return what torch's DCP saves and loads whole: ``{"comm": handle.rank_states()}`` on every rank."""
         return RankStates(self)
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:

@@ -18,7 +18,7 @@ Saved = Mapping[str, Any]
 def reshard(
     states: Sequence[Mapping[str, Saved]], new_world: int, keep: Literal["sum", "mean"] = "sum"
 ) -> list[dict[str, dict[str, Any]]]:
-    """What ``new_world`` ranks load instead of ``states``: every old rank's `Handle.state_dict`, in any order.
+    """Return what ``new_world`` ranks load instead of ``states``: every old rank's `Handle.state_dict`, in any order.
 
     Tensor by tensor:
 

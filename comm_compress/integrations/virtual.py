@@ -216,7 +216,7 @@ class VirtualRanks:
             p.grad = self._reduced[p] = value.clone()
 
     def _reduced_now(self, unit: _Unit) -> dict[str, nn.Parameter]:
-        """Those with a gradient on some rank; if there are any, those that something is remembered of, too."""
+        """Return parameters with a gradient on some rank and, if there are any, those that methods remember."""
         trainable = unit.trainable
         used = {n for n, p in trainable.items() if any(p in mine for mine in self._collected)}
         kept = {s.name for state in unit.gradients[:1] if state.remembers for s in state.segments}
@@ -301,7 +301,7 @@ def _segments(parameters: dict[str, nn.Parameter], world: int) -> tuple[Segment,
 
 
 def _units(model: nn.Module, world: int, names: Sequence[str], seed: int) -> list[_Unit]:
-    """The root last named, first listed: `named_modules` order, as `attach` finds FSDP2's units."""
+    """Return units in `named_modules` order, the root first, as `attach` finds FSDP2's units."""
     modules = dict(model.named_modules())
     if unknown := [name for name in names if name not in modules or not name]:
         raise ValueError(f"units = {unknown}: not modules of the model; it has {', '.join(n for n in modules if n)}")

@@ -27,7 +27,7 @@ STREAM_HEAD = struct.Struct("<BI")  # how a stream is stored, and its bytes
 
 
 def shortened(data: Tensor, coder: Coder, scratch: Scratch = fresh) -> list[Tensor]:
-    """Bytes uint8 ``[k]`` in parts: first how they are stored and how many they take; then the bytes, or less.
+    """Return bytes uint8 ``[k]`` in parts: how they are stored and how many they take; then the bytes, or less.
 
     Parts may lie in memory of ``scratch``.
     """

@@ -37,7 +37,7 @@ class ReplicasApart(InParts):
         self.traits = replace(combine(method.traits), needs_segments=True)
 
     def mark(self, rows: Tensor) -> Tensor:
-        """Only look: each part is marked by itself, or one TP rank's NaN would reach the replicas' columns there."""
+        """Look, but mark nothing: parts are marked one by one, or a NaN would reach the replicas' columns here."""
         return nonfinite.all_finite(rows)
 
     def _columns(self, part: Part, rows: Tensor, state: State) -> tuple[Tensor, State]:
@@ -55,6 +55,6 @@ class ReplicasApart(InParts):
 
 
 def apart(method: Compressor, holders: Mapping[str, str]) -> Compressor:
-    """``method``, with replicas apart where it matters: not where all are of one kind, nor when rows go as they are."""
+    """Return ``method``, with replicas apart where it matters: not where all are of one kind or rows go as they are."""
     plain = isinstance(method, Codec) and method.plain
     return method if plain or len(set(holders.values())) < 2 else ReplicasApart(method, holders)

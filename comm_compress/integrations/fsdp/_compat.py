@@ -16,7 +16,7 @@ UNUSED_AS_ZEROS = "reduce_scatter_unused_params"
 
 
 def param_groups(module: FSDPModule) -> list[Any]:
-    """FSDP2's parameter groups of one module: a list in 2.13, one or None in 2.11."""
+    """Return FSDP2's parameter groups of one module: a list in 2.13, one or None in 2.11."""
     state = module._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
@@ -24,7 +24,7 @@ def param_groups(module: FSDPModule) -> list[Any]:
 
 
 def parameters(model: nn.Module, group: Any) -> list[tuple[str, Any]]:
-    """(name in ``model``, FSDP2's record of it) of this group's parameters, in the order of their columns.
+    """Return (name in ``model``, FSDP2's record of it) of this group's parameters, in the order of their columns.
 
     A loader (transformers' `from_pretrained` with a `DistributedConfig`) may have put other objects in the places of
     the parameters that `fully_shard` saw. FSDP2 looks for them when its first forward begins; we do the same here.
@@ -45,7 +45,7 @@ def segments(parameters: list[tuple[str, Any]], world: int) -> tuple[Segment, ..
 
 
 def trainable(parameters: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Those that a gradient's rows hold: FSDP2 gathers frozen parameters, but has no gradient of them to reduce."""
+    """Return those that a gradient's rows hold: FSDP2 gathers frozen parameters, but has no gradients of them."""
     return [(name, p) for name, p in parameters if p.sharded_param.requires_grad]
 
 
@@ -71,7 +71,7 @@ def held(parameter: Any) -> str:
 
 
 def unreduced(group: Any) -> dict[int, Tensor]:
-    """What ``post_backward`` is about to reduce, by the id of FSDP2's record of the parameter: its local gradient."""
+    """Return the local gradients that ``post_backward`` is about to reduce, by the id of FSDP2's record of each."""
     gradients = {}
     for p in group.fsdp_params:
         if hasattr(p, "_unsharded_param"):

@@ -39,7 +39,7 @@ class Unit(NamedTuple):
     backward: Backward | None = None  # where gradients pass our hooks
 
     def apart(self, method: Compressor) -> Compressor:
-        """``method`` for this unit: parameters that tensor parallelism replicates apart from those that it shards."""
+        """Return ``method`` for this unit: replicated parameters apart from those that tensor parallelism shards."""
         return apart(method, {name: _compat.held(p) for name, p in self.parameters})
 
     def state(self, op: str, seed: int) -> State:
@@ -93,7 +93,7 @@ class Unit(NamedTuple):
         return segments if segments and segments[-1].stop == n else ()
 
     def pieces(self, n: int) -> list[tuple[str, tuple[int, ...]]]:
-        """(name, shape) of what a rank's row of ``n`` reduced gradients consists of: its chunk of each parameter."""
+        """Return (name, shape) of the chunk of each parameter that a rank's row of ``n`` reduced gradients holds."""
         chunks = [(s.name, s.stop - s.start, s.shape[1:]) for s in self.gradient_segments(n)]
         return [(name, (size // math.prod(shape), *shape)) for name, size, shape in chunks] or [(self.name, (n,))]
 
@@ -262,7 +262,7 @@ class CompressedAllGather(Comm):
         return self.frozen.all_gather(row, columns, rest, state), missing
 
     def _follow_trainable(self, columns: Sequence[Column]) -> None:
-        """The method's state belongs to the parameters that are trainable now: with others it starts afresh."""
+        """Let the method's state begin afresh when other parameters than before are trainable."""
         assert self.unit is not None
         names = {column.name for column in columns if not column.frozen}
         if names != self._trainable:

@@ -54,7 +54,7 @@ class Methods(NamedTuple):
 
 
 def units_of(model: nn.Module) -> list[Unit]:
-    """Every parameter group of every FSDP2 module that has parameters of its own.
+    """Return every parameter group of every FSDP2 module that has parameters of its own.
 
     Modules that `fully_shard` was given together, as a list, are one unit: "norm+head".
     """
@@ -148,7 +148,7 @@ def _check_replicas(unit: Unit, methods: Methods) -> None:
 
 
 def frozen_advice(units: list[Unit]) -> str:
-    """What to do about parameters that are gathered at every use though they never change; empty when they are few."""
+    """Say what to do about parameters that are gathered at every use and never change; empty when they are few."""
     elements = still = size = 0
     for unit in units:
         for _, p in unit.parameters if unit.meshes.shard.size() > 1 else ():

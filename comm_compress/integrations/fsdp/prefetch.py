@@ -73,7 +73,7 @@ class Prefetch:
         return len(ended) > 1
 
     def _followers(self, order: Sequence[FSDPModule]) -> Iterator[tuple[FSDPModule, list[FSDPModule]]]:
-        """Each unit with the next ``ahead`` ones, if they are the same wherever it occurs."""
+        """Yield each unit with the next ``ahead`` ones, if they are the same wherever it occurs."""
         followers: dict[FSDPModule, set[tuple[FSDPModule, ...]]] = {}
         for number, unit in enumerate(order, 1):
             followers.setdefault(unit, set()).add(tuple(order[number : number + self._ahead]))
