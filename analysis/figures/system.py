@@ -48,7 +48,7 @@ class Board:
     """Empty axes on which the diagram's boxes, arrows and words are drawn."""
 
     def __init__(self, style: Style, width: float, height: float) -> None:
-        """``width``, ``height``: in ems of which ``width`` fill the figure."""
+        """``width`` and ``height`` are in ems; ``width`` ems fill the figure."""
         self.style = style
         self.figure, axes = style.axes(height=height / width)
         self.axes: Axes = axes

@@ -89,9 +89,9 @@ class Row(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Read:
-    """``rows``: of language models; ``drafts``: of drafts, which have an acceptance length and no perplexity.
+    """The rows of some files. ``rows`` are of language models, ``drafts`` of drafts, which have no perplexity.
 
-    ``left_out``: one line of text, with file and line number, for each line that is no sound row."""
+    ``left_out`` has one line of text, with file and line number, for each line that is no sound row."""
 
     rows: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)

@@ -36,7 +36,9 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True)
 class Reached:
-    """``steps`` by seed: the step of the first evaluation at or below the target; infinite: the run never got there."""
+    """When an arm's seeds reached the target.
+
+    ``steps`` by seed: the step of the first evaluation at or below the target; infinite: the run never got there."""
 
     arm: Arm
     steps: dict[int, float]

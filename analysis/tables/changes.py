@@ -29,7 +29,7 @@ class PairedChange(Protocol):
 
 
 def summary_text(summary: Summary, digits: int) -> str:
-    """``107.2 (sd 1.1), 95 % [106.1, 108.3]``: the mean, the standard deviation over seeds, the interval of the mean.
+    """Mean, standard deviation over seeds, and interval of the mean: ``107.2 (sd 1.1), 95 % [106.1, 108.3]``.
 
     The mean alone where one seed has no spread, and a sign of infinity where a run failed."""
     if math.isinf(summary.mean):

@@ -179,5 +179,5 @@ class Drill:
 
 
 def _owning_its_terminal() -> None:
-    """In the child: standard input becomes its session's terminal, whose end is its end."""
+    """In the child process: make standard input the terminal of its session, so that both end together."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

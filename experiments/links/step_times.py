@@ -58,7 +58,7 @@ class Job:
 
 
 def label(run: Run) -> str:
-    """``int8 + int4``: gradients' method and settings, then the parameters'."""
+    """The name of a run's two methods with their settings, gradients' first: ``int8 + int4``."""
     gradients, settings, parameters, parameter_settings = run
     return f"{labels.label(gradients, settings)} + {labels.label(parameters, parameter_settings)}"
 

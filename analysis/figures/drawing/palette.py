@@ -68,7 +68,7 @@ def look(family: str) -> Look:
 
 
 def shade(colour: str, amount: float) -> str:
-    """``colour`` moved towards black (``amount`` from 0 to -1) or white (0 to 1)."""
+    """The colour moved towards black (``amount`` from 0 to -1) or white (0 to 1)."""
     target = 255 if amount > 0 else 0
     channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(c + (target - c) * abs(amount)):02X}" for c in channels)

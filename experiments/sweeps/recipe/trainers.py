@@ -67,7 +67,7 @@ class Trainer:
     quality: Measure
     unit: str
     work: Callable[[Any, int], int | None]
-    """Of a run with these settings on so many ranks; None when the length of the data decides."""
+    """The work of a run with these settings on so many ranks; None when the length of the data decides."""
     work_of: Callable[[Mapping[str, Any]], int | None]
     alike: tuple[str, ...]
     analysis: str
