@@ -19,8 +19,8 @@ from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds, Sum
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
-from comm_compress.methods.shared.nested_values import value_codec
 from comm_compress.methods.shared.sparse_rows import AmountConfig
+from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import register
 
 NO_FEEDBACK_WHEN_SCALED = "scaling = 'unbiased' is right in the mean and would make a residual grow by n / k"

@@ -16,7 +16,6 @@ from comm_compress import kernels
 from comm_compress.core.state import State
 from comm_compress.kernels import Residual
 from comm_compress.methods.shared.index_codes import Packed
-from comm_compress.methods.shared.nested_values import reproduces_its_values
 from comm_compress.methods.shared.sparse_rows import (
     AmountConfig,
     Chosen,
@@ -26,6 +25,7 @@ from comm_compress.methods.shared.sparse_rows import (
     SparseRows,
     in_float32,
 )
+from comm_compress.methods.shared.value_codec import reproduces_its_values
 from comm_compress.registry import register, require
 
 

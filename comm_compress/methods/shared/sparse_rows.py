@@ -17,7 +17,7 @@ from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import Residual
 from comm_compress.methods.shared.index_codes import CODES, IndexCode, Packed, smallest
-from comm_compress.methods.shared.nested_values import value_codec
+from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import require
 
 Indices = Literal["int32", "packed", "elias_fano", "rice", "bitmap", "best"]

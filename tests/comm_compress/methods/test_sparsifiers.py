@@ -24,8 +24,8 @@ from comm_compress.kernels.reference import positions as positions_reference
 from comm_compress.kernels.reference import select as select_reference
 from comm_compress.kernels.reference import subsets as permutation
 from comm_compress.methods.shared.index_codes import CODES, Packed, smallest
-from comm_compress.methods.shared.nested_values import probe, reproduces_its_values
 from comm_compress.methods.shared.sparse_rows import SparseRows
+from comm_compress.methods.shared.value_codec import probe, reproduces_its_values
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build, codec
 
