@@ -31,8 +31,8 @@ def test_compiling_is_said_once_for_all_programs_to_come(
         first = kernel()
         assert first(np.float32(2)) == 4
         before, after = caplog.records
-        assert before.getMessage() == "compiling kernels (once for this version): test_compiling.doubled"
-        assert after.getMessage().startswith("compiled test_compiling.doubled in ")
+        assert before.getMessage() == "compiling kernels (once for this version): test_compile_notice.doubled"
+        assert after.getMessage().startswith("compiled test_compile_notice.doubled in ")
         assert before.seconds is None  # type: ignore[attr-defined]
         assert after.seconds > 0  # type: ignore[attr-defined]
         caplog.clear()
