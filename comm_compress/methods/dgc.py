@@ -110,7 +110,7 @@ class DGC(SparseCodec):
         return sent
 
     def _momentum(self, rows: Tensor, state: State) -> Tensor:
-        """u = m u + g, float32 ``[R, n]``."""
+        """The new momentum u = m u + g, float32 ``[R, n]``."""
         old, momentum = self._previous("u", rows, state), state.spare("u", rows, torch.float32)
         if self.config.clip_unit_norm is not None:
             rows = state.scratch("clipped", tuple(rows.shape), torch.float32, rows.device).copy_(rows)

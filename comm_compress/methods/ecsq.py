@@ -81,7 +81,7 @@ class Ecsq(Codec):
         return self._encode(kernels.residual(rows).write_target(rows, residual), state)
 
     def _encode(self, target: Tensor, state: State) -> Encoded:
-        """``target`` float32 ``[R, n]`` becomes what is lost."""
+        """Encode ``target`` float32 ``[R, n]``, which becomes what the codes lose of it."""
         n = target.shape[1]
         matrices = matrices_of_row(n, state.segments, self.config.columns, target.device)
         made = []

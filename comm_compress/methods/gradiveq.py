@@ -160,7 +160,7 @@ class GradiVeQ(Compressor):
         return self.config.dimensions or max(1, round(self.config.ratio * self.config.slice_size))
 
     def _coded(self, rows: Tensor, bases: _Bases) -> Tensor:
-        """``[W, slices, d]``: the codes of ``rows`` ``[W, n]``, whose last slice counts as filled up with zeros."""
+        """The codes ``[W, slices, d]`` of ``rows`` ``[W, n]``, whose last slice counts as filled up with zeros."""
         size, (world, n) = self.config.slice_size, rows.shape
         rows, whole = rows.float(), n // size * size
         last = F.pad(rows[:, whole:], (0, -n % size))
@@ -223,7 +223,7 @@ def _stored(state: State) -> _Bases | None:
 
 
 def _decode(codes: Tensor, basis: Tensor, mean: Tensor, out: Tensor) -> None:
-    """``codes`` ``[slices, d]`` times ``basis`` ``[K, d]`` plus ``mean`` ``[K]`` to ``out`` ``[n]``, all float32."""
+    """Write codes ``[slices, d]`` times basis ``[K, d]`` plus mean ``[K]`` to ``out`` ``[n]``, all float32."""
     size = len(mean)
     whole = len(out) // size
     torch.addmm(mean, codes[:whole], basis.T, out=out[: whole * size].view(whole, size))
@@ -233,7 +233,7 @@ def _decode(codes: Tensor, basis: Tensor, mean: Tensor, out: Tensor) -> None:
 
 
 def _moments(slices: Tensor) -> Tensor:
-    """Float64 ``[K + 1, K + 1]``: sums of z z^T for z = (x, 1), so second moments, sums and the count at once."""
+    """Sums of z z^T for z = (x, 1), float64 ``[K + 1, K + 1]``: second moments, sums and the count at once."""
     peak = slices.abs().amax()
     scale = torch.where(peak > 0, peak, 1)  # products of gradients leave float32's range, of scaled ones they do not
     size = slices.shape[1]

@@ -60,7 +60,7 @@ class _Matrix(NamedTuple):
     rank: int
 
     def chunks(self, rows: Tensor) -> Tensor:
-        """``[W, chunk, b]``: a view of it in ``rows`` ``[W, n]``, with the padding of dim 0."""
+        """The matrix in ``rows`` ``[W, n]``, as a view ``[W, chunk, b]`` with the padding of dim 0."""
         return rows[:, self.start : self.stop].view(-1, self.chunk, self.b)
 
     def spread(self, left: Tensor, world: int) -> Tensor:

@@ -74,7 +74,7 @@ class ThresholdV(SparseCodec):
         return Chosen([values for _, values in reaching], [positions for positions, _ in reaching])
 
     def _floors(self, rows: Tensor, residual: Residual | None, state: State) -> Tensor:
-        """float32 ``[R]``: what each row's magnitudes must reach."""
+        """What each row's magnitudes must reach, float32 ``[R]``."""
         num_rows, n = rows.shape
         if self.threshold is not None or n == 0:
             return torch.full((num_rows,), max(self.threshold or 0.0, SMALLEST), device=rows.device)

@@ -139,7 +139,7 @@ class LossyDelta(Delta):
         return self._encoded(difference, row, state)
 
     def _scratch(self, row: Tensor, state: State) -> Tensor:
-        """Float32 ``[n]``, for one difference at a time."""
+        """Memory for one difference at a time, float32 ``[n]``."""
         return state.scratch("difference", tuple(row.shape), torch.float32, row.device)
 
     def _sent_whole(self, row: Tensor, state: State) -> None:

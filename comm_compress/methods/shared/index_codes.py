@@ -34,14 +34,14 @@ class IndexCode(ABC):
         return self._size(n, k) if k else 0
 
     def encode(self, indices: Tensor, n: int) -> Tensor:
-        """uint8 ``[R, size(n, k)]`` from int32 ``[R, k]``; R is 1 for a code of variable size."""
+        """Bytes ``[R, size(n, k)]`` for indices int32 ``[R, k]``; R is 1 for a code of variable size."""
         assert self.fixed_size or indices.shape[0] == 1, "rows of variable size are encoded one by one"
         if indices.shape[1] == 0:
             return indices.new_empty(indices.shape, dtype=torch.uint8)
         return self._encode(indices.contiguous(), n)
 
     def decode(self, coded: Tensor, n: int, k: int) -> Tensor:
-        """int32 ``[R, k]`` from what `encode` gave."""
+        """The indices that `encode` was given, int32 ``[R, k]``."""
         if k == 0:
             return coded.new_empty((coded.shape[0], 0), dtype=torch.int32)
         return self._decode(coded.contiguous(), n, k)

@@ -93,7 +93,7 @@ def matrices_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device
 
 
 def quantised(x: Tensor, scales: Scales, dead_zone: float, scratch: Scratch) -> Tensor:
-    """int8 ``[n]``: codes of ``x`` float32 ``[n]``, in which what they lose is left; in memory of ``scratch``.
+    """The codes int8 ``[n]`` of ``x`` float32 ``[n]``, in which what they lose is left; in memory of ``scratch``.
 
     Of a matrix whose scales are not finite, all is lost: NaN.
     """

@@ -92,7 +92,7 @@ class SparseRows:
         return SparseLayout(n, k, self.code(n, k, True), inner)
 
     def encode(self, values: Tensor, indices: Tensor, n: int, state: State) -> Encoded:
-        """``values`` float32 and ``indices`` int32 ``[R, k]``, ascending in each row, of rows of n elements."""
+        """Encode ``values`` float32 and ``indices`` int32 ``[R, k]``, ascending in each row, of rows of n elements."""
         if not self.fixed_size:
             return self.encode_ragged(list(values), list(indices), n, state)
         num_rows, k = values.shape
@@ -184,7 +184,7 @@ class SparseRows:
         return out
 
     def subtract(self, target: Tensor, sent: Encoded, indices: Iterable[Tensor] | None = None) -> Tensor:
-        """``target - decode(sent)`` in ``target``'s memory, touching only what was sent.
+        """Compute ``target - decode(sent)`` in ``target``'s memory, touching only what was sent.
 
         Exact values are those of ``target``: their places become zero. ``indices``: the positions that were sent,
         where they are still known.
