@@ -34,6 +34,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
     """One run from its settings to its results row, which it returns. ValueError for what the user can mend."""
     config = resolve(config, has_gpu=torch.cuda.is_available())
     on_cpu = None if torch.cuda.is_available() else config.model.mixed_precision
+    # the ranks agree, the folder is theirs, signals are heeded, and every way out leaves a results row
     with Run.start(config) as run, fast_products(on_cpu) as products:
         data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)

@@ -36,6 +36,7 @@ def train(config: EagleConfig) -> dict[str, Any]:
     """One run from its settings to its results row, which it returns. ValueError for what the user can mend."""
     check(config)
     on_cpu = None if torch.cuda.is_available() else config.eagle.dtype
+    # the ranks agree, the folder is theirs, signals are heeded, and every way out leaves a results row
     with Run.start(config, model="draft") as run, fast_products(on_cpu) as products:
         target = load_target(config)
         data = open_chats(config, target, run)
