@@ -99,8 +99,8 @@ def _document(element: Any) -> Document:
     if not isinstance(element, dict):
         raise ValueError(f'is a JSON {_json_type(element)}, not an object with "text"')
     if not isinstance(text := element.get("text"), str):
-        found = _json_type(text) if "text" in element else "nothing"
-        raise ValueError(f'needs a string "text", found {found}')
+        kind = _json_type(text) if "text" in element else "nothing"
+        raise ValueError(f'needs a string "text", found {kind}')
     title = element.get("title", "")
     if not isinstance(title, str):
         raise ValueError(f'needs a string "title" (or none), found {_json_type(title)}')

@@ -95,7 +95,7 @@ class Meta:
         return sum(shard.tokens for shard in self.shards[split])
 
     def write(self, folder: Path) -> None:
-        """Replaces meta.json in `folder`, atomically."""
+        """Replaces the file meta.json in `folder`, atomically."""
         write_json(folder / _META, asdict(self))
 
     @classmethod

@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     lengths: tuple[int, ...]
 
     def to(self, device: torch.device) -> Batch:
-        """This batch on ``device``."""
+        """The same batch on ``device``; the copy may run in the background."""
         return self._replace(
             tokens=self.tokens.to(device, non_blocking=True), loss_mask=self.loss_mask.to(device, non_blocking=True)
         )

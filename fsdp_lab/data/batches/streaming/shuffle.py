@@ -42,7 +42,7 @@ class ShuffleBuffer(Generic[T]):
         return len(self.items)
 
     def add(self, item: T) -> None:
-        """Puts ``item`` into the buffer."""
+        """Puts one more item into the buffer."""
         self.items.append(item)
 
     def take(self) -> T:
