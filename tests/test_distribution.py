@@ -175,7 +175,7 @@ def test_a_command_that_needs_no_extra_runs_without(library: Environment) -> Non
 
 
 def test_an_import_of_another_program_fails_as_imports_do(library: Environment) -> None:
-    said = library.run("-c", "import fsdp_lab.settings.cli", code=1)
+    said = library.run("-c", "import fsdp_lab.settings.reading.cli", code=1)
     assert "ModuleNotFoundError: No module named 'yaml'" in said
 
 

@@ -13,7 +13,7 @@ from fsdp_lab.checkpoint import NOT_BEGUN
 from fsdp_lab.run.folder import held, writing_model
 from fsdp_lab.run.paths import Paths
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.fields import ConfigError
+from fsdp_lab.settings.reading.fields import ConfigError
 
 ALONE: Any = SimpleNamespace(is_first=True, broadcast=lambda value: value)
 
