@@ -16,14 +16,14 @@ def problems(row: Mapping[str, Any]) -> list[str]:
 
 
 def _must_have(field: Field, row: Mapping[str, Any]) -> bool:
+    if field.since > (row.get("migrated_from") or SCHEMA_VERSION):
+        return False
     if field.required == "always":
         return True
     lost = field.name in (row.get("nonfinite_fields") or ())
     if row.get("virtual_ranks") and field.name in TIMES:
         return False
     if row.get("draft_target") and field.name in PERPLEXITY:
-        return False
-    if field.since > (row.get("migrated_from") or SCHEMA_VERSION):
         return False
     return field.required == "ok" and row.get("status") == "ok" and not field.nullable and not lost
 
