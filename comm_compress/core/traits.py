@@ -44,14 +44,18 @@ class Traits:
 def combine(first: Traits, *others: Traits) -> Traits:
     """Return the traits of a method that runs all of these: it may do what all may, and needs what any needs.
 
-    Whether error feedback is on by default, ``first`` says. No combination may carry changes of parameters.
+    Whether error feedback is on by default, ``first`` says.
     """
     everyone = (first, *others)
+    for_parameters = all(traits.for_parameters for traits in everyone)
+    for_changes = not for_parameters and all(traits.for_parameters or traits.for_changes for traits in everyone)
     return Traits(
         unbiased=all(traits.unbiased for traits in everyone),
         lossless=all(traits.lossless for traits in everyone),
         for_gradients=all(traits.for_gradients for traits in everyone),
-        for_parameters=all(traits.for_parameters for traits in everyone),
+        for_parameters=for_parameters,
+        for_changes=for_changes,
+        every_element=for_changes and all(traits.for_parameters or traits.every_element for traits in everyone),
         needs_segments=any(traits.needs_segments for traits in everyone),
         additive=all(traits.additive for traits in everyone),
         sparse=any(traits.sparse for traits in everyone),

@@ -195,9 +195,13 @@ def int8(config: Int8Config) -> Compressor:
     if config.scale == "global":
         return SharedScaleInt8(config)
     made = BlockUniform(config.code(config.num_bits, (1 << (config.num_bits - 1)) - 1))
-    if config.num_bits < 4:
-        made.traits = replace(made.traits, for_changes=made.traits.for_parameters, for_parameters=False)
-    return made
+    return made if config.num_bits >= 4 else _for_changes(made)
+
+
+def _for_changes(method: BlockUniform) -> BlockUniform:
+    """Let a method that loses most of a parameter carry changes of parameters instead, whose error is fed back."""
+    method.traits = replace(method.traits, for_changes=method.traits.for_parameters, for_parameters=False)
+    return method
 
 
 @register("int4", BlockSettings)
@@ -209,4 +213,5 @@ def int4(config: BlockSettings) -> Compressor:
 @register("uniform", UniformConfig)
 def uniform(config: UniformConfig) -> Compressor:
     """Send integers of few levels with block scales that may be cut: for less than 4 bits."""
-    return BlockUniform(config.code(config.bits or config.least_bits, config.levels, config.clip_sigmas))
+    made = BlockUniform(config.code(config.bits or config.least_bits, config.levels, config.clip_sigmas))
+    return made if config.levels > 1 else _for_changes(made)

@@ -68,7 +68,14 @@ class ErrorFeedback(Compressor):
         self.inner, self.config = inner, config
         self.name = inner.name
         # what is sent holds earlier errors too
-        self.traits = replace(combine(inner.traits), unbiased=False, lossless=False, for_parameters=False)
+        self.traits = replace(
+            combine(inner.traits),
+            unbiased=False,
+            lossless=False,
+            for_parameters=False,
+            for_changes=False,
+            every_element=False,
+        )
         self.settings = {**inner.settings, "error_feedback": vars(config)}
 
     def traffic(self, n: int, world: int, dtype: torch.dtype = torch.float32) -> int | None:

@@ -44,9 +44,19 @@ def test_the_first_says_whether_feedback_is_on_by_default() -> None:
     assert combine(Traits(feedback_by_default=True), Traits(feedback_by_default=False)).feedback_by_default is True
 
 
-def test_a_combination_carries_no_changes() -> None:
-    changes = Traits(for_changes=True, every_element=True)
-    assert combine(changes) == Traits()
+def test_a_combination_carries_changes_when_all_may_and_none_is_left_for_parameters() -> None:
+    changes, parameters = Traits(for_changes=True, every_element=True), Traits(for_parameters=True)
+    assert combine(changes) == changes
+    assert combine(changes, parameters) == changes
+    assert combine(parameters, parameters) == parameters
+    assert combine(changes, Traits()) == Traits()
+    assert combine(changes, Traits(for_changes=True)) == Traits(for_changes=True)
+
+
+@pytest.mark.parametrize("values", ["int8 num_bits=2", "int8 num_bits=2 entropy=rans", "uniform levels=1 entropy=zstd"])
+def test_changes_may_go_in_few_bits_with_and_without_entropy_coding(values: str) -> None:
+    assert build("delta", {"values": values}).traits.for_parameters
+    assert not build(values, {}).traits.for_parameters
 
 
 def test_a_wrapper_says_what_its_parts_say_together() -> None:
