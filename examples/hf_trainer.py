@@ -27,7 +27,7 @@ from examples.tiny import STEPS, VOCABULARY, WIDTH, batch, choice, methods, repo
 class Compression(TrainerCallback):  # type: ignore[misc]
     """Attaches compressed collectives to the model that is about to be trained."""
 
-    def __init__(self, gradients: cc.Compressor | None, parameters: cc.Compressor | None) -> None:
+    def __init__(self, gradients: str, parameters: str) -> None:
         self.gradients, self.parameters = gradients, parameters
         self.handle: cc.Handle | None = None
 

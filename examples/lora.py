@@ -3,8 +3,8 @@
     torchrun --nproc_per_node 2 -m examples.lora --compress topk        # or stock, or identity
 
 The order is: peft, then `fully_shard`, then `comm_compress.attach`. Gradients are those of the adapters alone, a tenth
-of this model; what FSDP2 gathers is the whole model, the frozen weights included, so here the method for
-parameters saves most. Needs peft 0.21 (``pip install -e .[examples]``).
+of this model; what FSDP2 gathers at every step is the whole model. With ``keep_frozen=True`` the frozen weights are
+sent once and kept by every rank, so that only adapters travel. Needs peft 0.21 (``pip install -e .[examples]``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     handle = None
     if compress != "stock":
         gradients, parameters = methods(compress)
-        handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters)
+        handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters, keep_frozen=True)
 
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
     losses = []

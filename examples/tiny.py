@@ -72,11 +72,9 @@ def choice(description: str | None) -> str:
     return str(parser.parse_args().compress)
 
 
-def methods(choice: str) -> tuple[cc.Compressor | None, cc.Compressor | None]:
-    """The methods for gradients and for parameters."""
-    if choice == "topk":
-        return cc.make("topk", {"ratio": 0.01}), cc.make("int8")
-    return cc.make("identity"), cc.make("identity")
+def methods(choice: str) -> tuple[str, str]:
+    """The methods for gradients and for parameters, as `comm_compress.attach` takes them."""
+    return ("topk ratio=0.01", "int8") if choice == "topk" else ("identity", "identity")
 
 
 def finite(norm: Tensor) -> bool:

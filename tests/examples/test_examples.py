@@ -21,6 +21,7 @@ EXAMPLES = {
     "lora": "peft",
     "muon": None,
 }
+KEEPS_FROZEN = {"lora"}  # what is not trained is sent once
 ALL = pytest.mark.parametrize("example", EXAMPLES)
 for name, package in EXAMPLES.items():
     if package is None or importlib.util.find_spec(package):
@@ -77,9 +78,12 @@ def test_identity_gives_the_losses_and_weights_of_stock_bit_for_bit(example: str
     assert identity.losses == stock.losses
     assert identity.weights == stock.weights
     assert not stock.traffic, "nothing is attached"
-    for traffic in identity.traffic.values():
-        assert traffic.sent == traffic.uncompressed > 0
-    assert identity.traffic.keys() == {"reduce_scatter", "all_gather"}
+    gradients, parameters = identity.traffic["reduce_scatter"], identity.traffic["all_gather"]
+    assert gradients.sent == gradients.uncompressed > 0
+    if example in KEEPS_FROZEN:
+        assert 0 < parameters.sent < 0.2 * parameters.uncompressed, "frozen parameters are sent once"
+    else:
+        assert parameters.sent == parameters.uncompressed > 0
 
 
 @ALL
@@ -87,7 +91,7 @@ def test_compressed_it_trains_and_sends_what_the_methods_say(example: str) -> No
     identity, compressed = printed(example, "identity"), printed(example, "topk")
     assert compressed.losses != identity.losses
     assert compressed.loss(-1) < 0.85 * compressed.loss(0)
-    for op, least, most in (("reduce_scatter", 30, 100), ("all_gather", 2.5, 4)):
+    for op, least, most in (("reduce_scatter", 30, 100), ("all_gather", 1.8 if example in KEEPS_FROZEN else 2.5, 4)):
         whole, traffic = identity.traffic[op], compressed.traffic[op]
         assert (traffic.calls, traffic.uncompressed) == (whole.calls, whole.uncompressed), "the same collectives"
         assert least < whole.sent / traffic.sent < most, f"{op}: 1 percent with indices, and 1 byte of 4 with scales"
