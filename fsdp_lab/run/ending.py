@@ -59,7 +59,8 @@ class Ending:
 
     def _told_to_stop(self, how: str, is_agreed: bool) -> str | None:
         """Tell a run that was stopped from one that lost a rank, whose launcher sends the others the same signal."""
-        if not is_agreed and (died := self._died_unsaid()):
+        # also where all agreed: a slow rank must not call it a stop when rank 0 has died over the row meanwhile
+        if not (is_agreed and self._ranks.is_first) and (died := self._died_unsaid()):
             self._append("failed", died + how)
             return died + self._what_to_do()
         self._append("preempted", how)
