@@ -17,10 +17,10 @@ from fsdp_lab.data.corpus import Corpus
 from fsdp_lab.data.opening import open_corpus
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.ranks import faults
+from fsdp_lab.run.display.summary import summary
 from fsdp_lab.run.entry import run_as_program
-from fsdp_lab.run.loop import Loop
 from fsdp_lab.run.run import Run
-from fsdp_lab.run.summary import summary
+from fsdp_lab.run.steps.loop import Loop
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.presets import resolve
 from fsdp_lab.training.bf16_products import fast_products

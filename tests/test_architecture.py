@@ -43,6 +43,11 @@ FLOORS = {
         {"rans"},
         {"__init__"},
     ],
+    "comm_compress/methods": [
+        {"identity", "shared"},
+        {"quantisers", "sparsifiers", "projections", "delta", "zero"},
+        {"__init__"},
+    ],
     "comm_compress/integrations": [
         {"loss_scale", "optimizer_steps", "rank_states"},
         {"handle", "reshard"},
@@ -62,6 +67,13 @@ FLOORS = {
         {"run"},
         {"train", "validate", "eagle"},
         {"chat", "launch"},
+    ],
+    "fsdp_lab/run": [
+        {"storage", "display", "environment", "goals", "entry", "__init__"},
+        {"record"},
+        {"ending"},
+        {"run"},
+        {"steps"},
     ],
     "experiments": [
         {"runs", "__init__"},

@@ -22,8 +22,7 @@ from fsdp_lab.eagle import evaluate
 from fsdp_lab.eagle.data import __main__ as conversations
 from tests.distributed import preload, torchrun_environment
 from tests.experiments.sweeps.kitchen import quick, write_recipe
-from tests.fsdp_lab.eagle.test_train import _main as train_draft
-from tests.fsdp_lab.eagle.test_train import chats, words
+from tests.fsdp_lab.eagle.test_train import _main as train_draft, chats, words
 from tests.fsdp_lab.eagle.tiny import save_target
 from tests.fsdp_lab.test_train import Lab, train_as_program
 from tests.terminal import ROOT, Ended, forked_on_terminal, on_terminal

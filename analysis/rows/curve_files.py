@@ -1,4 +1,4 @@
-"""One run's curve file: a JSON object a line, whose keys `fsdp_lab/run/curve.py` lists.
+"""One run's curve file: a JSON object a line, whose keys `fsdp_lab/run/storage/curve.py` lists.
 
 A row names its file in ``loss_curve``, relative to the results file. The file may also lie in an archive
 (`curve_archive`). A file that is missing or has half a line is reported, never fatal.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,14 +32,17 @@ from comm_compress.kernels.interfaces.trits import TritKernels
 from comm_compress.kernels.interfaces.ulp import UlpKernels
 from comm_compress.kernels.interfaces.votes import VoteKernels
 
+if TYPE_CHECKING:
+    from comm_compress.kernels import cpu, reference, triton
+
 Kernels = TypeVar("Kernels")
 
 
 class Topic(Generic[Kernels]):
     """The kernels of one topic: ``topic(tensor)`` gives those for the tensor's device.
 
-    They are a module of ``reference``, ``cpu`` or ``triton``. mypy checks all modules against the topic's interface, in
-    the ``__init__`` of those folders.
+    They are a module of ``reference``, ``cpu`` or ``triton``. mypy checks each of them against the topic's interface:
+    see the end of this file.
     """
 
     def __init__(self, name: str) -> None:
@@ -91,3 +94,23 @@ def has_triton(topic: str) -> bool:
     """Is Triton installed (it comes with CUDA builds of torch), and does this topic have kernels in it?"""
     wanted = ("triton", f"comm_compress.kernels.triton.{topic}")
     return all(importlib.util.find_spec(name) is not None for name in wanted)
+
+
+if TYPE_CHECKING:  # each implementation has what its topic's interface asks
+    _bitmap: tuple[BitmapKernels, ...] = (reference.bitmap, cpu.bitmap)
+    _bits: tuple[BitKernels, ...] = (reference.bits, cpu.bits, triton.bits)
+    _blocks: tuple[BlockKernels, ...] = (reference.blocks, cpu.blocks, triton.blocks)
+    _casts: tuple[CastKernels, ...] = (reference.casts, cpu.casts, triton.casts)
+    _entropy: tuple[EntropyKernels, ...] = (reference.entropy, cpu.entropy, triton.entropy)
+    _matrix_scales: tuple[MatrixScaleKernels, ...] = (reference.matrix_scales, cpu.matrix_scales)
+    _onebit: tuple[OneBitKernels, ...] = (reference.onebit, cpu.onebit, triton.onebit)
+    _positions: tuple[PositionKernels, ...] = (reference.positions, cpu.positions)
+    _powers: tuple[PowerKernels, ...] = (reference.powers, cpu.powers, triton.powers)
+    _random: tuple[RandomKernels, ...] = (reference.random, cpu.random, triton.random)
+    _residual: tuple[ResidualKernels, ...] = (reference.residual, cpu.residual)
+    _select: tuple[SelectKernels, ...] = (reference.select, cpu.select, triton.select)
+    _sketch: tuple[SketchKernels, ...] = (reference.sketch, cpu.sketch)
+    _subsets: tuple[SubsetKernels, ...] = (reference.subsets, cpu.subsets)
+    _trits: tuple[TritKernels, ...] = (reference.trits, cpu.trits)
+    _ulp: tuple[UlpKernels, ...] = (reference.ulp, cpu.ulp)
+    _votes: tuple[VoteKernels, ...] = (reference.votes, cpu.votes, triton.votes)

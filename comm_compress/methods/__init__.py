@@ -1,43 +1,11 @@
-"""The methods, one file a family. Importing this package registers all of them."""
+"""The methods, by family. Importing this package registers all of them.
 
-from comm_compress.methods import (
-    cast,
-    dgc,
-    ecsq,
-    float8,
-    gradiveq,
-    identity,
-    lowrank,
-    natural,
-    powersgd,
-    randomk,
-    sign,
-    sketch,
-    threshold,
-    topk,
-    uniform,
-)
-from comm_compress.methods import qsgd as dither
-from comm_compress.methods import zero as control
-from comm_compress.methods.delta import method as delta
+Begin with `identity`, the smallest. `quantisers` send every element in fewer bits, `sparsifiers` few of the elements,
+`projections` a few numbers for many elements together (low rank, sketches, learnt linear codes); `delta` carries
+parameters as what changed since the last gather; `zero` sends nothing, the control of every comparison. `shared` has
+what several families use.
+"""
 
-__all__ = [
-    "cast",
-    "control",
-    "delta",
-    "dgc",
-    "dither",
-    "ecsq",
-    "float8",
-    "gradiveq",
-    "identity",
-    "lowrank",
-    "natural",
-    "powersgd",
-    "randomk",
-    "sign",
-    "sketch",
-    "threshold",
-    "topk",
-    "uniform",
-]
+from comm_compress.methods import delta, identity, projections, quantisers, sparsifiers, zero
+
+__all__ = ["delta", "identity", "projections", "quantisers", "sparsifiers", "zero"]

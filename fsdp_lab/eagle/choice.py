@@ -22,8 +22,8 @@ from fsdp_lab.eagle.draft.formats import WEIGHTS
 from fsdp_lab.eagle.draft.network import Draft
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
 from fsdp_lab.eagle.training.model import DraftModel
-from fsdp_lab.run.loop import Loop
 from fsdp_lab.run.run import Run
+from fsdp_lab.run.steps.loop import Loop
 from fsdp_lab.training.communication import Communication
 
 

@@ -23,10 +23,10 @@ from fsdp_lab.eagle.draft.config import DraftOptimConfig, EagleConfig, check
 from fsdp_lab.eagle.training.model import DraftModel, build_draft, load_target
 from fsdp_lab.eagle.training.tally import Tally
 from fsdp_lab.ranks import faults
+from fsdp_lab.run.display.summary import summary
 from fsdp_lab.run.entry import run_training
-from fsdp_lab.run.loop import Loop
 from fsdp_lab.run.run import Run
-from fsdp_lab.run.summary import summary
+from fsdp_lab.run.steps.loop import Loop
 from fsdp_lab.training.bf16_products import fast_products
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.optim import build_optimizer, take_step

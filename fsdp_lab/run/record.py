@@ -8,10 +8,10 @@ from typing import Any
 
 from fsdp_lab import results
 from fsdp_lab.ranks.distributed import Ranks
-from fsdp_lab.run.curve import seen_from
 from fsdp_lab.run.environment import environment
 from fsdp_lab.run.goals import Goals
-from fsdp_lab.run.paths import Paths
+from fsdp_lab.run.storage.curve import seen_from
+from fsdp_lab.run.storage.paths import Paths
 from fsdp_lab.settings.config import AnyTraining
 
 

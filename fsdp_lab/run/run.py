@@ -13,12 +13,12 @@ from fsdp_lab.measure.profiling import phase
 from fsdp_lab.ranks import faults
 from fsdp_lab.ranks.distributed import Ranks, agree, join
 from fsdp_lab.ranks.preempt import RankLostError
-from fsdp_lab.run.curve import Curve
+from fsdp_lab.run.display.progress import Progress
 from fsdp_lab.run.ending import Ending
-from fsdp_lab.run.folder import held, writing_model
-from fsdp_lab.run.paths import Paths
-from fsdp_lab.run.progress import Progress
 from fsdp_lab.run.record import Record
+from fsdp_lab.run.storage.curve import Curve
+from fsdp_lab.run.storage.folder import held, writing_model
+from fsdp_lab.run.storage.paths import Paths
 from fsdp_lab.settings.config import AnyTraining, default_run_name
 from fsdp_lab.settings.methods import check_compression
 

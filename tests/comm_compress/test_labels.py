@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from comm_compress.labels import Arm, Method, arm_label, label, parse_arm, parse_label, spelled_out
 from tests.comm_compress.table import IDS, TABLE

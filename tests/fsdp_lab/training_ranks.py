@@ -61,7 +61,7 @@ def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, p
     from fsdp_lab.eagle.draft.config import EagleConfig
     from fsdp_lab.ranks.faults import VARIABLE
     from fsdp_lab.ranks.preempt import Preempted
-    from fsdp_lab.run.loop import Loop
+    from fsdp_lab.run.steps.loop import Loop
     from fsdp_lab.settings import presets
     from fsdp_lab.settings.config import parse
     from fsdp_lab.settings.reading.cli import parse_as

@@ -28,8 +28,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis.figures.drawing import catalogue as words
-from analysis.figures.drawing import fonts
+from analysis.figures.drawing import catalogue as words, fonts
 from analysis.figures.drawing.palette import look, shade
 
 Medium = Literal["print", "slides"]

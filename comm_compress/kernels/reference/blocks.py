@@ -15,8 +15,7 @@ from torch import Tensor
 
 from comm_compress.kernels.common.block_code import BlockCode
 from comm_compress.kernels.common.residual import Residual
-from comm_compress.kernels.reference import bits as bits_reference
-from comm_compress.kernels.reference import trits as trits_reference
+from comm_compress.kernels.reference import bits as bits_reference, trits as trits_reference
 from comm_compress.kernels.reference.random import as_fractions, noise_bits
 
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max

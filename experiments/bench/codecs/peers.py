@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from comm_compress.methods.powersgd import PowerSGDConfig
+from comm_compress.methods.projections.powersgd import PowerSGDConfig
 from experiments.bench.codecs.timing import DECODE, ENCODE, ROUNDS, ROUNDS_FEEDBACK, WORLDS, Run, Sample, sum_of
 from experiments.bench.codecs.unit import Unit, timed
 

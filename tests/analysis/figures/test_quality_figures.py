@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures import fidelity, loss_curves, pareto, system
-from analysis.figures import time_to_quality as times_figure
+from analysis.figures import fidelity, loss_curves, pareto, system, time_to_quality as times_figure
 from analysis.figures.drawing import fonts
 from analysis.figures.drawing.style import Style
 from analysis.rows.arms import Comparison, comparisons

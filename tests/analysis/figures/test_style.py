@@ -11,8 +11,7 @@ import pytest
 from matplotlib import font_manager
 
 from analysis.figures import system
-from analysis.figures.drawing import catalogue as words
-from analysis.figures.drawing import fonts
+from analysis.figures.drawing import catalogue as words, fonts
 from analysis.figures.drawing.style import FORMATS, Style, save
 
 FIGURES = Path(system.__file__).parent

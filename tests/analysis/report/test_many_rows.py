@@ -13,8 +13,7 @@ from analysis.report.__main__ import main
 from analysis.rows import arms
 from analysis.rows.arms import comparisons
 from analysis.rows.reading import Row, read
-from analysis.statistics import intervals as statistics
-from analysis.statistics import names
+from analysis.statistics import intervals as statistics, names
 from analysis.statistics.answers import Line, lines
 from analysis.statistics.intervals import paired
 from experiments.bench.report import SHAPES, planted

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from analysis.rows import reading as rows
 from analysis.rows.reading import SCHEMA_VERSIONS, parse_selection, read, read_for_user, select

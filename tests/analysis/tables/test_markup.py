@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -19,8 +18,7 @@ from analysis.checks import __main__ as fairness
 from analysis.report import document, html, markdown
 from analysis.report.__main__ import main
 from analysis.rows.reading import Row
-from analysis.tables import comparison as tables
-from analysis.tables import markup
+from analysis.tables import comparison as tables, markup
 from analysis.tables.formats import Table
 from fsdp_lab.results.__main__ import main as results
 from fsdp_lab.settings.user_errors import printable, user_errors

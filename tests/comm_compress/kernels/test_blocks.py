@@ -7,15 +7,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from comm_compress.kernels import BlockCode, Residual
-from comm_compress.kernels.cpu import blocks as blocks_cpu
-from comm_compress.kernels.cpu import random as random_cpu
-from comm_compress.kernels.reference import blocks as blocks_reference
-from comm_compress.kernels.reference import random as random_reference
+from comm_compress.kernels.cpu import blocks as blocks_cpu, random as random_cpu
+from comm_compress.kernels.reference import blocks as blocks_reference, random as random_reference
 
 CPU = torch.device("cpu")
 CODES = [

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from comm_compress import conformance, kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded
 from comm_compress.kernels import Residual, dispatch
 from comm_compress.kernels.cpu.vectors import nontemporal as stream_cpu
-from comm_compress.kernels.reference import bits as bits_reference
-from comm_compress.kernels.reference import random as random_reference
+from comm_compress.kernels.reference import bits as bits_reference, random as random_reference
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import IDS, TABLE, build
 

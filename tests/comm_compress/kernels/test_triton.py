@@ -123,8 +123,7 @@ def test_block_codes_compile_and_contract_nothing(code: BlockCode, assembly: dic
 
 @pytest.mark.parametrize("bits", [1, 3, 8, 13, 31])
 def test_streams_and_random_numbers_compile(bits: int, assembly: dict[str, str]) -> None:
-    from comm_compress.kernels.triton import bits as bits_cuda
-    from comm_compress.kernels.triton import random as random_cuda
+    from comm_compress.kernels.triton import bits as bits_cuda, random as random_cuda
 
     packed = torch.empty(2, 500 * bits, dtype=torch.uint8)
     bits_cuda.pack(torch.empty(2, 4000, dtype=torch.int32), bits, packed)
@@ -147,8 +146,7 @@ def test_selection_compiles(assembly: dict[str, str]) -> None:
 
 
 def test_means_and_votes_compile_and_contract_nothing(assembly: dict[str, str]) -> None:
-    from comm_compress.kernels.triton import onebit as onebit_cuda
-    from comm_compress.kernels.triton import votes as votes_cuda
+    from comm_compress.kernels.triton import onebit as onebit_cuda, votes as votes_cuda
 
     rows, means = torch.empty(2, 40_000), torch.empty(2, 40)
     bits, marks = torch.empty(2, 5000, dtype=torch.uint8), torch.empty(2, 40, dtype=torch.uint8)
@@ -166,8 +164,7 @@ def test_means_and_votes_compile_and_contract_nothing(assembly: dict[str, str]) 
 
 @pytest.mark.parametrize("key", [None, (1, 2)], ids=["nearest", "random"])
 def test_powers_and_casts_compile_and_contract_nothing(key: tuple[int, int] | None, assembly: dict[str, str]) -> None:
-    from comm_compress.kernels.triton import casts as casts_cuda
-    from comm_compress.kernels.triton import powers as powers_cuda
+    from comm_compress.kernels.triton import casts as casts_cuda, powers as powers_cuda
 
     rows, exponents = torch.empty(2, 40_000), torch.empty(2, 40_000, dtype=torch.uint8)
     signs, lowest = (torch.empty(2, n, dtype=torch.uint8) for n in (5000, 20))

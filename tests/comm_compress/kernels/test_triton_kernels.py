@@ -11,27 +11,31 @@ from torch import Tensor
 from comm_compress.kernels import BlockCode, Residual, rans
 from comm_compress.kernels.common import rans_stream
 from comm_compress.kernels.cpu import casts as casts_cpu
-from comm_compress.kernels.reference import bits as bits_reference
-from comm_compress.kernels.reference import blocks as blocks_reference
-from comm_compress.kernels.reference import casts as casts_reference
-from comm_compress.kernels.reference import entropy as entropy_reference
-from comm_compress.kernels.reference import onebit as onebit_reference
-from comm_compress.kernels.reference import powers as powers_reference
-from comm_compress.kernels.reference import random as random_reference
-from comm_compress.kernels.reference import select as select_reference
-from comm_compress.kernels.reference import votes as votes_reference
+from comm_compress.kernels.reference import (
+    bits as bits_reference,
+    blocks as blocks_reference,
+    casts as casts_reference,
+    entropy as entropy_reference,
+    onebit as onebit_reference,
+    powers as powers_reference,
+    random as random_reference,
+    select as select_reference,
+    votes as votes_reference,
+)
 
 pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 
-from comm_compress.kernels.triton import bits as bits_cuda
-from comm_compress.kernels.triton import blocks as blocks_cuda
-from comm_compress.kernels.triton import casts as casts_cuda
-from comm_compress.kernels.triton import entropy as entropy_cuda
-from comm_compress.kernels.triton import onebit as onebit_cuda
-from comm_compress.kernels.triton import powers as powers_cuda
-from comm_compress.kernels.triton import random as random_cuda
-from comm_compress.kernels.triton import select as select_cuda
-from comm_compress.kernels.triton import votes as votes_cuda
+from comm_compress.kernels.triton import (
+    bits as bits_cuda,
+    blocks as blocks_cuda,
+    casts as casts_cuda,
+    entropy as entropy_cuda,
+    onebit as onebit_cuda,
+    powers as powers_cuda,
+    random as random_cuda,
+    select as select_cuda,
+    votes as votes_cuda,
+)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = torch.device("cpu" if INTERPRETED else "cuda")

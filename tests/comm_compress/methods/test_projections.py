@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from comm_compress import kernels, make
@@ -18,8 +17,8 @@ from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.kernels.cpu import sketch as sketch_cpu
 from comm_compress.kernels.reference import sketch as sketch_reference
-from comm_compress.methods.gradiveq import GradiVeQ
-from comm_compress.methods.powersgd import PowerSGD
+from comm_compress.methods.projections.gradiveq import GradiVeQ
+from comm_compress.methods.projections.powersgd import PowerSGD
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.integrations.test_fsdp import _nan_step
 from tests.comm_compress.table import build

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 import comm_compress as cc
@@ -22,21 +21,25 @@ from comm_compress import kernels
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.kernels import Residual
-from comm_compress.kernels.cpu import bits as bits_cpu
-from comm_compress.kernels.cpu import casts as casts_cpu
-from comm_compress.kernels.cpu import onebit as onebit_cpu
-from comm_compress.kernels.cpu import powers as powers_cpu
-from comm_compress.kernels.cpu import trits as trits_cpu
-from comm_compress.kernels.cpu import votes as votes_cpu
+from comm_compress.kernels.cpu import (
+    bits as bits_cpu,
+    casts as casts_cpu,
+    onebit as onebit_cpu,
+    powers as powers_cpu,
+    trits as trits_cpu,
+    votes as votes_cpu,
+)
 from comm_compress.kernels.cpu.vectors import hadamard as hadamard_cpu
-from comm_compress.kernels.reference import bits as bits_reference
-from comm_compress.kernels.reference import blocks as blocks_reference
-from comm_compress.kernels.reference import casts as casts_reference
-from comm_compress.kernels.reference import onebit as onebit_reference
-from comm_compress.kernels.reference import powers as powers_reference
-from comm_compress.kernels.reference import random as random_reference
-from comm_compress.kernels.reference import trits as trits_reference
-from comm_compress.kernels.reference import votes as votes_reference
+from comm_compress.kernels.reference import (
+    bits as bits_reference,
+    blocks as blocks_reference,
+    casts as casts_reference,
+    onebit as onebit_reference,
+    powers as powers_reference,
+    random as random_reference,
+    trits as trits_reference,
+    votes as votes_reference,
+)
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build, codec
 

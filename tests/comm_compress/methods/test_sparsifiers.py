@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 import comm_compress as cc
@@ -19,10 +18,12 @@ from comm_compress.core.rounds import Exchange, Sum
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.kernels import Residual
-from comm_compress.kernels.reference import bitmap as bitmap_reference
-from comm_compress.kernels.reference import positions as positions_reference
-from comm_compress.kernels.reference import select as select_reference
-from comm_compress.kernels.reference import subsets as permutation
+from comm_compress.kernels.reference import (
+    bitmap as bitmap_reference,
+    positions as positions_reference,
+    select as select_reference,
+    subsets as permutation,
+)
 from comm_compress.methods.shared.index_codes import CODES, Packed, smallest
 from comm_compress.methods.shared.sparse_rows import SparseRows
 from comm_compress.methods.shared.value_codec import probe, reproduces_its_values

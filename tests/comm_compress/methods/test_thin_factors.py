@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from comm_compress.methods.shared.thin_factors import times
+from comm_compress.methods.projections.thin_factors import times
 
 
 def random(*shape: int) -> torch.Tensor:

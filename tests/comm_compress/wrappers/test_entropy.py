@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 import comm_compress as cc

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from experiments.drafts import real_run, smollm2
-from experiments.drafts.questions import main as questions_main
-from experiments.drafts.questions import questions
+from experiments.drafts.questions import main as questions_main, questions
 from experiments.drafts.real_run import Part, Progress
 from experiments.drafts.report import report
 from fsdp_lab.settings.reading.strict import load_json

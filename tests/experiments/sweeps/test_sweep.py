@@ -20,7 +20,7 @@ from experiments.sweeps.progress import Progress
 from experiments.sweeps.recipe.cells import cells_of
 from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.slots import Slot, divide, gpus_here, too_large, warning
-from fsdp_lab.run.curve import Curve
+from fsdp_lab.run.storage.curve import Curve
 from fsdp_lab.settings.config import parse
 from tests.experiments.sweeps.kitchen import row_of, write_recipe
 

@@ -15,8 +15,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from fsdp_lab.checkpoint import CheckpointError, Checkpoints, Content
-from fsdp_lab.checkpoint import folder as on_disk
+from fsdp_lab.checkpoint import CheckpointError, Checkpoints, Content, folder as on_disk
 from fsdp_lab.checkpoint.folder import Manifest
 from fsdp_lab.checkpoint.safe_load import load_own, read_index
 from fsdp_lab.ranks.distributed import Ranks

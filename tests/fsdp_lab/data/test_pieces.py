@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from fsdp_lab.data.tokens import pieces as pieces_module
 from fsdp_lab.data.tokens.pieces import Piece, batches, pieces

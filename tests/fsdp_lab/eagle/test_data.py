@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fsdp_lab.eagle.data import __main__ as command
-from fsdp_lab.eagle.data import tokens as data
+from fsdp_lab.eagle.data import __main__ as command, tokens as data
 from fsdp_lab.eagle.data.chat_template import template_tokens
 from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.eagle.data.tokens import Example, collate, encode, load_examples, vocabulary_of

@@ -25,7 +25,7 @@ from fsdp_lab.eagle.draft.folder import load_draft
 from fsdp_lab.eagle.draft.target import Seen, Target
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from fsdp_lab.results.validation import problems
-from fsdp_lab.run.summary import summary
+from fsdp_lab.run.display.summary import summary
 from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload, run_program, run_ranks, torchrun_environment
 from tests.fsdp_lab.checkpoint.test_resume import same

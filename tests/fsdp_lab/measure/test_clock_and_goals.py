@@ -19,8 +19,8 @@ import comm_compress as cc
 from fsdp_lab.measure.clock import StepClock
 from fsdp_lab.measure.profiling import Window
 from fsdp_lab.measure.samples import Sample, Samples
-from fsdp_lab.run.curve import Curve, seen_from
 from fsdp_lab.run.goals import Goals
+from fsdp_lab.run.storage.curve import Curve, seen_from
 from fsdp_lab.settings.groups import OptimConfig
 from fsdp_lab.training.evaluate import Evaluation
 from fsdp_lab.training.optim import build_optimizer, take_step
@@ -133,7 +133,7 @@ def test_a_disk_that_takes_half_a_line_ends_the_curve_and_not_the_run(
 def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "curve.jsonl"
     program = (
-        "import itertools, sys, pathlib; from fsdp_lab.run.curve import Curve\n"
+        "import itertools, sys, pathlib; from fsdp_lab.run.storage.curve import Curve\n"
         "curve = Curve(pathlib.Path(sys.argv[1]))\n"
         "for step in itertools.count(): curve.add(step=step, train_loss=step / 7, grad_norm=step / 3)"
     )

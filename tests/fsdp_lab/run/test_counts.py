@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fsdp_lab.run.counts import StepCounts
+from fsdp_lab.run.steps.counts import StepCounts
 from fsdp_lab.settings.groups import RunConfig
 from fsdp_lab.training.optim import StepOutcome
 

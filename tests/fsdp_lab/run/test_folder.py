@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fsdp_lab.checkpoint import NOT_BEGUN
-from fsdp_lab.run.folder import held, writing_model
-from fsdp_lab.run.paths import Paths
+from fsdp_lab.run.storage.folder import held, writing_model
+from fsdp_lab.run.storage.paths import Paths
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.reading.fields import ConfigError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fsdp_lab.run.progress import Progress
+from fsdp_lab.run.display.progress import Progress
 
 
 def begun(total_steps: int, events: Path | None, done: int = 0) -> Progress:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fsdp_lab.settings.__main__ import main
 from fsdp_lab.settings.config import TrainConfig, default_run_name, parse

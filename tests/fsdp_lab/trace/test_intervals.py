@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fsdp_lab.trace.breakdown import Times, step_times
 from fsdp_lab.trace.reading.activity import Activity, Busy, Step

@@ -14,8 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from comm_compress.kernels.common.frequencies import FREQUENCY, PRECISION, START_BITS, TOTAL, WITHIN
-from comm_compress.kernels.common.rans_stream import LANES as STATES
-from comm_compress.kernels.common.rans_stream import LOWEST
+from comm_compress.kernels.common.rans_stream import LANES as STATES, LOWEST
 from comm_compress.kernels.cpu.vectors.llvm import (
     BOOL,
     BYTE,

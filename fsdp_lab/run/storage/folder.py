@@ -11,8 +11,8 @@ from fsdp_lab.checkpoint import NOT_BEGUN, may_resume
 from fsdp_lab.files import disk
 from fsdp_lab.ranks import faults
 from fsdp_lab.ranks.distributed import Ranks
-from fsdp_lab.run.lock import RunLock
-from fsdp_lab.run.paths import Paths
+from fsdp_lab.run.storage.lock import RunLock
+from fsdp_lab.run.storage.paths import Paths
 from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.settings.reading.fields import ConfigError
 

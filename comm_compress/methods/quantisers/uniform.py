@@ -20,7 +20,7 @@ from comm_compress.core.rounds import AllReduce, Reduced, ReduceScatterRounds, S
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode
-from comm_compress.methods.shared.block_codec import BlockCodec, require_block
+from comm_compress.methods.quantisers.block_codec import BlockCodec, require_block
 from comm_compress.registry import register, require
 
 LEVELS = 127  # codes -127..127: symmetric, -128 unused

@@ -9,9 +9,9 @@ from fsdp_lab.measure import memory
 from fsdp_lab.measure.clock import StepClock
 from fsdp_lab.measure.samples import Sample
 from fsdp_lab.measure.wire_check import WireCheck
-from fsdp_lab.run.counts import StepCounts
-from fsdp_lab.run.profiled_steps import stock_bytes_are_unseen
 from fsdp_lab.run.run import Run
+from fsdp_lab.run.steps.counts import StepCounts
+from fsdp_lab.run.steps.profiled_steps import stock_bytes_are_unseen
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.optim import StepOutcome
 

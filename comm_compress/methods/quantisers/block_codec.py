@@ -11,7 +11,7 @@ from comm_compress import kernels
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
 from comm_compress.kernels import BlockCode, Residual
-from comm_compress.methods.shared.fused_codec import FusedCodec
+from comm_compress.methods.quantisers.fused_codec import FusedCodec
 from comm_compress.registry import require
 
 

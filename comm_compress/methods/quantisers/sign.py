@@ -21,8 +21,8 @@ from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode, Residual
-from comm_compress.methods.shared.block_codec import BlockCodec, require_block
-from comm_compress.methods.shared.fused_codec import FusedCodec
+from comm_compress.methods.quantisers.block_codec import BlockCodec, require_block
+from comm_compress.methods.quantisers.fused_codec import FusedCodec
 from comm_compress.registry import register
 
 

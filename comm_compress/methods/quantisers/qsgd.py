@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comm_compress.kernels import BlockCode
-from comm_compress.methods.shared.block_codec import BlockCodec, require_block
+from comm_compress.methods.quantisers.block_codec import BlockCodec, require_block
 from comm_compress.registry import register, require
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from fsdp_lab.measure.clock import StepClock
 from fsdp_lab.measure.wire_check import WireCheck
-from fsdp_lab.run.log import Log
 from fsdp_lab.run.run import Run
+from fsdp_lab.run.steps.log import Log
 from fsdp_lab.training.evaluate import Evaluation
 
 

@@ -18,7 +18,7 @@ from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import Residual
-from comm_compress.methods.shared.fused_codec import FusedCodec
+from comm_compress.methods.quantisers.fused_codec import FusedCodec
 from comm_compress.registry import register
 
 

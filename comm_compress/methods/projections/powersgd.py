@@ -24,7 +24,7 @@ from comm_compress.core.segments import Ranges, Segment, put_columns, take_colum
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.shared.thin_factors import orthonormal, times
+from comm_compress.methods.projections.thin_factors import orthonormal, times
 from comm_compress.registry import register, require
 
 

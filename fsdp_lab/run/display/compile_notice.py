@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from fsdp_lab.run.progress import Progress
+from fsdp_lab.run.display.progress import Progress
 
 
 class CompileNotice(logging.Handler):

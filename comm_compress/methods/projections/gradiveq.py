@@ -20,7 +20,7 @@ from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.rounds import AllReduce, Exchange, Gather, Reduced, ReduceScatterRounds, Request, Sum
 from comm_compress.core.state import State
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.shared.thin_factors import times
+from comm_compress.methods.projections.thin_factors import times
 from comm_compress.registry import register, require
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.measure.profile_report import read_profile
-from fsdp_lab.measure.profile_report import row as profile_row
+from fsdp_lab.measure.profile_report import read_profile, row as profile_row
 from fsdp_lab.measure.profiling import Op, StockTraffic, Window, stock_calls
 from fsdp_lab.run.run import Run
 from fsdp_lab.trace import Profile

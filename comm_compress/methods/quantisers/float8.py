@@ -10,7 +10,7 @@ from typing import Literal
 
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode
-from comm_compress.methods.shared.block_codec import BlockCodec, require_block
+from comm_compress.methods.quantisers.block_codec import BlockCodec, require_block
 from comm_compress.registry import register
 
 LARGEST = {"e4m3": 448, "e5m2": 57344}
