@@ -106,13 +106,13 @@ class OneCorpus(Corpus):
         self._cursor, self._stream = cursor, self.batches.stream(cursor)
 
     def next_batch(self) -> Tensor:
-        """As `Corpus.next_batch`."""
+        """Draw from the shuffled sequences; after the last one a new epoch begins in another order."""
         tokens, self._cursor = next(self._stream)
         self._digest.add(tokens)
         return tokens
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Corpus.state_dict`."""
+        """Which corpus, how it is split into batches, and how many batches of which epoch were drawn."""
         b = self.batches
         identity = {"corpus": b.dataset.folder.name, "max_length": b.dataset.max_length, "seed": b.seed}
         split = {"batch_size": b.batch_size, "world_size": b.world_size}
@@ -155,7 +155,7 @@ class MixedCorpus(Corpus):
         self._state, self._stream = self.batches.order().state(), self.batches.stream()
 
     def next_batch(self) -> Tensor:
-        """As `Corpus.next_batch`."""
+        """Draw from the sources by their shares, and say so when one of them begins again."""
         tokens, state = next(self._stream)
         self._say_what_ran_out(state)
         self._state = state
@@ -164,7 +164,7 @@ class MixedCorpus(Corpus):
         return tokens
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Corpus.state_dict`."""
+        """Which sources at which shares, and where each of them stands."""
         b = self.batches
         return {
             "stream": self._state,
@@ -193,7 +193,7 @@ class MixedCorpus(Corpus):
         self._digest.load_state_dict(digest)
 
     def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
-        """As `Corpus.trained`, with how many tokens each source really gave."""
+        """The same, and beside each source's weight the tokens that it really gave."""
         drawn = self._state["tokens_drawn"]
         by_source = {
             source.name: {
