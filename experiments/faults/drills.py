@@ -76,7 +76,7 @@ class Drill:
             stdout=theirs,
             stderr=theirs,
             start_new_session=in_terminal,
-            preexec_fn=_owning_its_terminal if in_terminal else None,
+            preexec_fn=_owning_its_terminal if in_terminal else _heeding_hangups,
         )
         if in_terminal:
             termios.tcsetwinsize(theirs, (24, 120))
@@ -180,4 +180,10 @@ class Drill:
 
 def _owning_its_terminal() -> None:
     """In the child process: make standard input the terminal of its session, so that both end together."""
+    _heeding_hangups()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _heeding_hangups() -> None:
+    """In the child process: heed SIGHUP, also where the drills themselves were started under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
