@@ -283,8 +283,9 @@ def test_a_run_is_not_started_twice(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+    assert process.returncode == 143
     (row,) = lab.rows()
-    assert row["status"] == "preempted"
+    assert (row["status"], row["error"]) == ("preempted", "stopped by SIGTERM")
 
 
 def test_of_two_that_start_together_one_runs(tmp_path: Path) -> None:
