@@ -15,6 +15,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "findings").glob("*.md")),
     *sorted((ROOT / "docs" / "log").glob("[!0-9]*.md")),  # entries have the names of their day
 ]
 
@@ -74,9 +75,17 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert not heading or heading in anchors(target), link
 
 
-def test_the_index_has_every_document() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
-    absent = {path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index} - {"README.md"}
+@pytest.mark.parametrize("folder", ["docs", "docs/findings"])
+def test_an_index_has_every_document(folder: str) -> None:
+    index = (ROOT / folder / "README.md").read_text()
+    absent = {path.name for path in (ROOT / folder).glob("*.md") if f"({path.name})" not in index} - {"README.md"}
     assert not absent
+
+
+def test_the_front_page_is_one() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_index_of_the_log_has_every_entry() -> None:
     entries = (ROOT / "docs" / "log" / "README.md").read_text()
     assert all(f"({path.name})" in entries for path in (ROOT / "docs" / "log").glob("[!R]*.md"))
