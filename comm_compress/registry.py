@@ -104,7 +104,7 @@ def make(method: AnyMethod, config: Mapping[str, Any] | None = None) -> Compress
     name, settings = spelled(method, config)
     if name == "none":
         if settings:
-            raise ValueError(f"none takes no settings, got {sorted(settings)}")
+            raise ValueError(f"none takes no settings, got {sorted(settings)}: name the method that they are for")
         return None
     entry = _entry(name)
     try:

@@ -103,6 +103,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
 
 def test_flags_reach_the_training_word_for_word(checkout: Checkout) -> None:
     flags = [
+        "--comm_compress=int8",
         "--comm_config_json",
         '{"layers": {"a b it\'s $HOME \\"x\\" *": "none"}}',
         "--max_steps=4",
@@ -113,6 +114,18 @@ def test_flags_reach_the_training_word_for_word(checkout: Checkout) -> None:
     call = checkout.torchrun()
     assert "--nproc-per-node=3" in call
     assert call[call.index("--") + 1 :] == ["fsdp_lab.train", *flags, "--no_tensorboard"]
+
+
+def test_without_flags_it_demonstrates_and_says_so(checkout: Checkout) -> None:
+    done = checkout.train()
+    assert checkout.torchrun()[-3:] == ["fsdp_lab.train", "--method", "int4 hadamard + delta"]
+    assert 'demonstration: gradients and parameters compressed by "int4 hadamard + delta"' in done.stdout
+
+
+def test_with_flags_nothing_is_compressed_that_no_flag_names(checkout: Checkout) -> None:
+    done = checkout.train("--max_steps", "3")
+    assert checkout.torchrun()[-3:] == ["fsdp_lab.train", "--max_steps", "3"]
+    assert "demonstration" not in done.stdout
 
 
 def test_torchrun_itself_takes_none_of_our_flags(checkout: Checkout) -> None:

@@ -108,9 +108,10 @@ class CommConfig(Settings):
     """What is compressed on its way between ranks, and how."""
 
     comm_compress: str = setting(
-        "int8",
+        "none",
         'gradient compression method, also with settings, "topk ratio=0.01", and with the parameters\' method, "int4 '
         'hadamard + delta" (none: stock FSDP2, no hook at all)',
+        also="method",
         method=True,
     )
     comm_config_json: dict[str, Any] = setting({}, "the method's own settings")  # noqa: RUF009 - a new dict each

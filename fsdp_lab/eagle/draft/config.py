@@ -68,11 +68,6 @@ class DraftOptimConfig(OptimConfig):
 class DraftCommConfig(CommConfig):
     """What is compressed on its way between ranks, and how."""
 
-    comm_compress: str = setting(
-        "none",
-        'gradient compression method, also with settings, "topk ratio=0.01" (none: stock FSDP2, no hook at all)',
-        method=True,
-    )
     fsdp_reshard: bool = setting(True, "shard_target: free a block's parameters after forward")
 
 

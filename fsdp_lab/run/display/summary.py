@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fsdp_lab.run.display.same_run import same_run
+from fsdp_lab.run.display.units import in_bytes
 from fsdp_lab.trace import Profile, short_table
 
 
@@ -34,6 +36,8 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
             "to find it"
         )
     lines += ["", *_traffic(row), *_link(row), ""]
+    if beside := same_run(row):
+        lines += [*beside, ""]
     if profile is not None:
         lines += [short_table(profile), ""]
     lines += [f"{name:12s} {path}" for name, path in written.items()]
@@ -134,7 +138,7 @@ def _link(row: Mapping[str, Any]) -> list[str]:
     rate = f"{_rate(asked)} asked" if asked else "no limit"
     if measured:
         rate += f", {_rate(measured)} measured"
-    sent = _bytes(row["interface_bytes_total"] / max(row["interface_steps"], 1))
+    sent = in_bytes(row["interface_bytes_total"] / max(row["interface_steps"], 1))
     lines = [f"link: {rate}, delay {row['link_delay_ms']:g} ms; its interface sent {sent} a step, headers included"]
     if row["bytes_trusted"] is False:
         lines.append("UNTRUSTED: the interface's payload and the bytes counted above are more than 1 % apart")
@@ -146,16 +150,8 @@ def _rate(bits_per_s: float) -> str:
 
 
 def _line(name: str, raw: float, sent: float, time: str) -> str:
-    return f"{name:28s}{_bytes(raw):>14s}{_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}".rstrip()
+    return f"{name:28s}{in_bytes(raw):>14s}{in_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}".rstrip()
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("s" if number != 1 else "")
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    return f"{count:.2f} GB"

@@ -41,8 +41,24 @@ def read(config: type[Config], argv: Sequence[str], prog: str) -> tuple[dict[str
     complaints = _unknown_flags(extras, config.specs())
     file = vars(given).pop("config", None)
     values = _from_file(file, config.specs(), complaints) if file is not None else {}
-    values |= _from_flags(vars(given), config.specs(), complaints)
+    values |= _from_flags(_by_own_name(vars(given), config.specs(), complaints, "--"), config.specs(), complaints)
     return values, complaints
+
+
+def _by_own_name(
+    given: Mapping[Any, Any], specs: Mapping[str, Spec], complaints: list[str], prefix: str = ""
+) -> dict[Any, Any]:
+    """``given`` with every setting's own name in place of its other one; a setting given by both is complained of."""
+    values = dict(given)
+    for spec in specs.values():
+        if spec.also in values:
+            other = values.pop(spec.also)
+            if spec.name in values:
+                complaints.append(
+                    f"{prefix}{spec.also}, {prefix}{spec.name}: two names of one setting; give one of them"
+                )
+            values[spec.name] = other
+    return values
 
 
 class _Parser(Parser):
@@ -84,9 +100,11 @@ def _add_flag(section: Any, spec: Spec, nargs: str | None) -> None:
         )
     else:
         metavar = "|".join(spec.limits["choices"]) if "choices" in spec.limits else _METAVARS[spec.base]
-        section.add_argument(
-            f"--{spec.name}", nargs=nargs, const=_NO_VALUE if nargs else None, metavar=metavar, help=text
-        )
+        for name in filter(None, (spec.name, spec.also)):
+            help_text = text if name == spec.name else f"another name of --{spec.name}"
+            section.add_argument(
+                f"--{name}", nargs=nargs, const=_NO_VALUE if nargs else None, metavar=metavar, help=help_text
+            )
 
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
@@ -112,7 +130,7 @@ def _from_file(file: Any, specs: Mapping[str, Spec], complaints: list[str]) -> d
         complaints.append(f"--config: {error}")
         return {}
     values = {}
-    for name, value in loaded.items():
+    for name, value in _by_own_name(loaded, specs, complaints).items():
         if name not in specs:
             complaints.append(f"{name}: no such setting (in {file}){closest(str(name), specs)}")
             continue
@@ -151,7 +169,9 @@ def _unknown_flags(extras: Sequence[str], specs: Mapping[str, Spec]) -> list[str
 
 def closest(name: str, specs: Mapping[str, Spec], prefix: str = "") -> str:
     """``; did you mean --batch_size?``, or an empty text where no setting has a name like ``name``."""
-    known = [*specs, *(f"no_{s.name}" for s in specs.values() if s.base is bool)] if prefix else list(specs)
+    known = [*specs, *(spec.also for spec in specs.values() if spec.also)]
+    if prefix:
+        known += [f"no_{spec.name}" for spec in specs.values() if spec.base is bool]
     close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
     return f"; did you mean {prefix}{close[0]}?" if close else ""
 

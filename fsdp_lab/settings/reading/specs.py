@@ -24,8 +24,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def setting(default: Any, help: str, *, affects_training: bool = True, **limits: Any) -> Any:
-    """A dataclass field with its help text.
+def setting(default: Any, help: str, *, affects_training: bool = True, also: str | None = None, **limits: Any) -> Any:
+    """A dataclass field with its help text; ``also`` is another name that its flag and its YAML key may have.
 
     ``limits`` are any of at_least, above, at_most, below (numbers), choices (texts), pattern (a regular expression
     and its description), method (a text that names one: an object with a method and its settings will do) and exists
@@ -34,7 +34,7 @@ def setting(default: Any, help: str, *, affects_training: bool = True, **limits:
     """
     unknown = limits.keys() - {*_COMPARE, "choices", "pattern", "method", "exists"}
     assert not unknown, f"no such limit: {unknown}"
-    metadata = {"help": help, "affects_training": affects_training, "limits": limits}
+    metadata = {"help": help, "affects_training": affects_training, "also": also, "limits": limits}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -50,6 +50,7 @@ class Spec:
     default: Any
     help: str
     affects_training: bool
+    also: str | None
     limits: Mapping[str, Any]
 
     @property

@@ -16,7 +16,7 @@ from fsdp_lab.settings.refusing.early import checked
 
 WRONG = [
     (["--comm_compress", "topq"], "comm_compress: unknown compression method 'topq' (did you mean 'topk'?)"),
-    (["--comm_config_json", '{"blocksize": 64}'], "comm_compress: int8: unknown key 'blocksize' (did you mean"),
+    (["--method", "int8 blocksize=64"], "comm_compress: int8: unknown key 'blocksize' (did you mean"),
     (["--comm_compress", "topk ratio=7"], "comm_compress: topk: ratio = 7.0: must be above 0 and at most 1"),
     (["--comm_compress", "delta"], "comm_compress: delta is for parameters only"),
     (["--param_compress", "topk"], "param_compress: topk with these settings does not bring every parameter back"),
@@ -32,6 +32,7 @@ WRONG = [
     (["--resume", "no/such"], "resume: no folder no/such"),
     (["--virtual_ranks", "1"], "virtual_ranks: 1 virtual rank is a real one"),
     (["--model_dir", "/", "--vocab_size", "300"], "vocab_size: model_dir brings its own tokenizer"),
+    (["--comm_config_json", '{"ratio": 0.1}'], "comm_compress: none takes no settings, got ['ratio']: name the method"),
 ]
 
 

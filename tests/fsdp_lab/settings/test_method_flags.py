@@ -28,6 +28,7 @@ BF16 = {"comm_compress": "bf16", "param_compress": "bf16", "comm_dtype": "bf16",
         (["--comm_compress", '{"method": "int4", "hadamard": true}'], HADAMARD),
         (["--comm_compress", "int4 hadamard", "--comm_config_json", '{"hadamard": true}'], HADAMARD),
         (["--comm_compress", "int4 hadamard + delta mode=grid"], HADAMARD | DELTA),
+        (["--method", "int4 hadamard + delta mode=grid"], HADAMARD | DELTA),
         (["--comm_compress", "int4 hadamard", "--param_compress", "delta mode=grid"], HADAMARD | DELTA),
         (["--comm_compress=int4 hadamard + delta mode=grid", "--param_compress", "delta mode=grid"], HADAMARD | DELTA),
         (["--comm_compress", "topk", "--comm_config_json", '{"values": "qsgd bits=4"}'], QSGD),
@@ -51,6 +52,8 @@ def test_a_file_and_python_say_it_as_freely(tmp_path: Path) -> None:
     file.write_text("comm_compress: {method: int4, hadamard: true}\nparam_compress: delta mode=grid\n")
     assert parse(["--config", str(file)]) == wanted
     assert TrainConfig.of(comm_compress={"method": "int4", "hadamard": True}, **DELTA) == wanted
+    file.write_text("method: int4 hadamard + delta mode=grid\n")
+    assert parse(["--config", str(file)]) == wanted
     assert CommConfig(comm_compress="int4 hadamard + delta mode=grid") == wanted.comm
 
 
@@ -80,3 +83,13 @@ def test_contradictions_are_refused(flags: list[str], complaint: str) -> None:
         parse(["--comm_compress", *flags, "--batch_size", "x"])
     assert complaint in str(raised.value)
     assert "2 problems" in str(raised.value), "those of other flags are said with it"
+
+
+def test_both_names_of_one_setting_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("method: int8\ncomm_compress: int4\n")
+    for flags in (["--method", "int8", "--comm_compress", "int8"], ["--config", str(file)]):
+        with pytest.raises(
+            ConfigError, match=r"method, (--)?comm_compress: two names of one setting; give one of them"
+        ):
+            parse(flags)
