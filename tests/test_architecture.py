@@ -56,7 +56,7 @@ FLOORS = {
         {"__init__"},
     ],
     "fsdp_lab": [
-        {"extras"},
+        {"extras", "moved"},
         {"files", "trace", "__init__"},
         {"settings"},
         {"ranks", "results"},

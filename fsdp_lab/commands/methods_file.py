@@ -128,7 +128,7 @@ def _method(ours: cc.Description, rows: Sequence[dict[str, Any]], speeds: Sequen
     elif by_default:
         bits, bits_on = by_default[0], "gradients"
     else:
-        bits, bits_on = _of_gradients(name) if ours["gradients"] else _of_changes(name), "gauss"
+        bits, bits_on = bits_by_default(ours), "gauss"
     speed = [_speed(row) for row in speeds if row["method"] == name and not row["config"] and not row["implementation"]]
     measured = {"bits": bits, "bits_on": bits_on, "fidelity": fidelity, "speed": speed}
     return cast(Method, {**ours, **measured})
@@ -146,6 +146,11 @@ def _fidelity(row: dict[str, Any]) -> Fidelity:
 
 def _speed(row: dict[str, Any]) -> Speed:
     return Speed(operation=row["operation"], threads=row["threads"], gb_s=round(row["gb_s"], 2))
+
+
+def bits_by_default(method: cc.Description) -> float:
+    """Bits an element of Gaussian numbers: gradients, or the changes of parameters of a method for these alone."""
+    return _of_gradients(method["name"]) if method["gradients"] else _of_changes(method["name"])
 
 
 def _of_gradients(name: str) -> float:
