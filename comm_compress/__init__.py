@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from comm_compress.core.ledger import Ledger, Totals
     from comm_compress.core.state import State
     from comm_compress.core.traits import Traits
+    from comm_compress.described import Common, Description, Setting
+    from comm_compress.description import describe, describe_common
     from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.inspection import Roundtrip, roundtrip
     from comm_compress.integrations import ddp
@@ -31,9 +33,11 @@ __version__ = "0.1.0"  # pyproject.toml reads it here, so that a plain checkout 
 _MODULE_OF = {
     "ByteCount": "core.encoded",
     "Codec": "core.compressor",
+    "Common": "described",
     "Comparison": "drive.comparison",
     "Comparisons": "drive.comparison",
     "Compressor": "core.compressor",
+    "Description": "described",
     "Encoded": "core.encoded",
     "Field": "core.encoded",
     "Handle": "integrations.fsdp.attach",
@@ -41,12 +45,15 @@ _MODULE_OF = {
     "Ledger": "core.ledger",
     "RaggedRow": "core.encoded",
     "Roundtrip": "inspection",
+    "Setting": "described",
     "State": "core.state",
     "Totals": "core.ledger",
     "Traits": "core.traits",
     "VirtualRanks": "integrations.virtual",
     "attach": "integrations.fsdp.attach",
     "available": "registry",
+    "describe": "description",
+    "describe_common": "description",
     "make": "registry",
     "register": "registry",
     "require": "registry",
@@ -63,9 +70,11 @@ _MODULES = {
 __all__ = [
     "ByteCount",
     "Codec",
+    "Common",
     "Comparison",
     "Comparisons",
     "Compressor",
+    "Description",
     "Encoded",
     "Field",
     "Handle",
@@ -73,6 +82,7 @@ __all__ = [
     "Ledger",
     "RaggedRow",
     "Roundtrip",
+    "Setting",
     "State",
     "Totals",
     "Traits",
@@ -81,6 +91,8 @@ __all__ = [
     "available",
     "conformance",
     "ddp",
+    "describe",
+    "describe_common",
     "labels",
     "make",
     "register",

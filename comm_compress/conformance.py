@@ -347,11 +347,11 @@ def laws_for(compressor: Compressor) -> list[Law]:
     return laws
 
 
-def main() -> int:
-    """Check one method; 1 when a law is broken, 2 when the method cannot be built."""
+def main(prog: str = "python -m comm_compress.conformance") -> int:
+    """Check one method; 1 when a law is broken, 2 when the method cannot be built. ``prog``: how this was called."""
     parser = argparse.ArgumentParser(
-        prog="python -m comm_compress.conformance",
-        description=__doc__,
+        prog=prog,
+        description=(__doc__ or "").replace("python -m comm_compress.conformance", prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("method", help="its name, or a label with its settings")

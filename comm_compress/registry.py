@@ -44,12 +44,13 @@ class Entry(NamedTuple):
 class CommonConfig:
     """Settings that every method takes beside its own.
 
-    ``entropy``: code the encoded bytes further, without loss, by "rans" or "zstd"; see
-    `comm_compress.wrappers.entropy.EntropyCoded`.
-    ``error_feedback``: true, false, or the settings of `comm_compress.wrappers.error_feedback.FeedbackConfig`.
-    ``warmup_steps``: so many first collectives of each unit go uncompressed. ``min_numel``: so do units
-    of fewer elements, always. ``layers``: methods for parameters by name pattern, each a name or
-    ``{"method": name, ...settings}``; the rest goes by this method.
+    ``entropy``: code the encoded bytes further, without loss, by "rans" or "zstd"; null: not. Methods whose bytes are
+    no codes refuse it (`comm_compress.wrappers.entropy.EntropyCoded`).
+    ``error_feedback``: add what one step left out to the next one. True, false, or settings of the residual
+    (`comm_compress.wrappers.error_feedback.FeedbackConfig`); null: as the method has it by default.
+    ``warmup_steps``: so many first collectives of each unit go uncompressed.
+    ``min_numel``: units of fewer elements always go uncompressed.
+    ``layers``: other methods for some parameters, by patterns of their names; the rest goes by this method.
     """
 
     entropy: Literal["zstd", "rans"] | None = None
@@ -106,7 +107,7 @@ def make(method: AnyMethod, config: Mapping[str, Any] | None = None) -> Compress
         if settings:
             raise ValueError(f"none takes no settings, got {sorted(settings)}: name the method that they are for")
         return None
-    entry = _entry(name)
+    entry = registered(name)
     try:
         return _build(name, entry, settings)
     except ValueError as e:
@@ -163,7 +164,8 @@ def nested(key: str, config: AnyMethod, **further: Any) -> Compressor:
     return made
 
 
-def _entry(name: str) -> Entry:
+def registered(name: str) -> Entry:
+    """The method that is registered as ``name``. Raises ValueError that suggests the nearest name."""
     if name not in _METHODS:
         known = available()
         if name not in _METHODS:
@@ -210,9 +212,7 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
         require(not refusal, "entropy", common.entropy, f"null: {refusal}")
         assert isinstance(compressor, Codec)
         compressor = EntropyCoded(compressor, common.entropy)
-    by_default = compressor.traits.feedback_by_default
-    if by_default is None:
-        by_default = entry.error_feedback and not compressor.traits.no_feedback
+    by_default = feeds_back(entry, compressor)
     wants_feedback = by_default if common.error_feedback is None else common.error_feedback
     if wants_feedback is False:
         if by_default:
@@ -225,6 +225,12 @@ def _build(name: str, entry: Entry, settings: dict[str, Any]) -> Compressor:
         methods = {pattern: nested(f"layers[{pattern!r}]", c) for pattern, c in common.layers.items()}
         compressor = ByLayer(methods, rest=compressor)
     return compressor
+
+
+def feeds_back(entry: Entry, compressor: Compressor) -> bool:
+    """Is error feedback on around ``compressor``, which ``entry`` built, unless told otherwise?"""
+    by_default = compressor.traits.feedback_by_default
+    return entry.error_feedback and not compressor.traits.no_feedback if by_default is None else by_default
 
 
 def _feedback_config(compressor: Compressor, wanted: Any) -> FeedbackConfig:
@@ -249,7 +255,7 @@ def parse(config: type, settings: Mapping[str, Any], also_known: tuple[str, ...]
             known = ", ".join([*names, *also_known])
             complaints.append(f"unknown key {key!r}{_hint(key, [*names, *also_known])}; known: {known}")
         elif not _matches(value, hints[key]):
-            complaints.append(f"{key} = {value!r}: must be {_describe(hints[key])}")
+            complaints.append(f"{key} = {value!r}: must be {said_type(hints[key])}")
     if complaints:
         raise ValueError("; ".join(complaints))
     return config(**{key: float(v) if hints[key] is float else v for key, v in settings.items()})
@@ -275,9 +281,10 @@ def _matches(value: object, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def _describe(hint: Any) -> str:
+def said_type(hint: Any) -> str:
+    """What a setting of this type may be, in words: ``a whole number or null``."""
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(_describe(option) for option in get_args(hint))
+        return " or ".join(said_type(option) for option in get_args(hint))
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(repr(option) for option in get_args(hint))
     if get_origin(hint) is collections.abc.Mapping:

@@ -31,6 +31,7 @@ from fsdp_lab.ranks.exit_codes import PREEMPTED, USER_ERROR
 from fsdp_lab.ranks.preempt import SAME_S, stop_signals
 from fsdp_lab.ranks.processes import LAUNCHER
 from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.flags import as_typed
 from fsdp_lab.settings.reading.fields import Config
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import user_errors
@@ -104,7 +105,7 @@ def _stay_on_this_machine(arguments: Namespace) -> None:
 def _parser() -> ArgumentParser:
     """torchrun's parser, with our name in its usage."""
     parser: ArgumentParser = get_args_parser()
-    parser.prog = "python -m fsdp_lab.launch"
+    parser.prog = as_typed("python -m fsdp_lab.launch")
     return parser
 
 

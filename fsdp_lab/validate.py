@@ -24,7 +24,7 @@ from fsdp_lab.data import (
     validation_batches,
     validation_sequences,
 )
-from fsdp_lab.data.opening import cache_dir
+from fsdp_lab.files.user_cache import cache_dir
 from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids

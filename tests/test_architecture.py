@@ -25,12 +25,12 @@ SHARED = ("fsdp_lab.extras", "fsdp_lab.settings.user_errors", "fsdp_lab.settings
 # know nothing of each other. `__main__.py` is a command: it may import all of its package.
 FLOORS = {
     "comm_compress": [
-        {"labels", "kernels"},
+        {"labels", "described", "kernels"},
         {"core"},
         {"wrappers"},
         {"registry", "drive"},
         {"methods"},
-        {"integrations", "conformance", "inspection"},
+        {"integrations", "conformance", "inspection", "description"},
         {"__init__"},
     ],
     "comm_compress/kernels": [
@@ -56,7 +56,7 @@ FLOORS = {
         {"__init__"},
     ],
     "fsdp_lab": [
-        {"extras"},
+        {"extras", "moved"},
         {"files", "trace", "__init__"},
         {"settings"},
         {"ranks", "results"},
@@ -67,6 +67,7 @@ FLOORS = {
         {"run"},
         {"train", "validate", "eagle"},
         {"chat", "launch"},
+        {"commands"},
     ],
     "fsdp_lab/run": [
         {"storage", "display", "environment", "goals", "entry", "__init__"},
@@ -91,6 +92,9 @@ FLOORS = {
     ],
 }
 MOST_ROOMS = 12  # that one has to choose from on entering a package; its commands stand beside them
+# fsdp_lab has one more: the command `fsdp-lab` is several files that belong together (which word runs what, what is
+# shown of methods and of the machine), on top of all rooms and used by none. Who reads how a run works never enters it.
+FRONT_DOOR = "commands"
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -132,7 +136,9 @@ def test_rooms_import_lower_floors_only(place: str) -> None:
 
 def test_a_floor_has_few_rooms() -> None:
     for place in ("comm_compress", "fsdp_lab", "experiments", "analysis"):
-        rooms = sorted(p.name for p in (ROOT / place).iterdir() if (p / "__init__.py").exists())
+        rooms = sorted(
+            p.name for p in (ROOT / place).iterdir() if (p / "__init__.py").exists() and p.name != FRONT_DOOR
+        )
         assert len(rooms) <= MOST_ROOMS, f"{place}: {len(rooms)} rooms: {rooms}"
 
 

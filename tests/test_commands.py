@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fsdp_lab.settings.flags import program
+from fsdp_lab.commands.main import main
+from fsdp_lab.commands.table import COMMANDS, RUNS, STARTED_BY_OTHERS
+from fsdp_lab.settings.flags import as_typed, commands_are_typed, program
 from tests.distributed import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,15 +72,64 @@ def modules() -> list[str]:
     return [name.removesuffix(".__main__") for name in names]
 
 
-@pytest.mark.parametrize("module", modules())
-def test_every_module_says_how_it_is_run(module: str) -> None:
-    """As `python -m` runs it, in a process that has torch already: most of --help is imports."""
-    run_as_main = functools.partial(runpy.run_module, module, None, "__main__", True)
-    code, said, complaint = run_program(run_as_main, [["--help"]], [{}], timeout=250)
+def say_all() -> None:
+    """The help of every module as `python -m` runs it, then of every command, in one process: most of it is imports.
+
+    Each comes after a line with its name and before one with its exit code.
+    """
+    for module in modules():
+        say(module, functools.partial(runpy.run_module, module, None, "__main__", True))
+    for command in COMMANDS:
+        say(f"fsdp-lab {command.words}", functools.partial(main, [*command.words.split(), "--help"]))
+
+
+def say(name: str, run: Callable[[], Any]) -> None:
+    print(f"==== {name}", flush=True)
+    sys.argv[1:] = ["--help"]
+    code: Any = 0
+    try:
+        run()
+    except SystemExit as ending:
+        code = ending.code or 0
+    print(f"exit code {code}", flush=True)
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    """What each module and each command says when it is asked for help."""
+    code, said, complaint = run_program(say_all, [[]], [{}], timeout=280)
     assert code == 0, complaint
     assert "Traceback" not in complaint
-    usage = next(line for line in said.splitlines() if line.startswith("usage: "))
-    assert usage.startswith(f"usage: python -m {module} ")
+    return dict(part.split("\n", 1) for part in said.split("==== ")[1:])
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if name != "fsdp_lab.commands"])
+def test_every_module_says_how_it_is_run(module: str, helps: dict[str, str]) -> None:
+    assert re.search(rf"(?m)^usage: python -m {re.escape(module)} ", helps[module]), helps[module]
+    assert helps[module].endswith("exit code 0\n")
+
+
+@pytest.mark.parametrize("words", [command.words for command in COMMANDS])
+def test_every_command_names_itself_as_typed(words: str, helps: dict[str, str]) -> None:
+    text = helps[f"fsdp-lab {words}"]
+    assert re.search(rf"(?m)^usage: fsdp-lab {words}( |$)", text), text
+    assert text.endswith("exit code 0\n")
+    assert not re.search(r"python -m (fsdp_lab|experiments|analysis|comm_compress)", text), text
+
+
+def test_every_module_that_can_be_run_has_a_word() -> None:
+    known = [command.module for command in COMMANDS] + [*RUNS.values(), *STARTED_BY_OTHERS, "fsdp_lab.commands"]
+    assert sorted(modules()) == sorted(known)
+    assert len({command.words for command in COMMANDS}) == len(COMMANDS)
+
+
+def test_modules_are_named_as_was_told_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsdp_lab.settings.flags._TYPED", {})
+    text = "run python -m a.b FILE, then python -m a.b.c. Or python -m a."
+    assert as_typed(text) == text
+    commands_are_typed({"a.b": "tool b"})
+    assert as_typed(text) == "run tool b FILE, then python -m a.b.c. Or python -m a."
+    assert program("a.b", text).format_usage().startswith("usage: tool b ")
 
 
 def test_there_are_many_of_them() -> None:

@@ -174,6 +174,16 @@ def test_a_command_that_needs_no_extra_runs_without(library: Environment) -> Non
     assert "usage: python -m fsdp_lab.trace" in library.run("-m", "fsdp_lab.trace", "--help")
 
 
+def test_the_command_is_installed_and_says_what_the_wheel_has_not(library: Environment) -> None:
+    command = library.python.with_name("fsdp-lab")
+    assert run(command, "--version") == f"fsdp-lab {importlib.metadata.version('fsdp-comm-compress')}\n"
+    assert "topk ratio=0.02" in run(command, "methods", "topk")
+    said = run(command, "report", "--help", code=2)
+    assert said.startswith("fsdp-lab report is a command of a checkout")
+    said = run(command, "settings", "--help", code=2)
+    assert said == "yaml is not installed: pip install 'fsdp-comm-compress[lab]'\n"
+
+
 def test_an_import_of_another_program_fails_as_imports_do(library: Environment) -> None:
     said = library.run("-c", "import fsdp_lab.settings.reading.cli", code=1)
     assert "ModuleNotFoundError: No module named 'yaml'" in said

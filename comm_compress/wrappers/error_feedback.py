@@ -36,9 +36,10 @@ def from_int8(codes: Tensor, scales: Tensor, out: Tensor) -> Tensor:
 class FeedbackConfig:
     """Settings of error feedback.
 
-    ``dtype`` of the residual in memory: 4, 2 or (with a float32 scale for every 256 elements) 1 byte an
-    element. ``decay`` in [0, 1] multiplies the residual before it is added. ``reset_every``: drop the
-    residual every so many collectives (LoCo, arXiv 2407.04480); 0: never.
+    ``dtype``: how the residual is kept in memory, in 4, 2 or (int8, with a float32 scale for every 256 elements) 1 byte
+    an element.
+    ``decay``: the residual is multiplied by this before it is added.
+    ``reset_every``: drop the residual every so many collectives (LoCo, arXiv 2407.04480); 0: never.
     """
 
     dtype: Literal["fp32", "bf16", "int8"] = "fp32"

@@ -24,6 +24,7 @@ from fsdp_lab.data import (
     validation_sequences,
 )
 from fsdp_lab.data.corpus import Corpus, MixedCorpus, OneCorpus
+from fsdp_lab.files.user_cache import cache_dir
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ModelConfig
@@ -102,14 +103,3 @@ def _tokenizer(model: ModelConfig) -> TextTokenizer:
     if model.model_dir is not None:
         return load_tokenizer(Path(model.model_dir))
     return load_tokenizer() if model.vocab_size is None else load_tokenizer(vocab_size=model.vocab_size)
-
-
-def cache_dir(chosen: str | None) -> Path:
-    """The folder of token shards: ``chosen``, or one in the user's cache. ValueError where the user has no home."""
-    if chosen:
-        return Path(chosen)
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise ValueError("cache_dir: this user has no home folder; say where token shards are kept") from None
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "fsdp-comm-compress" / "tokens"

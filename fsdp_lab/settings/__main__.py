@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from fsdp_lab.settings.config import TrainConfig, parse
+from fsdp_lab.settings.flags import as_typed
 from fsdp_lab.settings.reading.cli import closest, shown
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.refusing.early import checked
@@ -22,7 +23,8 @@ def main(argv: Sequence[str]) -> int:
     """Runs ``check``, ``show`` or ``get NAMES...`` on the flags after ``--``; returns the exit code."""
     words = list(argv)
     if words[:1] in (["-h"], ["--help"]):
-        print(f"usage: python -m fsdp_lab.settings check | show | get NAME... -- [--FLAG VALUE]...\n\n{__doc__}")
+        usage = "usage: python -m fsdp_lab.settings check | show | get NAME... -- [--FLAG VALUE]..."
+        print(as_typed(f"{usage}\n\n{__doc__}"))
         return 0
     split = words.index("--") if "--" in words else len(words)
     command, flags = words[:split], words[split + 1 :]

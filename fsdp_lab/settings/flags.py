@@ -2,8 +2,9 @@
 
 import argparse
 import difflib
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -26,9 +27,27 @@ class Parser(argparse.ArgumentParser):
 
 
 def program(module: str, text: str | None, **options: Any) -> Parser:
-    """The parser of ``python -m module``. ``text``, its docstring, is shown unchanged; ``options`` go to argparse."""
+    """The parser of ``python -m module``. ``text`` is its docstring; ``options`` go to argparse.
+
+    Lines such as ``python -m module FILE`` in them are shown as the user would type them (`as_typed`).
+    """
     form = argparse.RawDescriptionHelpFormatter
-    return Parser(prog=f"python -m {module}", description=text, formatter_class=form, **options)
+    options = {name: as_typed(value) if isinstance(value, str) else value for name, value in options.items()}
+    prog = as_typed(f"python -m {module}")
+    return Parser(prog=prog, description=as_typed(text or "") or None, formatter_class=form, **options)
+
+
+_TYPED: dict[str, str] = {}
+
+
+def commands_are_typed(lines: Mapping[str, str]) -> None:
+    """From now on, help texts of this process name a module as in ``lines``: ``{"a.b": "tool b"}``."""
+    _TYPED.update(lines)
+
+
+def as_typed(text: str) -> str:
+    """``text`` in which every ``python -m MODULE`` is as `commands_are_typed` was told, where it was told of it."""
+    return re.sub(r"python -m (\w+(?:\.\w+)*)", lambda found: _TYPED.get(found[1], found[0]), text)
 
 
 def with_known_dashes(words: Sequence[str], known: Iterable[str]) -> list[str]:

@@ -27,11 +27,12 @@ DEFAULT_VALUES = {"method": "int4", "block_size": 2048}
 class DeltaConfig:
     """Settings of delta.
 
-    ``mode``: "quantized" sends the change by the method ``values`` (a name or ``{"method": ...}``: one that may
-    carry parameters or their changes, also with ``entropy``), "grid" how far parameters moved on a grid of ``step``
-    times the root mean square of their matrix's row, "lossless" the entropy-coded distance in ulps.
-    ``predict`` (quantized), from 0 to below 1: that share of the last change is expected again, and only the rest is
-    sent. ``step`` (grid): above 0 and at most 1.
+    ``mode``: "quantized" sends the change by the method ``values``, "grid" how far parameters moved on a grid,
+    "lossless" the entropy-coded distance in ulps, so that parameters arrive bit for bit.
+    ``values``: of mode "quantized", the method that carries the change: one that may carry parameters or their changes,
+    also with ``entropy``.
+    ``predict``: of mode "quantized", that share of the last change is expected again, and only the rest is sent.
+    ``step``: of mode "grid", the distance of two values, in root mean squares of their matrix's row.
     """
 
     mode: Literal["quantized", "grid", "lossless"] = "quantized"

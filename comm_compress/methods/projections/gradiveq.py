@@ -28,10 +28,15 @@ from comm_compress.registry import register, require
 class GradiVeQConfig:
     """Settings of gradiveq.
 
-    ``slice_size``: K, the elements of one slice, from 2 to 4096. ``dimensions``: d, how many are kept of them, or
-    ``ratio`` K; with ``energy_loss`` instead, the fewest that lose at most this part (from 0 to below 1) of the
-    samples' energy on any rank. The first ``basis_warmup`` steps (0 or more), and the last ``sample_steps`` of every
-    ``refresh_every`` (2 or more) after them, go uncompressed; the bases come from the sampled steps' totals.
+    ``slice_size``: K, the elements of one slice.
+    ``ratio``: the share of a slice's K components that is kept.
+    ``dimensions``: d, how many components are kept; null: as ``ratio`` says.
+    ``energy_loss``: keep the fewest components that lose at most this part of the samples' energy on any rank; null: as
+    ``dimensions`` or ``ratio`` says.
+    ``basis_warmup``: so many first steps go uncompressed.
+    ``refresh_every``: after them, bases are learnt anew every so many steps.
+    ``sample_steps``: the last so many of every ``refresh_every`` steps go uncompressed, and the bases come from their
+    totals.
     ``centre``: also subtract the samples' mean.
     """
 

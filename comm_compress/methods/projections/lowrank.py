@@ -34,12 +34,15 @@ MATRIX_HEAD = struct.Struct("<5IB")
 class LowRankConfig:
     """Settings of lowrank.
 
-    A line is a row of a matrix that is taller than it is wide (an embedding), and else a column. ``rank`` of the
-    factors, 1 or more. ``lines``: that share of a matrix's lines, from 0 to 0.5, the largest ones, goes as it is.
+    A line is a row of a matrix that is taller than it is wide (an embedding), and else a column.
+
+    ``rank``: how many columns each of the two factors has.
+    ``lines``: that share of a matrix's lines, the largest ones, goes as it is.
     ``line_scales``: bring all other lines to one length first (a power of two, a byte a line), so that small ones keep
     their direction: for gradients whose optimizer rescales every element anyway.
-    ``values``: the codec of the long factor and of whole lines. ``rest``: that of vectors, and of matrices too small to
-    factor. Both encode single rows and remember nothing.
+    ``values``: the method that carries the long factor and whole lines; one that encodes single rows and remembers
+    nothing.
+    ``rest``: the method that carries vectors, and matrices too small to factor; of the same kind.
     """
 
     rank: int = 8
@@ -127,8 +130,9 @@ class _Product(NamedTuple):
 
 @register("lowrank", LowRankConfig, error_feedback=True)
 class LowRank(Codec):
-    """M ~ D (S + U V^T): the largest lines as they are, the others by factors with a step of subspace iteration.
+    """Send each rank's own matrices as two thin, quantised factors, and their largest lines as they are.
 
+        M ~ D (S + U V^T)               S: the largest lines; the factors by one step of subspace iteration
         V = orthonormal(M^T M V')       V' from the last step, for each destination; bfloat16 on the wire
         U = M V (V^T V)^-1              the best left factor for the rounded V; by the codec ``values``
         D                               powers of two, with ``line_scales``

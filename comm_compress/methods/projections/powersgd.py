@@ -32,9 +32,10 @@ from comm_compress.registry import register, require
 class PowerSGDConfig:
     """Settings of powersgd.
 
-    ``rank`` of the approximation, 1 or more; a matrix's smaller side is the most. ``min_compression_rate``, above 0: a
-    matrix goes uncompressed unless a reduce-scatter of it takes at least so many times the bytes of the two
-    all-reduces. ``warm_start``: begin each step from the last step's right factor, or from a new random one.
+    ``rank``: how many columns each of the two factors has; a matrix's smaller side is the most.
+    ``min_compression_rate``: a matrix goes uncompressed unless a reduce-scatter of it takes at least so many times the
+    bytes of the two all-reduces.
+    ``warm_start``: begin each step from the last step's right factor; false: from a new random one.
     """
 
     rank: int = 4
@@ -98,7 +99,7 @@ class _Sent(NamedTuple):
 
 @register("powersgd", PowerSGDConfig, error_feedback=True)
 class PowerSGD(Compressor):
-    """One step of subspace iteration on the summed gradient M = sum_r M_r.
+    """Low rank, matrix by matrix: one step of subspace iteration on the summed gradient M = sum_r M_r.
 
         P   = orthonormal(sum_r M_r Q)         all-reduce of r a floats
         Q_r = M_r^T P                          all-reduce of r b floats, Q = sum_r Q_r

@@ -29,10 +29,14 @@ INDICES = Packed()
 class SketchConfig:
     """Settings of sketch, all of them for one destination row of n elements.
 
-    ``sketch_rows`` hash functions (odd, for the median) of ``columns`` counters each, or of as many that the whole
-    sketch has ``sketch_ratio`` n; rounded up to a multiple of 32, which is also the fewest. ``k`` coordinates are
-    wanted, or ``ratio`` n; ``oversample`` times as many candidates are asked for their exact values. ``keep``: "all"
-    of the candidates go into the total, or the "k" of largest sum, as in the paper.
+    ``sketch_rows``: how many hash functions, an odd number for the median.
+    ``sketch_ratio``: counters of the whole sketch, as a share of n.
+    ``columns``: counters of each hash function; null: as ``sketch_ratio`` says. Either is rounded up to a multiple of
+    32 for each, which is also the fewest.
+    ``ratio``: the share of the coordinates that is wanted.
+    ``k``: how many coordinates are wanted; null: as ``ratio`` says.
+    ``oversample``: so many times as many candidates are asked for their exact values.
+    ``keep``: "all" of the candidates go into the total, or the "k" of largest sum, as in the paper.
     """
 
     sketch_rows: int = 5

@@ -26,9 +26,9 @@ from comm_compress.registry import register, require
 class EcsqConfig:
     """Settings of ecsq.
 
-    ``step``: the distance of two values, in standard deviations (about zero) of what a row's and a column's scale
-    leave; from 0.05 to 4. ``dead_zone``: magnitudes below so many steps become 0, below one more 1 step, and so on;
-    from 0.5, which rounds to nearest, to below 1. More takes fewer bits, and what it holds back lags behind.
+    ``step``: the distance of two values, in standard deviations (about zero) of what scales of rows and columns leave.
+    ``dead_zone``: magnitudes below so many steps become 0, below one more 1 step, and so on; 0.5 rounds to nearest.
+    More takes fewer bits, and what it holds back lags behind.
     ``columns``: have columns scales of their own, or rows only?
     """
 
@@ -43,8 +43,9 @@ class EcsqConfig:
 
 @register("ecsq", EcsqConfig, error_feedback=True)
 class Ecsq(Codec):
-    """x[i, j] ~ k[i, j] r[i] c[j], k whole numbers of any size, entropy coded (rANS).
+    """Send whole numbers of any size, entropy coded, times a scale for each row and each column of a matrix.
 
+        x[i, j] ~ k[i, j] r[i] c[j],  k coded by rANS
         r[i] = step rms_j(x[i, j]),  c[j] = rms_i(x[i, j] / r[i]),   in quarters of an octave, a byte each
         |k| = floor(|x / (r c)| + 1 - dead_zone)
 

@@ -20,8 +20,8 @@ LARGEST = {"e4m3": 448, "e5m2": 57344}
 class Float8Config:
     """Settings of fp8.
 
-    ``format``: "e4m3" has 4 bits of exponent and 3 of mantissa, "e5m2" 5 and 2. ``block_size``: elements that share a
-    scale, a multiple of 8.
+    ``format``: "e4m3" has 4 bits of exponent and 3 of mantissa, "e5m2" 5 and 2.
+    ``block_size``: so many neighbouring elements share a scale.
     """
 
     format: Literal["e4m3", "e5m2"] = "e4m3"
@@ -33,7 +33,9 @@ class Float8Config:
 
 @register("fp8", Float8Config)
 class Float8(BlockCodec):
-    """s = max|x| / M, code = fp8(x * (1 / s)), value = code * s; M = 448 (e4m3) or 57344 (e5m2).
+    """Send 8-bit floats with a scale for every block.
+
+        s = max|x| / M,  code = fp8(x * (1 / s)),  value = code * s;  M = 448 (e4m3) or 57344 (e5m2)
 
     Round to nearest, ties to even: biased. The error of an element relative to itself is at most 2^-4 (e4m3) or
     2^-3 (e5m2) down to 2^-14.8 or 2^-29.8 of its block's largest, and an absolute one of half the format's

@@ -26,8 +26,8 @@ from comm_compress.registry import register
 class NaturalConfig:
     """Settings of nc.
 
-    ``bits`` an element: 9 (all of float32's exponents) or 8 (the 127 below the largest of 2048 elements).
-    ``rounding`` of magnitudes to a power of two: "stochastic" (unbiased) or "nearest" (half the error).
+    ``bits``: what an element takes, 9 (all of float32's exponents) or 8 (the 127 below the largest of 2048 elements).
+    ``rounding``: how magnitudes become a power of two, "stochastic" (unbiased) or "nearest" (half the error).
     """
 
     bits: Literal[8, 9] = 9

@@ -1,9 +1,4 @@
-"""Random rounding to a few levels: QSGD and TernGrad.
-
-Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017,
-arXiv 1610.02132. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
-NeurIPS 2017, arXiv 1705.07878.
-"""
+"""Random rounding to a few levels: QSGD and TernGrad."""
 
 from __future__ import annotations
 
@@ -20,8 +15,9 @@ from comm_compress.registry import register, require
 class QsgdConfig:
     """Settings of qsgd.
 
-    ``bits`` of a code, sign and level together, from 1 to 8: 2^(bits-1) - 1 levels a side, or ``levels`` of them if
-    given, which then decide the width of a code. ``bucket_size``: elements that share a norm, a multiple of 8.
+    ``bits``: width of a code, sign and level together: 2^(bits-1) - 1 levels a side of zero, or ``levels`` of them.
+    ``levels``: levels a side of zero, which then decide the width of a code; null: as many as ``bits`` hold.
+    ``bucket_size``: so many neighbouring elements share a norm.
     ``norm``: "max" (the paper's experiments) or "l2" (its theory: larger error, more zeros).
     """
 
@@ -57,6 +53,9 @@ class QSGD(BlockCodec):
 
     A bucket of zeros has norm 0 and decodes to zeros, one with a NaN or an infinity to NaN. Left out of the
     paper: Elias coding, so the size depends on n alone.
+
+    Source: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017,
+    arXiv 1610.02132.
     """
 
     def __init__(self, config: QsgdConfig) -> None:
@@ -69,9 +68,9 @@ class QSGD(BlockCodec):
 class TernGradConfig:
     """Settings of terngrad.
 
-    ``clip_sigmas``: elements are cut to so many standard deviations of their bucket, 0 or more; 0: never.
-    ``bucket_size``: elements that share a scaler, a multiple of 8; null: the whole row. ``packing``: four codes in a
-    byte ("2bit") or five ("base3").
+    ``clip_sigmas``: elements are cut to so many standard deviations of their bucket; 0: never.
+    ``bucket_size``: so many neighbouring elements share a scaler; null: the whole row.
+    ``packing``: four codes in a byte ("2bit") or five ("base3").
     """
 
     clip_sigmas: float = 2.5
@@ -85,7 +84,9 @@ class TernGradConfig:
 
 @register("terngrad", TernGradConfig)
 class TernGrad(BlockCodec):
-    """Every element becomes -s, 0 or s: value = s sgn(x) b, b = 1 with probability |x| / s (arXiv 1705.07878).
+    """Every element becomes -s, 0 or s at random, s the largest magnitude of its bucket.
+
+        value = s sgn(x) b,  b = 1 with probability |x| / s, else 0
 
     s = max|x| of the elements after they are cut to [-c sigma, c sigma], c = ``clip_sigmas``, sigma the standard
     deviation about zero (about the mean, a bucket of equal numbers would be cut to nothing). Unbiased without
@@ -95,6 +96,9 @@ class TernGrad(BlockCodec):
     The paper takes a scaler for every layer. A row holds parts of several layers, which a scaler for all of them
     would mix, hence the buckets; the paper's sharing of one scaler over all workers is not done: rows are decoded
     before they are summed. 2 or 1.6 bits an element, and 32 / bucket_size for the scalers.
+
+    Source: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
+    NeurIPS 2017, arXiv 1705.07878.
     """
 
     def __init__(self, config: TernGradConfig) -> None:

@@ -1,10 +1,4 @@
-"""One bit an element: 1-bit SGD and signSGD.
-
-Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech
-DNNs", Interspeech 2014. Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018,
-arXiv 1802.04434. Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019,
-arXiv 1901.09847.
-"""
+"""One bit an element: 1-bit SGD and signSGD."""
 
 from __future__ import annotations
 
@@ -28,7 +22,10 @@ from comm_compress.registry import register
 
 @dataclass(frozen=True)
 class OneBitConfig:
-    """Settings of onebit: ``group_size`` elements, a multiple of 8, share two reconstruction values."""
+    """Settings of onebit.
+
+    ``group_size``: so many neighbouring elements share two reconstruction values, one for each sign.
+    """
 
     group_size: int = 1024
 
@@ -38,7 +35,7 @@ class OneBitConfig:
 
 @register("onebit", OneBitConfig, error_feedback=True)
 class OneBit(FusedCodec):
-    """Each element becomes the mean of its group's elements of its sign (1-bit SGD, Seide et al., Interspeech 2014).
+    """Each element becomes the mean of its group's elements of its sign: 1-bit SGD.
 
     The threshold is 0 (zero goes with the positive); the two means are the least-squares reconstruction. Biased:
     NMSE 1 - 2/pi = 0.363 on Gaussian data, 0.5 on Laplace; the paper diverges without error feedback, which is on by
@@ -46,6 +43,9 @@ class OneBit(FusedCodec):
     into groups of fixed size instead. 1 + 64 / group_size bits an element.
 
     A group of zeros decodes to zeros; one with a NaN to NaN; in one with an infinity, all on its side become infinite.
+
+    Source: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed training
+    of speech DNNs", Interspeech 2014.
     """
 
     def __init__(self, config: OneBitConfig) -> None:
@@ -75,8 +75,8 @@ class SignConfig:
     """Settings of signsgd.
 
     ``mode``: "scaled" sends each group's signs with its mean magnitude, and is used with error feedback; "majority"
-    sends signs alone, and the gradient becomes the sign that most ranks sent. ``group_size``: elements that share a
-    magnitude, or (majority) the mark that they are all zero; a multiple of 8.
+    sends signs alone, and the gradient becomes the sign that most ranks sent.
+    ``group_size``: so many neighbouring elements share a magnitude, or (majority) the mark that they are all zero.
     """
 
     mode: Literal["scaled", "majority"] = "scaled"
@@ -138,5 +138,12 @@ class MajorityVote(FusedCodec):
 
 @register("signsgd", SignConfig, error_feedback=True)
 def signsgd(config: SignConfig) -> Compressor:
-    """Send scaled signs by default: they keep the gradient's size, so the optimiser's settings keep their meaning."""
+    """Send signs with the mean magnitude of their group (the default), or signs alone, of which the majority wins.
+
+    Scaled signs are the default because they keep the gradient's size, so the optimiser's settings keep their meaning.
+
+    Source: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018, arXiv 1802.04434;
+    Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019, arXiv
+    1901.09847.
+    """
     return ScaledSign(config) if config.mode == "scaled" else MajorityVote(config)

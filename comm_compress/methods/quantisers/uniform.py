@@ -30,9 +30,11 @@ LEVELS = 127  # codes -127..127: symmetric, -128 unused
 class BlockSettings:
     """What the block quantisers' settings have in common.
 
-    ``block_size`` elements, a multiple of 8, share a scale, sent as ``scales`` says. ``rounding`` to "nearest"
-    (least error) or "stochastic" (unbiased, twice the squared error). ``hadamard``: rotate every 32 elements before,
-    and back after.
+    ``block_size``: so many neighbouring elements share a scale.
+    ``rounding``: to the "nearest" code (least error), or "stochastic" (unbiased, twice the squared error).
+    ``hadamard``: rotate every 32 elements before they are rounded, and back when they have arrived, so that one large
+    element costs its block no resolution.
+    ``scales``: the format in which scales are sent, of 4 bytes or of 2.
     """
 
     block_size: int = 128
@@ -58,9 +60,9 @@ class Int8Config(BlockSettings):
     """Settings of int8: those of `BlockSettings`, ``scale`` and ``num_bits``.
 
     ``scale``: "block", or "global": all ranks agree on one scale for the whole unit, and there are no further settings.
-    ``num_bits`` of a code, from 2 to 8, packed without a gap: 2^(num_bits-1) - 1 levels a side of zero. With 4 it is
-    `int4` with larger blocks. With 2 or 3, single parameters would come back as zeros too often: gradients, and changes
-    of parameters (`delta`), only.
+    ``num_bits``: width of a code, packed without a gap: 2^(num_bits-1) - 1 levels a side of zero. With 4 it is `int4`
+    with larger blocks. With 2 or 3, single parameters would come back as zeros too often: gradients, and changes of
+    parameters (`delta`), only.
     """
 
     scale: Literal["block", "global"] = "block"
@@ -82,9 +84,11 @@ class Int8Config(BlockSettings):
 class UniformConfig(BlockSettings):
     """Settings of uniform, beside those of `BlockSettings`.
 
-    ``levels`` a side of zero, from 1 to 127; ``clip_sigmas``: a block's scale spans so many of its standard deviations
-    (about zero) and what is beyond is cut, 0: it spans the largest magnitude. ``bits``: width of a code, at most 8;
-    null: the least that holds it. A wider one that divides 8 keeps codes inside bytes, which is what ``entropy`` wants.
+    ``levels``: so many values on each side of zero.
+    ``clip_sigmas``: a block's scale spans so many of its standard deviations (about zero), and what is beyond is cut;
+    0: it spans the largest magnitude.
+    ``bits``: width of a code; null: the least that holds all levels. A wider one that divides 8 keeps codes inside
+    bytes, which is what ``entropy`` wants.
     """
 
     levels: int = 3

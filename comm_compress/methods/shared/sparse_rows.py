@@ -26,7 +26,11 @@ HEADER_BYTES = 8  # of a row of variable size: two int32, how many values, and h
 
 @dataclass(frozen=True)
 class AmountConfig:
-    """How much is sent: ``k`` elements of every destination row, or ``ratio`` of them (at least one)."""
+    """How much is sent.
+
+    ``ratio``: that share of every destination row, at least one element.
+    ``k``: so many elements of every destination row; null: as ``ratio`` says.
+    """
 
     ratio: float = 0.01
     k: int | None = None

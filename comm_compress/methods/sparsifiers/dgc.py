@@ -27,11 +27,14 @@ WARMUP_FROM = 0.25  # the density that the warm-up begins with, as in the paper
 class DGCConfig:
     """Settings of dgc.
 
-    ``ratio``: the share of every destination row that is sent, above 0 and at most 1, once the warm-up is over.
-    ``warmup_ratio_steps``: over so many first collectives (0 or more) the ratio falls exponentially from 0.25 to
-    ``ratio``. ``momentum``: m, from 0 to below 1. ``momentum_masking``: forget the momentum of what was sent.
+    ``ratio``: the share of every destination row that is sent, once the warm-up is over.
+    ``warmup_ratio_steps``: over so many first collectives the ratio falls exponentially from 0.25 to ``ratio``.
+    ``momentum``: m, the share of the accumulated momentum that each step keeps.
+    ``momentum_masking``: forget the momentum of what was sent.
     ``clip_unit_norm``: scale this rank's gradient of a unit down to this 2-norm before it is accumulated; null: not.
-    ``values``, ``indices``: see `SparseRows`.
+    ``values``: the method that carries a row's sent values, as a row of their own; null: float32.
+    ``indices``: how positions are coded; "best" is the smallest code of fixed size where values have one too, and
+    otherwise the smallest of all. See `SparseRows`.
     """
 
     ratio: float = 0.001

