@@ -82,6 +82,7 @@ STARTED_BY_OTHERS = (
     "experiments.links.step_times",
     "experiments.network.tcp_stream",
     "fsdp_lab.commands.methods_file",
+    "fsdp_lab.commands.reference_pages",
 )
 """Modules with a command line of their own that nobody types: programs of ranks, and what developers run."""
 
