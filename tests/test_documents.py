@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,9 @@ MODULE = re.compile(rf"(?<![\w./-])(?:{PACKAGES})(?:\.[A-Za-z_]\w*)+")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs" / "findings").glob("*.md")),
-    *sorted((ROOT / "docs" / "reference").glob("*.md")),
-    *sorted((ROOT / "docs" / "log").glob("[!0-9]*.md")),  # entries have the names of their day
+    *sorted(
+        path for path in (ROOT / "docs").rglob("*.md") if not re.match(r"\d", path.name)
+    ),  # log: names of their day
 ]
 
 
@@ -76,17 +76,25 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert not heading or heading in anchors(target), link
 
 
-@pytest.mark.parametrize("folder", ["docs", "docs/findings"])
-def test_an_index_has_every_document(folder: str) -> None:
-    index = (ROOT / folder / "README.md").read_text()
-    absent = {path.name for path in (ROOT / folder).glob("*.md") if f"({path.name})" not in index} - {"README.md"}
-    assert not absent
+def indexes(document: Path) -> Iterator[Path]:
+    """The indexes that may lead to a document: of its own folder, and of those above."""
+    for folder in document.parents:
+        yield folder / "README.md"
+        if folder == ROOT / "docs":
+            return
+
+
+def test_an_index_leads_to_every_document() -> None:
+    links = {
+        index: {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text())}
+        for index in (ROOT / "docs").rglob("README.md")
+    }
+    for document in sorted((ROOT / "docs").rglob("*.md")):
+        above = [index for index in indexes(document) if index != document]
+        assert document == ROOT / "docs" / "README.md" or any(document in links.get(index, ()) for index in above), (
+            document
+        )
 
 
 def test_the_front_page_is_one() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
-
-
-def test_the_index_of_the_log_has_every_entry() -> None:
-    entries = (ROOT / "docs" / "log" / "README.md").read_text()
-    assert all(f"({path.name})" in entries for path in (ROOT / "docs" / "log").glob("[!R]*.md"))

@@ -23,13 +23,13 @@ def as_list(content: Methods, width: int) -> Iterator[str]:
         yield f"{method['name']:11} {method['bits']:6.4g}  {_directions(method):22}  {feedback:8}  {_paper(method)}"
         yield from _wrapped(" " * 20, method["idea"], width)
     yield ""
-    yield from _wrapped(
-        "",
-        "bits: of an element, by default; measured on gradients of gpt2-mini or, for delta, ecsq and gradiveq, on "
-        "Gaussian numbers. feedback: is error feedback on unless told otherwise (-: it makes no sense there)? A method "
-        "with all its settings: fsdp-lab methods topk",
-        width,
+    others = ", ".join(method["name"] for method in content["methods"] if method["bits_on"] == "gauss")
+    legend = (
+        f"bits: of an element, by default; measured on gradients of gpt2-mini ({others}: on Gaussian numbers). "
+        "feedback: is error feedback on unless told otherwise (-: it makes no sense there)? A method with all its "
+        "settings: fsdp-lab methods topk"
     )
+    yield from _wrapped("", legend, width)
 
 
 def as_page(method: Method, content: Methods, width: int) -> Iterator[str]:

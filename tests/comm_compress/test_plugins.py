@@ -16,6 +16,14 @@ from comm_compress import conformance
 ROOT = Path(__file__).resolve().parents[2]
 
 
+DESCRIBE = """
+import comm_compress as cc
+print(*cc.available())
+print(*(" | ".join((s["meaning"], s["limits"], s["example"])) for s in cc.describe("halfbits")["settings"]))
+cc.make("halfbit")
+"""
+
+
 def example(name: str) -> str:
     """The indented block that follows ``name`` in the documentation."""
     text = (ROOT / "docs/plugins.md").read_text()
@@ -55,8 +63,9 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_documented_plugin_works_beside_a_broken_one(installed: Path) -> None:
-    listed = run(installed, "-c", "import comm_compress as cc; print(*cc.available()); cc.make('halfbit')")
+    listed = run(installed, "-c", DESCRIBE)
     assert "halfbits" in listed.stdout.split()
+    assert "how many bits of the mantissa are kept. | between 0 and 7 | halfbits bits=6" in listed.stdout
     assert "int8" in listed.stdout.split(), "the broken one takes nothing down"
     assert "plugin shattered failed to load" in listed.stderr
     refusal = listed.stderr.splitlines()[-1]

@@ -57,6 +57,7 @@ class Lab:
             "output_dir": self.folder / "out",
             "results_path": self.rows_file,
             "val_fraction": 0.01,
+            "vocab_size": 1024,  # most of the model is its vocabulary
             "max_length": 16,
             "batch_size": 2,
             "max_steps": 12,
