@@ -7,6 +7,9 @@
 A translation says on its first line which page it translates, and the SHA-256 of that page when it was translated:
 
     <!-- translates: docs/faq.md sha256:0123... -->
+
+That a page lags fails no test: whoever corrects an English sentence need not read Chinese, and a test that fails for
+this would be silenced by stamping pages that nobody has translated. The tests print it; --strict is for releases.
 """
 
 from __future__ import annotations
@@ -34,13 +37,15 @@ def digest(source: Path) -> str:
 
 
 def lags(page: Path, root: Path = ROOT) -> bool:
-    """Has the English page changed since ``page`` was translated? ValueError: the marker is malformed, or names no page."""
+    """Has the English page changed since ``page`` was translated? ValueError where the marker cannot tell."""
     found = MARKER.match(page.read_text(encoding="utf-8"))
     name = page.relative_to(root)
     if found is None:
         raise ValueError(f"{name}: the first line must be <!-- translates: PAGE.md sha256:64 HEX DIGITS -->")
     if not (source := root / found["source"]).is_file():
-        raise ValueError(f"{name}: translates {found['source']}, which is not there; translate another page or delete this")
+        raise ValueError(
+            f"{name}: translates {found['source']}, which is not there; translate another page or delete this"
+        )
     return digest(source) != found["digest"]
 
 

@@ -1,4 +1,4 @@
-"""Translated pages say what they translate. That some lag is printed, and fails nothing: see scripts/translations.py."""
+"""Translated pages say what they translate. That some lag is printed and fails nothing; the script says why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def pages(tmp_path: Path) -> Path:
 
 
 def test_every_translated_page_names_a_page_that_is_there() -> None:
-    behind = [str(page.relative_to(translations.ROOT)) for page in translations.translations() if translations.lags(page)]
+    behind = [
+        str(page.relative_to(translations.ROOT)) for page in translations.translations() if translations.lags(page)
+    ]
     if behind:
         warnings.warn(f"translations that lag behind: {', '.join(behind)}", stacklevel=1)
 
