@@ -7,7 +7,7 @@ set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$root/scripts/environment.sh"
-ensure_environment "$root" dev,notebooks,examples || exit
+ensure_environment "$root" dev,docs,notebooks,examples || exit
 cd "$root" || exit
 
 if [ $# -gt 0 ]; then exec "$venv_python" -m pytest "$@"; fi
@@ -27,6 +27,14 @@ smoke() { # a whole comparison, as a user makes one: a sweep of short runs, then
     return "$status"
 }
 
+site() { # every page, every link; a warning is a failure
+    local folder status=0
+    folder=$(mktemp -d)
+    NO_MKDOCS_2_WARNING=1 "$venv_python" -m mkdocs build --quiet --strict --site-dir "$folder" || status=1
+    rm -rf "$folder"
+    return "$status"
+}
+
 tests() { # several files of tests at once: many wait for their ranks
     "$venv_python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 }
@@ -42,8 +50,9 @@ check() { # NAME COMMAND...
 
 check "ruff check" "$venv_python" -m ruff check .
 check "ruff format" "$venv_python" -m ruff format --check .
-check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments analysis examples
+check "mypy" "$venv_python" -m mypy comm_compress fsdp_lab experiments analysis examples scripts
 check "scripts" syntax
+check "site" site
 check "pytest" tests
 check "smoke sweep" smoke
 

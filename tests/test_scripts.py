@@ -35,7 +35,7 @@ case "$*" in
         exit "${TRAINING_EXIT:-0}" ;;
     *"-m tensorboard.main"*) [[ "$*" == *"${TAKEN_PORT:-none}"* ]] && exit 255; sleep 30 ;;
     *"-m ruff check"*) echo ruff; exit 1 ;;
-    *"-m ruff"* | *"-m mypy"* | *"-m pytest"*) ;;
+    *"-m ruff"* | *"-m mypy"* | *"-m mkdocs"* | *"-m pytest"*) ;;
     *) exec "$REAL_PYTHON" "$@" ;;
 esac
 """
@@ -396,7 +396,7 @@ def test_an_environment_is_made_once_with_pinned_versions(fresh: Checkout) -> No
     assert fresh.train("--no_tensorboard").returncode == 0
     assert len(pip_installs(fresh)) == 1
     assert fresh.run("run_tests.sh", "--version").returncode == 0
-    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[lab,analysis,dev,notebooks,examples]"
+    assert pip_installs(fresh)[1][-1] == f"{fresh.root}[lab,analysis,dev,docs,notebooks,examples]"
     assert fresh.train("--no_tensorboard").returncode == 0  # the dev environment holds all that training needs
     assert len(pip_installs(fresh)) == 2
 
@@ -451,13 +451,13 @@ def test_all_checks_run_even_when_one_fails(checkout: Checkout) -> None:
     assert done.returncode == 1
     assert len(checkout.calls("ruff")) == 2
     assert checkout.calls("mypy") == [
-        ["-m", "mypy", "comm_compress", "fsdp_lab", "experiments", "analysis", "examples"]
+        ["-m", "mypy", "comm_compress", "fsdp_lab", "experiments", "analysis", "examples", "scripts"]
     ]
     processes = ["--numprocesses", "logical", "--maxprocesses", "4"]
     assert checkout.calls("pytest") == [["-m", "pytest", *processes, "--dist", "loadfile"]]
     summary = dict(line.rsplit(None, 1) for line in done.stdout.partition("== summary\n")[2].splitlines())
     assert summary.pop("ruff check") == "FAILED"
-    assert set(summary) == {"ruff format", "mypy", "scripts", "pytest", "smoke sweep"}
+    assert set(summary) == {"ruff format", "mypy", "scripts", "site", "pytest", "smoke sweep"}
 
 
 def test_flags_go_to_pytest_alone(checkout: Checkout) -> None:
