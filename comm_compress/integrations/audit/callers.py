@@ -12,18 +12,15 @@ from typing import NamedTuple
 
 _DEPTH = 4  # frames of the user's that are kept
 _OURS = ("comm_compress", "torch")
-# Everything goes through these, so that they say nothing.
+# Everything goes through these, so that they say nothing; nor do torch's packages whose names begin with an underscore.
 _PLUMBING = (
     "comm_compress.integrations.audit",
-    "torch._C",
-    "torch._dynamo",
-    "torch._ops",
+    "torch._",
     "torch.distributed._functional_collectives",
     "torch.distributed.c10d_logger",
     "torch.distributed.distributed_c10d",
     "torch.nn.modules.module",
-    "torch.utils._contextlib",
-    "torch.utils._python_dispatch",
+    "torch.utils",
 )
 
 

@@ -73,7 +73,9 @@ def read(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Call | N
     rank = group.rank()
     moved = Moved(op, size, group.size(), rank, _own(op, given, tensors, rank, group.size()), _root(given))
     gloo = group.name() == "gloo"
-    return Call(op, _label(group), _dtype(tensors), size, (gloo_bytes if gloo else ring_bytes)(moved), ring_bytes(moved))
+    sent = gloo_bytes(moved) if gloo else ring_bytes(moved)
+    dtype = "-" if op == "barrier" else _dtype(tensors)  # a barrier's tensor only says which device it is about
+    return Call(op, _label(group), dtype, size, sent, ring_bytes(moved))
 
 
 def _bare(operator: Any) -> str:
@@ -88,7 +90,7 @@ def _arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> di
 def _group(given: dict[str, Any]) -> dist.ProcessGroup | None:
     group = given.get("process_group", given.get("group_name"))
     if isinstance(group, str):
-        group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        group = dist.distributed_c10d._resolve_process_group(group)
     elif group is not None and not isinstance(group, dist.ProcessGroup):
         group = dist.ProcessGroup.unbox(group)
     return group

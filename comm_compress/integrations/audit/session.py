@@ -59,7 +59,7 @@ class Audit(TorchDispatchMode):
     supports_higher_order_operators = True  # they are let through: collectives inside come by on their own
 
     def __init__(self, handles: tuple[_Counts, ...]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._handles = handles
         self._lines: dict[tuple[str, ...], Line] = {}
         self._before: list[Totals] = []
@@ -92,7 +92,7 @@ class Audit(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         self._before = self._totals()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -131,8 +131,6 @@ class Audit(TorchDispatchMode):
         return self._lines.setdefault(key, Line(*key, code=by.code, stack=by.stack))
 
 
-
-
 def audit(*handles: _Counts) -> Audit:
     """Count every collective of this process while the block runs, whoever calls it.
 
@@ -140,8 +138,8 @@ def audit(*handles: _Counts) -> Audit:
             train_a_few_steps()
         print(audit.table())
 
-    Counting changes no number, and costs some microseconds for every operator of torch, so do not time steps inside. With
-    ``handles``, the table also says what their ledgers claim. Each rank counts its own; nothing is sent.
+    Counting changes no number, but makes every operator of torch slower, so do not time steps inside. With ``handles``,
+    the table also says what their ledgers claim. Each rank counts its own; nothing is sent for it.
     What is seen and what is not: `session`; what a collective sends: `wire`.
     """
     return Audit(handles)

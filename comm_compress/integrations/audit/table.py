@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-_WIDEST = 48  # characters of a cell
+_WIDEST = 72  # characters of a cell
 
 
 class Claim(NamedTuple):
-    """What ledgers say they sent by an operation, bytes; None: they leave it to stock collectives and do not count it."""
+    """The bytes that ledgers say they sent by an operation; None: stock collectives have it, no ledger counts it."""
 
     op: str
     sent_bytes: int | None
@@ -40,6 +40,7 @@ def table(lines: Sequence[Counted], claims: Sequence[Claim] | None, not_counted:
             *(line.through, _cut(f"{line.where} {line.code}")),
         )
         for line in lines
+        if line.op != "recv"  # its bytes are the sender's
     ]
     parts = [_aligned([heads, *cells]), _sums(lines)]
     if claims is not None:
@@ -57,13 +58,15 @@ def _sums(lines: Iterable[Counted]) -> str:
     return "\n".join([f"this rank sent {_mb(whole)} MB:", *(f"  {share}" for share in shares)])
 
 
-def _claims(lines: Iterable[Counted], claims: Iterable[Claim]) -> str:
+def _claims(lines: Sequence[Counted], claims: Iterable[Claim]) -> str:
     """The ledgers' words, beside what was seen of comm_compress."""
     seen = sum(line.sent_bytes for line in lines if line.through == "comm_compress")
     claimed = sum(claim.sent_bytes or 0 for claim in claims)
     words = [f"the ledgers claim {_mb(claimed)} MB; comm_compress was seen to send {_mb(seen)} MB"]
     for op, sent in claims:
-        words.append(f"  {op}: " + ("left to stock collectives, not compressed" if sent is None else f"{_mb(sent)} MB"))
+        stock = sum(line.sent_bytes for line in lines if line.op == op and line.through != "comm_compress")
+        left = f"not compressed, and not in the ledger; stock collectives of this kind sent {_mb(stock)} MB"
+        words.append(f"  {op}: " + (left if sent is None else f"{_mb(sent)} MB"))
     return "\n".join(words)
 
 
@@ -79,7 +82,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     numbers = range(3, 7)
     return "\n".join(
-        "  ".join(c.rjust(w) if i in numbers else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        .rstrip()
+        "  ".join(
+            c.rjust(w) if i in numbers else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     )

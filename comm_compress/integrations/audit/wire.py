@@ -8,8 +8,8 @@ With W ranks, and an input of ``size`` bytes on each:
 | reduce_scatter | (W - 1) / W size | it is an all-reduce: 2 (W - 1) / W size |
 | all_reduce | 2 (W - 1) / W size | |
 | all_to_all | what is for other ranks | |
-| broadcast, reduce | (W - 1) / W size, mean over the ranks | broadcast: a tree, a rank sends 0 to log2 W times the size |
-| | | reduce: a ring's reduce-scatter, then each part to the root: size, on the root (W - 1) / W size |
+| broadcast | (W - 1) / W size, mean over the ranks | a tree: size, 0 to log2 W times |
+| reduce | the same | a reduce-scatter, then each part to the root: size, but (W - 1) / W size on the root |
 | gather, scatter | to or from the root: size, or what is for other ranks | |
 | send | size | |
 | recv, barrier | 0 | |

@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
+from comm_compress.drive._compat import all_gather_single, reduce_scatter_single
 
 WIDTH, ROWS, BLOCKS = 256, 2048, 2
 ELEMENTS = 3 << 18  # of a collective's input, 3 MiB in float32; whole for two, three and four ranks
@@ -60,7 +61,8 @@ def _steps(trained: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ())
     inputs = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
 
     def step() -> None:
-        trained(inputs).square().mean().backward()
+        loss = trained(inputs).square().mean()
+        loss.backward()
         for optimizer in chosen:
             optimizer.step()
             optimizer.zero_grad()
@@ -105,7 +107,12 @@ def tensor_parallel() -> Job:
     for block in blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     inputs = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
-    return Job(lambda: blocks(inputs.clone().requires_grad_()).square().mean().backward())
+
+    def step() -> None:
+        loss = blocks(inputs.clone().requires_grad_()).square().mean()
+        loss.backward()
+
+    return Job(step)
 
 
 def pipeline() -> Job:
@@ -144,7 +151,7 @@ def _pairs() -> None:
 
 
 def _root() -> bool:
-    return dist.get_rank() == 0
+    return bool(dist.get_rank() == 0)
 
 
 MODES: dict[str, Callable[[], Job]] = {
@@ -158,11 +165,9 @@ MODES: dict[str, Callable[[], Job]] = {
 }
 HYBRID: dict[str, Callable[[], Job]] = {"HSDP": hsdp}
 COLLECTIVES: dict[str, Callable[[], Job]] = {
-    "all_gather_into_tensor": lambda: Job(
-        lambda: dist.all_gather_into_tensor(torch.empty(ELEMENTS), _parts()[0].clone())
-    ),
+    "all_gather_single": lambda: Job(lambda: all_gather_single(torch.empty(ELEMENTS), _parts()[0].clone())),
     "all_gather": lambda: Job(lambda: dist.all_gather(_parts(), _parts()[0])),
-    "reduce_scatter_tensor": lambda: Job(lambda: dist.reduce_scatter_tensor(_parts()[0].clone(), _whole())),
+    "reduce_scatter_single": lambda: Job(lambda: reduce_scatter_single(_parts()[0].clone(), _whole())),
     "reduce_scatter": lambda: Job(lambda: dist.reduce_scatter(_parts()[0].clone(), [p.clone() for p in _parts()])),
     "all_reduce": lambda: Job(lambda: dist.all_reduce(_whole())),
     "all_to_all_single": lambda: Job(lambda: dist.all_to_all_single(torch.empty(ELEMENTS), _whole())),
@@ -172,4 +177,9 @@ COLLECTIVES: dict[str, Callable[[], Job]] = {
     "scatter": lambda: Job(lambda: dist.scatter(_parts()[0].clone(), _parts() if _root() else None)),
     "batch_isend_irecv": lambda: Job(_pairs),
 }
-RUNS = {"modes": (2, MODES), "hybrid": (4, HYBRID), "collectives": (3, COLLECTIVES), "more collectives": (4, COLLECTIVES)}
+RUNS = {
+    "modes": (2, MODES),
+    "hybrid": (4, HYBRID),
+    "collectives": (3, COLLECTIVES),
+    "more collectives": (4, COLLECTIVES),
+}
