@@ -45,7 +45,27 @@ class Picture:
     about: str
 
 
-Block = Text | Facts | Notes | Command | Table | Picture
+@dataclass(frozen=True)
+class Paragraph:
+    """Sentences that a translation takes one by one; what is most important comes first."""
+
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Front:
+    """The first figure as SVG, for a screen (``wide``) and for a phone. ``name`` is that of the wide one's file.
+
+    Both are written by `analysis.report.front`, which escapes the names in them."""
+
+    name: str
+    wide: str
+    narrow: str
+    title: str
+    about: str
+
+
+Block = Text | Paragraph | Facts | Notes | Command | Table | Picture | Front
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,15 @@ class Drawn:
             blocks.append(Picture(name, entry.title, entry.about))
         return blocks
 
+    def keep(self, name: str, text: str) -> None:
+        """Write a figure that is text already. ValueError for a folder that cannot be written."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(text)
+        except OSError as error:
+            raise ValueError(f"cannot write figures to {self.folder} ({error.strerror}); name another folder") from None
+        self.files.append(name)
+
     def forget_earlier(self) -> None:
         """Remove the figures that an earlier report in this folder drew and this one did not; list this one's."""
         index = self.folder / LIST

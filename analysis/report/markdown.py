@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.report.document import Block, Command, Document, Facts, Notes, Picture, Text
+from analysis.report.document import Block, Command, Document, Facts, Front, Notes, Paragraph, Picture, Text
 from analysis.tables import markup
 from analysis.tables.formats import Table
 
@@ -20,6 +20,11 @@ def _block(block: Block, picture_format: str) -> str:
     match block:
         case Text():
             return markup.block(block.text)
+        case Paragraph():
+            return markup.block(" ".join(block.sentences))
+        case Front():
+            title = markup.inline(block.title)
+            return f"**{title}.** {markup.inline(block.about)}\n\n![{title}]({block.name}.svg)"
         case Facts():
             return "\n".join(f"- {markup.block(name)}: {markup.inline(value)}" for name, value in block.facts)
         case Notes():
