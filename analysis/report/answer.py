@@ -77,9 +77,7 @@ def _by_arm(findings: Sequence[Finding]) -> dict[Arm | None, list[Finding]]:
     return found
 
 
-def _answered(
-    line: Line, place: Line, comparison: Comparison, heard: dict[Arm | None, list[Finding]]
-) -> Answered:
+def _answered(line: Line, place: Line, comparison: Comparison, heard: dict[Arm | None, list[Finding]]) -> Answered:
     if line.runs is comparison.baseline:
         return Answered(place, "baseline")
     meant = [None, *fairness.arms_meant(line.runs, comparison)]
@@ -106,7 +104,9 @@ def _sentences(arms: Sequence[Answered], comparison: Comparison, title: str) -> 
     """The paragraph. Plain and 16-bit arms are what others are compared with, and are not counted."""
     base = comparison.baseline
     baseline = "" if base is None else base.arm.label
-    rivals = sorted((one for one in arms if compresses_further(one.line.runs)), key=lambda one: one.line.bits or math.inf)
+    rivals = sorted(
+        (one for one in arms if compresses_further(one.line.runs)), key=lambda one: one.line.bits or math.inf
+    )
     having = {status: [one for one in rivals if one.status == status] for status in WORDS}
     bar = f"at least {RATIO:g} times fewer bytes than fp32, PPL at most {100 * MARGIN:g} % above that of {baseline}"
     said = [f"{title}: of {len(rivals)} ways to compress, {len(having['holds'])} hold the bar ({bar})."]
@@ -116,11 +116,15 @@ def _sentences(arms: Sequence[Answered], comparison: Comparison, title: str) -> 
     else:
         said.append("So none is recommended here.")
     if having["wide"]:
-        said.append(f"Within the bar, but by intervals too wide to be quoted (run more seeds): {_named(having['wide'])}.")
+        said.append(
+            f"Within the bar, but by intervals too wide to be quoted (run more seeds): {_named(having['wide'])}."
+        )
     if having["undecided"]:
         said.append(f"The seeds do not decide it for {_named(having['undecided'])}.")
     if having["unfair"]:
-        said.append(f"Not compared fairly, so nothing is claimed of them (faint in the figure): {len(having['unfair'])}.")
+        said.append(
+            f"Not compared fairly, so nothing is claimed of them (faint in the figure): {len(having['unfair'])}."
+        )
     if having["failed"]:
         said.append(f"Failed or diverged in some run: {_named(having['failed'])}.")
     if len(comparison.arms) > len(arms):
@@ -135,19 +139,23 @@ def _named(some: Sequence[Answered]) -> str:
 
 
 def _numbers(line: Line) -> str:
-    bits = "bits unknown" if line.bits is None else f"{line.bits:.2f} bits a parameter and step"
-    fp32 = "" if line.ratio_fp32 is None else f", {line.ratio_fp32:.1f}x fewer than fp32"
-    bf16 = "" if line.ratio_bf16 is None else f" and {line.ratio_bf16:.1f}x fewer than bf16"
+    sent = [] if line.bits is None else [f"{line.bits:.2f} bits a parameter and step"]
+    fewer = [
+        f"{ratio:.1f}x fewer than {dtype}"
+        for ratio, dtype in ((line.ratio_fp32, "fp32"), (line.ratio_bf16, "bf16"))
+        if ratio is not None
+    ]
     change = line.change
     pairs = "" if change is None else f" over {change.n} pairs of runs (95 % interval in brackets)"
-    return f"{bits}{fp32}{bf16}, PPL {change_text(change, 2, percent=True)}{pairs}"
+    return ", ".join([*sent, " and ".join(fewer), f"PPL {change_text(change, 2, percent=True)}{pairs}"])
 
 
-def about(one: Answered) -> str:
-    """All that the figure says of an arm when it is pointed at, in a few lines."""
-    change, why = one.line.change, f"\n{one.why}" if one.why else ""
-    pairs = "" if change is None else f", {change.n} pairs"
-    return f"{one.label}\n{_short(one.line)}\nPPL {change_text(change, 2, percent=True)}{pairs}\n{WORDS[one.status]}{why}"
+def about(one: Answered) -> list[str]:
+    """All that the figure says of an arm when it is pointed at, line by line."""
+    change = one.line.change
+    said = [one.label, _short(one.line)]
+    said += [] if change is None else [f"PPL {change_text(change, 2, percent=True)}, {change.n} pairs"]
+    return [*said, WORDS[one.status], *([one.why] if one.why else [])]
 
 
 def _short(line: Line) -> str:

@@ -28,7 +28,11 @@ from analysis.report.sentences import CELLS, TEMPLATES
 from analysis.tables.formats import Table
 
 _HOLE = re.compile(r"\\\{(\w+)\\\}")
-_LISTS = ("; ", ", ")
+_FINDING = re.compile(r"(?s)(.*?): (.*)\. (.*?) \[(\w+)\](?: Likewise: (.*))?")
+
+
+_NAMED = re.compile(r"([\w ]+) \((.*)\)")  # a check and the arms that it is about
+_KINDS = {"error": "错误", "warning": "警告", "note": "注"}
 
 
 def say(text: str, language: str) -> str:
@@ -52,11 +56,13 @@ def _block(block: Block) -> Block:
         case Text():
             return Text(_chinese(block.text))
         case Paragraph():
-            return Paragraph([_chinese(sentence) for sentence in block.sentences])
+            return Paragraph([_chinese(sentence) for sentence in block.sentences], "")
         case Facts():
-            return Facts([(_chinese(name), _chinese(value)) for name, value in block.facts])
+            return Facts(
+                [(_chinese(name), "无" if value == "none" else _chinese(value)) for name, value in block.facts]
+            )
         case Notes():
-            return Notes([(kind, _chinese(text)) for kind, text in block.notes])
+            return Notes([(kind, _note(text)) for kind, text in block.notes], _KINDS)
         case Table():
             return table(block)
         case Picture() | Front():
@@ -72,6 +78,16 @@ def table(block: Table) -> Table:
     return Table(_chinese(block.title), heads, rows, _chinese(block.note), block.left)
 
 
+def _note(text: str) -> str:
+    """A finding (`report.contents` writes it so), or another note."""
+    found = _FINDING.fullmatch(text)
+    if found is None:
+        return _chinese(text)
+    subject, what, advice, check, others = found.groups()
+    more = "" if others is None else f"同样：{_chinese(others)}。"
+    return f"{_chinese(subject)}：{_chinese(what)}。{_chinese(advice)}。[{check}] {more}".rstrip()
+
+
 def _cell(text: str) -> str:
     return CELLS[text] if text in CELLS else text if text[:1] in "-+0123456789∞" else _chinese(text)
 
@@ -85,7 +101,10 @@ def _chinese(text: str) -> str:
         found = pattern.fullmatch(text)
         if found:
             return template.format(**{name: _chinese(part) for name, part in found.groupdict().items()})
-    return text
+    if "; " in text:
+        return "；".join(map(_chinese, text.split("; ")))
+    named = _NAMED.fullmatch(text)
+    return f"{CELLS[named[1]]}（{_chinese(named[2])}）" if named and named[1] in CELLS else text
 
 
 @cache

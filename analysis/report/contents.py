@@ -67,7 +67,13 @@ def document(subject: Subject, drawn: Drawn) -> Document:
     main = compared[0] if compared else None
     heard = subject.judge.findings(main) if main else []
     first = opening(main, heard, titles(compared)[0] if main else "", len(compared) + len(subject.drafts) - 1, drawn)
-    named = zip(compared, anchors(compared), map(_heading, compared, titles(compared)), groups.firsts_of_links(compared), strict=True)
+    named = zip(
+        compared,
+        anchors(compared),
+        map(_heading, compared, titles(compared)),
+        groups.firsts_of_links(compared),
+        strict=True,
+    )
     rest = [_comparison(*one, place, subject, drawn) for place, one in enumerate(named)]
     for kind, drawable, alike in (
         ("Along world sizes", entries.OF_WORLDS, groups.worlds(subject.comparisons)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analysis.tables.formats import Table
@@ -24,9 +24,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Notes:
-    """Findings or complaints. ``kind`` is error, warning or note."""
+    """Findings or complaints. A kind is error, warning or note; ``shown`` says what to call it, by default so."""
 
     notes: Sequence[tuple[str, str]]  # kind, text
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Sentences that a translation takes one by one; what is most important comes first."""
+    """Sentences that a translation takes one by one; what is most important comes first. ``between`` joins them."""
 
     sentences: Sequence[str]
+    between: str = " "
+
+    @property
+    def text(self) -> str:
+        """The paragraph as one text."""
+        return self.between.join(self.sentences)
 
 
 @dataclass(frozen=True)

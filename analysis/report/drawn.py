@@ -12,6 +12,7 @@ from analysis.checks.finding import Finding
 from analysis.figures.drawing import style as styles
 from analysis.figures.drawing.data import Datum
 from analysis.figures.drawing.style import Style
+from analysis.report.chinese import say
 from analysis.report.document import Block, Picture
 from analysis.report.entries import Entry
 from analysis.rows.arms import Comparison
@@ -48,6 +49,7 @@ class Drawn:
         for entry in drawn:
             name = f"{section}-{entry.name}"
             verdict = "" if findings is None else fairness.verdict(findings, comparison, entry.concerns)
+            verdict = say(verdict, self.style.language)
             try:
                 drawing = entry.prepare(subject)
                 figure = drawing.draw(self.style, ". ".join(part for part in (about, verdict) if part))

@@ -69,7 +69,7 @@ def svg(arms: Sequence[Answered], width: int, height: int, baseline: str, say: S
     frame = _frame(arms, width, height)
     parts = [*_field(frame, arms, say), *_axes(frame, baseline, say), _steps(frame, arms)]
     order = sorted(arms, key=lambda one: (one.status == "holds", one.status == "baseline", one.status != "unfair"))
-    parts += [_arm(frame, one) for one in order]
+    parts += [_arm(frame, one, say) for one in order]
     parts += _names(frame, arms)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="group" '
@@ -163,8 +163,8 @@ def _steps(frame: Frame, arms: Sequence[Answered]) -> str:
     return f'<path d="{path}" fill="none" stroke="{_GREY}" stroke-width="1.2"/>'
 
 
-def _arm(frame: Frame, one: Answered) -> str:
-    family, change, text = one.line.runs.arm.family, one.line.change, escape(about(one).replace("\n", "; "))
+def _arm(frame: Frame, one: Answered, say: Say) -> str:
+    family, change, text = one.line.runs.arm.family, one.line.change, escape("; ".join(map(say, about(one))))
     seen, x, y = look(family), frame.x(one.line.bits or 0.0), frame.y(one.change)
     bar = ""
     if change is not None and change.low is not None and change.high is not None and one.status != "unfair":
@@ -182,7 +182,7 @@ def _arm(frame: Frame, one: Answered) -> str:
 
 
 def _names(frame: Frame, arms: Sequence[Answered]) -> list[str]:
-    """Names of the baseline and of the arms that hold the bar or may, where there is room; pointing tells the others."""
+    """Names of the baseline and of the arms that hold the bar or may, where there is room."""
     spots = [(frame.x(one.line.bits or 0.0), frame.y(one.change)) for one in arms]
     room = Room((_LEFT, _TOP, frame.width - _RIGHT, frame.bottom - 20), spots)
     order = ("baseline", "holds", "wide", "undecided")
@@ -193,5 +193,6 @@ def _names(frame: Frame, arms: Sequence[Answered]) -> list[str]:
         corner = room.take(at, 0.56 * FONT * len(one.label), FONT)
         if corner is not None:
             weight = ' font-weight="600"' if one.status == "holds" else ""
-            parts.append(_text(corner[0], corner[1], one.label, "start", weight))
+            over_lines = ' paint-order="stroke" stroke="#fff" stroke-width="3"'
+            parts.append(_text(corner[0], corner[1], one.label, "start", weight + over_lines))
     return parts

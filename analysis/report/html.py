@@ -60,7 +60,7 @@ def _block(block: Block, folder: Path, formats: Sequence[str]) -> str:
         case Text():
             return f"<p>{escape(block.text)}</p>"
         case Paragraph():
-            return f'<p class="answer">{escape(" ".join(block.sentences))}</p>'
+            return f'<p class="answer">{escape(block.text)}</p>'
         case Front():
             return _front(block)
         case Facts():
@@ -68,7 +68,8 @@ def _block(block: Block, folder: Path, formats: Sequence[str]) -> str:
             return f"<dl>{rows}</dl>"
         case Notes():
             items = "".join(
-                f'<li class="{escape(kind)}"><b>{escape(kind)}</b> {escape(text)}</li>' for kind, text in block.notes
+                f'<li class="{escape(kind)}"><b>{escape(block.shown.get(kind, kind))}</b> {escape(text)}</li>'
+                for kind, text in block.notes
             )
             return f'<ul class="notes">{items}</ul>'
         case Command():
@@ -111,4 +112,5 @@ def _picture(block: Picture, folder: Path, formats: Sequence[str]) -> str:
     data = base64.b64encode((folder / f"{block.name}.{shown}").read_bytes()).decode()
     alt = escape(f"{block.title}. {block.about}")
     image = f'<img src="data:{MEDIA[shown]};base64,{data}" alt="{alt}">'
-    return f'<figure id="{escape(block.name)}"><div class="drawn" tabindex="0">{image}</div><figcaption>{text}</figcaption></figure>'
+    drawn = f'<div class="drawn" tabindex="0">{image}</div>'
+    return f'<figure id="{escape(block.name)}">{drawn}<figcaption>{text}</figcaption></figure>'

@@ -21,14 +21,14 @@ def _block(block: Block, picture_format: str) -> str:
         case Text():
             return markup.block(block.text)
         case Paragraph():
-            return markup.block(" ".join(block.sentences))
+            return markup.block(block.text)
         case Front():
             title = markup.inline(block.title)
             return f"**{title}.** {markup.inline(block.about)}\n\n![{title}]({block.name}.svg)"
         case Facts():
             return "\n".join(f"- {markup.block(name)}: {markup.inline(value)}" for name, value in block.facts)
         case Notes():
-            return "\n".join(f"- **{kind}** {markup.inline(text)}" for kind, text in block.notes)
+            return "\n".join(f"- **{block.shown.get(kind, kind)}** {markup.inline(text)}" for kind, text in block.notes)
         case Command():
             return "\n".join(f"    {line}" for line in block.text.splitlines())
         case Table():

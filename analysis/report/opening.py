@@ -11,16 +11,10 @@ from analysis.report.answer import Answer, answer
 from analysis.report.chinese import say
 from analysis.report.document import Block, Front, Paragraph, Section
 from analysis.report.drawn import Drawn
+from analysis.report.opening_words import ABOUT, TITLE
 from analysis.rows.arms import Comparison
 
 NAME = "front"
-TITLE = "Quality against bits"
-ABOUT = (
-    "Change of validation perplexity, seed by seed, over the bits that a rank sends for a parameter in a step, both "
-    "directions. Filled: holds the bar, or the baseline; hollow: does not, or the seeds do not decide; faint: not compared "
-    "fairly. Bars: 95 % intervals; stepped line: front of the arms that are compared fairly. Point at a mark, or reach "
-    "it with Tab, to read the arm; a click leaves its method alone."
-)
 SIZES = ((1000, 520), (380, 470))  # px: of a screen, and of a phone
 
 
