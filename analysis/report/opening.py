@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from analysis.checks.finding import Finding
 from analysis.figures.drawing.data import Datum
 from analysis.report import front
-from analysis.report.answer import Answer, answer
+from analysis.report.answer import Answer, Answered, answer
 from analysis.report.chinese import say
 from analysis.report.document import Block, Front, Paragraph, Section
 from analysis.report.drawn import Drawn
@@ -48,7 +48,7 @@ def _figure(judged: Answer, drawn: Drawn) -> list[Block]:
     return [Front(NAME, wide, narrow, TITLE, ABOUT)]
 
 
-def _datum(one: front.Answered) -> Datum:
+def _datum(one: Answered) -> Datum:
     change = one.line.change
     low, high = (None, None) if change is None else (change.low, change.high)
     return Datum(

@@ -6,9 +6,18 @@ Braces stand for what rows put there. A test holds that the holes of both langua
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from analysis.report.entries import OF_COMPARISON, OF_DRAFTS, OF_LINKED, OF_LINKS, OF_MACHINE, OF_WORLDS, SYSTEM
+from analysis.report.entries import (
+    OF_COMPARISON,
+    OF_DRAFTS,
+    OF_LINKED,
+    OF_LINKS,
+    OF_MACHINE,
+    OF_WORLDS,
+    SYSTEM,
+    Entry,
+)
 from analysis.report.opening_words import ABOUT, TITLE
 
 # cells of tables, values of facts, names of checks: looked up whole
@@ -38,7 +47,15 @@ CELLS: Final[dict[str, str]] = {
     **{"other schedule": "调度不同", "better than uncompressed": "优于未压缩", "overlapping runs": "运行重叠"},
     **{"too accurate": "精确得可疑", "untrusted bytes": "字节数不可信", "warm up counted": "计入了预热"},
 }
-_ENTRIES = (*OF_COMPARISON, *OF_DRAFTS, *OF_LINKED, *OF_LINKS, *OF_MACHINE, *OF_WORLDS, SYSTEM)
+_ENTRIES: Final[tuple[Entry[Any], ...]] = (
+    *OF_COMPARISON,
+    *OF_DRAFTS,
+    *OF_LINKED,
+    *OF_LINKS,
+    *OF_MACHINE,
+    *OF_WORLDS,
+    SYSTEM,
+)
 _FIGURES: Final[dict[str, tuple[str, str]]] = {  # name: title, how it is read
     "quality_against_compression": (
         "质量与压缩比，全部通信",
