@@ -21,6 +21,7 @@ from analysis.tables.changes import change_text
 
 MOST_JUDGED = 150  # arms of a comparison that are judged one by one: those with the fewest bits
 NAMED = 3  # arms of a kind
+MANY = 20  # arms of which one may hold by chance alone
 Status = Literal["baseline", "holds", "wide", "unfair", "undecided", "no", "failed"]
 
 
@@ -109,10 +110,13 @@ def _sentences(arms: Sequence[Answered], comparison: Comparison, title: str) -> 
     )
     having = {status: [one for one in rivals if one.status == status] for status in WORDS}
     bar = f"at least {RATIO:g} times fewer bytes than fp32, PPL at most {100 * MARGIN:g} % above that of {baseline}"
-    said = [f"{title}: of {len(rivals)} ways to compress, {len(having['holds'])} hold the bar ({bar})."]
+    said = [f"{title}: ways to compress that hold the bar ({bar}): {len(having['holds'])} of {len(rivals)}."]
     if having["holds"]:
         best = having["holds"][0]
         said.append(f"Fewest bits among them: {best.label}, {_numbers(best.line)}.")
+        if len(rivals) >= MANY:
+            count = len(rivals)
+            said.append(f"One bound in twenty is wrong by chance, and {count} were looked at: try it on new seeds.")
     else:
         said.append("So none is recommended here.")
     if having["wide"]:

@@ -120,7 +120,7 @@ _ANSWER: Final[dict[str, str]] = {
     "The answer": "结论",
     "Communication compression: report": "通信压缩：报告",
     "PPL against {baseline}, %": "困惑度相对 {baseline}，%",
-    "{title}: of {count} ways to compress, {holding} hold the bar ({bar}).": (
+    "{title}: ways to compress that hold the bar ({bar}): {holding} of {count}.": (
         "{title}：{count} 种压缩方法中有 {holding} 种达标（{bar}）。"
     ),
     "at least {ratio} times fewer bytes than fp32, PPL at most {margin} % above that of {baseline}": (
@@ -130,6 +130,9 @@ _ANSWER: Final[dict[str, str]] = {
     "{arm}, {bits} bits a parameter and step, {fp32}x fewer than fp32 and {bf16}x fewer than bf16, PPL {change} over "
     "{pairs} pairs of runs (95 % interval in brackets)": (
         "{arm}，每参数每步 {bits} 比特，相对 fp32 压缩 {fp32} 倍，相对 bf16 压缩 {bf16} 倍，困惑度 {change}，共 {pairs} 对运行（方括号内为 95 % 区间）"
+    ),
+    "One bound in twenty is wrong by chance, and {count} were looked at: try it on new seeds.": (
+        "每二十个界限就有一个因偶然而错，而这里看了 {count} 个：请用新的种子再试。"
     ),
     "So none is recommended here.": "因此这里不推荐任何方法。",
     "Within the bar, but by intervals too wide to be quoted (run more seeds): {arms}.": (
