@@ -114,8 +114,8 @@ def _sentences(arms: Sequence[Answered], comparison: Comparison, title: str) -> 
     if having["holds"]:
         best = having["holds"][0]
         said.append(f"Fewest bits among them: {best.label}, {_numbers(best.line)}.")
-        if len(rivals) >= MANY:
-            count = len(rivals)
+        count = len(rivals) - len(having["unfair"])
+        if count >= MANY:
             said.append(f"One bound in twenty is wrong by chance, and {count} were looked at: try it on new seeds.")
     else:
         said.append("So none is recommended here.")
