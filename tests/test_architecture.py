@@ -69,7 +69,7 @@ FLOORS = {
         {"chat", "launch"},
     ],
     "fsdp_lab/run": [
-        {"storage", "display", "environment", "goals", "entry", "__init__"},
+        {"storage", "display", "trackers", "card", "environment", "goals", "entry", "__init__"},
         {"record"},
         {"ending"},
         {"run"},
