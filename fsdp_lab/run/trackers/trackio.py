@@ -15,9 +15,15 @@ class Trackio:
     def __init__(self, project: str, name: str, values: Mapping[str, Any], is_resumed: bool) -> None:
         import trackio
 
-        # it takes settings at its start only
+        # it takes settings at its start only; its own samples of the machine would run into the steps that are timed
         self._run: Any = trackio.init(
-            project=project, name=name, config=dict(values), resume="allow" if is_resumed else "never", embed=False
+            project=project,
+            name=name,
+            config=dict(values),
+            resume="allow" if is_resumed else "never",
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
         )
 
     @property

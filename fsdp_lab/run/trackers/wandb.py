@@ -20,8 +20,10 @@ class WandB:
         folder.mkdir(parents=True, exist_ok=True)
         # the same id for the same folder: a resumed run goes on with its own curves
         identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        quiet = wandb.Settings(x_disable_stats=True)  # its samples of the machine would run into timed steps
+        resume = "allow" if done else None
         self._run: Any = wandb.init(
-            project=project, name=name, id=identity, resume="allow" if done else None, dir=str(folder)
+            project=project, name=name, id=identity, resume=resume, dir=str(folder), settings=quiet
         )
 
     @property
