@@ -70,7 +70,7 @@ FLOORS = {
         {"commands"},
     ],
     "fsdp_lab/run": [
-        {"storage", "display", "environment", "goals", "entry", "__init__"},
+        {"storage", "display", "trackers", "card", "environment", "goals", "entry", "__init__"},
         {"record"},
         {"ending"},
         {"run"},
