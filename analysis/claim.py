@@ -15,10 +15,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.checks.fairness import Judge, held_against, verdict
+from analysis.checks.fairness import Judge, arms_meant, held_against, verdict
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
-from analysis.checks.sixteen_bits import sixteen_bit_arm
-from analysis.rows.arms import Comparison
+from analysis.rows.arms import ArmRuns, Comparison
 from analysis.rows.reading import Row
 from analysis.statistics.intervals import Paired, Verdict, paired, within
 from analysis.statistics.measures import bits_per_parameter
@@ -72,14 +71,19 @@ def claim(comparison: Comparison, label: str, bits: float, margin: float, among:
         raise ValueError(f"no baseline in the comparison ({comparison.setting.label}); give --baseline an arm of it")
     if runs is base:
         raise ValueError(f"{label!r} is the baseline itself; give --baseline another arm")
+    return judged(comparison, runs, bits, margin, Judge(among).findings(comparison))
+
+
+def judged(comparison: Comparison, runs: ArmRuns, bits: float, margin: float, findings: Sequence[Finding]) -> Claim:
+    """`claim` for an arm other than the baseline, where what speaks against the comparison is known already."""
+    base = comparison.baseline
+    if base is None:
+        raise ValueError(f"no baseline in the comparison ({comparison.setting.label})")
     sent = [bits_per_parameter(row) for row in runs.ended_well]
     known = [value for value in sent if value is not None]
-    change = paired(runs, base)
-    findings, arms = Judge(among).findings(comparison), [base.arm, runs.arm]
-    plain = sixteen_bit_arm(comparison)
-    arms += [plain.arm] if plain is not None and plain.arm not in arms else []
+    change, arms = paired(runs, base), arms_meant(runs, comparison)
     return Claim(
-        label,
+        runs.arm.label,
         base.arm.label,
         comparison.setting.label,
         max(known) if known and len(known) == len(sent) else None,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.inspection import Roundtrip, roundtrip
     from comm_compress.integrations import ddp
+    from comm_compress.integrations.audit import Audit, audit
     from comm_compress.integrations.fsdp.attach import Handle, attach
     from comm_compress.integrations.reshard import reshard
     from comm_compress.integrations.virtual import VirtualRanks
@@ -31,6 +32,7 @@ __version__ = "0.1.0"  # pyproject.toml reads it here, so that a plain checkout 
 
 # Imported when they are asked for: figures and command lines need `labels`, which is there at once, and not torch.
 _MODULE_OF = {
+    "Audit": "integrations.audit",
     "ByteCount": "core.encoded",
     "Codec": "core.compressor",
     "Common": "described",
@@ -51,6 +53,7 @@ _MODULE_OF = {
     "Traits": "core.traits",
     "VirtualRanks": "integrations.virtual",
     "attach": "integrations.fsdp.attach",
+    "audit": "integrations.audit",
     "available": "registry",
     "describe": "description",
     "describe_common": "description",
@@ -68,6 +71,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Audit",
     "ByteCount",
     "Codec",
     "Common",
@@ -88,6 +92,7 @@ __all__ = [
     "Traits",
     "VirtualRanks",
     "attach",
+    "audit",
     "available",
     "conformance",
     "ddp",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from types import TracebackType
 
 PACKAGES = {
     "lab": ("filelock", "safetensors", "tensorboard", "tokenizers", "tqdm", "transformers", "yaml"),
     "analysis": ("matplotlib", "pandas", "scipy"),
     "eagle": ("jinja2",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "trackio": ("trackio",),
 }
 """The names under which each extra's packages are imported."""
 
@@ -22,6 +26,12 @@ def advice(error: BaseException | None) -> str | None:
         if package in packages:
             return f"{package} is not installed: pip install 'fsdp-comm-compress[{extra}]'"
     return None
+
+
+def missing(extra: str) -> str | None:
+    """What to install where a package of ``extra`` is not there; None where all are. Imports none of them."""
+    absent = next((package for package in PACKAGES[extra] if find_spec(package) is None), None)
+    return advice(ModuleNotFoundError(name=absent)) if absent else None
 
 
 def explain_missing_packages() -> None:

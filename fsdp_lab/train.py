@@ -17,6 +17,7 @@ from fsdp_lab.data.corpus import Corpus
 from fsdp_lab.data.opening import open_corpus
 from fsdp_lab.models import Model, build_model, save_pretrained
 from fsdp_lab.ranks import faults
+from fsdp_lab.run.card import write_card
 from fsdp_lab.run.display.summary import summary
 from fsdp_lab.run.entry import run_as_program
 from fsdp_lab.run.run import Run
@@ -61,7 +62,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
             run.note(**saving.row(), **data.trained(run.ranks, total_steps * config.optim.gradient_accumulation_steps))
         row = loop.finish(evaluation)
         if config.run.save_model:
-            save_model(model, data, run)
+            save_model(model, data, run, row)
         saving.finished()
         run.say(summary(row, run.paths.written(config.run), loop.profile))
         return row
@@ -104,12 +105,13 @@ def validate(model: Model, data: Corpus, comm: Communication, loop: Loop) -> Eva
     return evaluation
 
 
-def save_model(model: Model, data: Corpus, run: Run) -> None:
-    """``final_model/``: weights, configuration and tokenizer, as Hugging Face's `from_pretrained` reads them."""
+def save_model(model: Model, data: Corpus, run: Run, row: dict[str, Any]) -> None:
+    """``final_model/``: weights, configuration and tokenizer for Hugging Face's `from_pretrained`, and a model card."""
     with run.saving_model():
         save_pretrained(model, run.paths.model, run.ranks)
         if run.ranks.is_first:
             data.tokenizer.save_pretrained(run.paths.model)
+            write_card(run.paths.model, row)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ FLOORS = {
         {"loss_scale", "optimizer_steps", "rank_states"},
         {"handle", "reshard"},
         {"allreduce"},
-        {"fsdp", "ddp", "virtual"},
+        {"fsdp", "ddp", "virtual", "audit"},  # the audit looks at collectives from outside: it knows none of the others
         {"__init__"},
     ],
     "fsdp_lab": [
@@ -70,7 +70,7 @@ FLOORS = {
         {"commands"},
     ],
     "fsdp_lab/run": [
-        {"storage", "display", "environment", "goals", "entry", "__init__"},
+        {"storage", "display", "trackers", "card", "environment", "goals", "entry", "__init__"},
         {"record"},
         {"ending"},
         {"run"},

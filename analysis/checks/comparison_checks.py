@@ -15,6 +15,7 @@ from analysis.checks.finding import Concerns, Finding, Severity
 from analysis.checks.sixteen_bits import carries_16_bits, compresses_further, sixteen_bit_arm
 from analysis.rows.arms import Arm, ArmRuns, Comparison, failed, mean_loss
 from analysis.rows.quality import loss_of, quality_of
+from analysis.rows.ranges import spans
 from analysis.rows.reading import Row, is_number
 from analysis.statistics.intervals import better_than_baseline
 
@@ -367,13 +368,7 @@ def _arms(runs: Iterable[ArmRuns]) -> tuple[Arm, ...]:
 
 def _numbers(seeds: Sequence[int]) -> str:
     """The numbers as text, with ranges: ``1, 2, 7 to 30``."""
-    spans: list[list[int]] = []
-    for seed in sorted(seeds):
-        if spans and seed == spans[-1][1] + 1:
-            spans[-1][1] = seed
-        else:
-            spans.append([seed, seed])
-    parts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in spans]
+    parts = spans(seeds)
     more = f" and {len(parts) - _SPANS} more" if len(parts) > _SPANS else ""
     return ", ".join(parts[:_SPANS]) + more
 

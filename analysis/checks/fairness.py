@@ -8,7 +8,7 @@ from dataclasses import replace
 from analysis.checks import comparison_checks, row_checks
 from analysis.checks.finding import QUALITY_AND_BYTES, Concerns, Finding
 from analysis.checks.overlaps import meetings
-from analysis.checks.sixteen_bits import baselines_of, compresses_further
+from analysis.checks.sixteen_bits import baselines_of, compresses_further, sixteen_bit_arm
 from analysis.rows.arms import TUNED, Arm, ArmRuns, Comparison, comparisons
 from analysis.rows.reading import Row
 
@@ -82,6 +82,13 @@ def held_against(
         return heard
     meant = set(arms)
     return [f for f in heard if not f.arms or meant & set(f.arms)]
+
+
+def arms_meant(runs: ArmRuns, comparison: Comparison) -> list[Arm]:
+    """The arms that a statement about one arm rests on: itself, the baseline, and the arm in 16 bits, where there is
+    one."""
+    base, plain = comparison.baseline, sixteen_bit_arm(comparison)
+    return list(dict.fromkeys(one.arm for one in (base, runs, plain) if one is not None))
 
 
 def verdict(

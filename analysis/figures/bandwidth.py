@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.figures.drawing.style import Style
 from analysis.predict.predictor import Predictor, parse_rate, show_rate
@@ -77,13 +77,13 @@ def draw(series: Sequence[Series], style: Style, title: str = "", foot: str = ""
                 axes.plot(*zip(*one.measured, strict=True), **style.points(one.family, 0.85), label="_measured")
             axes.plot([], [], **_key(one, style), label=one.label)
         axes.set(xscale="log", yscale="log", xlabel=style.say("bandwidth of a rank"), ylabel=style.say("step, ms"))
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: _tick(rate)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: show_rate(rate)))
+        axes.xaxis.set_minor_locator(NullLocator())
         low, high = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if high > 10 * low else MaxNLocator(6))
         axes.yaxis.set_major_formatter("{x:,.0f}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
         if title:
             axes.set_title(title)
         axes.legend(title=style.say("gradients + parameters"), alignment="left")
@@ -97,11 +97,6 @@ def _key(one: Series, style: Style) -> dict[str, Any]:
     line = style.line(one.family, one.strength) if one.predicted else {}
     points = style.points(one.family, 0.85) if one.measured else {}
     return {name: value for name, value in points.items() if name != "ls"} | line if line else points
-
-
-def _tick(rate: float) -> str:
-    """The text of every second tick: labels at 1, 2 and 5 of a decade would touch."""
-    return show_rate(rate) if f"{rate:e}"[0] in "12" else ""
 
 
 def _bucket(rate: float, shaped: bool) -> float:

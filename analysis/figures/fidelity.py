@@ -34,7 +34,9 @@ def draw(curves: Mapping[str, Sequence[TrainingCurve]], style: Style, *, smooth:
         narrow = style.columns == "single"
         shape = (len(drawn), 1) if narrow else (1, len(drawn))
         high = style.width * (0.6 * len(drawn) if narrow else 0.34)
-        figure, axes = panels(style, *shape, high, handles(every, style), 2 if narrow else 4, squeeze=False)
+        figure, axes = panels(
+            style, *shape, high, handles(every, style), 2 if narrow or len(every) > 12 else 4, squeeze=False
+        )
         for plot, (name, kept) in zip(axes.flat, drawn.items(), strict=True):
             for curve in kept:
                 draw_curve(plot, style, curve, strength(curve, every))

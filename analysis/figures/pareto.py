@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures.drawing.labels import Named, Place, panels, place
+from analysis.figures.drawing.labels import Named, Place, panels, pieces, place
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import GREY, Style
 from analysis.statistics.answers import MARGIN, RATIO
@@ -65,12 +65,15 @@ def _draw(
     axes.plot(
         *zip(*corners, strict=True), drawstyle="steps-pre", color=GREY, lw=0.8 * style.stroke, zorder=1.5, gid="front"
     )
+    slanting: list[tuple[Place, Place]] = []
     for some in _strengths(placed):
         at = [_place(point, farthest, edge) for point in some]
+        slanting += pieces(axes, at)
         axes.plot(
             *zip(*at, strict=True), color=look(some[0].family).colour, lw=0.5 * style.stroke, alpha=0.6, gid="series"
         )
     lines = [_mark(axes, style, point, size, _place(point, farthest, edge)) for point, size in _sized(placed)]
+    lines += slanting
     lines += [((x0, y), (x1, y)) for (x0, _), (x1, y) in itertools.pairwise(corners)]
     lines += [((x, y0), (x, y1)) for (x, y0), (_, y1) in itertools.pairwise(corners)]
     left, right = axes.get_xlim()
@@ -78,7 +81,8 @@ def _draw(
     axes.set_xlabel(style.say(_X[traffic], dtype=against))
     axes.set_ylabel(style.say("change of validation PPL, %"))
     unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in points if p.ratio is None]
-    notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * MARGIN)]
+    is_hollow = any(p.verdict == "undecided" and not p.is_baseline for p in placed)
+    notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * MARGIN)] if is_hollow else []
     notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
     style.foot(figure, "\n".join([*notes, foot] if foot else notes))
     placed = sorted(placed, key=lambda p: p.label not in numbers)
@@ -86,7 +90,8 @@ def _draw(
         Named(*_place(p, farthest, edge), numbers.get(p.label, _name(p, farthest, p.short)), look(p.family).colour)
         for p in placed
     ]
-    without_room = place(axes, style, named, [(point.x, point.y) for point in named], lines)
+    marks = [(point.x, point.y) for point in named]
+    without_room = place(axes, style, named, marks, lines, always=set(numbers.values()))
     labels = dict(zip(named, (p.label for p in placed), strict=True))
     return figure, [labels[point] for point in without_room]
 

@@ -105,6 +105,8 @@ def _scales(axes: Axes, name: str, numbers: Sequence[Datum]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(worlds))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:.0f}")
+    if name in (SPEED, SHARE):
+        axes.set_ylim(bottom=0)  # so that a line half as high is half as fast
     if name == PPL:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(MaxNLocator(5))

@@ -47,13 +47,25 @@ def draw(times: Times, style: Style, *, foot: str = "") -> Figure:
         axes.set_xticks(range(len(rates)), [_rate(rate, style) for rate in rates])
         axes.set_xlabel(style.say("what a rank may send"))
         axes.set_ylabel(style.say("time to PPL {ppl:.4g}, s", ppl=times.target_ppl))
-        notes = [style.say("median over seeds, bars from best to worst; filled: step measured, hollow: predicted")]
-        if times.margin is not None:
-            notes.append(style.say("target: {change:g} % above the baseline's PPL", change=100 * times.margin))
-        style.foot(figure, "\n".join([*notes, *([foot] if foot else [])]))
+        style.foot(figure, "\n".join([*_notes(times, style), *([foot] if foot else [])]))
         if not narrow:
             end_labels(axes, style, ends)
         return figure
+
+
+def _notes(times: Times, style: Style) -> list[str]:
+    """What the marks that are there mean."""
+    texts = []
+    if any(time.high > time.low for time in times.times):
+        texts.append(style.say("median over seeds, bars from best to worst"))
+    drawn = {time.source for time in times.times if not math.isinf(time.seconds)}
+    if len(drawn) > 1:
+        texts.append(style.say("filled: step measured, hollow: predicted"))
+    elif drawn:
+        texts.append(style.say("step predicted" if drawn == {"predicted"} else "step measured"))
+    if times.margin is not None:
+        texts.append(style.say("target: {change:g} % above the baseline's PPL", change=100 * times.margin))
+    return texts
 
 
 def _draw_arm(axes: Any, style: Style, mine: list[Time], rates: list[Rate], edge: float, dashes: int) -> None:

@@ -22,6 +22,7 @@ from analysis.figures.drawing.style import FORMATS, Style
 from analysis.predict.calibration import Calibration, read_json
 from analysis.predict.predictor import Predictor
 from analysis.report import html, markdown, numbers
+from analysis.report.chinese import table, translated
 from analysis.report.contents import DRAWN_COMPARISONS, Subject, document
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
@@ -41,13 +42,14 @@ def main(argv: Sequence[str]) -> int:
         style = Style(options.medium, options.columns, options.language)
         style.parameters()  # a missing font is told now
         drawn = Drawn(options.out, style, formats)
-        whole = document(subject, drawn)
+        whole = translated(document(subject, drawn), options.language)
+        tables = drawn.tables if options.language == "en" else list(map(table, drawn.tables))
         drawn.forget_earlier()
         shown = "svg" if "svg" in formats else formats[-1]
         _write(options.out / "index.html", html.render(whole, options.out, formats))
         _write(options.out / "report.md", markdown.render(whole, shown))
-        _write(options.out / "table.md", "\n\n".join(table.markdown() for table in drawn.tables) + "\n")
-        _write(options.out / "table.tex", "\n\n".join(table.latex() for table in drawn.tables) + "\n")
+        _write(options.out / "table.md", "\n\n".join(table.markdown() for table in tables) + "\n")
+        _write(options.out / "table.tex", "\n\n".join(table.latex() for table in tables) + "\n")
         _write(options.out / "data.csv", numbers.csv_text(drawn.data))
     for line in subject.left_out:
         print(f"left out: {printable(line)}", file=sys.stderr)
@@ -64,7 +66,7 @@ def _parser() -> Parser:
     parser = program("analysis.report", __doc__)
     add_options(parser)
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
-    parser.add_argument("--language", choices=("en", "zh"), default="en", help="of the labels in figures")
+    parser.add_argument("--language", choices=("en", "zh"), default="en", help="of the report and its figures")
     parser.add_argument(
         "--columns", choices=("single", "double"), default="double", help="width of figures: 3.3 or 7 in"
     )

@@ -17,6 +17,7 @@ from analysis.report import entries, plan
 from analysis.report.document import Block, Command, Document, Facts, Notes, Section, Text
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Behind, Entry, Machine
+from analysis.report.opening import opening
 from analysis.rows import groups
 from analysis.rows.arms import Comparison
 from analysis.rows.reading import Row
@@ -61,9 +62,18 @@ class Subject:
 
 
 def document(subject: Subject, drawn: Drawn) -> Document:
-    """The whole report: what speaks against it first, then what was compared, then each comparison."""
+    """The whole report: the answer, what speaks against it, what was compared, then each comparison."""
     compared = subject.comparisons
-    named = zip(compared, anchors(compared), titles(compared), groups.firsts_of_links(compared), strict=True)
+    main = compared[0] if compared else None
+    heard = subject.judge.findings(main) if main else []
+    first = opening(main, heard, titles(compared)[0] if main else "", len(compared) + len(subject.drafts) - 1, drawn)
+    named = zip(
+        compared,
+        anchors(compared),
+        map(_heading, compared, titles(compared)),
+        groups.firsts_of_links(compared),
+        strict=True,
+    )
     rest = [_comparison(*one, place, subject, drawn) for place, one in enumerate(named)]
     for kind, drawable, alike in (
         ("Along world sizes", entries.OF_WORLDS, groups.worlds(subject.comparisons)),
@@ -74,7 +84,13 @@ def document(subject: Subject, drawn: Drawn) -> Document:
     rest += [_machine(machine, subject, drawn) for machine in subject.machines]
     system = drawn.pictures([entries.SYSTEM], None, "all", "", None)
     rest.append(Section("system", "How it works", system))
-    return Document("Communication compression: report", [_fairness(subject), _plan(subject), *rest, _missing(drawn)])
+    sections = [first, _fairness(subject), _plan(subject), *rest, _missing(drawn)]
+    return Document("Communication compression: report", sections)
+
+
+def _heading(comparison: Comparison, title: str) -> str:
+    """The title with what the arms are compared with."""
+    return f"{title}, against {'no baseline' if comparison.baseline is None else comparison.baseline.arm.label}"
 
 
 def anchors(comparisons: Sequence[Comparison]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analysis.tables.formats import Table
@@ -24,9 +24,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Notes:
-    """Findings or complaints. ``kind`` is error, warning or note."""
+    """Findings or complaints. A kind is error, warning or note; ``shown`` says what to call it, by default so."""
 
     notes: Sequence[tuple[str, str]]  # kind, text
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,33 @@ class Picture:
     about: str
 
 
-Block = Text | Facts | Notes | Command | Table | Picture
+@dataclass(frozen=True)
+class Paragraph:
+    """Sentences that a translation takes one by one; what is most important comes first. ``between`` joins them."""
+
+    sentences: Sequence[str]
+    between: str = " "
+
+    @property
+    def text(self) -> str:
+        """The paragraph as one text."""
+        return self.between.join(self.sentences)
+
+
+@dataclass(frozen=True)
+class Front:
+    """The first figure as SVG, for a screen (``wide``) and for a phone. ``name`` is that of the wide one's file.
+
+    Both are written by `analysis.report.front`, which escapes the names in them."""
+
+    name: str
+    wide: str
+    narrow: str
+    title: str
+    about: str
+
+
+Block = Text | Paragraph | Facts | Notes | Command | Table | Picture | Front
 
 
 @dataclass(frozen=True)

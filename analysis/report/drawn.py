@@ -12,6 +12,7 @@ from analysis.checks.finding import Finding
 from analysis.figures.drawing import style as styles
 from analysis.figures.drawing.data import Datum
 from analysis.figures.drawing.style import Style
+from analysis.report.chinese import say
 from analysis.report.document import Block, Picture
 from analysis.report.entries import Entry
 from analysis.rows.arms import Comparison
@@ -48,6 +49,7 @@ class Drawn:
         for entry in drawn:
             name = f"{section}-{entry.name}"
             verdict = "" if findings is None else fairness.verdict(findings, comparison, entry.concerns)
+            verdict = say(verdict, self.style.language)
             try:
                 drawing = entry.prepare(subject)
                 figure = drawing.draw(self.style, ". ".join(part for part in (about, verdict) if part))
@@ -59,6 +61,15 @@ class Drawn:
             self.data += [(section, entry.name, one) for one in drawing.data]
             blocks.append(Picture(name, entry.title, entry.about))
         return blocks
+
+    def keep(self, name: str, text: str) -> None:
+        """Write a figure that is text already. ValueError for a folder that cannot be written."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(text)
+        except OSError as error:
+            raise ValueError(f"cannot write figures to {self.folder} ({error.strerror}); name another folder") from None
+        self.files.append(name)
 
     def forget_earlier(self) -> None:
         """Remove the figures that an earlier report in this folder drew and this one did not; list this one's."""

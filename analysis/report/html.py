@@ -1,29 +1,51 @@
-"""A report as one HTML page that needs nothing beside it: style and figures are inside, and there is no script."""
+"""A report as one HTML page that needs nothing beside it: style, script and figures are inside.
+
+The page forbids itself every request and every script but its own, whatever the rows hold."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.report.document import Block, Command, Document, Facts, Notes, Picture, Section, Text
+from analysis.report.chinese import say
+from analysis.report.document import (
+    Block,
+    Command,
+    Document,
+    Facts,
+    Front,
+    Notes,
+    Paragraph,
+    Picture,
+    Section,
+    Text,
+)
 from analysis.tables.formats import Table
 from analysis.tables.markup import page as escape
 
 MEDIA = {"svg": "image/svg+xml", "png": "image/png"}  # what a browser shows, best first
 STYLE = (Path(__file__).parent / "page.css").read_text()
+SCRIPT = (Path(__file__).parent / "page.js").read_text()
+_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'"
 
 
 def render(document: Document, folder: Path, formats: Sequence[str]) -> str:
     """The page. Figures are read from ``folder``, where they were written in ``formats``."""
-    contents = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title)}</a></li>' for s in document.sections)
-    body = "\n".join(_section(section, folder, formats) for section in document.sections)
+    answer, *rest = document.sections
+    contents = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title)}</a></li>' for s in rest)
+    first, *others = (_section(section, folder, formats) for section in (answer, *rest))
+    body, field = "\n".join(others), say("filter rows", document.language)
     title = escape(document.title)
     return (
         f'<!DOCTYPE html>\n<html lang="{document.language}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-        f"<nav><ol>{contents}</ol></nav>\n{body}\n</main>\n</body>\n</html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body data-filter="{escape(field)}">\n<main>\n'
+        f"<h1>{title}</h1>\n{first}\n<nav><ol>{contents}</ol></nav>\n{body}\n</main>\n"
+        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 
 
@@ -33,15 +55,21 @@ def _section(section: Section, folder: Path, formats: Sequence[str]) -> str:
 
 
 def _block(block: Block, folder: Path, formats: Sequence[str]) -> str:
+    """One block; those with a drawing read it from ``folder``."""
     match block:
         case Text():
             return f"<p>{escape(block.text)}</p>"
+        case Paragraph():
+            return f'<p class="answer">{escape(block.text)}</p>'
+        case Front():
+            return _front(block)
         case Facts():
             rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in block.facts)
             return f"<dl>{rows}</dl>"
         case Notes():
             items = "".join(
-                f'<li class="{escape(kind)}"><b>{escape(kind)}</b> {escape(text)}</li>' for kind, text in block.notes
+                f'<li class="{escape(kind)}"><b>{escape(block.shown.get(kind, kind))}</b> {escape(text)}</li>'
+                for kind, text in block.notes
             )
             return f'<ul class="notes">{items}</ul>'
         case Command():
@@ -61,11 +89,18 @@ def _table(block: Table) -> str:
     title = f"<caption>{escape(block.title)}</caption>" if block.title else ""
     note = f"<p><small>{escape(block.note)}</small></p>" if block.note else ""
     head = f"{title}<thead><tr>{heads}</tr></thead>"
-    return f'<div class="wide"><table>{head}\n<tbody>\n{rows}\n</tbody></table></div>{note}'
+    return f'<div class="wide" tabindex="0"><table>{head}\n<tbody>\n{rows}\n</tbody></table></div>{note}'
 
 
 def _side(block: Table, column: int) -> str:
     return ' class="text"' if column in block.left else ""
+
+
+def _front(block: Front) -> str:
+    text = f'<b>{escape(block.title)}.</b> {escape(block.about)} <small>(<a href="{escape(block.name)}.svg">svg</a>)'
+    drawn = f'<div class="screen">{block.wide}</div><div class="phone">{block.narrow}</div>'
+    families = '<p class="families" hidden></p>'
+    return f'<figure class="front" id="front">{drawn}{families}<figcaption>{text}</small></figcaption></figure>'
 
 
 def _picture(block: Picture, folder: Path, formats: Sequence[str]) -> str:
@@ -77,4 +112,5 @@ def _picture(block: Picture, folder: Path, formats: Sequence[str]) -> str:
     data = base64.b64encode((folder / f"{block.name}.{shown}").read_bytes()).decode()
     alt = escape(f"{block.title}. {block.about}")
     image = f'<img src="data:{MEDIA[shown]};base64,{data}" alt="{alt}">'
-    return f'<figure id="{escape(block.name)}">{image}<figcaption>{text}</figcaption></figure>'
+    drawn = f'<div class="drawn" tabindex="0">{image}</div>'
+    return f'<figure id="{escape(block.name)}">{drawn}<figcaption>{text}</figcaption></figure>'

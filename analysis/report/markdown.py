@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.report.document import Block, Command, Document, Facts, Notes, Picture, Text
+from analysis.report.document import Block, Command, Document, Facts, Front, Notes, Paragraph, Picture, Text
 from analysis.tables import markup
 from analysis.tables.formats import Table
 
@@ -20,10 +20,15 @@ def _block(block: Block, picture_format: str) -> str:
     match block:
         case Text():
             return markup.block(block.text)
+        case Paragraph():
+            return markup.block(block.text)
+        case Front():
+            title = markup.inline(block.title)
+            return f"**{title}.** {markup.inline(block.about)}\n\n![{title}]({block.name}.svg)"
         case Facts():
             return "\n".join(f"- {markup.block(name)}: {markup.inline(value)}" for name, value in block.facts)
         case Notes():
-            return "\n".join(f"- **{kind}** {markup.inline(text)}" for kind, text in block.notes)
+            return "\n".join(f"- **{block.shown.get(kind, kind)}** {markup.inline(text)}" for kind, text in block.notes)
         case Command():
             return "\n".join(f"    {line}" for line in block.text.splitlines())
         case Table():

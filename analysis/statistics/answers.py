@@ -53,10 +53,15 @@ def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
     """A line for every arm: the baseline first, the others by the ratio of all traffic, arms without a ratio last.
 
     ``shared_seeds``: compare over the seeds that both arms have a run of, instead of all seeds of the baseline."""
-    table = [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
+    table = unplaced(comparison, shared_seeds)
     return sorted(
         _placed(table), key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0)
     )
+
+
+def unplaced(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
+    """A line for every arm in the comparison's order, without asking who is best at its bits: linear in the arms."""
+    return [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
 
 
 def what_is_missing(line: Line) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from analysis.rows.ranges import spans
 from analysis.statistics.intervals import Summary
 
 
@@ -47,7 +48,7 @@ def change_text(change: PairedChange | None, digits: int, percent: bool = False)
     if change is None or change.mean is None:
         return "-"
     if change.lost:
-        return f"lost: seed {', '.join(map(str, change.lost))}"
+        return f"lost: seed {', '.join(spans(change.lost))}"
     scale, unit = (100, " %") if percent else (1, "")
     text = f"{scale * change.mean:+.{digits}f}{unit}"
     if change.low is None or change.high is None:

@@ -24,6 +24,8 @@ def draw(cells: Cells, path: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 1 + len(several), squeeze=False)[0]
     _shares(panels[0], cells)
+    for axes in panels[2:]:
+        axes.sharey(panels[1])  # steps are compared across panels
     for axes, ranks in zip(panels[1:], several, strict=True):
         _steps(axes, [cell for cell in cells if cell["ranks"] == ranks])
         axes.set_title(f"step with {ranks} ranks", fontsize=9)

@@ -23,6 +23,7 @@ from fsdp_lab.eagle.draft.config import DraftOptimConfig, EagleConfig, check
 from fsdp_lab.eagle.training.model import DraftModel, build_draft, load_target
 from fsdp_lab.eagle.training.tally import Tally
 from fsdp_lab.ranks import faults
+from fsdp_lab.run.card import write_card
 from fsdp_lab.run.display.summary import summary
 from fsdp_lab.run.entry import run_training
 from fsdp_lab.run.run import Run
@@ -64,6 +65,8 @@ def train(config: EagleConfig) -> dict[str, Any]:
             run.note(**(features.row() if features else {}))
         row = loop.finish()
         choice.save_last()
+        if config.run.save_model and run.ranks.is_first and run.paths.model.is_dir():
+            write_card(run.paths.model, row)
         saving.finished()
         run.say(summary(row, run.paths.written(config.run), loop.profile))
         return row

@@ -19,6 +19,7 @@ from fsdp_lab.run.record import Record
 from fsdp_lab.run.storage.curve import Curve
 from fsdp_lab.run.storage.folder import held, writing_model
 from fsdp_lab.run.storage.paths import Paths
+from fsdp_lab.run.trackers.choice import Trackers
 from fsdp_lab.settings.config import AnyTraining, default_run_name
 from fsdp_lab.settings.methods import check_compression
 
@@ -34,6 +35,8 @@ class Run:
         """Has the run's folder been there, with what an earlier process left?"""
         self.curve = Curve(self.paths.curve if ranks.is_first else None)
         self.progress = Progress(speaks=ranks.is_first)
+        self.trackers = Trackers((), self.name, self.paths.events, {}, 0)
+        """Those that were asked for, from when training begins."""
         self.say = self.progress.say
         """A line from rank 0."""
         self.ending = Ending(record, config, ranks)
@@ -72,7 +75,10 @@ class Run:
         if self.ranks.is_first:
             (self.folder / NOT_BEGUN).unlink(missing_ok=True)
         self.curve.rewind(done)
-        self.progress.begin(total_steps, self.paths.events if self.config.run.tensorboard else None, done)
+        if self.ranks.is_first:
+            names, values = self.config.run.tracker_names, self.config.resolved()
+            self.trackers = Trackers(names, self.name, self.paths.events, values, done)
+        self.progress.begin(total_steps, self.trackers.log, done)
 
     @property
     def folder(self) -> Path:
@@ -141,6 +147,7 @@ class Run:
         finally:
             self.progress.leave_bar()  # however it ended, the last words are not written behind a bar
             self.watchdog.close()
+            self.trackers.finish()
             self.closing.close()
 
     def _forget(self) -> None:

@@ -12,6 +12,8 @@ from fsdp_lab.settings.reading.fields import ConfigError, Settings, setting
 from fsdp_lab.settings.reading.specs import specs_of
 
 _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=,@- only (it names a folder)")
+_TRACKER = "(tensorboard|wandb|mlflow|trackio)"
+_TRACKERS = (rf"{_TRACKER}( *, *{_TRACKER})*", "one or more of tensorboard, wandb, mlflow, trackio, by commas")
 
 
 @dataclass(frozen=True)
@@ -214,8 +216,22 @@ class RunConfig(Settings):
     tensorboard: bool = setting(
         True, "write TensorBoard events (and let the script serve them)", affects_training=False
     )
+    trackers: str | None = setting(
+        None,
+        "where the run's numbers also go: wandb, mlflow, trackio, by commas (docs/trackers.md); tensorboard may be "
+        "named too, and --tensorboard says whether it is written",
+        affects_training=False,
+        pattern=_TRACKERS,
+    )
     save_model: bool = setting(True, "save the trained model in output_dir", affects_training=False)
     virtual_ranks: int = setting(
         0, "train as so many ranks would, all of them played by this one process; 0: real ranks", at_least=0
     )
     threads: int = setting(0, "CPU threads per rank; 0: cores / ranks on the machine", at_least=0)
+
+    @property
+    def tracker_names(self) -> tuple[str, ...]:
+        """The run's trackers, each once: TensorBoard as ``tensorboard`` says, then the others as they are named."""
+        named = [name.strip() for name in (self.trackers or "").split(",") if name.strip()]
+        others = [name for name in dict.fromkeys(named) if name != "tensorboard"]
+        return (*(("tensorboard",) if self.tensorboard else ()), *others)

@@ -25,7 +25,7 @@ class Communication:
         self.stock = model.stock_traffic()
         self._untimed_steps = 0
         self._untimed = {op: cc.Totals() for op in OPS}
-        self._since = 0, self._untimed_steps, self._untimed, self._by_op()
+        self._since = 0, self._untimed_steps, self._untimed, self.by_op()
         self._comparing: tuple[cc.Comparisons, dict[Op, cc.Totals]] | None = None
 
     @property
@@ -56,7 +56,7 @@ class Communication:
     def warmed_up(self, steps: int) -> None:
         """The process's first steps, up to ``steps``, are over: their times (compiling, new memory) do not count."""
         done, untimed_steps, untimed, before = self._since
-        now = self._by_op()
+        now = self.by_op()
         self._untimed_steps = untimed_steps + steps - done
         self._untimed = {op: untimed[op] + (now[op] - before[op]) for op in OPS}
 
@@ -67,7 +67,7 @@ class Communication:
 
     def begin_comparison(self) -> None:
         """Compare the gradients of the step that begins with the exact ones; its times do not count."""
-        self._comparing = self._handle.compare(), self._by_op()
+        self._comparing = self._handle.compare(), self.by_op()
 
     def end_comparison(self) -> cc.Comparison | None:
         """This rank's part of the comparison, or None when nothing was compared."""
@@ -75,12 +75,17 @@ class Communication:
             return None
         (comparisons, before), self._comparing = self._comparing, None
         comparisons.close()
-        now = self._by_op()
+        now = self.by_op()
         self._untimed = {op: self._untimed[op] + (now[op] - before[op]) for op in OPS}
         self._untimed_steps += 1
         return comparisons.total()
 
-    def _by_op(self) -> dict[Op, cc.Totals]:
+    def is_hooked(self, op: Op) -> bool:
+        """Does this direction pass our hooks?"""
+        return self._hooked[op] is not None
+
+    def by_op(self) -> dict[Op, cc.Totals]:
+        """What our hooks counted so far on this rank, by direction."""
         return {op: self._handle.ledger.totals(op) for op in OPS}
 
     def rollback(self) -> None:
@@ -114,7 +119,7 @@ class Communication:
         self._untimed = {op: cc.Totals(**state["untimed"][op]) for op in OPS}
         if not self.stock.sent_bytes:
             self.stock.ops = {op: OpTraffic(**state["stock"][op]) for op in OPS}
-        self._since = step, self._untimed_steps, self._untimed, self._by_op()
+        self._since = step, self._untimed_steps, self._untimed, self.by_op()
 
     def load_compressors(self, states: Sequence[dict[str, Any]]) -> None:
         """Put back the states of each rank that this process plays. ValueError when they are of other ones."""

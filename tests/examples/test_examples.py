@@ -26,6 +26,7 @@ ALL = pytest.mark.parametrize("example", EXAMPLES)
 for name, package in EXAMPLES.items():
     if package is None or importlib.util.find_spec(package):
         preload(f"examples.{name}")
+preload("examples.byte_audit")  # not my_method: its method would be registered in every process
 
 
 @dataclass(frozen=True)
@@ -108,3 +109,28 @@ def test_lora_reduces_the_adapters_gradients_alone() -> None:
     plain, lora = printed("fsdp2", "identity").traffic, printed("lora", "identity").traffic
     assert lora["reduce_scatter"].uncompressed < 0.15 * plain["reduce_scatter"].uncompressed
     assert lora["reduce_scatter"].calls == plain["reduce_scatter"].calls
+
+
+def _said(example: str, *words: str) -> str:
+    code, out, err = run_program(partial(_main, example), [list(words)] * 2, torchrun_environment(2), timeout=280)
+    assert code == 0, err
+    return out
+
+
+def test_the_byte_audit_shows_what_the_optimizer_still_sends() -> None:
+    out = _said("byte_audit", "--compress", "topk")
+    claimed, seen = re.findall(r"the ledgers claim ([\d.]+) MB; comm_compress was seen to send ([\d.]+) MB", out)[0]
+    (optimizers,) = re.findall(r"([\d.]+) MB \(.*%\) through torch.distributed.tensor", out)
+    assert claimed == seen
+    assert float(optimizers) > float(claimed) > 0
+    assert "through torch.distributed.fsdp" not in out, "nothing is left to stock collectives"
+    assert re.search(r"examples/byte_audit.py:\d+ muon.step\(\)$", out, re.M)
+
+
+def test_a_method_of_ones_own_keeps_the_laws_and_trains() -> None:
+    out = _said("my_method")
+    assert "holds feedback_loses_nothing" in out
+    first, last = re.findall(r"^loss ([\d.]+) -> ([\d.]+),", out, re.M)[0]
+    assert float(last) < 0.5 * float(first)
+    sent, whole = re.findall(r"^reduce_scatter: \d+ calls, (\d+) bytes sent, (\d+) in float32$", out, re.M)[0]
+    assert 3.9 < int(whole) / int(sent) <= 4, "a byte an element, and the scales"

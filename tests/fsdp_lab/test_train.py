@@ -193,6 +193,28 @@ def test_a_profiled_run_says_where_its_time_went(finished: tuple[Lab, str]) -> N
         assert name in events.read_bytes()
 
 
+def test_its_events_have_each_direction_and_the_final_row(finished: tuple[Lab, str]) -> None:
+    lab, _ = finished
+    (row,) = lab.rows()
+    events = EventAccumulator(str(lab.folder / "out" / "logs" / "ordinary" / "tensorboard")).Reload()
+    for op in ("reduce_scatter", "all_gather"):
+        lines = events.Scalars(f"{op}/sent_bytes")
+        assert [line.step for line in lines] == [4, 8, 12]
+        assert sum(4 * line.value for line in lines) == pytest.approx(row["bytes_compressed_by_op"][op], rel=1e-5)
+        for part in ("encode", "wire", "decode"):
+            assert all(line.value > 0 for line in events.Scalars(f"{op}/{part}_ms"))
+    assert events.Scalars("comm/ratio")[-1].value == pytest.approx(row["compression_ratio"], rel=0.01)
+    assert events.Scalars("row/val_ppl")[-1].value == pytest.approx(row["val_ppl"], rel=1e-6)
+
+
+def test_its_model_has_a_card_with_its_numbers(finished: tuple[Lab, str]) -> None:
+    lab, _ = finished
+    (row,) = lab.rows()
+    card = (lab.folder / "out" / "runs" / "ordinary" / "final_model" / "README.md").read_text()
+    assert f"| validation perplexity | {row['val_ppl']:.2f} |" in card
+    assert str(lab.folder) not in card
+
+
 def test_bytes_are_said_from_when_all_are_known(lab: Lab) -> None:
     """Stock all-gathers are counted by a profile of steps 4 to 8; before that they are unknown, not nothing."""
     code, out, err = lab.run(comm_compress="int8", log_interval=2, save_model="false", tensorboard="true")

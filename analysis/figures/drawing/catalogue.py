@@ -33,9 +33,10 @@ CHINESE: Final[dict[str, str]] = {
     "what a rank may send": "每个进程的发送带宽",
     "time to PPL {ppl:.4g}, s": "达到困惑度 {ppl:.4g} 的时间（秒）",
     "target: {change:g} % above the baseline's PPL": "目标：困惑度比基线高 {change:g} %",
-    "median over seeds, bars from best to worst; filled: step measured, hollow: predicted": (
-        "种子间中位数，竖线从最好到最差；实心：步时为实测，空心：步时为预测"
-    ),
+    "median over seeds, bars from best to worst": "种子间中位数，竖线从最好到最差",
+    "filled: step measured, hollow: predicted": "实心：步时为实测，空心：步时为预测",
+    "step measured": "步时为实测",
+    "step predicted": "步时为预测",
     "never": "未达到",
     "no limit": "不限速",
     "acceptance length, tokens a pass": "接受长度（每次前向的词元数）",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +37,18 @@ Place = tuple[float, float]
 
 
 def place(
-    axes: Axes, style: Style, points: Sequence[Named], marks: Sequence[Place], lines: Sequence[tuple[Place, Place]] = ()
+    axes: Axes,
+    style: Style,
+    points: Sequence[Named],
+    marks: Sequence[Place],
+    lines: Sequence[tuple[Place, Place]] = (),
+    always: Collection[str] = (),
 ) -> list[Named]:
     """Write the names for which there is room, the first ones first; return the points whose names have none.
 
-    ``marks`` are all points drawn, which no name may cover; ``lines`` are vertical or horizontal ones, which names
-    avoid where they can. All are in data coordinates. The figure's layout must not change afterwards."""
+    ``marks`` are all points drawn, which no name may cover; ``lines`` are vertical, horizontal or short ones, which
+    names avoid where they can. All are in data coordinates. Names among ``always``, such as numbers that a list
+    explains, are written in any case: farther away if need be. The figure's layout must not change afterwards."""
     figure = axes.figure
     figure.draw_without_rendering()  # type: ignore[union-attr]
     em = style.small * figure.dpi / 72
@@ -63,11 +70,14 @@ def place(
             fontsize=style.small,
             color=shade(point.colour, -0.3),
             zorder=6,
+            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.4},  # over a line that it must cover
         )
         text.set_in_layout(False)
         size = _extent(text)
         cost, free = _best(at, size, spots, taken, better_not, inside, em)
-        if free is None or cost > _TOO_BAD:
+        if point.text in always and free is None:
+            cost, free = 0.0, _anywhere(at, size, taken, inside, em)
+        if free is None or (cost > _TOO_BAD and point.text not in always):
             text.remove()
             without_room.append(point)
             continue
@@ -78,6 +88,20 @@ def place(
             _lead(axes, style, point, at, _nearest(free, at))
             better_not += [_around(spot, 0.1 * em) for spot in _along(at, _nearest(free, at))]
     return without_room
+
+
+def pieces(axes: Axes, at: Sequence[Place], count: int = 12) -> list[tuple[Place, Place]]:
+    """A line through places in data coordinates, cut into short pieces, straight on the axes' scales."""
+    to_pixels = axes.transData
+    found = []
+    for start, end in itertools.pairwise(_pixels(axes, place) for place in at):
+        cuts = [
+            (start[0] + (end[0] - start[0]) * i / count, start[1] + (end[1] - start[1]) * i / count)
+            for i in range(count + 1)
+        ]
+        back = [(float(x), float(y)) for x, y in to_pixels.inverted().transform(cuts)]
+        found += list(itertools.pairwise(back))
+    return found
 
 
 def end_labels(axes: Axes, style: Style, ends: Sequence[Named]) -> None:
@@ -196,6 +220,14 @@ def _best(
             if _fits(box, taken, inside) and (cost := _cost(box, at, marks, taken, better_not, em)) < cheapest:
                 best, cheapest = box, cost
     return cheapest, best
+
+
+def _anywhere(at: Place, size: Bbox, taken: Sequence[Bbox], inside: Bbox, em: float) -> Bbox:
+    """The nearest box that covers no name and no mark, however far; beside the point where the whole plot is full."""
+    far = math.hypot(inside.width, inside.height)
+    steps = (_DISTANCES[-1] * em + 0.8 * em * i for i in range(int(far / (0.8 * em)) + 1))
+    boxes = (box for distance in steps for box in _around_point(at, size, distance))
+    return next((box for box in boxes if _fits(box, taken, inside)), next(_around_point(at, size, 0.8 * em)))
 
 
 def _around_point(at: Place, size: Bbox, distance: float) -> Iterator[Bbox]:

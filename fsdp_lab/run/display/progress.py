@@ -1,13 +1,12 @@
-"""What a person sees while it trains: a bar on a terminal, plain lines elsewhere, scalars in TensorBoard."""
+"""What a person sees while it trains: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from collections.abc import Callable, Mapping
+from typing import NoReturn, TextIO
 
 from tqdm import tqdm
 
@@ -31,19 +30,19 @@ class Progress:
         self._bar: tqdm[NoReturn] | None = None
         self._lines = sys.stdout if speaks else None
         self._on_bar: dict[str, str] = {}
-        self._writer: Any = None
+        self._track: Callable[[int, Mapping[str, float | None]], None] | None = None
 
-    def begin(self, total_steps: int, events: Path | None, done: int = 0) -> None:
-        """Training begins, or goes on after ``done`` steps; ``events``: the folder for TensorBoard, if it is wanted."""
+    def begin(
+        self, total_steps: int, track: Callable[[int, Mapping[str, float | None]], None] | None = None, done: int = 0
+    ) -> None:
+        """Training begins, or goes on after ``done`` steps; ``track`` is given all numbers, for trackers."""
         if not self._speaks:
             return
-        self._total = total_steps
+        self._total, self._track = total_steps, track
         self._terminal = _terminal()
         if self._terminal is not None:
             self._bar = tqdm(total=total_steps, initial=done, unit="step", dynamic_ncols=True, file=self._terminal)
             self._lines = _log_beside_a_bar()
-        if events is not None:
-            self._writer = _summary_writer(events, done)
 
     def step(self) -> None:
         """Move the bar on by one optimizer step."""
@@ -62,10 +61,9 @@ class Progress:
         )
 
     def record(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Write numbers for TensorBoard alone; None is left out."""
-        for name, value in scalars.items():
-            if self._writer is not None and value is not None:
-                self._writer.add_scalar(name, value, step)
+        """Pass numbers to the trackers alone."""
+        if self._track is not None:
+            self._track(step, scalars)
 
     def say(self, text: str) -> None:
         """Write a line of its own, above the bar where there is one."""
@@ -90,12 +88,6 @@ class Progress:
             self._bar = None
             self._lines = sys.stdout
 
-    def close(self) -> None:
-        """End the bar and TensorBoard's events: training has ended, and no more numbers come."""
-        self.leave_bar()
-        if self._writer is not None:
-            self._writer.close()
-
 
 def _terminal() -> TextIO | None:
     if "FSDP_LAB_TERMINAL" in os.environ:
@@ -112,15 +104,6 @@ def _not_as_ours(path: str, flags: int) -> int:
 def _log_beside_a_bar() -> TextIO | None:
     """The file that plain lines go to while a bar is drawn, if there is one."""
     return open(os.environ["FSDP_LAB_LOG"], "a") if "FSDP_LAB_LOG" in os.environ else None
-
-
-def _summary_writer(folder: Path, done: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter  # a third of a second: only where it is used
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for earlier in folder.parent.glob("events.out.tfevents.*"):  # of a run begun when they lay beside the folder
-        earlier.rename(folder / earlier.name)
-    return SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
 
 def _is_shown(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is shown and kept of a training as it goes: log lines, TensorBoard's scalars and the lines of the curve."""
+"""What is shown and kept of a training as it goes: log lines, trackers' numbers and the lines of the curve."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fsdp_lab.measure.samples import Sample
 from fsdp_lab.measure.wire_check import WireCheck
 from fsdp_lab.run.run import Run
 from fsdp_lab.run.steps.counts import StepCounts
+from fsdp_lab.run.steps.directions import Directions
 from fsdp_lab.run.steps.profiled_steps import stock_bytes_are_unseen
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.optim import StepOutcome
@@ -20,10 +21,18 @@ class Log:
     """Writes every ``log_interval`` steps, after the last step, and after a step whose gradient was compared."""
 
     def __init__(
-        self, run: Run, comm: Communication, counts: StepCounts, clock: StepClock, wire: WireCheck, total_steps: int
+        self,
+        run: Run,
+        comm: Communication,
+        counts: StepCounts,
+        clock: StepClock,
+        wire: WireCheck,
+        total_steps: int,
+        done: int = 0,
     ) -> None:
         self._run, self._comm, self._counts, self._clock, self._wire = run, comm, counts, clock, wire
         self._interval, self._total_steps = run.config.run.log_interval, total_steps
+        self._directions = Directions(comm, done, are_timed=not run.ranks.are_virtual)
         self.written_at = (0, 0.0, 0)
         """The last log line's step, with the seconds and the bytes until then."""
 
@@ -39,6 +48,7 @@ class Log:
         if self.is_due(step):
             scalars = self._scalars(step, outcome, more)
             self._run.progress.report(step, scalars | memory.scalars(self._run.ranks.device))
+            self._run.progress.record(step, self._directions.scalars(step))
             kept = {"train_loss": scalars["train/loss"], "grad_norm": outcome.grad_norm}
         if sample is not None:
             self._run.progress.record(step, {f"fidelity/{name}": value for name, value in asdict(sample).items()})

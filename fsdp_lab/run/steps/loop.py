@@ -53,7 +53,7 @@ class Loop:
         self._profiled = ProfiledSteps(run, comm, total_steps, self.done, warmup)
         self._window = self._profiled.window
         self._sampling = Sampling(comm, run.ranks, run.config.run.grad_error_every, self._window.disturbs)
-        self._log = Log(run, comm, self._counts, self._clock, self._wire, total_steps)
+        self._log = Log(run, comm, self._counts, self._clock, self._wire, total_steps, self.done)
         self.evaluations = Evaluations(run, self._clock, self._wire, self._log, total_steps)
         if restored is not None:
             self._load_state_dict(restored.training)
@@ -158,7 +158,7 @@ class Loop:
         run, steps = self.run, self.total_steps
         if evaluation is not None:
             self.evaluations.note_last(evaluation)
-        run.progress.close()
+        run.progress.leave_bar()
         timing = self._clock.row(self._counts.tokens / steps)
         by_process = run.ranks.gather(self._comm.rows(steps, timing["step_time_ms_mean"]))
         run.note(
@@ -173,6 +173,7 @@ class Loop:
         )
         run.note(**derived({**run.record.noted, "world_size": run.ranks.world}))
         row = run.ending.ended_well()
+        run.trackers.log_row(steps, row)
         run.ranks.broadcast(None)  # whoever leaves before it is written could not say that rank 0 died over it
         return row
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig
+from fsdp_lab.extras import missing
+from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, RunConfig
 from fsdp_lab.settings.reading.cli import read
 from fsdp_lab.settings.reading.fields import Config, ConfigError
 from fsdp_lab.settings.reading.specs import Spec
@@ -43,6 +44,9 @@ def _about_group(group: Any) -> list[str]:
         from fsdp_lab.settings.presets import unknown_preset
 
         return [complaint] if (complaint := unknown_preset(group.model)) else []
+    if isinstance(group, RunConfig):
+        absent = [missing(name) for name in group.tracker_names if name != "tensorboard"]
+        return [f"trackers: {complaint}" for complaint in absent if complaint]
     if isinstance(group, DataConfig):
         complaints = [_absent(name) for name in group.data_mix if name != "embedded"]
         return [f"data_mix: {complaint}" for complaint in complaints if complaint]

@@ -202,7 +202,7 @@ def test_a_whole_report_of_evil_names(report: Path) -> None:
     assert all(re.fullmatch(r"[\w-]+\.svg", str(t.attrs["src"])) for t in inner(tokens) if t.type == "image")
     assert not controls(text)
     page = Texts((report / "report" / "index.html").read_text())
-    assert "script" not in {tag for tag, _ in page.tags}
+    assert [tag for tag, _ in page.tags].count("script") == 1  # the page's own
     assert "<script>alert(1)</script>" in page.text
     assert not controls((report / "report" / "index.html").read_text())
     for name in ("table.md", "table.tex"):

@@ -1,0 +1,43 @@
+"""trackio: Hugging Face's tracker that keeps its numbers in a local database (TRACKIO_DIR), or on a Space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Trackio:
+    """The run ``name`` of a project; ``is_resumed``: an earlier process has begun it."""
+
+    name = "trackio"
+    requires_logging_directory = False
+
+    def __init__(self, project: str, name: str, values: Mapping[str, Any], is_resumed: bool) -> None:
+        import trackio
+
+        # it takes settings at its start only; its own samples of the machine would run into the steps that are timed
+        self._run: Any = trackio.init(
+            project=project,
+            name=name,
+            config=dict(values),
+            resume="allow" if is_resumed else "never",
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
+
+    @property
+    def tracker(self) -> Any:
+        """The trackio run."""
+        return self._run
+
+    def store_init_configuration(self, values: Mapping[str, Any]) -> None:
+        """Nothing: the run was made with its settings."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Log numbers of a step."""
+        self._run.log(dict(values), step=step)
+
+    def finish(self) -> None:
+        """Write what is still in memory."""
+        self._run.finish()

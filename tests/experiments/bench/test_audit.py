@@ -1,0 +1,37 @@
+"""The law: what the audit counts is what leaves the network interface, for stock collectives too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.bench.audit.__main__ import TOLERANCE, off_by
+from experiments.network.namespaces import unavailable
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _rank(sent: int, seen: int) -> dict[str, int]:
+    return {"sent_bytes": sent, "interface_payload_bytes": seen}
+
+
+def test_a_rank_that_sends_nothing_is_held_against_the_mean() -> None:
+    assert off_by([_rank(200, 202), _rank(0, 1)]) == pytest.approx([0.01, 0.01])
+    assert max(off_by([_rank(200, 200), _rank(0, 100)])) == 1, "what nobody counted is found"
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_the_audit_agrees_with_the_interface(tmp_path: Path) -> None:
+    out = tmp_path / "audit.json"
+    command = [sys.executable, "-m", "experiments.bench.audit", "--only", "FSDP2", "--repeats", "1", "--out", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (result,) = json.loads(out.read_text())["results"]
+    assert result["job"] == "FSDP2"
+    assert all(0 < off < TOLERANCE for off in off_by(result["ranks"])), "gloo's own headers come on top"
+    assert {line["op"] for line in result["ranks"][0]["lines"]} == {"all_gather", "reduce_scatter"}
+    assert "| FSDP2 | 2 |" in out.with_suffix(".md").read_text()
