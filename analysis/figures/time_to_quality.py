@@ -62,7 +62,8 @@ def _notes(times: Times, style: Style) -> list[str]:
     if len(drawn) > 1:
         texts.append(style.say("filled: step measured, hollow: predicted"))
     elif drawn:
-        texts.append(style.say("step predicted" if drawn == {"predicted"} else "step measured"))
+        only_predicted = drawn == {"predicted"}
+        texts.append(style.say("step predicted" if only_predicted else "step measured"))
     if times.margin is not None:
         texts.append(style.say("target: {change:g} % above the baseline's PPL", change=100 * times.margin))
     return texts
