@@ -20,10 +20,12 @@ EXAMPLES = {
     "hf_trainer": "accelerate",
     "lora": "peft",
     "muon": None,
+    "save_and_resume": None,
 }
+DATA_PARALLEL = ("ddp", "hsdp")  # replicas: their traffic is an all-reduce
 KEEPS_FROZEN = {"lora"}  # what is not trained is sent once
 ALL = pytest.mark.parametrize("example", EXAMPLES)
-for name, package in EXAMPLES.items():
+for name, package in {**EXAMPLES, **dict.fromkeys(DATA_PARALLEL)}.items():
     if package is None or importlib.util.find_spec(package):
         preload(f"examples.{name}")
 preload("examples.byte_audit")  # not my_method: its method would be registered in every process
@@ -59,7 +61,7 @@ def _main(example: str) -> None:
 
 @cache
 def printed(example: str, compress: str) -> Printed:
-    package = EXAMPLES[example]
+    package = EXAMPLES.get(example)
     if package is not None:
         pytest.importorskip(package, reason=f"examples.{example} needs {package}: pip install -e .[examples]")
     words = [["--compress", compress]] * 2
@@ -103,6 +105,21 @@ def test_compressed_it_trains_and_sends_what_the_methods_say(example: str) -> No
 def test_other_peoples_loops_do_what_the_plain_one_does(example: str, compress: str) -> None:
     """The same model, data and optimizer: so the same numbers, whoever calls `fully_shard` and the optimizer."""
     assert printed(example, compress) == printed("fsdp2", compress)
+
+
+@pytest.mark.parametrize("compress", ["stock", "topk"])
+def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(compress: str) -> None:
+    whole, resumed = printed("fsdp2", compress), printed("save_and_resume", compress)
+    assert (resumed.losses, resumed.weights) == (whole.losses, whole.weights)
+
+
+@pytest.mark.parametrize("example", DATA_PARALLEL)
+def test_between_replicas_gradients_are_compressed_and_identity_is_stock(example: str) -> None:
+    stock, identity, compressed = (printed(example, compress) for compress in ("stock", "identity", "topk"))
+    assert (identity.losses, identity.weights) == (stock.losses, stock.weights)
+    whole, sent = identity.traffic["all_reduce"].sent, compressed.traffic["all_reduce"].sent
+    assert whole > 4 * sent > 0
+    assert compressed.loss(-1) < 0.85 * compressed.loss(0)
 
 
 def test_lora_reduces_the_adapters_gradients_alone() -> None:
