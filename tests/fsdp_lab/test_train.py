@@ -57,7 +57,6 @@ class Lab:
             "output_dir": self.folder / "out",
             "results_path": self.rows_file,
             "val_fraction": 0.01,
-            "vocab_size": 1024,  # most of the model is its vocabulary
             "max_length": 16,
             "batch_size": 2,
             "max_steps": 12,
@@ -355,8 +354,8 @@ def rank_pid(launcher: int, rank: int) -> int | None:
 def start_endless(lab: Lab, **settings: Any) -> subprocess.Popen[str]:
     """A run that has begun to train and would not end by itself."""
     process = lab.start(run_name="endless", max_steps=100_000, tensorboard="true", log_interval=1, **settings)
-    logs = lab.folder / "out" / "logs" / "endless" / "tensorboard"
-    wait_until(lambda: any(f.stat().st_size > 500 for f in logs.glob("events.*")) or process.poll() is not None)
+    curve = lab.folder / "out" / "runs" / "endless" / "curve.jsonl"
+    wait_until(lambda: (curve.exists() and curve.stat().st_size > 0) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 

@@ -131,7 +131,11 @@ def test_feedback_in_one_pass_is_feedback_in_three(name: str, config: dict[str, 
         target = residual._replace(new=torch.empty(rows.shape)).target(rows)
         expected = codec.encode(target, conformance.states(2, n)[0])
         assert torch.equal(encoded.buffer, expected.buffer)
-        assert torch.equal(residual.new, target - codec.decode(expected).float())
+        left = target - codec.decode(expected).float()
+        if name == "lowrank":  # some processors subtract a matrix product without rounding it before
+            torch.testing.assert_close(residual.new, left, rtol=0, atol=1e-6 * float(target.abs().max()))
+        else:
+            assert torch.equal(residual.new, left)
 
 
 @given(rows=st.integers(1, 9), n=st.sampled_from([0, 1, 31, 32, 33, 1000]), apart=st.integers(0, 3))

@@ -23,7 +23,7 @@ def test_every_committed_recipe_can_be_run(path: Path) -> None:
     assert recipe.about
     cells = cells_of(recipe)
     assert cells[0].arm.is_baseline, "every comparison needs one"
-    assert len(cells) >= 8
+    assert len(cells) >= 3
 
 
 def test_an_arm_for_every_combination_of_listed_values(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_ranks_agree_on_an_overflow_of_one() -> None:
 
 
 def test_gradients_that_float16_cannot_hold_without_a_scale_are_refused_at_once() -> None:
-    half = ["--mixed_precision", "fp16", "--comm_dtype", "fp16"]
+    half = ["--mixed_precision", "fp16", "--comm_dtype", "fp16", "--comm_compress", "int8"]
     with pytest.raises(ConfigError, match="comm_dtype: gradients of mixed_precision fp16"):
         resolve(parse(half), has_gpu=False)
     resolve(parse([*half, "--comm_compress", "none"]), has_gpu=False)
