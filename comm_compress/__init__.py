@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from comm_compress.core.ledger import Ledger, Totals
     from comm_compress.core.state import State
     from comm_compress.core.traits import Traits
-    from comm_compress.described import Common, Description, Setting
-    from comm_compress.description import describe, describe_common
+    from comm_compress.describing import describe, describe_common
+    from comm_compress.description import Common, Description, Setting
     from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.inspection import Roundtrip, roundtrip
     from comm_compress.integrations import ddp
@@ -35,11 +35,11 @@ _MODULE_OF = {
     "Audit": "integrations.audit",
     "ByteCount": "core.encoded",
     "Codec": "core.compressor",
-    "Common": "described",
+    "Common": "description",
     "Comparison": "drive.comparison",
     "Comparisons": "drive.comparison",
     "Compressor": "core.compressor",
-    "Description": "described",
+    "Description": "description",
     "Encoded": "core.encoded",
     "Field": "core.encoded",
     "Handle": "integrations.fsdp.attach",
@@ -47,7 +47,7 @@ _MODULE_OF = {
     "Ledger": "core.ledger",
     "RaggedRow": "core.encoded",
     "Roundtrip": "inspection",
-    "Setting": "described",
+    "Setting": "description",
     "State": "core.state",
     "Totals": "core.ledger",
     "Traits": "core.traits",
@@ -55,8 +55,8 @@ _MODULE_OF = {
     "attach": "integrations.fsdp.attach",
     "audit": "integrations.audit",
     "available": "registry",
-    "describe": "description",
-    "describe_common": "description",
+    "describe": "describing",
+    "describe_common": "describing",
     "make": "registry",
     "register": "registry",
     "require": "registry",

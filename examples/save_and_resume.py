@@ -54,12 +54,12 @@ class Run:
         return losses
 
     def save(self, folder: Path) -> None:
-        """Collective."""
+        """Write model, optimizer and the methods' states of all ranks into ``folder``; collective."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         dcp.save({"model": model, "optimizer": optimizer} | self._comm(), checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
-        """Collective, on as many ranks as saved it."""
+        """Put back what `save` wrote, on as many ranks as wrote it; collective."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         dcp.load({"model": model, "optimizer": optimizer} | self._comm(), checkpoint_id=folder)
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)

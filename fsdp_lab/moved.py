@@ -14,6 +14,7 @@ MOVED = {
     "analysis.bench_report": "experiments.bench.report",
     "analysis.fairness": "analysis.checks",
     "analysis.frames": "analysis.rows",
+    "analysis.rows.pack_curves": "analysis.rows.curves.pack",
     "analysis.scaling": "analysis.predict.scaling",
     "analysis.speedup": "analysis.predict.speedup",
     "experiments.bench_checkpoint": "experiments.bench.checkpoint",

@@ -27,7 +27,7 @@ MARKER = re.compile(r"<!-- translates: (?P<source>[\w./-]+\.md) sha256:(?P<diges
 
 
 def translations(root: Path = ROOT) -> list[Path]:
-    """All translated pages."""
+    """Find every translated page: the Markdown files under ``docs/zh`` of the checkout ``root``, sorted."""
     return sorted((root / FOLDER).rglob("*.md"))
 
 

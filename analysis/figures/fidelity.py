@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from analysis.figures.drawing.labels import panels
 from analysis.figures.drawing.style import Style
 from analysis.figures.loss_curves import draw_curve, handles, notes, strength
-from analysis.rows.training_curves import TrainingCurve
+from analysis.rows.curves.of_arms import TrainingCurve
 
 QUANTITIES: Final = {
     "grad_rel_error": "error of the gradient, relative",

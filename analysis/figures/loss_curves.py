@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.figures.drawing.labels import Named, end_labels, panels
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import Style
-from analysis.rows.training_curves import Along, TrainingCurve, above
+from analysis.rows.curves.of_arms import Along, TrainingCurve, above
 
 X_LABELS: Final[dict[Along, str]] = {
     "step": "step",

@@ -21,11 +21,12 @@ from pathlib import Path
 from analysis.figures.drawing.style import FORMATS, Style
 from analysis.predict.calibration import Calibration, read_json
 from analysis.predict.predictor import Predictor
-from analysis.report import html, markdown, numbers
-from analysis.report.chinese import table, translated
+from analysis.report import numbers
 from analysis.report.contents import DRAWN_COMPARISONS, Subject, document
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
+from analysis.report.language.chinese import table, translated
+from analysis.report.pages import html, markdown
 from analysis.rows.reading import is_draft, parse_selection, read, select
 from analysis.statistics.names import named
 from analysis.tables.options import add_options, comparisons_of

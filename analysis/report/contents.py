@@ -17,7 +17,7 @@ from analysis.report import entries, plan
 from analysis.report.document import Block, Command, Document, Facts, Notes, Section, Text
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Behind, Entry, Machine
-from analysis.report.opening import opening
+from analysis.report.opening.section import opening
 from analysis.rows import groups
 from analysis.rows.arms import Comparison
 from analysis.rows.reading import Row

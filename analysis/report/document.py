@@ -10,7 +10,7 @@ from analysis.tables.formats import Table
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """One paragraph of plain sentences, without markup."""
 
     text: str
 
@@ -63,7 +63,7 @@ class Paragraph:
 class Front:
     """The first figure as SVG, for a screen (``wide``) and for a phone. ``name`` is that of the wide one's file.
 
-    Both are written by `analysis.report.front`, which escapes the names in them."""
+    Both are written by `analysis.report.opening.front`, which escapes the names in them."""
 
     name: str
     wide: str

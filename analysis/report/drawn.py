@@ -12,9 +12,9 @@ from analysis.checks.finding import Finding
 from analysis.figures.drawing import style as styles
 from analysis.figures.drawing.data import Datum
 from analysis.figures.drawing.style import Style
-from analysis.report.chinese import say
 from analysis.report.document import Block, Picture
 from analysis.report.entries import Entry
+from analysis.report.language.chinese import say
 from analysis.rows.arms import Comparison
 from analysis.tables.formats import Table
 

@@ -32,8 +32,8 @@ from analysis.figures.drawing.data import Datum
 from analysis.figures.drawing.style import Style
 from analysis.predict.predictor import Predictor
 from analysis.rows.arms import Comparison
+from analysis.rows.curves.of_arms import Along, TrainingCurves, training_curves
 from analysis.rows.reading import Row
-from analysis.rows.training_curves import Along, TrainingCurves, training_curves
 from analysis.statistics.answers import MARGIN
 from analysis.statistics.pareto import Traffic, points
 from analysis.statistics.time_to_quality import measured_rates, times

@@ -45,7 +45,7 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The arm's label."""
+        """How the arm is written in figures: ``int4 hadamard + delta``."""
         return self.runs.arm.label
 
 

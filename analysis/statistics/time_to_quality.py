@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from analysis.rows.arms import Arm, ArmRuns, Comparison, failed
-from analysis.rows.curve_files import read_curve
+from analysis.rows.curves.files import read_curve
 from analysis.rows.reading import Row, is_number
 from analysis.statistics.answers import MARGIN
 

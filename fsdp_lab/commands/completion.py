@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fsdp_lab.commands.methods_file import read
+from fsdp_lab.commands.reference.methods_file import read
 from fsdp_lab.commands.table import COMMANDS, FAMILIES, below
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes

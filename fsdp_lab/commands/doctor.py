@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from fsdp_lab.commands import machine, working
-from fsdp_lab.commands.finding import Finding
+from fsdp_lab.commands.machine import hardware as machine, project as working
+from fsdp_lab.commands.machine.finding import Finding
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes
 

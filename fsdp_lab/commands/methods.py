@@ -20,8 +20,8 @@ from importlib.metadata import entry_points
 from typing import cast
 
 import comm_compress as cc
-from fsdp_lab.commands.method_pages import as_list, as_page, common_page
-from fsdp_lab.commands.methods_file import Method, Methods, bits_by_default, read
+from fsdp_lab.commands.reference.method_pages import as_list, as_page, common_page
+from fsdp_lab.commands.reference.methods_file import Method, Methods, bits_by_default, read
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 

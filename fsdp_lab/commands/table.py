@@ -40,7 +40,7 @@ COMMANDS = (
     Command("drafts", "analysis.drafts", "acceptance length of drafts against bytes", _COMPARE),
     Command("results", "fsdp_lab.results", "check, show and migrate files of results rows", _COMPARE),
     Command("rows", "analysis.rows", "results rows as one CSV file", _COMPARE),
-    Command("rows pack-curves", "analysis.rows.pack_curves", "pack loss curves into one archive", _COMPARE),
+    Command("rows pack-curves", "analysis.rows.curves.pack", "pack loss curves into one archive", _COMPARE),
     Command("trace", "fsdp_lab.trace", "where the time of a profiled run goes", _LOOK),
     Command("links", "experiments.links", "a run behind emulated slow links, with counted bytes", _LOOK),
     Command("links bottleneck", "experiments.links.bottleneck", "is communication the bottleneck?", _LOOK),
@@ -82,8 +82,8 @@ STARTED_BY_OTHERS = (
     "experiments.links.collective_times",
     "experiments.links.step_times",
     "experiments.network.tcp_stream",
-    "fsdp_lab.commands.methods_file",
-    "fsdp_lab.commands.reference_pages",
+    "fsdp_lab.commands.reference.methods_file",
+    "fsdp_lab.commands.reference.reference_pages",
 )
 """Modules with a command line of their own that nobody types: programs of ranks, and what developers run."""
 

@@ -47,7 +47,7 @@ class FusedCodec(Codec):
         return out
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """The rows, in float32."""
+        """Return the rows as they arrive, float32 ``[R, n]``."""
         return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
 
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:

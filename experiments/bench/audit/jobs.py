@@ -71,7 +71,7 @@ def _steps(trained: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ())
 
 
 def fsdp2() -> Job:
-    """FSDP2 as it is."""
+    """Train under stock FSDP2, with nothing attached."""
     return Job(_steps(_sharded()))
 
 

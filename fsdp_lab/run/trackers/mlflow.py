@@ -32,7 +32,7 @@ class MLflow:
 
     @property
     def tracker(self) -> Any:
-        """The MlflowClient."""
+        """MLflow's own client, an ``MlflowClient``."""
         return self._client
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ class TensorBoard:
 
     @property
     def tracker(self) -> Any:
-        """torch's SummaryWriter."""
+        """TensorBoard's own writer, a ``SummaryWriter`` of torch."""
         return self._writer
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
@@ -40,7 +40,7 @@ class TensorBoard:
             self._writer.file_writer.add_summary(part)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Write scalars."""
+        """Write each number as a scalar at ``step``."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 

@@ -28,7 +28,7 @@ class Trackio:
 
     @property
     def tracker(self) -> Any:
-        """The trackio run."""
+        """The run that ``trackio.init`` gave."""
         return self._run
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ class WandB:
 
     @property
     def tracker(self) -> Any:
-        """The wandb.Run."""
+        """The run that ``wandb.init`` gave, a ``wandb.Run``."""
         return self._run
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:

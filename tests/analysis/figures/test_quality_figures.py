@@ -16,7 +16,7 @@ from analysis.figures import fidelity, loss_curves, pareto, system, time_to_qual
 from analysis.figures.drawing import fonts
 from analysis.figures.drawing.style import Style
 from analysis.rows.arms import Comparison, comparisons
-from analysis.rows.training_curves import training_curves
+from analysis.rows.curves.of_arms import training_curves
 from analysis.statistics import time_to_quality as times
 from analysis.statistics.pareto import Point, Traffic, front, points
 from tests.analysis import planted_curves, planted_rows

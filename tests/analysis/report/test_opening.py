@@ -12,14 +12,14 @@ import pytest
 
 from analysis.checks.fairness import findings_of
 from analysis.claim import claim
-from analysis.report import html
-from analysis.report.answer import answer
-from analysis.report.chinese import say, table, translated
 from analysis.report.document import Document, Front, Notes, Section, Text
-from analysis.report.front import drawable, svg
-from analysis.report.marks import mark
-from analysis.report.room import Room
-from analysis.report.sentences import TEMPLATES
+from analysis.report.language.chinese import say, table, translated
+from analysis.report.language.sentences import TEMPLATES
+from analysis.report.opening.answer import answer
+from analysis.report.opening.front import drawable, svg
+from analysis.report.opening.label_room import Room
+from analysis.report.opening.marks import mark
+from analysis.report.pages import html
 from analysis.rows.arms import Comparison, comparisons
 from analysis.rows.reading import Row, read
 from analysis.statistics.answers import MARGIN

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from analysis.report import document, html, markdown
+from analysis.report import document
 from analysis.report.__main__ import main
+from analysis.report.pages import html, markdown
 from analysis.rows.arms import Arm, comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import names

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.rows import curve_archive
 from analysis.rows.arms import comparisons
-from analysis.rows.curve_archive import ArchiveError, add_curves, archive_of, read_archive, read_curve_file
-from analysis.rows.curve_files import read_curve
-from analysis.rows.pack_curves import main
+from analysis.rows.curves import archive as curve_archive
+from analysis.rows.curves.archive import ArchiveError, add_curves, archive_of, read_archive, read_curve_file
+from analysis.rows.curves.files import read_curve
+from analysis.rows.curves.of_arms import training_curves
+from analysis.rows.curves.pack import main
 from analysis.rows.reading import read
-from analysis.rows.training_curves import training_curves
 from tests.analysis import planted_curves
 
 REFERENCE = Path(__file__).resolve().parents[3] / "results" / "reference"

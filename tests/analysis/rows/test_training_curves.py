@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from analysis.rows.arms import comparisons
-from analysis.rows.curve_files import read_lines
+from analysis.rows.curves.files import read_lines
+from analysis.rows.curves.of_arms import above, training_curves
 from analysis.rows.reading import Row
-from analysis.rows.training_curves import above, training_curves
 from tests.analysis import planted_curves, planted_rows
 from tests.analysis.planted_curves import loss
 

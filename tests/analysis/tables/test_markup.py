@@ -15,8 +15,9 @@ from markdown_it.token import Token
 
 from analysis import claim, drafts
 from analysis.checks import __main__ as fairness
-from analysis.report import document, html, markdown
+from analysis.report import document
 from analysis.report.__main__ import main
+from analysis.report.pages import html, markdown
 from analysis.rows.reading import Row
 from analysis.tables import comparison as tables, markup
 from analysis.tables.formats import Table

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.commands import doctor, machine, working
-from fsdp_lab.commands.finding import Finding, needed, useful
+from fsdp_lab.commands import doctor
+from fsdp_lab.commands.machine import hardware as machine, project as working
+from fsdp_lab.commands.machine.finding import Finding, needed, useful
 
 
 def findings(*found: Finding) -> Callable[[], Iterator[Finding]]:

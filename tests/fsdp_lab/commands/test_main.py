@@ -33,7 +33,7 @@ def test_a_command_is_found_by_its_words() -> None:
 
 def test_dashes_and_underscores_are_alike() -> None:
     assert module("fidelity update_error") == module("fidelity update-error") == "experiments.fidelity.update_error"
-    assert module("rows pack_curves") == "analysis.rows.pack_curves"
+    assert module("rows pack_curves") == "analysis.rows.curves.pack"
 
 
 def test_names_of_modules_do_too_also_those_before_they_moved() -> None:

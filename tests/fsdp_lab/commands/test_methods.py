@@ -8,7 +8,7 @@ import pytest
 
 import comm_compress as cc
 from fsdp_lab.commands.methods import main
-from fsdp_lab.commands.methods_file import Methods, read
+from fsdp_lab.commands.reference.methods_file import Methods, read
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 import comm_compress as cc
-from fsdp_lab.commands import methods_file
+from fsdp_lab.commands.reference import methods_file
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_file_is_what_would_be_written_now() -> None:
-    assert methods_file.read() == methods_file.written(), "make it anew: python -m fsdp_lab.commands.methods_file"
+    assert methods_file.read() == methods_file.written(), (
+        "make it anew: python -m fsdp_lab.commands.reference.methods_file"
+    )
 
 
 def test_it_has_every_method_of_ours() -> None:
@@ -46,5 +48,6 @@ def test_measurements_are_those_of_the_files_it_names() -> None:
 
 
 def test_reading_needs_no_torch() -> None:
-    program = "import sys; from fsdp_lab.commands.methods_file import read; read(); assert 'torch' not in sys.modules"
+    program = "import sys; from fsdp_lab.commands.reference import methods_file; methods_file.read()"
+    program += "; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

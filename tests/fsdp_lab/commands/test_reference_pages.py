@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab.commands import reference_pages
-from fsdp_lab.commands.methods_file import read
+from fsdp_lab.commands.reference import reference_pages
+from fsdp_lab.commands.reference.methods_file import read
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.settings.config import TrainConfig
 
 
 @pytest.mark.parametrize("name", reference_pages.pages())
 def test_a_page_is_what_would_be_written_now(name: str) -> None:
-    advice = "make it anew: python -m fsdp_lab.commands.reference_pages"
+    advice = "make it anew: python -m fsdp_lab.commands.reference.reference_pages"
     assert (reference_pages.FOLDER / name).read_text() == reference_pages.pages()[name], advice
 
 

@@ -1,7 +1,7 @@
 """Writes docs/reference/: every method, every setting and every field of a results row, from the code itself.
 
-    python -m fsdp_lab.commands.reference_pages             # writes the pages anew
-    python -m fsdp_lab.commands.reference_pages --check     # 1 when one is not what would be written
+    python -m fsdp_lab.commands.reference.reference_pages             # writes the pages anew
+    python -m fsdp_lab.commands.reference.reference_pages --check     # 1 when one is not what would be written
 
 A test holds them up to date, so no setting can be without a line.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import comm_compress as cc
-from fsdp_lab.commands.methods_file import Method, read
+from fsdp_lab.commands.reference.methods_file import Method, read
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.results import FIELDS
 from fsdp_lab.settings.config import TrainConfig
@@ -25,8 +25,8 @@ from fsdp_lab.settings.reading.fields import Config
 from fsdp_lab.settings.reading.specs import Spec, specs_of
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
-_NOTE = "<!-- made by `python -m fsdp_lab.commands.reference_pages`; do not edit -->"
+FOLDER = Path(__file__).resolve().parents[3] / "docs" / "reference"
+_NOTE = "<!-- made by `python -m fsdp_lab.commands.reference.reference_pages`; do not edit -->"
 
 
 def pages() -> dict[str, str]:
@@ -168,7 +168,7 @@ def _fields() -> Iterator[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Write the pages, or with ``--check`` compare them."""
-    parser = program("fsdp_lab.commands.reference_pages", __doc__)
+    parser = program("fsdp_lab.commands.reference.reference_pages", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a page is out of date")
     check = parser.parse_args(argv).check
     with user_errors("reference_pages"):
@@ -178,7 +178,10 @@ def main(argv: Sequence[str]) -> int:
     old = {name: text for name, text in pages().items() if not _is(FOLDER / name, text)}
     if check:
         for name in old:
-            print(f"docs/reference/{name} is out of date: python -m fsdp_lab.commands.reference_pages", file=sys.stderr)
+            print(
+                f"docs/reference/{name} is out of date: python -m fsdp_lab.commands.reference.reference_pages",
+                file=sys.stderr,
+            )
         return 1 if old else 0
     for name, text in old.items():
         (FOLDER / name).write_text(text, encoding="utf-8")

@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import comm_compress as cc
-from fsdp_lab.commands.finding import Finding, needed, useful
-from fsdp_lab.commands.machine import can_emulate_links
+from fsdp_lab.commands.machine.finding import Finding, needed, useful
+from fsdp_lab.commands.machine.hardware import can_emulate_links
 from fsdp_lab.commands.main import ROOT
 from fsdp_lab.extras import PACKAGES
 from fsdp_lab.files.user_cache import cache_dir

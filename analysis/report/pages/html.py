@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.report.chinese import say
 from analysis.report.document import (
     Block,
     Command,
@@ -22,6 +21,7 @@ from analysis.report.document import (
     Section,
     Text,
 )
+from analysis.report.language.chinese import say
 from analysis.tables.formats import Table
 from analysis.tables.markup import page as escape
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from analysis.rows.arms import Arm, ArmRuns, Comparison, failed
-from analysis.rows.curve_files import Lines, read_curve
+from analysis.rows.curves.files import Lines, read_curve
 from analysis.rows.reading import is_number
 
 Along = Literal["step", "tokens", "train_seconds"]

@@ -1,7 +1,7 @@
 """Writes methods.json: what the registry says of every method, and what was measured of it.
 
-    python -m fsdp_lab.commands.methods_file             # writes it anew, beside this module
-    python -m fsdp_lab.commands.methods_file --check     # 1 when it is not what would be written
+    python -m fsdp_lab.commands.reference.methods_file             # writes it anew, beside this module
+    python -m fsdp_lab.commands.reference.methods_file --check     # 1 when it is not what would be written
 
 `fsdp-lab methods` and the reference pages read the file, since the registry itself needs torch, whose import takes two
 seconds. A test holds it up to date. The measurements are those of results/reference/, so this runs in a checkout.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FILE = Path(__file__).with_name("methods.json")
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 _FIDELITY = "results/reference/fidelity.jsonl"
 _SPEED = "results/reference/codecs_cpu.json"
 _SIDE, _STEPS = 512, 12  # gradiveq learns its basis in the first ten steps
@@ -70,7 +70,7 @@ class Method(cc.Description):
 
 
 class Methods(TypedDict):
-    """The whole file. ``common``: `comm_compress.description.Common`.
+    """The whole file. ``common``: `comm_compress.describing.Common`.
 
     ``measured``: the two files that measurements come from, and the machine of the second: its processor, its cores and
     the MiB that were encoded.
@@ -88,7 +88,7 @@ def written() -> Methods:
     speeds = json.loads((_ROOT / _SPEED).read_text())
     machine, settings = speeds["machine"], speeds["settings"]
     return Methods(
-        note="made by python -m fsdp_lab.commands.methods_file; do not edit",
+        note="made by python -m fsdp_lab.commands.reference.methods_file; do not edit",
         measured={
             "fidelity": _FIDELITY,
             "speed": _SPEED,
@@ -184,7 +184,7 @@ def _gaussian(seed: int) -> Tensor:
 
 def main(argv: Sequence[str]) -> int:
     """Write the file, or with ``--check`` compare it."""
-    parser = program("fsdp_lab.commands.methods_file", __doc__)
+    parser = program("fsdp_lab.commands.reference.methods_file", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the file is out of date")
     check = parser.parse_args(argv).check
     with user_errors("methods_file"):
@@ -194,7 +194,7 @@ def main(argv: Sequence[str]) -> int:
     if not check:
         FILE.write_text(text, encoding="utf-8")
     elif FILE.read_text(encoding="utf-8") != text:
-        print(f"{FILE.name} is out of date: python -m fsdp_lab.commands.methods_file", file=sys.stderr)
+        print(f"{FILE.name} is out of date: python -m fsdp_lab.commands.reference.methods_file", file=sys.stderr)
         return 1
     return 0
 

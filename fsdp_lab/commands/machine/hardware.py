@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fsdp_lab.commands.finding import Finding, needed, useful
+from fsdp_lab.commands.machine.finding import Finding, needed, useful
 from fsdp_lab.run.environment import hardware
 
 GB = 1e9

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analysis.rows.curve_archive import ArchiveError, read_curve_file
+from analysis.rows.curves.archive import ArchiveError, read_curve_file
 from analysis.rows.reading import Row, is_number
 
 Lines = list[dict[str, Any]]

@@ -1,7 +1,7 @@
 """Many loss curves in one compressed file: ``curves.zip`` stands for the files of the folder ``curves/`` beside it.
 
 A row names its curve as a file, ``curves/NAME.jsonl``. Where there is no such file, the curve is the entry
-``NAME.jsonl`` of the archive, so rows stay as they are when their curves are packed (`analysis.rows.pack_curves`).
+``NAME.jsonl`` of the archive, so rows stay as they are when their curves are packed (`analysis.rows.curves.pack`).
 
 An archive may come from anybody. Nothing is ever unpacked onto the disk, and an archive whose entries are no plain
 curves, or would take absurdly much memory, is refused as a whole.

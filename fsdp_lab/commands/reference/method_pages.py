@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import comm_compress as cc
-from fsdp_lab.commands.methods_file import Method, Methods
+from fsdp_lab.commands.reference.methods_file import Method, Methods
 
 _OPERATIONS = ("encode", "encode with feedback", "decode", "sum W=2", "all rounds", "all rounds with feedback")
 _COLUMN = 18  # where the texts of settings begin
@@ -33,7 +33,7 @@ def as_list(content: Methods, width: int) -> Iterator[str]:
 
 
 def as_page(method: Method, content: Methods, width: int) -> Iterator[str]:
-    """Everything about one method."""
+    """The lines about one method: settings with limits and examples, what it sends, its error, its speed."""
     yield from _wrapped("", f"{method['name']}: {method['idea']}", width)
     yield ""
     changes = ", changes of parameters (as values of delta)" if method["changes"] and not method["parameters"] else ""

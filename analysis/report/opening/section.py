@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from analysis.checks.finding import Finding
 from analysis.figures.drawing.data import Datum
-from analysis.report import front
-from analysis.report.answer import Answer, Answered, answer
-from analysis.report.chinese import say
 from analysis.report.document import Block, Front, Paragraph, Section
 from analysis.report.drawn import Drawn
+from analysis.report.language.chinese import say
+from analysis.report.opening import front
+from analysis.report.opening.answer import Answer, Answered, answer
 from analysis.report.opening_words import ABOUT, TITLE
 from analysis.rows.arms import Comparison
 

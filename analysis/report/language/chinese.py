@@ -24,7 +24,7 @@ from analysis.report.document import (
     Section,
     Text,
 )
-from analysis.report.sentences import CELLS, TEMPLATES
+from analysis.report.language.sentences import CELLS, TEMPLATES
 from analysis.tables.formats import Table
 
 _HOLE = re.compile(r"\\\{(\w+)\\\}")

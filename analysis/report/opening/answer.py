@@ -38,7 +38,7 @@ class Answered:
 
     @property
     def label(self) -> str:
-        """The arm's label."""
+        """How the arm is written in figures: ``int4 hadamard + delta``."""
         return self.line.label
 
     @property

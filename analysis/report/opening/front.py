@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from analysis.figures.drawing.palette import look
-from analysis.report.answer import Answered, about
-from analysis.report.marks import mark
-from analysis.report.room import Room
+from analysis.report.opening.answer import Answered, about
+from analysis.report.opening.label_room import Room
+from analysis.report.opening.marks import mark
 from analysis.statistics.answers import MARGIN, RATIO
 from analysis.tables.markup import page as escape
 

@@ -1,6 +1,6 @@
 """Pack the loss curves of results rows into one archive beside the results file.
 
-    python -m analysis.rows.pack_curves results/reference/sweeps.jsonl [MORE.jsonl ...] [--remove]
+    python -m analysis.rows.curves.pack results/reference/sweeps.jsonl [MORE.jsonl ...] [--remove]
 
 adds the curve files that the rows name to ``curves.zip``, where every command of ``analysis`` finds them, too;
 ``--remove`` then deletes the curve files. The same curves make the same archive, byte for byte, in whichever order they
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from analysis.rows.curve_archive import add_curves, archive_of, read_archive
+from analysis.rows.curves.archive import add_curves, archive_of, read_archive
 from analysis.rows.reading import Row, read_all
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
@@ -30,7 +30,7 @@ def curve_files(rows: Iterable[Row]) -> dict[Path, list[Path]]:
 
 def main(argv: Sequence[str]) -> int:
     """Read the rows, write the archives, say what was added."""
-    parser = program("analysis.rows.pack_curves", __doc__)
+    parser = program("analysis.rows.curves.pack", __doc__)
     parser.add_argument("file", nargs="+", type=Path, help="results rows (JSON lines)")
     parser.add_argument("--remove", action="store_true", help="delete the curve files once the archive has them")
     options = parser.parse_args(argv)

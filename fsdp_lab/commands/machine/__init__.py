@@ -1,0 +1,1 @@
+"""What `fsdp-lab doctor` looks at: this machine, and what of the project works on it."""
