@@ -68,6 +68,7 @@ FLOORS = {
         {"ranks", "results"},
         {"data", "measure"},
         {"models"},
+        {"parallel"},
         {"training"},
         {"checkpoint"},
         {"run"},
@@ -104,7 +105,7 @@ FLOORS = {
         {"contents"},
     ],
 }
-MOST_ROOMS = 12  # that one has to choose from on entering a package; its commands stand beside them
+MOST_ROOMS = 13  # that one has to choose from on entering a package; its commands stand beside them
 # fsdp_lab has one more: the command `fsdp-lab` is several files that belong together (which word runs what, what is
 # shown of methods and of the machine), on top of all rooms and used by none. Who reads how a run works never enters it.
 FRONT_DOOR = "commands"
