@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from experiments import sweep
-from experiments.sweeps import launch
+from experiments.sweeps import launch, runner
 from experiments.sweeps.locks import take
 from experiments.sweeps.recipe.cells import cells_of, key_of
 from experiments.sweeps.recipe.recipe import read
@@ -29,7 +29,8 @@ from tests.fsdp_lab.test_train import Lab, wait_until
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells run the stand-in."""
+    """Cells run the stand-in, and those of another process are looked for often."""
+    monkeypatch.setattr(runner, "_OTHERS_POLL_S", 0.2)
     monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
