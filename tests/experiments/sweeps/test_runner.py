@@ -54,7 +54,7 @@ def test_every_cell_runs_once_in_order_and_nothing_is_left(tmp_path: Path, capsy
     assert run(tmp_path) == 0
     assert [said(r) for r in rows(tmp_path)] == [(m, s, "ok") for s in (1, 2) for m in ("none", "int8")]
     out, err = capsys.readouterr()
-    assert f"next: python -m analysis.report {tmp_path / 'rows.jsonl'} --out report/" in out
+    assert f"next: fsdp-lab report {tmp_path / 'rows.jsonl'} --out report/" in out
     assert "4/4  2     int8  ok" in err
     assert not (tmp_path / "rows.jsonl.cells").exists()
     assert run(tmp_path, "--jobs", "2", seeds=[1, 2, 3]) == 0
@@ -145,7 +145,7 @@ def test_a_sweep_that_is_stopped_leaves_a_preempted_row_and_can_go_on(tmp_path: 
     _, err = process.communicate(timeout=60)
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
-        assert "Go on with: python -m experiments.sweep" in err
+        assert "Go on with: fsdp-lab sweep" in err
         assert not (tmp_path / "rows.jsonl.cells").exists()
     wait_until(lambda: [r["status"] for r in rows(tmp_path)] == ["ok", "preempted"])
     (tmp_path / "go").touch()
