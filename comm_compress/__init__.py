@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.inspection import Roundtrip, roundtrip
     from comm_compress.integrations import ddp, parallel
-    from comm_compress.integrations.audit import Audit, audit
+    from comm_compress.integrations.audit.session import Audit, audit
+    from comm_compress.integrations.audit.whole_program.running import audit_program
+    from comm_compress.integrations.audit.whole_program.summing import ProgramAudit
     from comm_compress.integrations.fsdp.attach import Handle, attach
     from comm_compress.integrations.reshard import reshard
     from comm_compress.integrations.virtual import VirtualRanks
@@ -32,7 +34,7 @@ __version__ = "0.1.0"  # pyproject.toml reads it here, so that a plain checkout 
 
 # Imported when they are asked for: figures and command lines need `labels`, which is there at once, and not torch.
 _MODULE_OF = {
-    "Audit": "integrations.audit",
+    "Audit": "integrations.audit.session",
     "ByteCount": "core.encoded",
     "Codec": "core.compressor",
     "Common": "description",
@@ -45,6 +47,7 @@ _MODULE_OF = {
     "Handle": "integrations.fsdp.attach",
     "Layout": "core.encoded",
     "Ledger": "core.ledger",
+    "ProgramAudit": "integrations.audit.whole_program.summing",
     "RaggedRow": "core.encoded",
     "Roundtrip": "inspection",
     "Setting": "description",
@@ -53,7 +56,8 @@ _MODULE_OF = {
     "Traits": "core.traits",
     "VirtualRanks": "integrations.virtual",
     "attach": "integrations.fsdp.attach",
-    "audit": "integrations.audit",
+    "audit": "integrations.audit.session",
+    "audit_program": "integrations.audit.whole_program.running",
     "available": "registry",
     "describe": "describing",
     "describe_common": "describing",
@@ -85,6 +89,7 @@ __all__ = [
     "Handle",
     "Layout",
     "Ledger",
+    "ProgramAudit",
     "RaggedRow",
     "Roundtrip",
     "Setting",
@@ -94,6 +99,7 @@ __all__ = [
     "VirtualRanks",
     "attach",
     "audit",
+    "audit_program",
     "available",
     "conformance",
     "ddp",

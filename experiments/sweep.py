@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
             return 0
         if lacking:
             raise ValueError("\n".join(lacking))
-        return _run(plan, out, estimator, options.jobs, f"python -m experiments.sweep {shlex.join(words)}")
+        return _run(plan, out, estimator, options.jobs, f"fsdp-lab sweep {shlex.join(words)}")
 
 
 def _parser() -> Parser:
@@ -131,7 +131,7 @@ def _report(plan: Plan, out: Path) -> int:
     failed = sum(plan.state(cell) != "finished" for cell in plan.cells)
     if failed:
         print(f"\n{failed} of {len(plan.cells)} cells failed; their rows say why, --retry_failed tries them again")
-    print(f"\nnext: python -m {plan.recipe.trainer.analysis.format(rows=out)}")
+    print(f"\nnext: fsdp-lab {plan.recipe.trainer.analysis.format(rows=out)}")
     return 1 if failed else 0
 
 

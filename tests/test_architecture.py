@@ -73,7 +73,7 @@ FLOORS = {
         {"checkpoint"},
         {"run"},
         {"train", "validate", "eagle"},
-        {"chat", "launch"},
+        {"chat", "launch", "audit"},
         {"commands"},
     ],
     "fsdp_lab/run": [

@@ -27,6 +27,10 @@ from analysis.statistics.pareto import Point, Traffic, front
 
 _LINEAR = 2.0  # percent: the scale is linear up to it on both sides, logarithmic beyond
 _TICKS = (0.0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+_LOWEST, _HIGHEST = (
+    5,
+    5,
+)  # how far an interval may stretch the scale, times its mean (or 1 and 2 %): few pairs know little
 _X: dict[Traffic, str] = {
     "all": "compression of all traffic (against {dtype})",
     "gradients": "compression of gradients (against {dtype})",
@@ -83,6 +87,9 @@ def _draw(
     unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in points if p.ratio is None]
     is_hollow = any(p.verdict == "undecided" and not p.is_baseline for p in placed)
     notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * MARGIN)] if is_hollow else []
+    floor, roof = axes.get_ylim()
+    is_cut = any(100 * (p.low or 0) < floor or (100 * (p.high or 0) > roof and math.isfinite(p.change)) for p in placed)
+    notes += [style.say("a bar that reaches the edge goes on beyond it")] if is_cut else []
     notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
     style.foot(figure, "\n".join([*notes, foot] if foot else notes))
     placed = sorted(placed, key=lambda p: p.label not in numbers)
@@ -106,7 +113,9 @@ def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Styl
     for label, number in numbers.items():
         point, size = by_label[label]
         handles.append(Line2D([], [], **_look(style, point, size) | {"label": f"{number}  {_name(point, farthest)}"}))
-    return panels(style, 1, 1, high, handles, 1 if narrow else 2)
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    room = (0.53 * longest + 4) * style.small / 72  # inches: a letter's mean width, mark and gap
+    return panels(style, 1, 1, high, handles, max(int(style.width / room), 1))
 
 
 def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) -> tuple[float, float]:
@@ -115,8 +124,8 @@ def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) 
     axes.set_yscale("symlog", linthresh=_LINEAR, linscale=1.2)
     ratios = [p.ratio for p in placed if p.ratio is not None]
     changes = [100 * p.change for p in placed if math.isfinite(p.change)]
-    highs = [min(100 * p.high, 3 * max(100 * p.change, 2)) for p in placed if p.high is not None]
-    lows = [max(100 * p.low, 2 * min(100 * p.change, -1)) for p in placed if p.low is not None]
+    highs = [min(100 * p.high, _HIGHEST * max(100 * p.change, 2)) for p in placed if p.high is not None]
+    lows = [max(100 * p.low, _LOWEST * min(100 * p.change, -1)) for p in placed if p.low is not None]
     to_scale, back = axes.yaxis.get_transform(), axes.yaxis.get_transform().inverted()
     bottom, top = (float(v) for v in to_scale.transform([min([*changes, *lows, -1.0]), max([*changes, *highs, 2.0])]))
     span = top - bottom
@@ -159,6 +168,8 @@ def _bar(axes: Axes, style: Style) -> None:
         va="bottom",
         fontsize=style.small,
         color="#2E7D5B",
+        zorder=4.5,  # over an interval that ends there
+        bbox={"facecolor": FIELD, "linewidth": 0, "pad": 0.6},
     )
 
 

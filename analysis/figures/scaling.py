@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from analysis.figures.comm_share import percent
 from analysis.figures.drawing import bars
@@ -25,6 +25,7 @@ from analysis.statistics.measures import Measure, column, over_seeds
 SPEED, SHARE, PPL = "tokens/s", "communication, % of the step", "validation PPL"
 CHANGE = "change of validation PPL, %"
 _LINEAR = 2.0  # percent: the scale of changes is logarithmic beyond
+_TICKS = (0, 2, 10, 100, 1000, 10_000)  # percent, both signs: where the scale of changes is logarithmic
 _TOP = 0.95  # where lost runs are, of the panel's height
 _APART = 0.12  # of a place: between the first arm and the last, so that intervals do not cover each other
 VIRTUAL = " (virtual ranks)"  # ends the quantity of a point whose ranks were
@@ -106,16 +107,25 @@ def _scales(axes: Axes, name: str, numbers: Sequence[Datum]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:.0f}")
     if name in (SPEED, SHARE):
-        axes.set_ylim(bottom=0)  # so that a line half as high is half as fast
+        axes.set_ylim(0, 1.06 * axes.get_ylim()[1])  # from 0, so that a line half as high is half as fast
     if name == PPL:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)) if _spread(axes) > 2 else MaxNLocator(5))
         axes.yaxis.set_minor_locator(NullLocator())
     seen = [abs(one.value) for one in _of(numbers, name) if math.isfinite(one.value)]
     if name == CHANGE and max(seen, default=0.0) > 5 * _LINEAR:
         axes.set_yscale("symlog", linthresh=_LINEAR)
         axes.autoscale_view(scalex=False)  # margins in this scale, not in the one before
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(FixedLocator([sign * t for sign in (-1, 1) for t in _TICKS]))
     axes.yaxis.set_major_formatter("{x:,.0f}" if name in (SPEED, PPL) else "{x:,.4g}")
+    if name == CHANGE:
+        axes.yaxis.set_major_formatter(lambda change, _: f"{change:+,.4g}" if change else "0")
+
+
+def _spread(axes: Axes) -> float:
+    low, high = axes.get_ylim()
+    return high / low
 
 
 def _make_room_above(axes: Axes) -> None:

@@ -34,9 +34,7 @@ class Calibration:
     def __init__(self, document: Line, shared: bool = True) -> None:
         missing = [key for key in ("machine", "collectives", "steps") if not document.get(key)]
         if missing:
-            raise ValueError(
-                f"calibration: no {', '.join(missing)} in it; make it with python -m experiments.links.calibrate"
-            )
+            raise ValueError(f"calibration: no {', '.join(missing)} in it; make it with fsdp-lab links calibrate")
         self.cores = int(document["machine"]["cores"])
         self._collectives: Sequence[Line] = document["collectives"]
         self._steps: Sequence[Line] = document["steps"]

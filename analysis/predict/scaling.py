@@ -89,9 +89,7 @@ def codec(benchmark: dict[str, Any], name: str, bits: float, feedback: bool) -> 
             == (name, {}, "", operation, 1)
         ]
         if not ratios:
-            raise ValueError(
-                f"--codecs: no row for {name}, {operation}; make it with python -m experiments.bench.codecs"
-            )
+            raise ValueError(f"--codecs: no row for {name}, {operation}; make it with fsdp-lab bench codecs")
         return float(ratios[0])
 
     encode = 1 / (ratio("encode with feedback" if feedback else "encode") * MEMORY_COPY)

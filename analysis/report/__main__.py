@@ -113,7 +113,7 @@ def _subject(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
         drafts=named(of_drafts),
         machines=machines,
         machine_file=str(file),
-        command=f"python -m analysis.report {shlex.join(_without_out(argv))} --out report",
+        command=f"fsdp-lab report {shlex.join(_without_out(argv))} --out report",
         calibrated_model=options.calibrated_model,
         drawn_comparisons=options.drawn_comparisons,
     )

@@ -161,7 +161,7 @@ def read_for_user(
     mine, others = (result.drafts, result.rows) if drafts else (result.rows, result.drafts)
     if others:
         what, program = ("language models", "tables") if drafts else ("drafts", "drafts")
-        print(f"{len(others)} rows are of {what}: python -m analysis.{program} reads those", file=sys.stderr)
+        print(f"{len(others)} rows are of {what}: fsdp-lab {program} reads those", file=sys.stderr)
     if not mine:
         kind = "row of a draft" if drafts else "row of a language model" if others else "sound row"
         raise ValueError(f"{', '.join(map(str, paths))} holds no {kind}")
@@ -239,7 +239,7 @@ def _parse(line: bytes, shared: _Shared) -> tuple[dict[str, Any], str | None]:
         if version is None:
             return {}, "no schema_version: not a results row"
         if isinstance(version, int) and version < SCHEMA_VERSIONS[0]:
-            advice = "convert the file with python -m fsdp_lab.results migrate FILE --out NEW"
+            advice = "convert the file with fsdp-lab results migrate FILE --out NEW"
         else:
             advice = "it was written by a newer program; update this one"
         return {}, f"schema version {version!r}, this program reads {' and '.join(map(str, SCHEMA_VERSIONS))}; {advice}"

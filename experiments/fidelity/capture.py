@@ -52,7 +52,7 @@ def load(folder: Path, kind: str = GRADIENTS) -> list[Unit]:
     """What `capture` saved of one kind. Raises ValueError when there is nothing."""
     files = sorted((folder / kind).glob("*.pt"))
     if not files:
-        raise ValueError(f"{folder}: no captured {kind}; run python -m experiments.fidelity.capture --out {folder}")
+        raise ValueError(f"{folder}: no captured {kind}; run fsdp-lab fidelity capture --out {folder}")
     tensors: dict[str, dict[tuple[int, int], Tensor]] = {}
     segments: dict[str, tuple[Segment, ...]] = {}
     for file in files:

@@ -31,6 +31,7 @@ def draw(cells: Cells, path: Path) -> None:
         axes.set_title(f"step with {ranks} ranks", fontsize=9)
     for axes in panels:
         axes.tick_params(labelsize=8)
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.grid(axis="y", linewidth=0.4, alpha=0.5)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

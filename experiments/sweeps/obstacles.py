@@ -21,7 +21,7 @@ def obstacles(cells: Sequence[Cell]) -> list[str]:
     for command in dict.fromkeys(command for command in missing.values() if command is not None):
         these = [f"{where} {path}" for (where, path), other in missing.items() if other == command]
         are, them = ("is", "it") if len(these) == 1 else ("are", "them")
-        lines.append(f"{', '.join(these)} {are} not there; build {them}: python -m {command}")
+        lines.append(f"{', '.join(these)} {are} not there; build {them}: fsdp-lab {command}")
     if any(cell.link is not None for cell in cells) and (why := unavailable()):
         lines.append(f"links: {why}")
     return lines

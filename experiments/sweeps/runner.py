@@ -76,8 +76,8 @@ class Runner:
         try:
             with leaving_tidily():
                 while self.waiting or self.running:
-                    self._start_what_can_be()
                     self._collect()
+                    self._start_what_can_be()  # first what has just ended makes room: no slot idles for a poll
                     self.progress.tick(self.running, self.waiting)
                     time.sleep(_POLL_S if self.running else _OTHERS_POLL_S if self.waiting else 0)
         except BaseException as error:

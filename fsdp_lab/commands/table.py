@@ -41,6 +41,7 @@ COMMANDS = (
     Command("results", "fsdp_lab.results", "check, show and migrate files of results rows", _COMPARE),
     Command("rows", "analysis.rows", "results rows as one CSV file", _COMPARE),
     Command("rows pack-curves", "analysis.rows.curves.pack", "pack loss curves into one archive", _COMPARE),
+    Command("audit", "fsdp_lab.audit", "who sends which bytes in any program, run as it is", _LOOK),
     Command("trace", "fsdp_lab.trace", "where the time of a profiled run goes", _LOOK),
     Command("links", "experiments.links", "a run behind emulated slow links, with counted bytes", _LOOK),
     Command("links bottleneck", "experiments.links.bottleneck", "is communication the bottleneck?", _LOOK),

@@ -125,7 +125,7 @@ def test_language_models_and_drafts_are_never_mixed(tmp_path: Path, capsys: pyte
     assert tables.main([str(path)]) == 0
     said = capsys.readouterr()
     assert "draft" not in said.out
-    assert f"{len(of_drafts)} rows are of drafts: python -m analysis.drafts reads those" in said.err
+    assert f"{len(of_drafts)} rows are of drafts: fsdp-lab drafts reads those" in said.err
     assert drafts.main([str(path), "--markdown", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
     assert "gpt2-nano" not in said.out

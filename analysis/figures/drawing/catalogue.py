@@ -14,6 +14,7 @@ CHINESE: Final[dict[str, str]] = {
     "compression of parameters (against {dtype})": "参数压缩比（相对 {dtype}）",
     "change of validation PPL, %": "验证集困惑度变化（%）",
     "hollow: not decided at {bar:g} %": "空心：在 {bar:g} % 处尚无定论",
+    "a bar that reaches the edge goes on beyond it": "到达边缘的竖线在图外继续延伸",
     "failed before any byte was counted: {arms}": "尚未计入任何字节即失败：{arms}",
     "{ratio:g}x or more, {change:g} % worse at most": "压缩至少 {ratio:g} 倍，困惑度至多升高 {change:g} %",
     "diverged": "发散",

@@ -1,5 +1,4 @@
-"""What any job moves by collectives, compressed or not: `cc.audit`. Begin with `session`."""
+"""What any job moves by collectives, compressed or not: `cc.audit`, and `cc.audit_program` for a program as it is.
 
-from comm_compress.integrations.audit.session import Audit, audit
-
-__all__ = ["Audit", "audit"]
+Begin with `session`, which counts in this process; `whole_program` starts another program and counts in its ranks.
+"""

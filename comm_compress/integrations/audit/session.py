@@ -9,7 +9,7 @@ traffic, NCCL called by a library of its own).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol, Self, get_args
 
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from comm_compress.core.ledger import Ledger, Op, Totals
 from comm_compress.integrations.audit.callers import Caller, caller
 from comm_compress.integrations.audit.calls import is_communication, read
+from comm_compress.integrations.audit.lines import Line
 from comm_compress.integrations.audit.table import Claim, table
 
 _OPS: tuple[Op, ...] = get_args(Op)
@@ -32,31 +33,15 @@ class _Counts(Protocol):
     def ledgers(self) -> list[Ledger]: ...
 
 
-@dataclass
-class Line:
-    """All calls that agree in the first five fields; bytes are this rank's.
-
-    ``payload_bytes`` were handed over to collectives, ``sent_bytes`` leave for other ranks by the backend in use,
-    ``ring_bytes`` would on a ring. ``code`` and ``stack`` are those of `callers.Caller`.
-    """
-
-    op: str
-    group: str
-    dtype: str
-    where: str
-    through: str
-    code: str
-    stack: tuple[str, ...]
-    calls: int = 0
-    payload_bytes: int = 0
-    sent_bytes: int = 0
-    ring_bytes: int = 0
-
-
 class Audit(TorchDispatchMode):
     """What was counted so far; a context manager, made by `audit`. It can be entered again and then counts on."""
 
     supports_higher_order_operators = True  # they are let through: collectives inside come by on their own
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let `torch.compile` compile, as it would not under other modes, and see what the compiled code calls."""
+        return True
 
     def __init__(self, handles: tuple[_Counts, ...]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -115,16 +100,18 @@ class Audit(TorchDispatchMode):
     def _totals(self) -> list[Totals]:
         return [ledger.totals(op) for handle in self._handles for ledger in handle.ledgers for op in _OPS]
 
-    def _note(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def _note(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Line | None:
+        """Count the call; the line that it belongs to, or None where it can only be named."""
         call = read(func, args, kwargs)
         if call is None:
             self.not_counted[func.name()] = self.not_counted.get(func.name(), 0) + 1
-            return
+            return None
         line = self._line(call.op, call.group, call.dtype, caller())
         line.calls += 1
         line.payload_bytes += call.payload
         line.sent_bytes += call.sent
         line.ring_bytes += call.ring
+        return line
 
     def _line(self, op: str, group: str, dtype: str, by: Caller) -> Line:
         key = (op, group, dtype, by.where, by.through)

@@ -30,8 +30,17 @@ class Counted(Protocol):
     ring_bytes: int
 
 
-def table(lines: Sequence[Counted], claims: Sequence[Claim] | None, not_counted: Mapping[str, int]) -> str:
-    """Lines, sums and claims; ``claims`` None: no handle was given."""
+def table(
+    lines: Sequence[Counted],
+    claims: Sequence[Claim] | None,
+    not_counted: Mapping[str, int],
+    who: str = "this rank",
+    shown: int | None = None,
+) -> str:
+    """Lines, sums and claims.
+
+    ``claims`` None: no handle was given. ``who`` has sent it all. ``shown``: lines at most; sums are of all.
+    """
     heads = ("collective", "group", "dtype", "calls", "payload MB", "sent MB", "on a ring", "through", "caller")
     cells = [
         (
@@ -42,20 +51,23 @@ def table(lines: Sequence[Counted], claims: Sequence[Claim] | None, not_counted:
         for line in lines
         if line.op != "recv"  # its bytes are the sender's
     ]
-    parts = [_aligned([heads, *cells]), _sums(lines)]
+    parts = [_aligned([heads, *cells[:shown]])]
+    if shown is not None and len(cells) > shown:
+        parts.append(f"and {len(cells) - shown} more, which send less")
+    parts.append(_sums(lines, who))
     if claims is not None:
         parts.append(_claims(lines, claims))
     parts += [f"not counted: {name}, {calls} calls" for name, calls in sorted(not_counted.items())]
     return "\n".join(parts)
 
 
-def _sums(lines: Iterable[Counted]) -> str:
+def _sums(lines: Iterable[Counted], who: str) -> str:
     by_package: dict[str, int] = {}
     for line in lines:
         by_package[line.through] = by_package.get(line.through, 0) + line.sent_bytes
     whole = sum(by_package.values())
     shares = [f"{_mb(b)} MB ({b / max(1, whole):.1%}) through {p}" for p, b in sorted(by_package.items())]
-    return "\n".join([f"this rank sent {_mb(whole)} MB:", *(f"  {share}" for share in shares)])
+    return "\n".join([f"{who} sent {_mb(whole)} MB:", *(f"  {share}" for share in shares)])
 
 
 def _claims(lines: Sequence[Counted], claims: Iterable[Claim]) -> str:

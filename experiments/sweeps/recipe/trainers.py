@@ -61,7 +61,7 @@ class Trainer:
     needs: Mapping[str, str]
     """Settings that are files or folders, and what a complaint about one begins with."""
     built_by: Callable[[Path], str | None]
-    """The module that makes such a file, with its arguments, where one does."""
+    """The words after ``fsdp-lab`` that make such a file, where a command does."""
     complete: Callable[[Any], AnyConfig]
     """The settings with nothing left open. ValueError where they do not go together."""
     quality: Measure
@@ -71,7 +71,7 @@ class Trainer:
     work_of: Callable[[Mapping[str, Any]], int | None]
     alike: tuple[str, ...]
     analysis: str
-    """The command that reads the rows; {rows} is the file."""
+    """The words after ``fsdp-lab`` that read the rows; {rows} is the file."""
 
 
 _COMMON_ELSEWHERE = {
@@ -86,7 +86,7 @@ METHODS = tuple(name for pair in DIRECTIONS.values() for name in pair)
 
 def _corpus_built_by(path: Path) -> str | None:
     name = path.name.removesuffix(".jsonl.gz")
-    return f"fsdp_lab.data.build {name}" if name in CORPORA and path.parent == CORPORA_FOLDER else None
+    return f"data build {name}" if name in CORPORA and path.parent == CORPORA_FOLDER else None
 
 
 def _tokens(config: TrainConfig, world: int) -> int | None:
@@ -121,12 +121,12 @@ LANGUAGE_MODEL = Trainer(
     work=_tokens,
     work_of=lambda row: row.get("tokens_seen"),
     alike=("mixed_precision", "compile"),
-    analysis="analysis.report {rows} --out report/",
+    analysis="report {rows} --out report/",
 )
 
 
 def _draft_built_by(path: Path) -> str | None:
-    return "experiments.drafts.real_run" if path.parent == DRAFTS_FOLDER else None
+    return "eagle run" if path.parent == DRAFTS_FOLDER else None
 
 
 def _complete_draft(config: EagleConfig) -> EagleConfig:
@@ -170,7 +170,7 @@ EAGLE = Trainer(
     work=_conversations,
     work_of=_conversations_of,
     alike=("dtype", "max_length", "steps_ahead", "shard_target"),
-    analysis="analysis.drafts {rows} --out report/",
+    analysis="drafts {rows} --out report/",
 )
 TRAINERS = {trainer.name: trainer for trainer in (LANGUAGE_MODEL, EAGLE)}
 

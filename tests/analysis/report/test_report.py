@@ -106,7 +106,7 @@ def test_the_answer_comes_first_then_what_speaks_against_it(report: Path) -> Non
     assert text.index("**error**") < text.index("What was compared")
     assert "lost: seed 3" in text
     assert "rows.jsonl, line 20: not whole JSON" in text
-    assert "python -m analysis.report" in text
+    assert "fsdp-lab report" in text
 
 
 def test_every_figure_is_there_or_named_with_a_reason(report: Path) -> None:

@@ -41,7 +41,7 @@ def test_columns_have_the_types_that_the_schema_gives_them() -> None:
         ('"text"', "not a JSON object but str"),
         ("\xff\xfe", "not whole JSON"),
         ("[" * 100_000, "not whole JSON"),
-        (json.dumps(GOOD | {"schema_version": 1}), "python -m fsdp_lab.results migrate"),
+        (json.dumps(GOOD | {"schema_version": 1}), "fsdp-lab results migrate"),
         (json.dumps(GOOD | {"schema_version": 99}), "newer program"),
         (json.dumps(GOOD | {"schema_version": "2"}), "schema version '2'"),
         (json.dumps(without("schema_version")), "no schema_version"),

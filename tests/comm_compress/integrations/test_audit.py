@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
-from comm_compress.integrations.audit.session import Line
+from comm_compress.integrations.audit.lines import Line
 from comm_compress.integrations.audit.wire import Moved, gloo_bytes, ring_bytes
 from tests.distributed import run_ranks
 

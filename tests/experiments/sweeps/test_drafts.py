@@ -105,7 +105,7 @@ def test_all_that_one_command_builds_is_one_message() -> None:
     if folder.exists():
         pytest.skip("it has been built here")
     these = f"targets: {folder}/target, data_path: {folder}/training.jsonl, eval_data: {folder}/held_out.jsonl"
-    assert obstacles(cells) == [f"{these} are not there; build them: python -m experiments.drafts.real_run"]
+    assert obstacles(cells) == [f"{these} are not there; build them: fsdp-lab eagle run"]
 
 
 def test_times_are_scaled_by_conversations_of_drafts_alone(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_sweep_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert heading.split()[3:5] == ["status", "tau"]
     assert first.split()[3:5] == ["ok", f"{rows[0]['tau']:.3f}"]
     assert "mean tau" in said.out
-    assert f"next: python -m analysis.drafts {tmp_path / 'rows.jsonl'}" in said.out
+    assert f"next: fsdp-lab drafts {tmp_path / 'rows.jsonl'}" in said.out
     assert not (tmp_path / "rows.jsonl.cells").exists()
     assert sweep.main([*words, "--", "--max_steps", "2"]) == 0
     assert "2 finished, 0 failed, 0 to run" in capsys.readouterr().err

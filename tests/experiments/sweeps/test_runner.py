@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from experiments import sweep
-from experiments.sweeps import launch
+from experiments.sweeps import launch, runner
 from experiments.sweeps.locks import take
 from experiments.sweeps.recipe.cells import cells_of, key_of
 from experiments.sweeps.recipe.recipe import read
@@ -29,7 +29,8 @@ from tests.fsdp_lab.test_train import Lab, wait_until
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells run the stand-in."""
+    """Cells run the stand-in, and those of another process are looked for often."""
+    monkeypatch.setattr(runner, "_OTHERS_POLL_S", 0.2)
     monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
@@ -53,7 +54,7 @@ def test_every_cell_runs_once_in_order_and_nothing_is_left(tmp_path: Path, capsy
     assert run(tmp_path) == 0
     assert [said(r) for r in rows(tmp_path)] == [(m, s, "ok") for s in (1, 2) for m in ("none", "int8")]
     out, err = capsys.readouterr()
-    assert f"next: python -m analysis.report {tmp_path / 'rows.jsonl'} --out report/" in out
+    assert f"next: fsdp-lab report {tmp_path / 'rows.jsonl'} --out report/" in out
     assert "4/4  2     int8  ok" in err
     assert not (tmp_path / "rows.jsonl.cells").exists()
     assert run(tmp_path, "--jobs", "2", seeds=[1, 2, 3]) == 0
@@ -144,7 +145,7 @@ def test_a_sweep_that_is_stopped_leaves_a_preempted_row_and_can_go_on(tmp_path: 
     _, err = process.communicate(timeout=60)
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
-        assert "Go on with: python -m experiments.sweep" in err
+        assert "Go on with: fsdp-lab sweep" in err
         assert not (tmp_path / "rows.jsonl.cells").exists()
     wait_until(lambda: [r["status"] for r in rows(tmp_path)] == ["ok", "preempted"])
     (tmp_path / "go").touch()

@@ -40,7 +40,7 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(tmp_path: Path, capsys: py
     assert "results/reference" in out, "the times of other runs of this model"
     if not Path("fsdp_output/corpora/prose.jsonl.gz").exists():
         assert "not yet possible here: corpus: fsdp_output/corpora/prose.jsonl.gz is not there; build it: " in out
-        assert "python -m fsdp_lab.data.build prose" in refused([str(recipe)], capsys)
+        assert "fsdp-lab data build prose" in refused([str(recipe)], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
 

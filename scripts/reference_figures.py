@@ -1,0 +1,102 @@
+"""Draws the figures of ``results/reference/`` again, from the rows and measurements that lie there.
+
+    python -m scripts.reference_figures                     # all of them
+    python -m scripts.reference_figures bar.png pareto.png  # some
+
+After the code of a figure has changed; nothing is measured. ``timeline.png`` is not among them: it shows a profile of
+tens of megabytes, which is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis import drafts
+from analysis.predict import __main__ as prediction
+from analysis.report import __main__ as report
+from experiments.bench.codecs import chart
+from experiments.bench.codecs.command import by_encode, label
+from experiments.bench.codecs.timing import Row
+from experiments.links import bottleneck_chart
+
+FOLDER = Path(__file__).resolve().parents[1] / "results/reference"
+_RUN = "gpt2-mini-2-ranks-400-steps"
+REPORTS: dict[str, tuple[str, str]] = {
+    "bar.png": ("bar.jsonl", f"{_RUN}-quality_against_compression.png"),
+    "system.png": ("bar.jsonl", "all-system.png"),
+    "pareto.png": ("sweeps.jsonl", f"{_RUN}-quality_against_compression.png"),
+    "pareto_gradients.png": ("sweeps.jsonl", f"{_RUN}-quality_against_gradient_compression.png"),
+    "pareto_parameters.png": ("sweeps.jsonl", f"{_RUN}-quality_against_parameter_compression.png"),
+    "time_to_quality.png": ("links.jsonl", f"{_RUN}-200-mbit-s-time_to_quality.png"),
+    "world_size.png": ("world_size.jsonl", "along-world-sizes-1-world_sizes.png"),
+}
+"""Figures that a report draws: of which rows, and the report's name for it."""
+NOT_DRAWN = ("timeline.png",)
+
+
+def _steps(path: Path) -> None:
+    matrix, machine = FOLDER / "link_matrix.jsonl", FOLDER / "calibration.json"
+    words = ["--calibration", str(machine), "--measured", str(matrix), "--chart", str(path)]
+    _run(prediction.main([*words, "--rate", "1gbit", "--model", "blocks"]), path)
+
+
+def _bottleneck(path: Path) -> None:
+    bottleneck_chart.draw(json.loads((FOLDER / "bottleneck.json").read_text())["cells"], path)
+
+
+def _codecs(path: Path) -> None:
+    record = json.loads((FOLDER / "codecs_cpu.json").read_text())
+    names = Row.__dataclass_fields__
+    rows = [Row(**{name: value for name, value in row.items() if name in names}) for row in record["rows"]]
+    shown = [row for row in by_encode(rows) if row.threads == record["settings"]["threads"][0]]
+    chart.draw([(label(row.method, row.config), row) for row in shown], path)
+
+
+def _drafts(path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _run(drafts.main([str(FOLDER / "drafts.jsonl"), "--out", folder]), path)
+        shutil.copyfile(Path(folder) / path.name, path)
+
+
+OTHERS = {
+    "step_against_bandwidth.png": _steps,
+    "bottleneck.png": _bottleneck,
+    "codecs_cpu.png": _codecs,
+    "drafts/tau_against_bytes.png": _drafts,
+}
+"""Figures that other commands draw."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw the named figures, or all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("figure", nargs="*", help=f"of {', '.join([*REPORTS, *OTHERS])} (default: all)")
+    wanted = parser.parse_args(arguments).figure or [*REPORTS, *OTHERS]
+    for name in wanted:
+        if name not in REPORTS and name not in OTHERS:
+            parser.error(f"figure: {name} is not one that can be drawn again")
+    for rows in dict.fromkeys(REPORTS[name][0] for name in wanted if name in REPORTS):
+        with tempfile.TemporaryDirectory() as folder:
+            _run(report.main([str(FOLDER / rows), "--out", folder, "--formats", "png"]), FOLDER / rows)
+            for name in wanted:
+                if REPORTS.get(name, ("", ""))[0] == rows:
+                    shutil.copyfile(Path(folder) / REPORTS[name][1], FOLDER / name)
+    for name in wanted:
+        if name in OTHERS:
+            OTHERS[name](FOLDER / name)
+    return 0
+
+
+def _run(code: int, what: Path) -> None:
+    if code:
+        raise SystemExit(f"{what}: not drawn (exit code {code})")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
