@@ -28,6 +28,7 @@ ALL = pytest.mark.parametrize("example", EXAMPLES)
 for name, package in {**EXAMPLES, **dict.fromkeys(DATA_PARALLEL)}.items():
     if package is None or importlib.util.find_spec(package):
         preload(f"examples.{name}")
+preload("examples.pipeline_parallel")
 preload("examples.byte_audit")  # not my_method: its method would be registered in every process
 
 
@@ -142,6 +143,28 @@ def test_the_byte_audit_shows_what_the_optimizer_still_sends() -> None:
     assert float(optimizers) > float(claimed) > 0
     assert "through torch.distributed.fsdp" not in out, "nothing is left to stock collectives"
     assert re.search(r"examples/byte_audit.py:\d+ muon.step\(\)$", out, re.M)
+
+
+def test_a_pipelines_identity_is_stock_and_a_method_sends_less() -> None:
+    stock, identity, compressed = (
+        _said("pipeline_parallel", "--compress", label) for label in ("stock", "identity", "tahquant tile_size=16")
+    )
+    losses = [re.findall(r"^(?:losses|stage \d: weights) .*$", out, re.M) for out in (stock, identity, compressed)]
+    assert losses[0] == losses[1] != losses[2]
+    assert len(losses[0]) == 3
+    assert "bytes sent" not in stock
+    pattern = r"^(\w+): (\d+) calls, (\d+) bytes sent, (\d+) in float32$"
+    whole, sent = (
+        {op: tuple(map(int, numbers)) for op, *numbers in re.findall(pattern, out, re.M)}
+        for out in (identity, compressed)
+    )
+    for op, ratio in (("activations", 32 / (0.8 * 4 + 0.2 * 3 + 40 / 16)), ("activation_gradients", 2)):
+        calls, bytes_sent, in_float32 = whole[op]
+        assert calls == 4 * tiny.STEPS, "one message a micro-batch"
+        assert bytes_sent == in_float32 == 4 * tiny.STEPS * 16 * 16 * tiny.WIDTH
+        assert in_float32 / sent[op][1] == pytest.approx(ratio, rel=0.01)
+    first, last = re.findall(r"^loss ([\d.]+) -> ([\d.]+)$", compressed, re.M)[0]
+    assert float(last) < 0.85 * float(first)
 
 
 def test_a_method_of_ones_own_keeps_the_laws_and_trains() -> None:
