@@ -139,6 +139,15 @@ def _laws() -> dict[str, Any]:
     stock = run("gpipe", None)
     for broken in (WrongMicroBatch, TooEarly):
         found["caught"][broken.__name__] = not same(run("gpipe", identity(), broken), stock)
+    activations = cc.parallel.Activations("int4", "int4")
+    found["int4"] = not same(run("gpipe", activations), stock)
+    before = activations.ledger.totals().calls
+    with activations.exact():  # the same places, another stage
+        found["exact"] = same(run("gpipe", activations), stock) and activations.ledger.totals().calls == before > 0
+    by_place = {"method": "int4", "layers": {"stage0->1": "identity"}}
+    activations = cc.parallel.Activations(by_place, by_place)
+    found["by place"] = same(run("gpipe", activations), stock)
+    activations.check_names()
     losses, _ = run("1f1b", cc.parallel.Activations("int8", "int8"), nan=True)
     found["nan"] = [bool(torch.isnan(loss)) for loss in losses]
     return found
@@ -172,6 +181,13 @@ def test_bytes_counted_are_those_that_schedules_send(laws: list[dict[str, Any]])
 def test_wrong_wirings_are_seen(laws: list[dict[str, Any]]) -> None:
     caught = [found["caught"] for found in laws]
     assert {name for name in caught[0] if any(each[name] for each in caught)} == {"WrongMicroBatch", "TooEarly"}
+
+
+def test_exact_sends_as_torch_does_and_layers_name_places(laws: list[dict[str, Any]]) -> None:
+    assert any(found["int4"] for found in laws), "the method changes numbers"
+    for found in laws:
+        assert found["exact"]
+        assert found["by place"]
 
 
 def test_a_nan_travels(laws: list[dict[str, Any]]) -> None:
