@@ -23,9 +23,10 @@ EXAMPLES = {
     "save_and_resume": None,
 }
 DATA_PARALLEL = ("ddp", "hsdp")  # replicas: their traffic is an all-reduce
+TENSOR_PARALLEL = "tensor_parallel"  # its traffic is that of activations
 KEEPS_FROZEN = {"lora"}  # what is not trained is sent once
 ALL = pytest.mark.parametrize("example", EXAMPLES)
-for name, package in {**EXAMPLES, **dict.fromkeys(DATA_PARALLEL)}.items():
+for name, package in {**EXAMPLES, **dict.fromkeys((*DATA_PARALLEL, TENSOR_PARALLEL))}.items():
     if package is None or importlib.util.find_spec(package):
         preload(f"examples.{name}")
 preload("examples.pipeline_parallel")
@@ -120,6 +121,16 @@ def test_between_replicas_gradients_are_compressed_and_identity_is_stock(example
     assert (identity.losses, identity.weights) == (stock.losses, stock.weights)
     whole, sent = identity.traffic["all_reduce"].sent, compressed.traffic["all_reduce"].sent
     assert whole > 4 * sent > 0
+    assert compressed.loss(-1) < 0.85 * compressed.loss(0)
+
+
+def test_activations_are_compressed_and_identity_is_stock() -> None:
+    stock, identity, compressed = (printed(TENSOR_PARALLEL, compress) for compress in ("stock", "identity", "topk"))
+    assert (identity.losses, identity.weights) == (stock.losses, stock.weights)
+    for op in ("activations", "activation_gradients"):
+        whole, sent = identity.traffic[op], compressed.traffic[op]
+        assert whole.sent == whole.uncompressed > 3.5 * sent.sent > 0
+        assert whole.calls == sent.calls == 2 * tiny.STEPS, "one a block in each direction"
     assert compressed.loss(-1) < 0.85 * compressed.loss(0)
 
 

@@ -6,14 +6,16 @@ What a collective gives is new memory, the caller's own; everything between lies
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from comm_compress.core.compressor import Compressor
-from comm_compress.core.rounds import Reduced, Request
+from comm_compress.core import nonfinite
+from comm_compress.core.compressor import Codec, Compressor
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.rounds import ExchangeParts, GatherParts, Reduced, Request
 from comm_compress.core.state import State
 
 Rounds = Generator[Request, Any, Tensor]
@@ -60,8 +62,44 @@ def reduce_scatter(x: Tensor, dim: int, method: Compressor, state: State) -> Rou
         parts = x.reshape(*x.shape[:dim], world, *out.shape[dim:]).movedim(dim, 0)
         rows.view(parts.shape).copy_(parts)
     state.output = out
-    reduced: Reduced = yield from method.reduce_scatter(rows, state)
+    reduced: Reduced = yield from method.reduce_scatter(_marked(rows, state), state)
     _leave(out, reduced.total)
+    return out
+
+
+def all_gather_parts(x: Tensor, dim: int, sizes: Sequence[int], codec: Codec, state: State) -> Rounds:
+    """All ranks' ``x`` joined along ``dim``, of which rank r has ``sizes[r]`` rows; ``codec``: of fixed size."""
+    shapes = [(*x.shape[:dim], size, *x.shape[dim + 1 :]) for size in sizes]
+    numels = [math.prod(shape) for shape in shapes]
+    layouts = [codec.layout(n, x.dtype) for n in numels]
+    message = codec.encode(x.reshape(1, -1), state)
+    received: list[Tensor] = yield GatherParts(message, tuple(layout.row_bytes for layout in layouts))
+    out = x.new_empty((*x.shape[:dim], sum(sizes), *x.shape[dim + 1 :]))
+    parts = torch.split(out, list(sizes), dim)
+    for part, row, layout, n in zip(parts, received, layouts, numels, strict=True):
+        encoded = Encoded(row.unsqueeze(0), layout, n, scratch=state.scratch)
+        if part.is_contiguous():
+            codec.decode_into(encoded, part.view(1, n))
+        else:
+            part.copy_(codec.decode(encoded).view(part.shape))
+    return out
+
+
+def reduce_scatter_parts(x: Tensor, dim: int, sizes: Sequence[int], codec: Codec, state: State) -> Rounds:
+    """This rank's ``sizes[rank]`` rows of ``dim`` of the sum of ``x`` over the ranks; ``codec``: of fixed size."""
+    parts = torch.split(x, list(sizes), dim)
+    finite = bool(nonfinite.all_finite(x))
+    messages = []
+    for rank, part in enumerate(parts):
+        row = part.reshape(1, -1)
+        if not finite and row.numel():
+            row = row.clone()
+            row[:, 0] = torch.nan  # every rank receives a part
+        messages.append(codec.encode(row, state.child(f"to {rank}")))
+    received: Encoded = yield ExchangeParts(tuple(messages))
+    out = torch.empty(parts[state.rank].shape, dtype=x.dtype, device=x.device)
+    state.output = out
+    _leave(out, codec.sum_into(received, state.result((out.numel(),), out.device)))
     return out
 
 
@@ -85,6 +123,18 @@ def _rows_of(x: Tensor, state: State) -> Tensor:
     flat[: x.numel()].view(x.shape).copy_(x)
     flat[x.numel() :] = 0
     return rows
+
+
+def _marked(rows: Tensor, state: State) -> Tensor:
+    """``rows``, or a copy with a NaN in front of every row where any of them is not finite, for every rank to see.
+
+    An all-reduce and an all-gather need no mark: what they bring, they bring to everyone.
+    """
+    if not rows.is_cuda and bool(nonfinite.all_finite(rows)):
+        return rows
+    marked = state.scratch("marked", tuple(rows.shape), rows.dtype, rows.device).copy_(rows)
+    nonfinite.mark(marked)
+    return marked
 
 
 def _leave(out: Tensor, result: Tensor) -> None:

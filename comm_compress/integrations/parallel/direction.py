@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress.core.compressor import Compressor
+from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.ledger import Collective, Ledger, Op
 from comm_compress.core.state import State
 from comm_compress.core.tracing import span
@@ -57,12 +57,19 @@ class Direction:
         if self.method is None or self.exact:
             return stock.all_gather(x, dim, sizes, self.group)
         elements = (self.state.world - 1) * x.numel()
+        if sizes is not None:
+            assert isinstance(self.method, Codec), "checked by the place"
+            return self.run(collectives.all_gather_parts(x, dim, sizes, self.method, self.state), x, elements, 1)
         return self.run(collectives.all_gather(x, dim, self.method, self.state), x, elements, 1)
 
     def reduce_scatter(self, x: Tensor, dim: int, sizes: Sizes = None) -> Tensor:
         """Return this rank's part of ``dim`` of the sum of ``x`` over the ranks."""
         if self.method is None or self.exact:
             return stock.reduce_scatter(x, dim, sizes, self.group)
+        if sizes is not None:
+            assert isinstance(self.method, Codec), "checked by the place"
+            elements = x.numel() - x.numel() // max(1, sum(sizes)) * sizes[self.state.rank]
+            return self.run(collectives.reduce_scatter_parts(x, dim, sizes, self.method, self.state), x, elements, 1)
         elements = x.numel() - x.numel() // self.state.world
         return self.run(collectives.reduce_scatter(x, dim, self.method, self.state), x, elements, 1)
 

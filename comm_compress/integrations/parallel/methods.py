@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from comm_compress.core.compressor import Compressor
+from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.wrappers.by_layer import ByLayer
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 
@@ -31,6 +31,15 @@ def refusal(method: Compressor) -> str:
             "topk with error_feedback=false"
         )
     return ""
+
+
+def check_parts(key: str, place: str, method: Compressor | None) -> None:
+    """ValueError when ``method`` cannot carry parts of different sizes, whose bytes every rank must know beforehand."""
+    if method is not None and not (isinstance(method, Codec) and method.fixed_size):
+        raise ValueError(
+            f"{key}: {method.name} cannot carry parts of different sizes at {place!r}: the bytes of a part must follow "
+            "from its size; use a method of fixed size without entropy, warmup_steps and min_numel, or equal sizes"
+        )
 
 
 def at_place(method: Compressor | None, name: str) -> Compressor | None:

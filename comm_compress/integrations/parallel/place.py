@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from comm_compress.integrations.parallel.direction import Direction
+from comm_compress.integrations.parallel.methods import check_parts
 from comm_compress.integrations.parallel.operators import AllGather, AllReduce, Copy, ReduceScatter
 from comm_compress.integrations.parallel.recomputation import Recomputation
 
@@ -105,8 +106,9 @@ class Place:
 
     def _sizes(self, sizes: Sequence[int] | None) -> tuple[int, ...] | None:
         chosen = self.sizes if sizes is None else known_sizes(self.name, sizes, self.world)
-        if chosen is not None and (self.forward.method or self.backward.method):
-            raise ValueError(f"{self.name}: sizes = {list(chosen)}: parts of different sizes travel uncompressed only")
+        if chosen is not None:
+            for key, way in (("forward", self.forward), ("backward", self.backward)):
+                check_parts(key, self.name, way.method)
         return chosen
 
 
