@@ -55,6 +55,12 @@ COMMANDS = (
     Command("fidelity update-error", "experiments.fidelity.update_error", "what a method does to Adam's steps", _LOOK),
     Command("methods", "fsdp_lab.commands.methods", "all methods; one method with its settings", _METHODS),
     Command("conformance", "fsdp_lab.commands.conformance", "does a method obey all laws? also your own", _METHODS),
+    Command(
+        "bench activations",
+        "experiments.bench.activations",
+        "what compressed all-reduces of activations cost",
+        _METHODS,
+    ),
     Command("bench codecs", "experiments.bench.codecs", "how fast methods encode and decode", _METHODS),
     Command("bench link", "experiments.bench.link", "claimed bytes against the interface's own counter", _METHODS),
     Command("bench audit", "experiments.bench.audit", "audited bytes against the interface's counter", _METHODS),

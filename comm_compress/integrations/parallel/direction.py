@@ -11,7 +11,7 @@ from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.ledger import Collective, Ledger, Op
 from comm_compress.core.state import State
 from comm_compress.core.tracing import span
-from comm_compress.core.workspace import WorkspacePool
+from comm_compress.core.workspace import Workspace, WorkspacePool
 from comm_compress.drive import stock, transport
 from comm_compress.integrations.optimizer_steps import OptimizerSteps
 from comm_compress.integrations.parallel import collectives
@@ -82,11 +82,15 @@ class Direction:
         with span(f"{self.op} ({self.place})"):
             collective = Collective(like.device)
             workspace = self.workspaces.acquire(like.device)
-            number = self._steps.number
-            self.state.begin(workspace=workspace, goes_on=number == self._step)
-            self._step = number
+            self.begin(workspace)
             result = transport.run(rounds, self.group, collective, workspace)
             self.state.end()
             self.workspaces.release(workspace)
             self.ledger.add(self.op, self.place, collective, elements, like.itemsize, None, own_rounds)
         return result
+
+    def begin(self, workspace: Workspace | None = None) -> None:
+        """Begin the state's next collective or message: `Activations.rollback` takes back all of one optimizer step."""
+        number = self._steps.number
+        self.state.begin(workspace=workspace, goes_on=number == self._step)
+        self._step = number
