@@ -39,6 +39,15 @@ class DividedLM(nn.Module):
         """As `CausalLM.forward`: ``tokens`` int64 ``[B, T]``, ``weight`` float ``[B]``; equal on all ranks."""
         return self.loss(self.through(self._blocks, self.embed(tokens)), tokens, weight)
 
+    def replicated(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
+        """The parameters whose gradients must be summed over the ranks (`Division.summed`), by block."""
+        units: dict[str, list[tuple[str, nn.Parameter]]] = {}
+        for name, parameter in self.hf.named_parameters():
+            if name in self.division.summed:
+                block = next((b for b in blocks_of(self.hf) if name.startswith(f"{b}.")), "others")
+                units.setdefault(block, []).append((name, parameter))
+        return units
+
     def embed(self, tokens: Tensor) -> Tensor:
         """What the first block gets: ``[B, positions, H]``, this rank's positions where they are divided."""
         self.wiring.length = tokens.shape[1]
