@@ -10,7 +10,7 @@ gradients; ``gradients`` carries parameters' gradients, of data parallel arms an
 fsdp also the parameters ("none": as they are). No optimizer step is made. Columns:
 
     step        milliseconds of the median step, rounds of all arms interleaved
-    at stop     milliseconds of it in which the slowest rank's link was at work, as the interface's bytes over the rate
+    link        milliseconds that rank 0's link needs for them: the interface's bytes over the rate
     counted     bytes that rank 0 sent in a step, as our ledgers count them; -: torch's own collectives
     interface   bytes that its interface sent, headers included
 """
@@ -39,14 +39,16 @@ from transformers.modeling_utils import PreTrainedModel
 import comm_compress as cc
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
+from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
 from fsdp_lab.measure.wire_check import interface_counters
-from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import blocks_of, family_of, new_config
-from fsdp_lab.parallel.language_model import DividedLM
+from fsdp_lab.parallel.choice import divided_model
 from fsdp_lab.parallel.layouts import LAYOUTS
 from fsdp_lab.parallel.wiring import Wiring
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.masked import MASKED
 from fsdp_lab.settings.presets import PRESETS, unknown_preset
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -70,18 +72,35 @@ class Arm:
 def whole_model(preset: str) -> PreTrainedModel:
     """The model of a preset with random weights, the same on every rank."""
     chosen = PRESETS[preset]
-    vocabulary = chosen.vocab_size or 50257
-    config = new_config(chosen.family, **{"vocab_size": vocabulary, **chosen.shape})
+    config = new_config(
+        chosen.family, **{**chosen.shape, "vocab_size": _vocabulary(preset)}, bos_token_id=0, eos_token_id=0
+    )
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     return family_of(config).model(config)
 
 
-def data_parallel(kind: str, gradients: str, preset: str, tokens: Tensor) -> Arm:
+def random_batch(preset: str, rows: int, length: int) -> Tensor:
+    """Random tokens; for a BERT also types, masks and labels, as its data has them."""
+    tokens = torch.randint(_vocabulary(preset), (rows, length), generator=torch.Generator().manual_seed(1))
+    if PRESETS[preset].family not in MASKED:
+        return tokens
+    labels = torch.full_like(tokens, IGNORED)
+    labels[:, 1 : 1 + num_chosen(length)] = tokens[:, 1 : 1 + num_chosen(length)]
+    labels[:, 0] = torch.arange(rows) % 2
+    return torch.stack([tokens, (torch.arange(length) >= length // 2).long().expand(rows, length), labels], -1)
+
+
+def _vocabulary(preset: str) -> int:
+    chosen = PRESETS[preset]
+    return int(chosen.shape.get("vocab_size") or chosen.vocab_size or 50257)
+
+
+def data_parallel(kind: str, gradients: str, preset: str, batch: Tensor) -> Arm:
     """FSDP2 or DDP, each rank with its rows of the batch."""
-    module: Any = CausalLM(whole_model(preset))
-    mine = tokens.chunk(dist.get_world_size())[dist.get_rank()]
-    method = None if gradients == "none" else gradients
+    module: Any = objective(whole_model(preset))
+    mine = batch.chunk(dist.get_world_size())[dist.get_rank()]
+    targets, method = module.num_targets(mine), None if gradients == "none" else gradients
     ledgers = []
     if kind == "ddp":
         module = DistributedDataParallel(module)
@@ -96,24 +115,22 @@ def data_parallel(kind: str, gradients: str, preset: str, tokens: Tensor) -> Arm
 
     def step() -> None:
         module.zero_grad()
-        (module(mine) / mine.numel()).backward()
+        (module(mine) / targets).backward()
 
     return Arm(kind, gradients, step, ledgers)
 
 
-def divided(layout: str, method: str, gradients: str, preset: str, tokens: Tensor) -> Arm:
+def divided(layout: str, method: str, gradients: str, preset: str, batch: Tensor) -> Arm:
     """A layout of `fsdp_lab.parallel`: every rank has all rows, and a part of the model or of the positions."""
     carrier, exact = (None, None) if method == "none" else (method, "identity")
     group, world = dist.group.WORLD, dist.get_world_size()
     activations, statistics_ = cc.parallel.Activations(carrier, carrier), cc.parallel.Activations(exact, exact)
-    model = DividedLM(whole_model(preset), Wiring(LAYOUTS[layout], group, [1] * world, activations, statistics_))
-    replicas = cc.parallel.ReplicatedGradients(
-        model.replicated(), group, None if gradients == "none" else gradients
-    )
+    model = divided_model(whole_model(preset), Wiring(LAYOUTS[layout], group, [1] * world, activations, statistics_))
+    replicas = cc.parallel.ReplicatedGradients(model.replicated(), group, None if gradients == "none" else gradients)
 
     def step() -> None:
         model.zero_grad()
-        (model(tokens) / tokens.numel()).backward()
+        (model(batch) / model.num_targets(batch)).backward()
         replicas.reduce()
 
     name = method if gradients == "none" or not model.division.summed else f"{method} + {gradients}"
@@ -124,17 +141,16 @@ def rank_main(options: argparse.Namespace) -> None:
     """One rank: every arm, its steps interleaved with the others'; rank 0 writes the measurements."""
     dist.init_process_group("gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    vocabulary = PRESETS[options.model].vocab_size or 50257
-    tokens = torch.randint(vocabulary, (options.rows, options.length), generator=torch.Generator().manual_seed(1))
+    batch = random_batch(options.model, options.rows, options.length)
     arms = []
     for layout in options.layouts:
         if layout in DATA_PARALLEL:
-            gradients = dict.fromkeys(("none", options.gradients))
-            arms += [data_parallel(layout, method, options.model, tokens) for method in gradients]
+            both = dict.fromkeys(("none", options.gradients))
+            arms += [data_parallel(layout, method, options.model, batch) for method in both]
         else:
             for method in options.methods:
                 gradients = "none" if method == "none" else options.gradients
-                arms.append(divided(layout, method, gradients, options.model, tokens))
+                arms.append(divided(layout, method, gradients, options.model, batch))
     lines = measured(arms, options.steps)
     if dist.get_rank() == 0:
         options.as_rank.write_text(json.dumps(lines))
@@ -175,7 +191,7 @@ def _interface_bytes() -> int:
 
 def table(lines: list[dict[str, Any]], rate_bytes: float | None) -> str:
     """The measurements as a table."""
-    rows = [f"{'layout':10s}{'carried by':24s}{'step ms':>10s}{'at stop':>10s}{'counted MB':>13s}{'interface MB':>14s}"]
+    rows = [f"{'layout':10s}{'carried by':24s}{'step ms':>10s}{'link ms':>10s}{'counted MB':>13s}{'interface MB':>14s}"]
     for line in lines:
         link = f"{1e3 * line['interface_bytes'] / rate_bytes:.0f}" if rate_bytes else "-"
         counted = f"{line['counted_bytes'] / 1e6:.2f}" if line["counted_bytes"] else "-"

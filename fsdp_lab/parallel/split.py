@@ -44,6 +44,14 @@ _LLAMA = BlockParts(
     head_norms=("self_attn.q_norm", "self_attn.k_norm"),
 )
 PARTS = {
+    "bert": BlockParts(
+        attention="attention.self",
+        heads=("attention.self.query", "attention.self.key", "attention.self.value"),
+        attention_out="attention.output.dense",
+        mlp="intermediate",
+        columns=("intermediate.dense",),
+        mlp_out="output.dense",
+    ),
     "gpt2": BlockParts("attn", (), "attn.c_proj", "mlp", ("mlp.c_fc",), "mlp.c_proj", fused="attn.c_attn"),
     "llama": _LLAMA,
     "qwen2": _LLAMA,
@@ -144,6 +152,9 @@ def _divide_vocabulary(model: PreTrainedModel, wiring: Wiring) -> dict[str, Piec
     pieces |= _named(names[id(head)], keep_columns(head, rows(words)))
     if is_tied:
         head.weight = divided.weight
+    if model.config.model_type == "bert":  # whose bias has a second name
+        model.cls.predictions.bias = head.bias
+        pieces["cls.predictions.bias"] = rows(words)
     return pieces
 
 

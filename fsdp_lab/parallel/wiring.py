@@ -49,9 +49,13 @@ class Wiring:
         """How many positions of a sequence each rank works on where activations are divided by positions."""
         return divided("positions", self.length, self.shares)
 
+    def parts(self) -> list[range]:
+        """Which positions each rank has between the parts of the model, where they are divided."""
+        return ranges(self.positions())
+
     def my_positions(self) -> range:
         """Which positions this rank has between the parts of the model; all, where they are not divided."""
-        return ranges(self.positions())[self.rank] if self.layout.rows else range(self.length)
+        return self.parts()[self.rank] if self.layout.rows else range(self.length)
 
     def enter(self, name: str) -> Passage:
         """The way into a part that needs all positions and holds a part of the weights (``x``: ``[B, T, H]``)."""
@@ -59,6 +63,13 @@ class Wiring:
         if self.layout.rows:
             return lambda x: place.all_gather(x, 1, self.positions())
         return place.copy
+
+    def enter_some(self, name: str) -> Callable[[Tensor, Sequence[int]], Tensor]:
+        """As `enter`, of some positions only: ``x`` ``[n, H]``, and how many of them each rank has."""
+        place = self.activations.place(name, self.group)
+        if self.layout.rows:
+            return lambda x, sizes: place.all_gather(x, 0, sizes)
+        return lambda x, sizes: place.copy(x)
 
     def leave(self, name: str) -> Passage:
         """The way out of such a part: every rank has computed a part of the sum."""

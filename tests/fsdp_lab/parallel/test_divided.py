@@ -11,9 +11,11 @@ from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
 import comm_compress as cc
-from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import family_of, new_config
-from fsdp_lab.parallel.language_model import DividedLM
+from fsdp_lab.parallel.choice import divided_model
+from fsdp_lab.parallel.divided import Divided
 from fsdp_lab.parallel.layouts import LAYOUTS
 from fsdp_lab.parallel.linear import RowLinear
 from fsdp_lab.parallel.split import divide
@@ -24,6 +26,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "v
 LLAMA = {**SIZES, "num_key_value_heads": 4, "intermediate_size": 48, "max_position_embeddings": 32}
 CONFIGS = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 8, "vocab_size": 101, "n_positions": 32},
+    "bert": {**SIZES, "intermediate_size": 48, "max_position_embeddings": 32, "type_vocab_size": 2},
     "llama": {**LLAMA, "tie_word_embeddings": False},
     "qwen2": {**LLAMA, "tie_word_embeddings": True},
     "qwen3": {**LLAMA, "head_dim": 8, "tie_word_embeddings": True},
@@ -41,8 +44,18 @@ def fresh(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return model.to(dtype)
 
 
-def batch(length: int = 17) -> Tensor:
-    return torch.randint(0, 101, (3, length), generator=torch.Generator().manual_seed(1))
+def batch(family: str, length: int = 17) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, 101, (3, length), generator=generator)
+    if family != "bert":
+        return tokens
+    labels = torch.full_like(tokens, IGNORED)
+    for row in range(3):  # unevenly many a rank
+        masked = 1 + torch.randperm(length - 1, generator=generator)[: num_chosen(length)]
+        labels[row, masked] = torch.randint(0, 101, masked.shape, generator=generator)
+    labels[:, 0] = torch.tensor([0, 1, 1])
+    types = (torch.arange(length) > length // 2).long().expand(3, length)
+    return torch.stack([tokens, types, labels], -1)
 
 
 def wiring(layout: str, shares: Sequence[float]) -> Wiring:
@@ -54,12 +67,12 @@ def differences(
 ) -> list[str]:
     """The parameters whose gradient on this rank is not its piece of the whole model's; "loss" where that differs."""
     torch.set_num_threads(1)
-    serial = CausalLM(fresh(family, dtype))
-    expected = serial(batch(length)) / 48
+    serial = objective(fresh(family, dtype))
+    expected = serial(batch(family, length)) / 48
     expected.backward()
-    model = DividedLM(fresh(family, dtype), wiring(layout, shares))
+    model = divided_model(fresh(family, dtype), wiring(layout, shares))
     SPOILERS[spoil](model)
-    loss = model(batch(length)) / 48
+    loss = model(batch(family, length)) / 48
     loss.backward()
     wrong = [] if abs(loss - expected) < TOLERANCE[dtype] * 10 else [f"loss {loss.item()} {expected.item()}"]
     whole = dict(serial.hf.named_parameters())
@@ -79,23 +92,23 @@ def differences(
     return wrong
 
 
-def nothing(model: DividedLM) -> None:
+def nothing(model: Divided) -> None:
     """The model as it is."""
 
 
-def sum_no_replicas(model: DividedLM) -> None:
+def sum_no_replicas(model: Divided) -> None:
     """Norms and biases that act on a part of the positions, or of the heads, keep their part of the gradient."""
     model.division.summed.clear()
 
 
-def copy_without_sum(model: DividedLM) -> None:
+def copy_without_sum(model: Divided) -> None:
     """The gradient of a divided part's input stays this rank's."""
     for name, place in model.wiring.activations.places.items():
         if name.endswith(".in"):
             place.backward.all_reduce = lambda gradient: gradient  # type: ignore[assignment,method-assign]
 
 
-def first_rank_only(model: DividedLM) -> None:
+def first_rank_only(model: Divided) -> None:
     """Keys' and values' gradients are split without being summed."""
     rank = model.wiring.rank
     for name, place in model.wiring.activations.places.items():
@@ -104,7 +117,7 @@ def first_rank_only(model: DividedLM) -> None:
             place.backward.reduce_scatter = split  # type: ignore[assignment,method-assign]
 
 
-def bias_on_every_rank(model: DividedLM) -> None:
+def bias_on_every_rank(model: Divided) -> None:
     """The bias of a divided layer is added before the sum: as often as there are ranks."""
     for module in model.modules():
         if isinstance(module, RowLinear):
@@ -112,14 +125,14 @@ def bias_on_every_rank(model: DividedLM) -> None:
             module._leave = lambda y, bias=bias, leave=leave: leave(y + bias)  # type: ignore[misc]
 
 
-def masked_as_first(model: DividedLM) -> None:
+def masked_as_first(model: Divided) -> None:
     """The causal mask of every rank is that of the first positions."""
     for module in model.modules():
         if keys := getattr(module, "gathered_keys", None):
             keys.mask = lambda device, causal: torch.ones(8, 16, dtype=torch.bool, device=device).tril()[None, None]
 
 
-SPOILERS: dict[str, Callable[[DividedLM], None]] = {
+SPOILERS: dict[str, Callable[[Divided], None]] = {
     function.__name__: function
     for function in (
         nothing,
