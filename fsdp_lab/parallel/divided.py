@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,22 @@ class Divided(Objective):
         super().__init__(hf)
         self.wiring = wiring
         self.division: Division = divide(hf, wiring)
+
+    def forward(self, batch: Tensor, weight: Tensor | None = None) -> Tensor:
+        """As the undivided model's `Objective.forward`; ``batch`` and ``weight`` are equal on all ranks."""
+        return self.loss(self.through(self.blocks.values(), self.embed(batch)), batch, weight)
+
+    @abstractmethod
+    def embed(self, batch: Tensor) -> Tensor:
+        """What the first block gets."""
+
+    @abstractmethod
+    def loss(self, x: Tensor, batch: Tensor, weight: Tensor | None = None) -> Tensor:
+        """What `forward` gives, from what the last block has made."""
+
+    @abstractmethod
+    def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """The modules with parameters in front of the blocks, and behind them."""
 
     @property
     def blocks(self) -> dict[str, nn.Module]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
@@ -28,10 +28,9 @@ class DividedMaskedLM(Divided):
             self._enter_head = wiring.enter_some("head")
             self._divided_loss = VocabularyCrossEntropy.of(wiring, hf.config.vocab_size)
 
-    def forward(self, batch: Tensor, weight: Tensor | None = None) -> Tensor:
-        """As `MaskedLM.forward`: ``batch`` int64 ``[B, T, 3]``, ``weight`` float ``[B]``; both equal on all ranks."""
-        tokens, types, labels = batch.unbind(-1)
-        x = self.through(self.blocks.values(), self.embed(tokens, types))
+    def loss(self, x: Tensor, batch: Tensor, weight: Tensor | None = None) -> Tensor:
+        """As `MaskedLM.forward`: ``batch`` int64 ``[B, T, 3]``, ``weight`` float ``[B]``."""
+        labels = batch[..., 2]
         masked = self._masked(x, labels, weight)
         pairs = self._pairs(x, labels[:, 0])
         if weight is None:
@@ -43,9 +42,15 @@ class DividedMaskedLM(Divided):
         """The masked tokens; pairs weigh in the mean as transformers has it."""
         return batch.shape[0] * num_chosen(batch.shape[1])
 
-    def embed(self, tokens: Tensor, types: Tensor) -> Tensor:
-        """What the first block gets."""
-        parts = self.hf.base_model.embeddings
+    def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Embeddings; the pooler and both heads."""
+        body: Any = self.hf.base_model
+        return [body.embeddings], [body.pooler, self.hf.cls]
+
+    def embed(self, batch: Tensor) -> Tensor:
+        """What the first block gets of ``batch`` int64 ``[B, T, 3]``."""
+        parts: Any = self.hf.base_model.embeddings
+        tokens, types, _ = batch.unbind(-1)
         x = self.words(tokens)
         x = x + parts.token_type_embeddings(self.mine(types)) + parts.position_embeddings(self.positions(x.device))
         normed: Tensor = parts.LayerNorm(x)

@@ -34,8 +34,11 @@ CONFIGS = {
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-def fresh(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def fresh(family: str, dtype: torch.dtype = torch.float32, blocks: int = 2) -> PreTrainedModel:
     config = new_config(family, **CONFIGS[family])
+    config.num_hidden_layers = blocks
+    if getattr(config, "layer_types", None):
+        config.layer_types = ["full_attention"] * blocks
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     model = family_of(config).model(config)
@@ -44,17 +47,17 @@ def fresh(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return model.to(dtype)
 
 
-def batch(family: str, length: int = 17) -> Tensor:
+def batch(family: str, length: int = 17, rows: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(0, 101, (3, length), generator=generator)
+    tokens = torch.randint(0, 101, (rows, length), generator=generator)
     if family != "bert":
         return tokens
     labels = torch.full_like(tokens, IGNORED)
-    for row in range(3):  # unevenly many a rank
+    for row in range(rows):  # unevenly many a rank
         masked = 1 + torch.randperm(length - 1, generator=generator)[: num_chosen(length)]
         labels[row, masked] = torch.randint(0, 101, masked.shape, generator=generator)
-    labels[:, 0] = torch.tensor([0, 1, 1])
-    types = (torch.arange(length) > length // 2).long().expand(3, length)
+    labels[:, 0] = torch.arange(rows) % 2
+    types = (torch.arange(length) > length // 2).long().expand(rows, length)
     return torch.stack([tokens, types, labels], -1)
 
 
