@@ -1,7 +1,7 @@
 """Activations of model parallelism: `Activations` says what is compressed, a `Place` exchanges it.
 
 `ColwiseParallel`, `RowwiseParallel` and `PrepareModuleInput` are styles for torch's `parallelize_module`;
-`CompressedStage` is a stage for `torch.distributed.pipelining`.
+`CompressedStage` is a stage for `torch.distributed.pipelining`; `SampleMemory` has it send changes of each sample.
 """
 
 from __future__ import annotations
@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from comm_compress.integrations.parallel.activations import Activations
 from comm_compress.integrations.parallel.place import Place
+from comm_compress.integrations.parallel.sample_memory import SampleMemory
 
 if TYPE_CHECKING:
     from comm_compress.integrations.parallel.pipeline import CompressedStage
     from comm_compress.integrations.parallel.styles import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
-__all__ = ["Activations", "ColwiseParallel", "CompressedStage", "Place", "PrepareModuleInput", "RowwiseParallel"]
+__all__ = [
+    "Activations",
+    "ColwiseParallel",
+    "CompressedStage",
+    "Place",
+    "PrepareModuleInput",
+    "RowwiseParallel",
+    "SampleMemory",
+]
 _LATER = {  # DTensor and pipelining take a second to import
     "ColwiseParallel": "styles",
     "CompressedStage": "pipeline",
