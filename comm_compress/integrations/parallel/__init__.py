@@ -1,8 +1,8 @@
 """Activations of model parallelism: `Activations` says what is compressed, a `Place` exchanges it.
 
 `ReplicatedGradients` sums what every rank has a part of the gradient of. `ColwiseParallel`, `RowwiseParallel` and
-`PrepareModuleInput` are styles for torch's `parallelize_module`;
-`CompressedStage` is a stage for `torch.distributed.pipelining`.
+`PrepareModuleInput` are styles for torch's `parallelize_module`; `CompressedStage` is a stage for
+`torch.distributed.pipelining`, and `SampleMemory` has it send changes of each sample.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from comm_compress.integrations.parallel.activations import Activations
 from comm_compress.integrations.parallel.place import Place
 from comm_compress.integrations.parallel.replicas import ReplicatedGradients
+from comm_compress.integrations.parallel.sample_memory import SampleMemory
 
 if TYPE_CHECKING:
     from comm_compress.integrations.parallel.pipeline import CompressedStage
@@ -26,6 +27,7 @@ __all__ = [
     "PrepareModuleInput",
     "ReplicatedGradients",
     "RowwiseParallel",
+    "SampleMemory",
 ]
 _LATER = {  # DTensor and pipelining take a second to import
     "ColwiseParallel": "styles",

@@ -18,6 +18,7 @@ from comm_compress.integrations.parallel.direction import Direction
 from comm_compress.integrations.parallel.methods import at_place, check, check_names
 from comm_compress.integrations.parallel.place import Place, known_sizes
 from comm_compress.integrations.parallel.recomputation import Recomputation
+from comm_compress.integrations.parallel.sample_memory import SampleMemory
 from comm_compress.registry import AnyMethod, chosen
 
 
@@ -37,7 +38,11 @@ class Activations(BaseHandle):
     numbers) belong to a place and direction. ``model``: whose optimizer's steps `rollback` takes back (default: any
     optimizer's in this process), and whose modules give `comm_compress.parallel`'s styles the names of their places.
     ``seed``: of the methods' own random numbers.
-    Raises ValueError for a method that cannot carry activations.
+    ``memory``: of the stages of a pipeline only: ``forward`` carries, instead of the activations, their change since
+    the last visit of the same sample (AQ-SGD, Wang et al., 2022, arXiv 2206.01299), and both sides of a boundary
+    remember what was sent. It counts among `state_bytes`, is part of `state_dict`, and `rollback`, called on all ranks,
+    takes a void step's visits back. Where the method loses nothing (``identity``), nothing is remembered.
+    Raises ValueError for a method that cannot carry activations, and for a memory without ``forward``.
     """
 
     def __init__(
@@ -47,15 +52,18 @@ class Activations(BaseHandle):
         *,
         model: nn.Module | None = None,
         seed: int = 0,
+        memory: SampleMemory | None = None,
     ) -> None:
         super().__init__()
         self.forward, self.backward = chosen("forward", forward), chosen("backward", backward)
         check("forward", self.forward)
         check("backward", self.backward)
+        if memory is not None and self.forward is None:
+            raise ValueError("memory: a method of forward is needed, which carries the changes of activations")
         stock: list[Op] = ["activations"] if self.forward is None else []
         stock += ["activation_gradients"] if self.backward is None else []
         self.ledger.uncounted = tuple(stock)
-        self.seed = seed
+        self.seed, self.memory = seed, memory
         self.model = model
         self.steps: OptimizerSteps = OptimizerSteps(model)
         self.places: dict[str, Place] = {}
@@ -67,8 +75,20 @@ class Activations(BaseHandle):
 
         ``sizes``: how many rows each rank has of the dimension that `Place.all_gather` and `Place.reduce_scatter` join
         and split; None: the same on all. ValueError for a name that is taken, for sizes that are not one for each rank,
-        and for a method that is not defined for so many ranks.
+        for a method that is not defined for so many ranks, and with a ``memory``, which is for stages of a pipeline.
         """
+        if self.memory is not None:
+            raise ValueError(
+                f"place {name!r}: memory is for the stages of a pipeline (CompressedStage), which know the samples "
+                "that they send: give all other places an Activations without memory"
+            )
+        return self._made(name, group, sizes)
+
+    def between_stages(self, name: str, group: dist.ProcessGroup) -> Place:
+        """Return a new place between two stages of a pipeline: as `place` does, also with a ``memory``."""
+        return self._made(name, group, None)
+
+    def _made(self, name: str, group: dist.ProcessGroup, sizes: Sequence[int] | None) -> Place:
         if not name or name in self.places:
             raise ValueError(f"place {name!r}: every place needs a name of its own; it keys states and the ledger")
         if dist.get_rank(group) < 0:
@@ -115,7 +135,8 @@ class Activations(BaseHandle):
         method = at_place(method, name)
         if method is not None:
             check_ranks(method, group.size())
-        return Direction(op, name, group, method, self.seed, self.ledger, self.workspaces, self.steps)
+        memory = self.memory if op == "activations" else None
+        return Direction(op, name, group, method, self.seed, self.ledger, self.workspaces, self.steps, memory)
 
     def _states(self) -> dict[str, State]:
         directions = (way for place in self.places.values() for way in (place.forward, place.backward))

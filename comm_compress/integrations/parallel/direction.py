@@ -15,6 +15,7 @@ from comm_compress.core.workspace import Workspace, WorkspacePool
 from comm_compress.drive import stock, transport
 from comm_compress.integrations.optimizer_steps import OptimizerSteps
 from comm_compress.integrations.parallel import collectives
+from comm_compress.integrations.parallel.sample_memory import ChangesBySample, SampleMemory
 
 Sizes = Sequence[int] | None
 
@@ -23,7 +24,9 @@ class Direction:
     """Runs a place's collectives in one direction by one method; None: by torch's own, with nothing around them.
 
     ``state``: the method's private random numbers, a function of the operation, the place's name and how many
-    collectives it ran; nothing else is remembered from one to the next.
+    collectives it ran; and what is remembered of each sample, where there is a ``memory``. Nothing else is.
+    ``by_sample``: what carries messages between stages by changes of their samples; None without a ``memory``, and with
+    a method that loses nothing, whose activations are sent as they are.
     ``exact``: by torch's own for now (`Activations.exact`).
     """
 
@@ -37,10 +40,14 @@ class Direction:
         ledger: Ledger,
         workspaces: WorkspacePool,
         steps: OptimizerSteps,
+        memory: SampleMemory | None = None,
     ) -> None:
         self.op, self.place, self.group, self.method = op, place, group, method
         self.ledger, self.workspaces = ledger, workspaces
         self.state = State(f"{op}/{place}", group.rank(), group.size(), seed, lasting=False)
+        self.by_sample: ChangesBySample | None = None
+        if memory is not None and isinstance(method, Codec) and not method.traits.lossless:
+            self.by_sample = ChangesBySample(method, memory, self.state)
         self.exact = False
         self._steps, self._step = steps, -1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,8 +16,22 @@ from comm_compress.core.tracing import span
 from comm_compress.integrations.parallel.activations import Activations
 from comm_compress.integrations.parallel.direction import Direction
 from comm_compress.integrations.parallel.place import FLOATS, Place
+from comm_compress.integrations.parallel.sample_memory import StepSamples
 
 Way = Literal["forward", "backward"]
+Samples = list[int] | None
+
+
+class _Arriving(NamedTuple):
+    """A message under way, where its tensor is to be, which of a stage's tensors it is, and the samples of its rows.
+
+    ``samples``: None where nothing is remembered of them.
+    """
+
+    message: Tensor
+    buffer: Tensor
+    number: int
+    samples: Samples
 
 
 class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no types for it
@@ -37,9 +51,13 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
     long a message is under way, the schedule alone knows: ``wire_ms`` is 0. What the schedules send once, at their
     beginning, to agree on shapes is not counted.
 
+    With ``Activations(memory=...)`` activations travel as changes against what was sent of the same sample before
+    (AQ-SGD): say which samples a step has, on every rank, with `samples`.
+
     Every rank must name the same methods. Raises ValueError for a method whose messages have no fixed size, or that is
-    no codec, when the stage is made; for tensors that are not float32, bfloat16 or float16, and for micro-batches of
-    different shapes, when the first one is to be sent or received.
+    no codec, when the stage is made; for tensors that are not float32, bfloat16 or float16, for micro-batches of
+    different shapes, and for samples that are missing or not as many as rows, when the first one is to be sent or
+    received.
     """
 
     def __init__(
@@ -58,21 +76,39 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
         self._before = None if stage_index == 0 else self._place(stage_index)
         self._behind = None if stage_index == num_stages - 1 else self._place(stage_index + 1)
         self._shapes: dict[tuple[str, int], torch.Size] = {}
-        self._arriving: dict[tuple[Way, int], list[tuple[Tensor, Tensor]]] = {}
+        self._arriving: dict[tuple[Way, int], list[_Arriving]] = {}
+        self._step = StepSamples()
 
     def _place(self, index: int) -> Place:
         """Return the place between the stages ``index - 1`` and ``index``."""
         name, group = f"stage{index - 1}->{index}", self.group or dist.group.WORLD
         assert group is not None
-        place = self.activations.places.get(name) or self.activations.place(name, group)
+        place = self.activations.places.get(name) or self.activations.between_stages(name, group)
         for way in (place.forward, place.backward):
             _check(way)
         return place
 
+    def samples(self, ids: Tensor) -> None:
+        """Say which samples the rows of the next step's batch are: to be called on every rank before each ``step``.
+
+            stage.samples(ids)
+            schedule.step(tokens)
+
+        ``ids``: int64 ``[batch]``, in the order of the batch and the same on all ranks. A sample keeps its number
+        from epoch to epoch; validation has numbers of its own, or runs in `Activations.exact`. Without a memory
+        (``Activations(memory=None)``) they are not needed. Raises ValueError for another dtype or shape, and for a
+        sample that is there twice.
+        """
+        self._step.set(ids)
+
+    def _prepare_forward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> Any:
+        self._step.chunks.add(num_microbatches)
+        return super()._prepare_forward_infra(num_microbatches, *args, **kwargs)
+
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Return what sends the activations of one micro-batch to the next stage."""
         ops = super().get_fwd_send_ops(fwd_chunk_id)
-        return ops if self._behind is None else self._sent(self._behind.forward, ops)
+        return ops if self._behind is None else self._sent(self._behind.forward, ops, fwd_chunk_id)
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Return what receives the activations of one micro-batch from the stage before."""
@@ -82,7 +118,7 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         """Return what sends the gradients of one micro-batch's inputs to the stage before."""
         ops = super().get_bwd_send_ops(bwd_chunk_id)
-        return ops if self._before is None else self._sent(self._before.backward, ops)
+        return ops if self._before is None else self._sent(self._before.backward, ops, bwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         """Return what receives the gradients of one micro-batch's outputs from the next stage."""
@@ -99,11 +135,12 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
             self._decode(self._behind.backward, "backward", bwd_chunk_id)
         return super()._retrieve_recv_grads(bwd_chunk_id)
 
-    def _sent(self, way: Direction, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+    def _sent(self, way: Direction, ops: list[dist.P2POp], chunk: int) -> list[dist.P2POp]:
         """Return ``ops`` that send the encoded bytes of what the stock stage's ``ops`` would send."""
         codec = _codec(way)
         if codec is None:
             return ops
+        samples = self._samples_of(way, chunk, ops)
         made = []
         for number, op in enumerate(ops):
             tensor = op.tensor
@@ -114,7 +151,7 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
                     f"{way.place}: a micro-batch of shape {tuple(tensor.shape)} after one of {tuple(known)}: all "
                     "micro-batches must have one shape; choose a batch that the number of micro-batches divides"
                 )
-            message = _encoded(way, codec, tensor)
+            message = _encoded(way, codec, tensor, number, samples)
             if message.numel():
                 made.append(dist.P2POp(op.op, message, op.peer, op.group, op.tag))
         return made
@@ -124,30 +161,37 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
         codec = _codec(way)
         if codec is None:
             return ops
-        pairs = self._arriving[kind, chunk] = []
+        samples = self._samples_of(way, chunk, ops)
+        arriving = self._arriving[kind, chunk] = []
         made = []
-        for op in ops:
+        for number, op in enumerate(ops):
             _check_dtype(way, op.tensor)
-            size = codec.layout(op.tensor.numel(), op.tensor.dtype).row_bytes
+            if samples is None or way.by_sample is None:
+                size = codec.layout(op.tensor.numel(), op.tensor.dtype).row_bytes
+            else:
+                size = way.by_sample.byte_count(number, samples, op.tensor).total
             message = torch.empty(size, dtype=torch.uint8, device=op.tensor.device)
-            pairs.append((message, op.tensor))
+            arriving.append(_Arriving(message, op.tensor, number, samples))
             if size:
                 made.append(dist.P2POp(op.op, message, op.peer, op.group, op.tag))
         return made
 
     def _decode(self, way: Direction, kind: Way, chunk: int) -> None:
         """Decode what has arrived for one micro-batch; the schedule has waited for it."""
-        for message, buffer in self._arriving.pop((kind, chunk), ()):
-            codec = way.method
-            assert isinstance(codec, Codec)
+        for arrived in self._arriving.pop((kind, chunk), ()):
+            buffer = arrived.buffer
             collective = Collective(buffer.device)
             start = collective.now()
             with torch.no_grad(), span(f"{way.op} ({way.place})"), span("decode"):
-                row = buffer.detach().view(1, -1) if buffer.numel() else buffer.detach().view(1, 0)
-                layout = codec.layout(buffer.numel(), buffer.dtype)
-                codec.decode_into(Encoded(message.unsqueeze(0), layout, buffer.numel()), row)
+                _decoded(way, arrived)
             collective.spent("decode", start)
             way.ledger.add(way.op, way.place, collective, 0, buffer.itemsize, None, 1)
+
+    def _samples_of(self, way: Direction, chunk: int, ops: list[dist.P2POp]) -> Samples:
+        """Return the samples of a micro-batch's rows; None where nothing is remembered of them."""
+        if way.by_sample is None or not ops:
+            return None
+        return self._step.of(way.place, chunk, [op.tensor.shape for op in ops])
 
 
 def _codec(way: Direction) -> Codec | None:
@@ -158,18 +202,37 @@ def _codec(way: Direction) -> Codec | None:
     return way.method
 
 
-def _encoded(way: Direction, codec: Codec, tensor: Tensor) -> Tensor:
-    """Return the bytes, uint8, that carry ``tensor``, in memory of their own, and charge them."""
+def _encoded(way: Direction, codec: Codec, tensor: Tensor, number: int, samples: Samples) -> Tensor:
+    """Return the bytes, uint8, that carry a stage's tensor ``number``, in memory of their own, and charge them."""
     collective = Collective(tensor.device)
     start = collective.now()
     with torch.no_grad(), span(f"{way.op} ({way.place})"), span("encode"):
         way.begin()
-        encoded = codec.encode(tensor.detach().reshape(1, tensor.numel()), way.state)
+        if samples is None or way.by_sample is None:
+            encoded = codec.encode(tensor.detach().reshape(1, tensor.numel()), way.state)
+            message, byte_count = encoded.row(0), encoded.byte_count(0)
+        else:
+            byte_count = way.by_sample.byte_count(number, samples, tensor)
+            message = way.by_sample.encode(number, samples, tensor.detach())
         way.state.end()
     collective.spent("encode", start)
-    collective.charge(encoded.byte_count(0), 1)
+    collective.charge(byte_count, 1)
     way.ledger.add(way.op, way.place, collective, tensor.numel(), tensor.itemsize, None, 1)
-    return encoded.row(0)
+    return message
+
+
+def _decoded(way: Direction, arrived: _Arriving) -> None:
+    """Write what has arrived to where the stock stage expects it."""
+    buffer, codec = arrived.buffer.detach(), way.method
+    assert isinstance(codec, Codec)
+    if arrived.samples is not None and way.by_sample is not None:
+        way.begin()  # what is remembered of these samples belongs to an optimizer step
+        way.by_sample.decode_into(arrived.number, arrived.samples, arrived.message, buffer)
+        way.state.end()
+        return
+    row = buffer.view(1, -1) if buffer.numel() else buffer.view(1, 0)
+    layout = codec.layout(buffer.numel(), buffer.dtype)
+    codec.decode_into(Encoded(arrived.message.unsqueeze(0), layout, buffer.numel()), row)
 
 
 def _check(way: Direction) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -221,3 +223,189 @@ def test_what_cannot_travel_is_refused_with_one_message() -> None:
     assert "backward: int8 cannot carry messages between stages" in warmup
     assert "a micro-batch of shape (3, 4) after one of (2, 4)" in shape
     assert "a tensor of torch.int64 cannot travel here" in dtype
+
+
+class Forgets(cc.parallel.CompressedStage):
+    """What receives does not remember what it decoded of the second micro-batch."""
+
+    def _decode(self, way: Any, kind: Any, chunk: int) -> None:
+        tensors = dict(way.state._tensors)
+        super()._decode(way, kind, chunk)
+        if kind == "forward" and chunk == 1:
+            way.state._tensors = {name: tensors.get(name, t) for name, t in way.state._tensors.items()}
+
+
+class ByPosition(cc.parallel.CompressedStage):
+    """Remembers activations by their place in the batch."""
+
+    def samples(self, ids: Tensor) -> None:
+        super().samples(torch.arange(len(ids)))
+
+
+class Training:
+    """A pipeline over 16 samples, half of them a step, in another order in every pass."""
+
+    def __init__(self, name: str, activations: Any, rate: float = 0.2, stage_class: Any = None) -> None:
+        schedule_class, ranks = SCHEDULES[name]
+        self.mine, self.number = ranks[dist.get_rank()], sum(map(len, ranks))
+        self.activations, self.stages = activations, list[Any]()
+        for index in self.mine:
+            arguments: Any = (Part(index), index, self.number, torch.device("cpu"))
+            chosen = PipelineStage if activations is None else stage_class or cc.parallel.CompressedStage
+            self.stages.append(chosen(*arguments, **({"activations": activations} if activations else {})))
+        self.schedule: Any = schedule_class(
+            self.stages if self.number > 2 else self.stages[0], MICRO_BATCHES, loss_fn=loss_of
+        )
+        self.optimizer = torch.optim.SGD([p for stage in self.stages for p in stage.submod.parameters()], rate)
+        self.x, self.target = torch.randn(2, 16, WIDTH, generator=torch.Generator().manual_seed(3))
+
+    def step(self, ids: Tensor, update: bool = True) -> list[Tensor]:
+        if self.activations is not None:
+            for stage in self.stages:
+                stage.samples(ids)
+        seen: list[Tensor] = []
+        last = self.number - 1 in self.mine
+        self.schedule.step(
+            *([self.x[ids]] if 0 in self.mine else []), **({"target": self.target[ids], "losses": seen} if last else {})
+        )
+        if update:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return [loss.detach() for loss in seen]
+
+    def passes(self, numbers: Sequence[int]) -> list[Tensor]:
+        orders = [torch.randperm(16, generator=torch.Generator().manual_seed(n)) for n in numbers]
+        return [loss for order in orders for half in order.chunk(2) for loss in self.step(half)]
+
+    def memory(self) -> dict[str, Tensor]:
+        """What this rank remembers, by the place and the sample."""
+        saved = self.activations.state_dict()
+        return {
+            f"{unit}/{name}": t.clone()
+            for unit, state in saved.items()
+            for name, t in state["tensors"].items()
+            if name.startswith("tensor")
+        }
+
+
+def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    return len(some) == len(others) and all(torch.equal(x, y) for x, y in zip(some, others, strict=True))
+
+
+def _same_memory(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(t, b[name]) for name, t in a.items())
+
+
+def _by_sample(forward: str = "int4 block_size=8") -> Any:
+    return cc.parallel.Activations(forward, "identity", memory=cc.parallel.SampleMemory())
+
+
+def _remembering() -> dict[str, Any]:
+    found: dict[str, Any] = {"lossless": [], "still": [], "first": [], "later": [], "bytes": [], "memories": {}}
+    passes = (0, 1)
+    for name in ("gpipe", "1f1b", "interleaved", "zbv"):
+        stock = Training(name, None).passes(passes)
+        first = len(stock) // 2
+        found["lossless"].append(_equal(Training(name, _by_sample("identity")).passes(passes), stock))
+        training = Training(name, _by_sample())
+        with Counter() as counter:
+            losses = training.passes(passes)
+        found["bytes"].append((counter.sent, training.activations.ledger.totals().sent_bytes))
+        found["first"].append(_equal(losses[:first], stock[:first]))
+        found["later"].append(_equal(losses[first:], stock[first:]))
+        found["memories"][name] = training.memory()
+        found["still"].append(
+            _equal(Training(name, _by_sample(), 0).passes(passes), Training(name, None, 0).passes(passes))
+        )
+    by_position = Training("gpipe", _by_sample(), 0, ByPosition)
+    found["by position"] = _equal(by_position.passes(passes), Training("gpipe", None, 0).passes(passes))
+    forgetful = Training("1f1b", _by_sample(), 0.2, Forgets)
+    forgetful.passes(passes)
+    found["memories"]["forgets"] = forgetful.memory()
+    found["memories"] = {key: {n: t.tolist() for n, t in m.items()} for key, m in found["memories"].items()}
+    found["state bytes"] = forgetful.activations.state_bytes
+    found.update(_going_on())
+    return found
+
+
+def _going_on() -> dict[str, Any]:
+    """Save in the middle and go on, by another process's objects; a void step; exact evaluation."""
+    training = Training("1f1b", _by_sample())
+    training.passes([0, 1])
+    saved, weights = copy.deepcopy(training.activations.state_dict()), copy.deepcopy(training.stages[0].submod)
+    expected = training.passes([2])
+    found: dict[str, Any] = {}
+    for key, states in (("resumed", saved), ("not resumed", None)):
+        again = Training("1f1b", _by_sample())
+        again.stages[0].submod.load_state_dict(weights.state_dict())
+        if states is not None:
+            again.activations.load_state_dict(states)
+        found[key] = _equal(again.passes([2]), expected)
+    before = training.memory()
+    training.step(torch.arange(8), update=False)
+    training.step(torch.arange(4, 12), update=False)
+    changed = {key: state.get("tensor0.sample5") for key, state in training.activations._states().items()}
+    found["changed"] = not torch.equal(
+        changed["activations/stage0->1"],
+        before["activations/stage0->1/tensor0.sample5"],  # type: ignore[arg-type]
+    )
+    training.activations.rollback()
+    found["taken back"] = _same_memory(training.memory(), before)
+    with training.activations.exact():
+        training.schedule.eval(*([training.x[:8]] if 0 in training.mine else []), **_target(training))
+    found["exact"] = _same_memory(training.memory(), before)
+    with pytest.raises(ValueError, match=r"stage0->1: .* call stage\.samples\(ids\) on every rank") as refused:
+        training.schedule.step(*([training.x[:8]] if 0 in training.mine else []), **_target(training))
+    found["missing"] = str(refused.value)
+    training.stages[0].samples(torch.arange(7))
+    with pytest.raises(ValueError, match="stage0->1: 7 samples, and micro-batches of 2 rows, 4 in a batch"):
+        training.schedule.step(*([training.x[:8]] if 0 in training.mine else []), **_target(training))
+    with pytest.raises(ValueError, match="place 'x': memory is for the stages of a pipeline"):
+        training.activations.place("x", dist.group.WORLD)
+    return found
+
+
+def _target(training: Training) -> dict[str, Any]:
+    return {"target": training.target[:8], "losses": []} if 1 in training.mine else {}
+
+
+@pytest.fixture(scope="module")
+def remembering() -> list[dict[str, Any]]:
+    return run_ranks(2, _remembering)
+
+
+def test_changes_by_sample_are_stocks_numbers_where_nothing_is_lost(remembering: list[dict[str, Any]]) -> None:
+    for found in remembering:
+        assert found["lossless"] == [True] * 4
+        assert found["first"] == [True] * 4, "whole at the first visit"
+        assert found["still"] == [True] * 4, "activations of a sample that do not change are the memory"
+    last_stage = [0 if name == "zbv" else 1 for name in SCHEDULES]
+    assert [remembering[rank]["later"][i] for i, rank in enumerate(last_stage)] == [False] * 4, (
+        "the method changes numbers"
+    )
+    assert not remembering[1]["by position"], "a memory by position is not one by sample"
+
+
+def test_both_sides_of_a_boundary_remember_the_same(remembering: list[dict[str, Any]]) -> None:
+    for name in SCHEDULES:
+        mine, theirs = (found["memories"][name] for found in remembering)
+        places = {"gpipe": 1, "1f1b": 1, "interleaved": 3, "zbv": 2}[name]
+        assert len(mine) == 16 * places
+        assert mine == theirs, name
+        for found in remembering:
+            sent, counted = found["bytes"][list(SCHEDULES).index(name)]
+            assert sent == counted > 0
+    mine, theirs = (found["memories"]["forgets"] for found in remembering)
+    assert mine.keys() == theirs.keys()
+    assert mine != theirs, "a receiver that forgets an update is seen"
+    assert [found["state bytes"] for found in remembering] == [16 * WIDTH * 4] * 2
+
+
+def test_a_memory_is_saved_taken_back_and_asked_for_samples(remembering: list[dict[str, Any]]) -> None:
+    assert remembering[1]["resumed"]
+    assert not remembering[1]["not resumed"], "without its memory it goes on otherwise"
+    for found in remembering:
+        assert found["changed"]
+        assert found["taken back"]
+        assert found["exact"]
+        assert "nobody said which samples" in found["missing"]
