@@ -27,7 +27,9 @@ def main(argv: Sequence[str]) -> int:
     parser = program("fsdp_lab.trace", __doc__, allow_abbrev=False)
     parser.add_argument("folder", metavar="DIR", type=a_folder)
     parser.add_argument("--json", metavar="FILE", type=new_file(), help="everything, by rank, step and phase")
-    parser.add_argument("--timeline", metavar="FILE.png", type=new_file(".png"), help="a picture of one step")
+    parser.add_argument(
+        "--timeline", metavar="FILE.png", type=new_file(".png", ".svg", ".pdf"), help="a picture of one step"
+    )
     options = parser.parse_args(argv)
     with user_errors("fsdp_lab.trace"):
         traces = read_folder(options.folder)
