@@ -25,6 +25,7 @@ from analysis.statistics.names import called
 from analysis.tables.asked import check_arm
 from analysis.tables.changes import change_text
 from analysis.tables.options import add_options, comparisons_of, rows_of
+from fsdp_lab.settings.flag_values import real
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
@@ -126,12 +127,10 @@ def main(argv: Sequence[str]) -> int:
     parser = program("analysis.claim", __doc__)
     add_options(parser)
     parser.add_argument("--arm", required=True, metavar="LABEL", help="as tables or figures name it")
-    parser.add_argument("--bits", type=float, required=True, help="a parameter and step, both directions")
-    parser.add_argument("--margin", type=float, required=True, metavar="PERCENT", help="of the baseline's PPL")
+    parser.add_argument("--bits", type=real(above=0), required=True, help="a parameter and step, both directions")
+    parser.add_argument("--margin", type=real(above=0), required=True, metavar="PERCENT", help="of the baseline's PPL")
     options = parser.parse_args(argv)
     with user_errors("claim"):
-        if not options.margin > 0 or not options.bits > 0:
-            raise ValueError("--margin and --bits are above 0")
         rows = rows_of(options)
         (comparisons,) = comparisons_of(options, rows)
         label = called(options.arm, comparisons)

@@ -24,6 +24,7 @@ from analysis.statistics.names import named
 from analysis.tables.changes import change_text, summary_text
 from analysis.tables.formats import Table
 from analysis.tables.options import add_options, comparisons_of, rows_of
+from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
@@ -71,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     """Read the rows, compare them, print the tables, draw the figures."""
     parser = program("analysis.drafts", __doc__)
     add_options(parser)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the tables and figures there")
+    parser.add_argument("--out", type=new_folder, metavar="FOLDER", help="write the tables and figures there")
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--markdown", dest="form", action="store_const", const="markdown", default="text")
     formats.add_argument("--latex", dest="form", action="store_const", const="latex", help="needs booktabs")

@@ -384,9 +384,11 @@ def _settings(text: str) -> dict[str, object]:
     try:
         loaded = json.loads(text)
     except ValueError as e:
-        raise ValueError(f"{text!r} is no JSON ({e})") from None
+        raise ValueError(
+            f'config: got {text!r}, wants a JSON object of settings, such as {{"bits": 4}} ({e})'
+        ) from None
     if not isinstance(loaded, dict):
-        raise ValueError(f'{text!r}: must be a JSON object of settings, such as {{"bits": 4}}')
+        raise ValueError(f'config: got {text!r}, wants a JSON object of settings, such as {{"bits": 4}}')
     return loaded
 
 

@@ -30,6 +30,7 @@ from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.runner import Runner
 from experiments.sweeps.slots import divide, gpus_here, too_large, warning
 from fsdp_lab import results
+from fsdp_lab.settings.flag_values import a_file, new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -42,8 +43,6 @@ def main(argv: Sequence[str]) -> int:
     split = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:split])
     with user_errors("sweep"):
-        if options.jobs < 1:
-            raise ValueError(f"--jobs: got {options.jobs}, wants 1 or more")
         plan, out = _plan(options, words[split + 1 :])
         estimator = _estimator(plan, out, options.rows)
         lacking = obstacles(plan.to_run())
@@ -62,14 +61,16 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> Parser:
     usage = "python -m experiments.sweep RECIPE.yaml [--out FILE] [--dry_run] [--jobs N] ... [-- TRAINING FLAGS]"
     parser = program("experiments.sweep", __doc__, usage=usage, allow_abbrev=False)
-    parser.add_argument("recipe", type=Path)
+    parser.add_argument("recipe", type=a_file)
     parser.add_argument("--out", type=Path, help="file of results rows (default: results/<the recipe's name>.jsonl)")
     parser.add_argument("--dry_run", action="store_true", help="print the plan; nothing runs")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells at the same time (default: 1)")
-    parser.add_argument("--slurm", type=Path, metavar="FOLDER", help="write array jobs there; nothing runs")
+    parser.add_argument("--jobs", type=whole(1), default=1, metavar="N", help="cells at the same time (default: 1)")
+    parser.add_argument("--slurm", type=new_folder, metavar="FOLDER", help="write array jobs there; nothing runs")
     parser.add_argument("--retry_failed", action="store_true", help="try cells again that failed twice")
-    parser.add_argument("--only", type=int, metavar="N", help="no cell but the Nth of the plan (what --slurm uses)")
-    parser.add_argument("--rows", type=Path, nargs="+", default=[], metavar="FILE", help="rows to estimate times by")
+    parser.add_argument(
+        "--only", type=whole(1), metavar="N", help="no cell but the Nth of the plan (what --slurm uses)"
+    )
+    parser.add_argument("--rows", type=a_file, nargs="+", default=[], metavar="FILE", help="rows to estimate times by")
     return parser
 
 
@@ -88,9 +89,6 @@ def _plan(options: argparse.Namespace, flags: Sequence[str]) -> tuple[Plan, Path
 
 def _estimator(plan: Plan, out: Path, named: Sequence[Path]) -> Estimator:
     """The estimator that knows this sweep's own rows; if it has none, those that were named, or the reference rows."""
-    for path in named:
-        if not path.is_file():
-            raise ValueError(f"--rows: {path} is not there")
     own = Estimator(plan.rows, str(out))
     if own.count and own.total(plan.cells)[1] < len(plan.cells):
         return own

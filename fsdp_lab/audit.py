@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import comm_compress as cc
 from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.ranks.exit_codes import FAILED
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import Parser, as_typed, program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     at = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:at])
     with user_errors("audit"):
-        _check(options.json, options.lines, words[at + 1 :])
+        _check(words[at + 1 :])
         audit = cc.audit_program(words[at + 1 :])
     print(printable(audit.table(options.lines or None), keep="\n"), flush=True)
     if options.json is not None:
@@ -46,22 +46,22 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> Parser:
     usage = "python -m fsdp_lab.audit [--json FILE] [--lines N] -- PROGRAM [WORD]..."
     parser = program("fsdp_lab.audit", __doc__, usage=usage, allow_abbrev=False)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write sums and every rank's own counts there")
+    parser.add_argument("--json", type=new_file(), metavar="FILE", help="write sums and every rank's own counts there")
     parser.add_argument(
-        "--lines", type=int, default=LINES, metavar="N", help=f"lines of the table at most, 0: all (default: {LINES})"
+        "--lines",
+        type=whole(0),
+        default=LINES,
+        metavar="N",
+        help=f"lines of the table at most, 0: all (default: {LINES})",
     )
     return parser
 
 
-def _check(file: Path | None, lines: int, command: Sequence[str]) -> None:
+def _check(command: Sequence[str]) -> None:
     """ValueError for what is wrong before anything is started."""
     if not command:
         example = as_typed("python -m fsdp_lab.audit -- torchrun --nproc-per-node 2 train.py")
         raise ValueError(f"no program; put it after --, for example: {example}")
-    if lines < 0:
-        raise ValueError(f"--lines: got {lines}, wants a whole number, at least 0 (0: all)")
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise ValueError(f"--json: got {file}, wants a file in a folder that exists")
 
 
 if __name__ == "__main__":

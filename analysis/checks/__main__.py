@@ -12,13 +12,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from analysis.checks.fairness import Judge
 from analysis.checks.finding import Finding
 from analysis.rows.reading import parse_selection, read, select
 from analysis.tables.options import add_options, comparisons_of
+from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_pipes
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     parser = program("analysis.checks", __doc__)
     add_options(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    parser.add_argument("--json", type=new_file(), metavar="FILE", help="write the findings there, too")
     options = parser.parse_args(argv)
     try:
         there = read(options.file)

@@ -21,6 +21,7 @@ from typing import Any
 
 from analysis.predict.calibration import NONE, Calibration, read_json
 from analysis.predict.predictor import CALIBRATION, Predictor, check, check_table, parse_rate, table
+from fsdp_lab.settings.flag_values import a_file, new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -40,24 +41,26 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line."""
     parser = program("analysis.predict", __doc__)
     parser.add_argument("--rate", default="1gbit", help="what a rank may send: 200mbit, 1gbit, none")
-    parser.add_argument("--world_size", type=int, default=2)
+    parser.add_argument("--world_size", type=whole(2), default=2)
     parser.add_argument("--model", default="blocks", help="one of the calibration's models")
-    parser.add_argument("--calibration", type=Path, default=CALIBRATION)
+    parser.add_argument("--calibration", type=a_file, default=CALIBRATION)
     parser.add_argument(
         "--own_cores", action="store_true", help="each rank on a machine of its own, with all its cores"
     )
-    parser.add_argument("--chart", type=Path, help="picture of step time against bandwidth: .svg, .pdf or .png")
-    parser.add_argument("--measured", type=Path, help="matrix whose cells the chart shows as points")
-    parser.add_argument("--json", type=Path, help="write the ranking there, too")
-    parser.add_argument("--check", type=Path, metavar="MATRIX", help="compare with measured cells instead")
+    parser.add_argument(
+        "--chart",
+        type=new_file(".svg", ".pdf", ".png"),
+        help="picture of step time against bandwidth: .svg, .pdf or .png",
+    )
+    parser.add_argument("--measured", type=a_file, help="matrix whose cells the chart shows as points")
+    parser.add_argument("--json", type=new_file(), help="write the ranking there, too")
+    parser.add_argument("--check", type=a_file, metavar="MATRIX", help="compare with measured cells instead")
     options = parser.parse_args(argv)
     with user_errors("predict"):
         calibration = Calibration.load(options.calibration, shared=not options.own_cores)
         if options.check is not None:
             print(check_table(check(calibration, read_json(options.check))))
             return 0
-        if options.world_size < 2:
-            raise ValueError("--world_size: communication takes 2 ranks or more")
         rate = parse_rate(options.rate)
         predictor = Predictor(calibration, options.model, options.world_size)
         ranked = predictor.ranked(rate)

@@ -22,6 +22,7 @@ from typing import Any
 
 from analysis.predict.calibration import read_json
 from analysis.predict.step_model import Codec, Cost, Link, Method, Model, Unit, step_seconds
+from fsdp_lab.settings.flag_values import a_file, new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -123,8 +124,8 @@ def table(entries: Sequence[Entry]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Print the table with its sources."""
     parser = program("analysis.predict.scaling", __doc__)
-    parser.add_argument("--codecs", type=Path, default=Path("results/reference/codecs_cpu.json"))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--codecs", type=a_file, default=Path("results/reference/codecs_cpu.json"))
+    parser.add_argument("--json", type=new_file())
     options = parser.parse_args(argv)
     with user_errors("scaling"):
         entries = predict(read_json(options.codecs))

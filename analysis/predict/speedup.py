@@ -16,11 +16,11 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from analysis.predict.calibration import NONE, read_json
 from analysis.predict.predictor import BF16, parse_rate
+from fsdp_lab.settings.flag_values import a_file, new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -98,9 +98,9 @@ def table(entries: Sequence[Speedup]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Read the cells, print the table."""
     parser = program("analysis.predict.speedup", __doc__)
-    parser.add_argument("matrix", type=Path)
+    parser.add_argument("matrix", type=a_file)
     parser.add_argument("--model", default="blocks")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=new_file())
     options = parser.parse_args(argv)
     with user_errors("speedup"):
         entries = speedups(read_json(options.matrix), options.model)

@@ -30,6 +30,7 @@ from analysis.report.pages import html, markdown
 from analysis.rows.reading import is_draft, parse_selection, read, select
 from analysis.statistics.names import named
 from analysis.tables.options import add_options, comparisons_of
+from fsdp_lab.settings.flag_values import a_file, new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
@@ -66,18 +67,18 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = program("analysis.report", __doc__)
     add_options(parser)
-    parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
+    parser.add_argument("--out", type=new_folder, default=Path("report"), help="folder (default: report)")
     parser.add_argument("--language", choices=("en", "zh"), default="en", help="of the report and its figures")
     parser.add_argument(
         "--columns", choices=("single", "double"), default="double", help="width of figures: 3.3 or 7 in"
     )
     parser.add_argument("--for", dest="medium", choices=("print", "slides"), default="print", help="size of text")
     parser.add_argument("--formats", default=",".join(FORMATS), help=f"of figures (default: {','.join(FORMATS)})")
-    drawn = parser.add_argument("--drawn_comparisons", type=int, default=DRAWN_COMPARISONS, metavar="N")
+    drawn = parser.add_argument("--drawn_comparisons", type=whole(0), default=DRAWN_COMPARISONS, metavar="N")
     drawn.help = f"draw figures for the N largest comparisons (default: {DRAWN_COMPARISONS}); tables are of all"
-    parser.add_argument("--calibration", type=Path, help="of a machine, to predict with")
+    parser.add_argument("--calibration", type=a_file, help="of a machine, to predict with")
     parser.add_argument("--calibrated_model", metavar="MODEL", help="of the calibration: the one that the rows trained")
-    parser.add_argument("--matrix", type=Path, help="step times measured behind links (experiments.links.matrix)")
+    parser.add_argument("--matrix", type=a_file, help="step times measured behind links (experiments.links.matrix)")
     return parser
 
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from analysis.rows.frames import frame
 from analysis.rows.reading import parse_selection
 from analysis.tables.options import add_selection
+from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Read the rows, make a table of them, write it."""
     parser = program("analysis.rows", __doc__)
     add_selection(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="file to write; default: standard output")
+    parser.add_argument("--out", type=new_file(), metavar="FILE.csv", help="file to write; default: standard output")
     options = parser.parse_args(argv)
     with user_errors("frames"):
         table = frame(options.file, **parse_selection(options.select))

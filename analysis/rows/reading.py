@@ -159,12 +159,13 @@ def read_for_user(
     result = read(paths)
     _say_what_was_left_out(result)
     mine, others = (result.drafts, result.rows) if drafts else (result.rows, result.drafts)
-    if others:
-        what, program = ("language models", "tables") if drafts else ("drafts", "drafts")
-        print(f"{len(others)} rows are of {what}: fsdp-lab {program} reads those", file=sys.stderr)
+    what, program = ("language models", "tables") if drafts else ("drafts", "drafts")
+    elsewhere = f"{len(others)} rows are of {what}: fsdp-lab {program} reads those"
     if not mine:
         kind = "row of a draft" if drafts else "row of a language model" if others else "sound row"
-        raise ValueError(f"{', '.join(map(str, paths))} holds no {kind}")
+        raise ValueError(f"{', '.join(map(str, paths))} holds no {kind}" + (f"; {elsewhere}" if others else ""))
+    if others:
+        print(elsewhere, file=sys.stderr)
     return select(mine, **(wanted or {}))
 
 
@@ -209,7 +210,7 @@ def parse_selection(texts: Iterable[str]) -> dict[str, list[Any]]:
     for text in texts:
         name, equals, values = text.partition("=")
         if not name or not equals:
-            raise ValueError(f"select: got {text!r}, wants COLUMN=VALUE or COLUMN=VALUE,VALUE")
+            raise ValueError(f"--select: got {text!r}, wants COLUMN=VALUE or COLUMN=VALUE,VALUE")
         wanted.setdefault(name.strip(), []).extend(_values(values))
     return wanted
 

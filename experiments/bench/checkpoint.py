@@ -27,7 +27,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.runs.measurements import Line, Lines, before_and_after_dashes
+from experiments.runs.method_flag import a_method, check_training_flags
 from experiments.runs.training import torchrun
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -93,13 +95,14 @@ def main(argv: Sequence[str]) -> int:
     """Measure and print; the exit code."""
     ours, flags = before_and_after_dashes(argv)
     parser = program("experiments.bench.checkpoint", __doc__)
-    parser.add_argument("--methods", nargs="+", default=["int8", "topk"])
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--save_steps", type=int, default=10)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--methods", type=a_method, nargs="+", default=["int8", "topk"])
+    parser.add_argument("--steps", type=whole(2), default=30)
+    parser.add_argument("--save_steps", type=whole(1), default=10)
+    parser.add_argument("--json", type=new_file())
     given = parser.parse_args(ours)
     lines = Lines(given.json)
     with user_errors("bench_checkpoint"):
+        check_training_flags(flags)
         if not 0 < given.save_steps < given.steps:
             raise ValueError(
                 f"--save_steps: got {given.save_steps}, wants 1 to --steps - 1 (a resumed run needs a step)"

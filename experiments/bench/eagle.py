@@ -36,6 +36,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from fsdp_lab.eagle import Draft, EagleTrainingModel, Target, Vocabulary
 from fsdp_lab.eagle.training.training_time_test import supervised_rows
 from fsdp_lab.files.atomic import make_folder
+from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.groups import OptimConfig
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
@@ -235,19 +236,19 @@ def main(argv: list[str]) -> int:
         print(json.dumps(asdict(measure(argv[1], Setting(**json.loads(argv[2]))))))
         return 0
     parser = program("experiments.bench.eagle", __doc__)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048])
-    parser.add_argument("--vocabularies", type=int, nargs="+", default=[16384, 49152, 131072])
-    parser.add_argument("--draft_vocabulary", type=int, default=16384, help="at most the target's")
-    parser.add_argument("--hidden", type=int, default=576, help="of the target, SmolLM2-135M's by default")
+    parser.add_argument("--lengths", type=whole(16), nargs="+", default=[256, 512, 1024, 2048])
+    parser.add_argument("--vocabularies", type=whole(1), nargs="+", default=[16384, 49152, 131072])
+    parser.add_argument("--draft_vocabulary", type=whole(1), default=16384, help="at most the target's")
+    parser.add_argument("--hidden", type=whole(2), default=576, help="of the target, SmolLM2-135M's by default")
     parser.add_argument(
-        "--layers", type=int, default=6, help="of the target: fewer than a real one's, which only waits"
+        "--layers", type=whole(3), default=6, help="of the target: fewer than a real one's, which only waits"
     )
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--steps_ahead", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=5, help="timed steps, after one that is not")
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path, help="folder for eagle.json and eagle.md")
+    parser.add_argument("--batch", type=whole(1), default=1)
+    parser.add_argument("--steps_ahead", type=whole(1), default=7)
+    parser.add_argument("--steps", type=whole(1), default=5, help="timed steps, after one that is not")
+    parser.add_argument("--repeats", type=whole(1), default=1)
+    parser.add_argument("--threads", type=whole(1), default=torch.get_num_threads())
+    parser.add_argument("--out", type=new_folder, help="folder for eagle.json and eagle.md")
     options = parser.parse_args(argv)
     with user_errors("experiments.bench.eagle"):
         if (

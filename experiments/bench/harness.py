@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from experiments.runs.training import torchrun, train
+from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes
 
@@ -75,8 +76,8 @@ def harness(steps: int) -> float:
 def main() -> None:
     """Run both in turn, then print every ratio and the median."""
     parser = program("experiments.bench.harness", __doc__)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", type=whole(1), default=40)
+    parser.add_argument("--repeats", type=whole(1), default=3)
     parser.add_argument("--as-bare-rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.as_bare_rank:

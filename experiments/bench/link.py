@@ -41,6 +41,7 @@ from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -160,10 +161,10 @@ def main() -> int:
     """Build the network, run the ranks in it, print the table."""
     parser = program("experiments.bench.link", __doc__)
     parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--elements", type=int, default=1 << 24, help="float32 elements of the unit")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--ranks", type=whole(2), default=2)
+    parser.add_argument("--elements", type=whole(1), default=1 << 24, help="float32 elements of the unit")
+    parser.add_argument("--repeats", type=whole(1), default=5)
+    parser.add_argument("--json", type=new_file())
     parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_rank is not None:

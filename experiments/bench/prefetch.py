@@ -19,11 +19,12 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from experiments.network.namespaces import Namespaces
 from experiments.network.training import train_behind
 from experiments.runs.measurements import Line, Lines, before_and_after_dashes
+from experiments.runs.method_flag import a_method, check_training_flags
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -82,14 +83,15 @@ def main(argv: Sequence[str]) -> int:
     own, passed_on = before_and_after_dashes(argv)
     parser = program("experiments.bench.prefetch", __doc__)
     parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--methods", nargs="+", default=["none", "identity", "int8"])
-    parser.add_argument("--prefetch", type=int, nargs="+", default=[0, 1], help="how many blocks ahead")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--methods", type=a_method, nargs="+", default=["none", "identity", "int8"])
+    parser.add_argument("--prefetch", type=whole(0), nargs="+", default=[0, 1], help="how many blocks ahead")
+    parser.add_argument("--steps", type=whole(1), default=20)
+    parser.add_argument("--repeats", type=whole(1), default=1)
+    parser.add_argument("--json", type=new_file())
     options = parser.parse_args(own)
     lines = Lines(options.json)
     with user_errors("bench_prefetch"):
+        check_training_flags(passed_on)
         for _ in range(options.repeats):
             for method in options.methods:
                 for prefetch in options.prefetch:

@@ -27,7 +27,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.runs.measurements import Line, Lines, before_and_after_dashes
+from experiments.runs.method_flag import a_method, check_training_flags
 from experiments.runs.training import torchrun
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 from fsdp_lab.trace import rank_profile, read
@@ -95,15 +97,16 @@ def main(argv: Sequence[str]) -> int:
     """Run the pairs, print the table, and add the measurements to the file."""
     own, passed_on = before_and_after_dashes(argv)
     parser = program("experiments.bench.profiler", __doc__)
-    parser.add_argument("--methods", nargs="+", default=["none", "int8"])
-    parser.add_argument("--steps", type=int, default=LEAST_STEPS)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--methods", type=a_method, nargs="+", default=["none", "int8"])
+    parser.add_argument("--steps", type=whole(1), default=LEAST_STEPS)
+    parser.add_argument("--repeats", type=whole(1), default=1)
+    parser.add_argument("--json", type=new_file())
     options = parser.parse_args(own)
     lines = Lines(options.json)
     with user_errors("bench_profiler"):
+        check_training_flags(passed_on)
         if options.steps < LEAST_STEPS:
-            raise ValueError(f"--steps: at least {LEAST_STEPS}")
+            raise ValueError(f"--steps: got {options.steps}, wants a whole number, at least {LEAST_STEPS}")
         for _ in range(options.repeats):
             for method in options.methods:
                 lines.add(measure(method, options.steps, passed_on))

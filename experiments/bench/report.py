@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -113,9 +114,9 @@ def measured(count: int, shape: str, folder: Path) -> dict[str, Any]:
 def main(argv: Sequence[str]) -> int:
     """Make the rows, report on them, print what that took."""
     parser = program("experiments.bench.report", __doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 4000, 50000], metavar="N")
+    parser.add_argument("--rows", type=whole(1), nargs="+", default=[1000, 4000, 50000], metavar="N")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["seeds"])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--json", type=new_file(), metavar="FILE", help="write the figures there, too")
     options = parser.parse_args(argv)
     reports = []
     with user_errors("bench_report"), tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from fsdp_lab.data import WIKI_LEADS, read_documents
+from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes
 
@@ -52,8 +53,8 @@ print(json.dumps({"seconds": seconds, "bytes": sum(len(text.encode()) for text i
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark and print one line a measurement."""
     parser = program("experiments.bench.tokenize", __doc__, allow_abbrev=False)
-    parser.add_argument("--mb", type=int, default=500, help="size of the file in MB (10^6 bytes)")
-    parser.add_argument("--sample_mb", type=int, default=10, help="size of the yardstick's file")
+    parser.add_argument("--mb", type=whole(1), default=500, help="size of the file in MB (10^6 bytes)")
+    parser.add_argument("--sample_mb", type=whole(1), default=10, help="size of the yardstick's file")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         _measure(Path(folder), options.mb, options.sample_mb)

@@ -19,6 +19,7 @@ from typing import Any
 
 from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.files.atomic import make_folder, write_bytes
+from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -70,11 +71,11 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def main(argv: list[str]) -> int:
     """Write the three files; returns the exit code."""
     parser = program("experiments.drafts.questions", __doc__)
-    parser.add_argument("--count", type=int, default=2000, help="questions to train on")
-    parser.add_argument("--choice", type=int, default=32, help="questions to choose a draft with")
-    parser.add_argument("--held_out", type=int, default=200, help="questions to judge with")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the articles' order")
-    parser.add_argument("--out", type=Path, default=Path("fsdp_output/drafts"), help="folder to write to")
+    parser.add_argument("--count", type=whole(1), default=2000, help="questions to train on")
+    parser.add_argument("--choice", type=whole(0), default=32, help="questions to choose a draft with")
+    parser.add_argument("--held_out", type=whole(0), default=200, help="questions to judge with")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of the articles' order")
+    parser.add_argument("--out", type=new_folder, default=Path("fsdp_output/drafts"), help="folder to write to")
     arguments = parser.parse_args(argv)
     with user_errors("experiments.drafts.questions"):
         if min(arguments.count, arguments.choice, arguments.held_out) < 1:

@@ -28,6 +28,7 @@ from experiments.runs.training import torchrun_command
 from fsdp_lab import results
 from fsdp_lab.files.atomic import make_folder, write_bytes, write_json
 from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.settings.flag_values import a_folder, new_folder, real, whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.reading.strict import load_json
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
@@ -207,21 +208,21 @@ def _words(flags: dict[str, Any]) -> list[str]:
 def _parser() -> Parser:
     parser = program("experiments.drafts.real_run", __doc__)
     add = parser.add_argument
-    add("--out", type=Path, default=Path("fsdp_output/drafts"), help="folder for all of it")
-    add("--target_dir", type=Path, help="folder of the target; else SmolLM2-135M is made")
-    add("--questions", type=int, default=2000, help="questions to train on")
-    add("--choice", type=int, default=32, help="questions to choose the draft with")
-    add("--held_out", type=int, default=200, help="questions to judge with")
-    add("--answer_tokens", type=int, default=96, help="tokens of an answer at most")
-    add("--answer_batch", type=int, default=32, help="questions that are answered at once")
-    add("--max_length", type=int, default=256, help="tokens of a conversation at most")
-    add("--epochs", type=int, default=3, help="passes over the answers")
-    add("--learning_rate", type=float, default=1e-3, help="peak learning rate")
-    add("--draft_vocab_size", type=int, default=8000, help="tokens that the draft knows")
+    add("--out", type=new_folder, default=Path("fsdp_output/drafts"), help="folder for all of it")
+    add("--target_dir", type=a_folder, help="folder of the target; else SmolLM2-135M is made")
+    add("--questions", type=whole(1), default=2000, help="questions to train on")
+    add("--choice", type=whole(1), default=32, help="questions to choose the draft with")
+    add("--held_out", type=whole(1), default=200, help="questions to judge with")
+    add("--answer_tokens", type=whole(1), default=96, help="tokens of an answer at most")
+    add("--answer_batch", type=whole(1), default=32, help="questions that are answered at once")
+    add("--max_length", type=whole(1), default=256, help="tokens of a conversation at most")
+    add("--epochs", type=whole(1), default=3, help="passes over the answers")
+    add("--learning_rate", type=real(above=0), default=1e-3, help="peak learning rate")
+    add("--draft_vocab_size", type=whole(1), default=8000, help="tokens that the draft knows")
     add("--dtype", default="bf16", choices=("fp32", "bf16"), help="of answers, training and figures")
-    add("--eval_steps", type=int, default=500, help="steps between measurements of tau, and between checkpoints")
-    add("--prompts", type=int, default=100, help="held-out questions whose answers are timed in the end")
-    add("--ranks", type=int, default=1, help="processes that train")
+    add("--eval_steps", type=whole(1), default=500, help="steps between measurements of tau, and between checkpoints")
+    add("--prompts", type=whole(1), default=100, help="held-out questions whose answers are timed in the end")
+    add("--ranks", type=whole(1), default=1, help="processes that train")
     return parser
 
 

@@ -20,6 +20,7 @@ from fsdp_lab.data.build import DEFAULT_CACHE
 from fsdp_lab.data.sources.packages import Package, fetch, member
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -71,8 +72,8 @@ def _convert(folder: Path, gguf: str, out: Path) -> None:
 def main(argv: list[str]) -> int:
     """Build the folder; returns the exit code."""
     parser = program("experiments.drafts.smollm2", __doc__)
-    parser.add_argument("--out", type=Path, default=Path("fsdp_output/drafts/target"), help="folder to make")
-    parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="folder of downloaded packages")
+    parser.add_argument("--out", type=new_folder, default=Path("fsdp_output/drafts/target"), help="folder to make")
+    parser.add_argument("--cache", type=new_folder, default=DEFAULT_CACHE, help="folder of downloaded packages")
     arguments = parser.parse_args(argv)
     with user_errors("experiments.drafts.smollm2"):
         build(arguments.out, arguments.cache)

@@ -27,6 +27,7 @@ from typing import Any
 from experiments.faults.drills import Drill, Ended
 from fsdp_lab import results
 from fsdp_lab.results.store import scan
+from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes
 
@@ -251,11 +252,13 @@ def soak(minutes: float, kill_every_s: float, save_steps: int, last_steps: int, 
 def main(argv: list[str]) -> int:
     """Soak, then print what came of it; 1 when something leaked, stayed or was lost."""
     parser = program("experiments.faults.soak", __doc__)
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--kill_every_s", type=float, default=240)
-    parser.add_argument("--save_steps", type=int, default=300, help="steps between checkpoints (about a minute)")
-    parser.add_argument("--last_steps", type=int, default=50, help="steps that the last start makes until it finishes")
-    parser.add_argument("--out", type=Path, default=Path("soak.json"))
+    parser.add_argument("--minutes", type=real(above=0), default=60)
+    parser.add_argument("--kill_every_s", type=real(above=0), default=240)
+    parser.add_argument("--save_steps", type=whole(1), default=300, help="steps between checkpoints (about a minute)")
+    parser.add_argument(
+        "--last_steps", type=whole(1), default=50, help="steps that the last start makes until it finishes"
+    )
+    parser.add_argument("--out", type=new_file(), default=Path("soak.json"))
     arguments = parser.parse_args(argv)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from experiments.faults.drills import Drill, Ended
 from fsdp_lab import results
+from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import user_errors
 
@@ -322,15 +323,15 @@ def _can_be(name: str) -> bool:
 def main(argv: list[str]) -> int:
     """Run the drills; 1 when something is not as promised."""
     parser = program("experiments.faults", __doc__)
-    parser.add_argument("--out", type=Path, default=Path("faults.md"), help="the table; .json beside it has all")
+    parser.add_argument("--out", type=new_file(), default=Path("faults.md"), help="the table; .json beside it has all")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD")
     parser.add_argument("--anew", action="store_true", help="do again what --out has already")
     parser.add_argument("--faults", nargs="+", default=list(CASES), metavar="NAME", help=f"of: {'; '.join(CASES)}")
     arguments = parser.parse_args(argv)
     with user_errors("faults"):
-        for given, known in ((arguments.methods, METHODS), (arguments.faults, CASES)):
+        for flag, given, known in (("methods", arguments.methods, METHODS), ("faults", arguments.faults, CASES)):
             if unknown := [name for name in given if name not in known]:
-                raise ValueError(f"no such drill: {', '.join(unknown)}; there are {', '.join(known)}")
+                raise ValueError(f"--{flag}: got {', '.join(map(repr, unknown))}, wants some of {', '.join(known)}")
     outcomes = [] if arguments.anew else known_of(arguments.out.with_suffix(".json"))
     there = {(outcome.method, outcome.case) for outcome in outcomes}
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,6 @@ the places of the unit's parameters. The training ends with the last captured st
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from torch import Tensor
 from comm_compress.core.segments import Segment
 from experiments.runs.training import train
 from fsdp_lab.files.atomic import make_folder
+from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -108,7 +108,7 @@ def steps_of(text: str) -> range:
     """A range from a text such as "40:48"."""
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
-        raise argparse.ArgumentTypeError(f"{text!r}: must be FIRST:LAST with FIRST < LAST")
+        raise ValueError("wants FIRST:LAST with FIRST < LAST")
     return range(int(first), int(last))
 
 
@@ -119,9 +119,9 @@ def main() -> None:
         sys.argv[1:5] = []
         _rank_main(Path(out), int(first), int(last))
     parser = program("experiments.fidelity.capture", __doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=new_folder, required=True)
     parser.add_argument("--steps", type=steps_of, default=range(40, 48), help="captured optimizer steps, FIRST:LAST")
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=whole(1), default=2)
     parser.add_argument("flags", nargs="*", help="flags of fsdp_lab.train, after --")
     options = parser.parse_args()
     with user_errors("experiments.fidelity.capture"):

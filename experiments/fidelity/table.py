@@ -26,6 +26,7 @@ from comm_compress.core.segments import Segment, segments_of
 from comm_compress.drive import simulate
 from experiments.fidelity import capture
 from experiments.fidelity.method_settings import GRADIENT_METHODS, plain
+from fsdp_lab.settings.flag_values import a_folder, new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import user_errors
 
@@ -135,10 +136,10 @@ def main() -> int:
     """Measure, print, and write the file."""
     parser = program("experiments.fidelity", __doc__)
     parser.add_argument("--methods", nargs="*", choices=list(GRADIENT_METHODS), default=list(GRADIENT_METHODS))
-    parser.add_argument("--elements", type=int, default=1 << 20, help="synthetic elements per rank")
-    parser.add_argument("--gradients", type=Path, help="folder of captured gradients")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--elements", type=whole(1), default=1 << 20, help="synthetic elements per rank")
+    parser.add_argument("--gradients", type=a_folder, help="folder of captured gradients")
+    parser.add_argument("--json", type=new_file())
+    parser.add_argument("--markdown", type=new_file())
     options = parser.parse_args()
     with user_errors("fidelity"):
         print(HEADER)

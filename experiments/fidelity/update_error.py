@@ -33,6 +33,7 @@ from comm_compress.core.encoded import ByteCount
 from comm_compress.drive import simulate
 from experiments.fidelity.capture import GRADIENTS, PARAMETERS, Unit, load
 from experiments.fidelity.method_settings import GRADIENT_METHODS, PARAMETER_METHODS, Settings
+from fsdp_lab.settings.flag_values import a_folder, new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -197,10 +198,10 @@ def main(argv: Sequence[str]) -> int:
     """Measure, print, and write the file."""
     known = list(dict.fromkeys([*GRADIENT_METHODS, *PARAMETER_METHODS]))
     parser = program("experiments.fidelity.update_error", __doc__)
-    parser.add_argument("folder", type=Path, help="what experiments.fidelity.capture saved")
+    parser.add_argument("folder", type=a_folder, help="what experiments.fidelity.capture saved")
     parser.add_argument("--methods", nargs="*", choices=known, default=known)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--json", type=new_file())
+    parser.add_argument("--markdown", type=new_file())
     options = parser.parse_args(argv)
     with user_errors("update_error"):
         done: list[Line] = []

@@ -29,6 +29,8 @@ from experiments.network.namespaces import Namespaces
 from experiments.network.training import train_behind
 from experiments.network.units import parse_rate
 from experiments.runs.measurements import before_and_after_dashes
+from experiments.runs.method_flag import a_method, check_training_flags
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -122,19 +124,20 @@ def main(argv: Sequence[str]) -> int:
     """Run the cells that are missing, then print and draw all of them."""
     own, passed_on = before_and_after_dashes(argv)
     parser = program("experiments.links.bottleneck", __doc__, allow_abbrev=False)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--ranks", type=whole(1), nargs="+", default=[1, 2, 4])
     parser.add_argument("--rates", nargs="+", default=["none", "1gbit", "200mbit"])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS))
-    parser.add_argument("--steps", type=int, default=20, help="a quarter of them, at most 5, is warm-up (default: 20)")
-    parser.add_argument("--json", type=Path, default=DEFAULT)
+    parser.add_argument("--methods", type=a_method, nargs="+", default=list(METHODS))
+    parser.add_argument(
+        "--steps", type=whole(1), default=20, help="a quarter of them, at most 5, is warm-up (default: 20)"
+    )
+    parser.add_argument("--json", type=new_file(), default=DEFAULT)
     options = parser.parse_args(own)
     settings = {"steps": options.steps, "flags": passed_on, "cores": len(os.sched_getaffinity(0))}
     wanted = places(options.ranks, options.rates, options.methods)
     with user_errors("bottleneck"):
         for rate in options.rates:
             parse_rate(rate)
-        if min(options.ranks) < 1:
-            raise ValueError(f"--ranks: {min(options.ranks)}: ranks count from 1")
+        check_training_flags(passed_on)
         known = _known(options.json, settings)
         for number, place in enumerate(wanted, start=1):
             if place in known:

@@ -24,6 +24,7 @@ from experiments.fidelity.method_settings import LINK_RUNS
 from experiments.links import collective_times, step_times
 from experiments.links.models import MODELS
 from experiments.network.units import parse_rate
+from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -57,11 +58,11 @@ def measure(part: Part, repeats: int, seconds: float) -> tuple[str, list[dict[st
 def main(argv: Sequence[str]) -> int:
     """Measure the missing parts and write the document after each."""
     parser = program("experiments.links.calibrate", __doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--repeats", type=int, default=3, help="rows of calls of every collective")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of steps for every method")
-    parser.add_argument("--parts", type=int, help="measure so many parts, and the rest when started again")
+    parser.add_argument("--out", type=new_file(), required=True)
+    parser.add_argument("--ranks", type=whole(2), nargs="+", default=[2, 4])
+    parser.add_argument("--repeats", type=whole(1), default=3, help="rows of calls of every collective")
+    parser.add_argument("--seconds", type=real(above=0), default=2.0, help="of steps for every method")
+    parser.add_argument("--parts", type=whole(1), help="measure so many parts, and the rest when started again")
     options = parser.parse_args(argv)
     with user_errors("calibrate"):
         if min(options.ranks) < 2:

@@ -19,6 +19,7 @@ from typing import Any
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
 from experiments.runs.measurements import before_and_after_dashes
+from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import user_errors
 
@@ -47,8 +48,10 @@ def _parser() -> Parser:
     text = "A COMMAND that begins with a flag means python -m fsdp_lab.train with these flags."
     parser = program("experiments.links", __doc__, usage=usage, epilog=text, allow_abbrev=False)
     parser.add_argument("--rate", default="none", help="what a node may send: 200mbit, 1gbit, none (default: none)")
-    parser.add_argument("--ranks", type=int, default=2, help="number of ranks (default: 2)")
-    parser.add_argument("--per_node", type=int, default=1, help="ranks that share a node and its link (default: 1)")
+    parser.add_argument("--ranks", type=whole(1), default=2, help="number of ranks (default: 2)")
+    parser.add_argument(
+        "--per_node", type=whole(1), default=1, help="ranks that share a node and its link (default: 1)"
+    )
     parser.add_argument("--delay", default="0ms", help="extra latency one way: 5ms, 100us (default: 0ms)")
     parser.add_argument("--json", metavar="FILE", help="write bytes and exit code there, too")
     return parser

@@ -24,6 +24,7 @@ from experiments.fidelity.method_settings import LINK_RUNS, Run
 from experiments.links.models import MODELS
 from experiments.links.step_times import Job, Line, label, measure
 from experiments.network.units import parse_rate
+from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -82,22 +83,18 @@ def _chosen(model: str, methods: Sequence[str] | None) -> list[Run]:
 def main(argv: Sequence[str]) -> int:
     """Measure what the file does not have yet."""
     parser = program("experiments.links.matrix", __doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=new_file(), required=True)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--ranks", type=whole(2), nargs="+", default=[2, 4])
     parser.add_argument("--rates", nargs="+", default=list(RATES))
     parser.add_argument("--methods", nargs="+", choices=[run[0] for run in LINK_RUNS], help="gradients' methods")
     parser.add_argument(
-        "--again", type=float, metavar="FACTOR", help="replace cells whose yardstick took so much longer"
+        "--again", type=real(above=0), metavar="FACTOR", help="replace cells whose yardstick took so much longer"
     )
     options = parser.parse_args(argv)
     with user_errors("link_matrix"):
         for rate in options.rates:
             parse_rate(rate)
-        if min(options.ranks) < 2:
-            raise ValueError("--ranks: communication takes 2 ranks or more")
-        if not options.out.absolute().parent.is_dir():
-            raise ValueError(f"--out: the folder of {options.out} does not exist")
         lines = load(options.out)
         if options.again is not None:
             kept = undisturbed(lines, options.again)

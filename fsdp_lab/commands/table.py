@@ -77,6 +77,9 @@ COMMANDS = (
     Command("faults", "experiments.faults", "runs that are broken on purpose, and must end as promised", _MACHINE),
     Command("faults soak", "experiments.faults.soak", "a long run that is killed again and again", _MACHINE),
     Command("faults hostile", "experiments.faults.hostile", "hostile files and flags against our commands", _MACHINE),
+    Command(
+        "faults wrong-inputs", "experiments.faults.wrong_inputs", "wrong inputs, and the message that answers", _MACHINE
+    ),
 )
 
 FAMILIES = {

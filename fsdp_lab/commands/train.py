@@ -14,6 +14,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
@@ -44,18 +45,20 @@ def _parser() -> Parser:
     )
     parser = program("fsdp_lab.commands.train", __doc__, usage=usage, allow_abbrev=False, add_help=False)
     several = parser.add_argument_group("ranks")
-    several.add_argument("--nproc_per_node", type=int, help="ranks on this machine (default: one for each GPU, or 2)")
-    several.add_argument("--nnodes", type=int, default=1, help="machines; start this on each of them (default: 1)")
-    several.add_argument("--node_rank", type=int, help="which of the machines this is, from 0")
+    several.add_argument(
+        "--nproc_per_node", type=whole(1), help="ranks on this machine (default: one for each GPU, or 2)"
+    )
+    several.add_argument("--nnodes", type=whole(1), default=1, help="machines; start this on each of them (default: 1)")
+    several.add_argument("--node_rank", type=whole(0), help="which of the machines this is, from 0")
     several.add_argument("--master_addr", help="name or address of machine 0, as the others reach it")
-    several.add_argument("--master_port", type=int, help="a port that is free on machine 0 (default: 29500)")
+    several.add_argument(
+        "--master_port", type=whole(1, 65535), help="a port that is free on machine 0 (default: 29500)"
+    )
     return parser
 
 
 def _ranks(asked: int | None, config: TrainConfig) -> int:
     if asked is not None:
-        if asked < 1:
-            raise ValueError(f"--nproc_per_node: got {asked} on the command line, wants a whole number, at least 1")
         return asked
     if config.run.virtual_ranks:
         return 1
@@ -67,8 +70,6 @@ def _ranks(asked: int | None, config: TrainConfig) -> int:
 def _meeting(options: Namespace, virtual: bool) -> list[str]:
     """How the ranks of all machines find each other, as flags of torchrun."""
     elsewhere = (options.node_rank, options.master_addr, options.master_port)
-    if options.nnodes < 1:
-        raise ValueError(f"--nnodes: got {options.nnodes} on the command line, wants a whole number, at least 1")
     if options.nnodes == 1:
         if elsewhere != (None, None, None):
             raise ValueError("--node_rank, --master_addr, --master_port: for several machines; give --nnodes as well")

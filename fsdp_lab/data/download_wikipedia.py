@@ -16,6 +16,7 @@ from typing import Any
 from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.files.atomic import atomic_file
 from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import unix_pipes
 
@@ -90,8 +91,10 @@ def _first_line(error: Exception) -> str:
 
 def _parser() -> Parser:
     parser = program("fsdp_lab.data.download_wikipedia", __doc__, allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--num_documents", type=int, required=True, help="how many articles, in the dataset's order")
+    parser.add_argument("--out", type=new_file(), required=True, help="the JSON file to write")
+    parser.add_argument(
+        "--num_documents", type=whole(1), required=True, help="how many articles, in the dataset's order"
+    )
     parser.add_argument("--language", default="en", help="language code of the Wikipedia (default: en)")
     return parser
 

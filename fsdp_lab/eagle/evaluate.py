@@ -65,7 +65,13 @@ def main(argv: list[str]) -> int:
     with user_errors("fsdp_lab.eagle.evaluate"):
         settings = checked(EvaluateConfig, argv, "fsdp_lab.eagle.evaluate").evaluate
         if settings.target_dir is None or settings.draft_dir is None or settings.data_path is None:
-            raise ValueError("target_dir, draft_dir and data_path: all three are needed")
+            needed = {
+                "target_dir": "the folder of the target",
+                "draft_dir": "the folder of its draft",
+                "data_path": "a file of conversations to judge it with",
+            }
+            missing = {name: what for name, what in needed.items() if getattr(settings, name) is None}
+            raise ValueError(f"{', '.join(missing)}: missing; give {', '.join(missing.values())}")
         if settings.threads:
             torch.set_num_threads(settings.threads)
         model = _load(Path(settings.target_dir), Path(settings.draft_dir), settings)

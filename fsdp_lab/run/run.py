@@ -12,7 +12,7 @@ from fsdp_lab.checkpoint import NOT_BEGUN
 from fsdp_lab.measure.profiling import phase
 from fsdp_lab.ranks import faults
 from fsdp_lab.ranks.distributed import Ranks, agree, join
-from fsdp_lab.ranks.preempt import RankLostError
+from fsdp_lab.ranks.preempt import Preempted, RankLostError
 from fsdp_lab.run.display.progress import Progress
 from fsdp_lab.run.ending import Ending
 from fsdp_lab.run.record import Record
@@ -20,6 +20,7 @@ from fsdp_lab.run.storage.curve import Curve
 from fsdp_lab.run.storage.folder import held, writing_model
 from fsdp_lab.run.storage.paths import Paths
 from fsdp_lab.run.trackers.choice import Trackers
+from fsdp_lab.run.trackers.protocol import Status
 from fsdp_lab.settings.config import AnyTraining, default_run_name
 from fsdp_lab.settings.methods import check_compression
 
@@ -131,8 +132,10 @@ class Run:
     @contextmanager
     def _recorded(self) -> Iterator[None]:
         """An error inside ends the run with a row, or, before training begins, with neither row nor folder."""
+        status: Status = "failed"
         try:
             yield
+            status = "ok"
         except ValueError as error:
             if self.has_begun:  # by now it is our mistake, not the user's
                 self.ending.failed(error)
@@ -143,11 +146,13 @@ class Run:
             lost = self.ending.failed(error)
             if lost is not None:
                 raise RankLostError(lost) from error
+            if isinstance(error, Preempted):
+                status = "preempted"
             raise
         finally:
             self.progress.leave_bar()  # however it ended, the last words are not written behind a bar
             self.watchdog.close()
-            self.trackers.finish()
+            self.trackers.finish(status)
             self.closing.close()
 
     def _forget(self) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fsdp_lab.settings.flag_values import a_folder, new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 from fsdp_lab.trace.profile import Profile, activity, rank_profile, read_folder
@@ -24,9 +25,11 @@ from fsdp_lab.trace.timeline import draw
 def main(argv: Sequence[str]) -> int:
     """Prints the tables and writes the files asked for. The exit code is 2 when there is no complete trace to read."""
     parser = program("fsdp_lab.trace", __doc__, allow_abbrev=False)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("--json", metavar="FILE", type=Path, help="everything, by rank, step and phase")
-    parser.add_argument("--timeline", metavar="FILE.png", type=Path, help="a picture of one step")
+    parser.add_argument("folder", metavar="DIR", type=a_folder)
+    parser.add_argument("--json", metavar="FILE", type=new_file(), help="everything, by rank, step and phase")
+    parser.add_argument(
+        "--timeline", metavar="FILE.png", type=new_file(".png", ".svg", ".pdf"), help="a picture of one step"
+    )
     options = parser.parse_args(argv)
     with user_errors("fsdp_lab.trace"):
         traces = read_folder(options.folder)

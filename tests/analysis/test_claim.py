@@ -126,7 +126,7 @@ def test_mistakes_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[
         (fair(), "int9", 1.0, "no arm 'int9'"),
         (fair(), "none", 1.0, "is the baseline itself"),
         (arm("int8"), INT8, 1.0, "no baseline in the comparison"),
-        (fair(), INT8, 0.0, "are above 0"),
+        (fair(), INT8, 0.0, "wants a number, above 0"),
     ):
         with pytest.raises(SystemExit) as stop:
             judged(tmp_path, rows, bits, 1.0, label)

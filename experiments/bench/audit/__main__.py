@@ -30,6 +30,7 @@ from experiments.bench.audit.jobs import COLLECTIVES, RUNS
 from experiments.bench.audit.ranks import rank_main
 from experiments.network.namespaces import Namespaces
 from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -97,17 +98,15 @@ def main() -> int:
     """Measure, print the table, and write the files."""
     names = [name for _, jobs in RUNS.values() for name in jobs]
     parser = program("experiments.bench.audit", __doc__)
-    parser.add_argument("--repeats", type=int, default=3, help="audited steps of each job")
+    parser.add_argument("--repeats", type=whole(1), default=3, help="audited steps of each job")
     parser.add_argument("--only", nargs="+", default=[], choices=sorted(set(names)), metavar="NAME", help="these jobs")
-    parser.add_argument("--out", type=Path, help="a file for the numbers, .json; the table goes beside it")
+    parser.add_argument("--out", type=new_file(".json"), help="a file for the numbers, .json; the table goes beside it")
     parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--run", choices=RUNS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_rank is not None:
         rank_main(options.run, options.repeats, options.only, options.as_rank)
     with user_errors("bench_audit"):
-        if options.repeats < 1:
-            raise ValueError(f"--repeats: got {options.repeats}, wants 1 or more")
         results = [result for run in RUNS for result in measure(run, options.repeats, options.only)]
     rows = [HEADS, *map(cells, results)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

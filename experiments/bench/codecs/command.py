@@ -39,7 +39,9 @@ from experiments.bench.codecs.peers import peers
 from experiments.bench.codecs.timing import ENCODE, OPERATIONS, Row, measure, runs
 from experiments.bench.codecs.unit import Unit
 from experiments.fidelity.method_settings import TIMED_METHODS, Settings, plain
+from experiments.runs.method_flag import a_method
 from fsdp_lab.run.environment import hardware, versions
+from fsdp_lab.settings.flag_values import real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import user_errors
 
@@ -203,19 +205,16 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The parsed flags. ValueError for values that make no sense."""
     parser = program("experiments.bench.codecs", __doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--methods", nargs="+", default=list(TIMED_METHODS), metavar="NAME")
-    parser.add_argument("--mib", type=float, help="size of the unit in float32: 64, or 1024 on cuda")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--methods", type=a_method, nargs="+", default=list(TIMED_METHODS), metavar="NAME")
+    parser.add_argument("--mib", type=real(above=0), help="size of the unit in float32: 64, or 1024 on cuda")
+    parser.add_argument("--threads", type=whole(1), nargs="+", default=[1], metavar="N")
+    parser.add_argument("--repeats", type=whole(1), default=9)
     parser.add_argument("--no_peers", action="store_true", help="measure our methods alone")
     for name, what in (("json", "everything"), ("markdown", "the tables"), ("chart", "roofline fractions (png, svg)")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what}")
     options: argparse.Namespace = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device: torch sees no CUDA device")
-    for flag, value in (("repeats", options.repeats), ("threads", min(options.threads))):
-        if value < 1:
-            raise ValueError(f"--{flag}: got {value}, must be 1 or more")
     for flag in ("json", "markdown", "chart"):
         path = getattr(options, flag)
         if path is not None and not path.absolute().parent.is_dir():

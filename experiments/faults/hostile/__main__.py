@@ -31,6 +31,7 @@ from experiments.faults.hostile import (
 from experiments.faults.hostile.case import Case, Seen, judged
 from experiments.faults.hostile.limited import run_limited
 from fsdp_lab.files.atomic import write_bytes, write_json
+from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.reading.strict import load_json
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
@@ -112,7 +113,7 @@ def _told(case: Case) -> Seen:
 def main(argv: Sequence[str]) -> int:
     """Try the cases; returns 1 when a promise was broken."""
     parser = program("experiments.faults.hostile", __doc__)
-    parser.add_argument("--out", type=Path, help="Markdown file to write, with JSON beside it; none: print")
+    parser.add_argument("--out", type=new_file(), help="Markdown file to write, with JSON beside it; none: print")
     parser.add_argument("--areas", nargs="+", default=[], help="only these; none: all")
     parser.add_argument("--cases", nargs="+", default=[], help="only those with one of these texts in their names")
     parser.add_argument("--jobs", type=int, default=1, choices=range(1, 17), metavar="N", help="cases at once")

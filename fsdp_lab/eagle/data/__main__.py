@@ -8,9 +8,7 @@ python -m fsdp_lab.eagle.data regenerate FILE --target_dir DIR --out own.jsonl  
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,6 +16,7 @@ import torch
 from fsdp_lab.eagle.data.tokens import Examples, coloured, load_chat_tokenizer, load_examples, vocabulary_of
 from fsdp_lab.models.saved.config_json import read_config_json
 from fsdp_lab.models.saved.tokenizers import check_ids
+from fsdp_lab.settings.flag_values import a_file, real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -74,36 +73,25 @@ def _regenerate(arguments: argparse.Namespace) -> None:
         print(line)
 
 
-def _number(kind: type[int] | type[float], least: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = kind(text)
-        if not least <= value < math.inf:
-            raise ValueError
-        return value
-
-    read.__name__ = f"number, at least {least}"  # argparse shows this name in its message
-    return read
-
-
 def _add_show_flags(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--max_length", type=int, default=2048, help="tokens of a conversation that are kept")
-    command.add_argument("--count", type=int, default=1, help="samples to print")
+    command.add_argument("--max_length", type=whole(1), default=2048, help="tokens of a conversation that are kept")
+    command.add_argument("--count", type=whole(1), default=1, help="samples to print")
     command.add_argument("--colour", action="store_true", help="colours also where it is no terminal")
 
 
 def _add_scan_flags(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--max_length", type=int, default=2048, help="tokens of a conversation that are kept")
+    command.add_argument("--max_length", type=whole(1), default=2048, help="tokens of a conversation that are kept")
     command.add_argument("--out", required=True, help="file to write")
-    command.add_argument("--draft_vocab_size", type=int, default=16000, help="tokens that the draft knows")
+    command.add_argument("--draft_vocab_size", type=whole(1), default=16000, help="tokens that the draft knows")
 
 
 def _add_regenerate_flags(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--out", required=True, help="file to write, or to go on with")
-    add("--max_new_tokens", type=_number(int, 1), default=256, help="tokens of an answer at most")
-    add("--temperature", type=_number(float, 0), default=0.0, help="0: always the most likely token")
-    add("--batch_size", type=_number(int, 1), default=8, help="conversations at once")
-    add("--seed", type=_number(int, 0), default=42, help="seed of the drawing")
+    add("--max_new_tokens", type=whole(1), default=256, help="tokens of an answer at most")
+    add("--temperature", type=real(at_least=0), default=0.0, help="0: always the most likely token")
+    add("--batch_size", type=whole(1), default=8, help="conversations at once")
+    add("--seed", type=whole(0), default=42, help="seed of the drawing")
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="dtype of the target")
 
 
@@ -117,11 +105,11 @@ _COMMANDS = (  # name, function, its flags, help
 def main(argv: list[str]) -> int:
     """Runs ``show``, ``scandata`` or ``regenerate``; returns the exit code."""
     parser = program("fsdp_lab.eagle.data", "Conversations as training data.")
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(dest="command", required=True)
     for name, run, add_flags, text in _COMMANDS:
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=run)
-        command.add_argument("file", help="JSON lines of conversations")
+        command.add_argument("file", type=a_file, help="JSON lines of conversations")
         command.add_argument("--target_dir", required=True, help="folder of the target, for its tokenizer")
         add_flags(command)
     with user_errors("fsdp_lab.eagle.data"):

@@ -1,4 +1,4 @@
-"""The table that a run prints last: what it cost and what it saved."""
+"""The table that a run prints last: how good the model is, what was sent and how long a step took; then the rest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
     lines = [
         "",
         f"run          {row['run_name']}",
+        *_quality(row),
+        *_sent(row),
+        *_step_time(row),
+        "",
         f"trained      {row['model']}, {row['num_parameters'] / 1e6:.1f}M parameters, {row['steps']} steps, "
         f"{row['tokens_seen']:,} tokens of {row['dataset']}",
         *_speed(row),
-        *_quality(row),
+        *_reading(row),
     ]
     if row["grad_rel_error"] is not None:
         cosine = "none" if row["grad_cos_sim"] is None else f"{row['grad_cos_sim']:.6f}"
@@ -66,21 +70,39 @@ def _quality(row: Mapping[str, Any]) -> list[str]:
             f"decoding     {row['tau']:.3f} tokens a pass of the target, {_count(row['tau_prompts'], 'question')}: the "
             f"draft of step {row['tau_step']} is kept"
         )
-    if row.get("features_read") is not None:
-        lines.append(
-            f"features     {row['features_read']:,} conversations read from disk, {row['features_computed']:,} "
-            f"computed; {row['features_gb']:.3g} GB there"
-        )
     return lines
 
 
-def _speed(row: Mapping[str, Any]) -> list[str]:
+def _sent(row: Mapping[str, Any]) -> list[str]:
+    raw, sent = (row[f"bytes_{kind}_total"] / row["steps"] for kind in ("raw", "compressed"))
+    if not raw:
+        return []
+    ratio = f" ({raw / sent:.2f}x)" if sent else ""
+    return [f"sent         {in_bytes(sent)} a rank and step; uncompressed {in_bytes(raw)}{ratio}"]
+
+
+def _step_time(row: Mapping[str, Any]) -> list[str]:
     if row["virtual_ranks"]:
         return [f"ranks        {row['virtual_ranks']}, all played by one process: there are no times of theirs"]
     return [
         f"step time    {row['step_time_ms_p50']:.0f} ms median, {row['step_time_ms_mean']:.0f} mean, "
-        f"{row['step_time_ms_p90']:.0f} p90 (first {row['warmup_steps_excluded']} steps left out)",
-        f"speed        {row['tokens_per_s']:,.0f} tokens/s on {_count(row['world_size'], 'rank')}" + _utilisation(row),
+        f"{row['step_time_ms_p90']:.0f} p90 (first {row['warmup_steps_excluded']} steps left out)"
+    ]
+
+
+def _speed(row: Mapping[str, Any]) -> list[str]:
+    if row["virtual_ranks"]:
+        return []
+    ranks = _count(row["world_size"], "rank")
+    return [f"speed        {row['tokens_per_s']:,.0f} tokens/s on {ranks}{_utilisation(row)}"]
+
+
+def _reading(row: Mapping[str, Any]) -> list[str]:
+    if row.get("features_read") is None:
+        return []
+    return [
+        f"features     {row['features_read']:,} conversations read from disk, {row['features_computed']:,} "
+        f"computed; {row['features_gb']:.3g} GB there"
     ]
 
 

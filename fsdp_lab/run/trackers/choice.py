@@ -10,7 +10,7 @@ from typing import Any
 
 from fsdp_lab.run.trackers.guarded import Guarded
 from fsdp_lab.run.trackers.mlflow import MLflow
-from fsdp_lab.run.trackers.protocol import Tracker
+from fsdp_lab.run.trackers.protocol import Status, Tracker
 from fsdp_lab.run.trackers.tensorboard import TensorBoard
 from fsdp_lab.run.trackers.trackio import Trackio
 from fsdp_lab.run.trackers.wandb import WandB
@@ -31,7 +31,7 @@ class Trackers:
         makers: dict[str, Callable[[], Tracker]] = {
             "tensorboard": partial(TensorBoard, events, done),
             "wandb": partial(WandB, PROJECT, run, folder / "wandb", done),
-            "mlflow": partial(MLflow, PROJECT, run, folder / "mlflow"),
+            "mlflow": partial(MLflow, PROJECT, run, folder / "mlflow", done > 0),
             "trackio": partial(Trackio, PROJECT, run, values, done > 0),
         }
         self._trackers = [Guarded(name, makers[name], values) for name in names]
@@ -46,8 +46,8 @@ class Trackers:
         """Store the numbers of a results row, as ``row/...`` after the last step."""
         self.log(step, {f"row/{name}": value for name, value in row.items() if type(value) in (int, float)})
 
-    def finish(self) -> None:
-        """End all trackers; once ended they take no more."""
+    def finish(self, status: Status) -> None:
+        """End all trackers, told how the run ended; once ended they take no more."""
         for tracker in self._trackers:
-            tracker.finish()
+            tracker.finish(status)
         self._trackers = []

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fsdp_lab.run.trackers.protocol import Tracker
+from fsdp_lab.run.trackers.protocol import Status, Tracker
 
 _log = logging.getLogger(__name__)
 _START_S = 60.0  # importing such a package takes seconds, which should not fall into the first steps
@@ -31,6 +31,7 @@ class Guarded:
     ) -> None:
         self._name = name
         self._calls: queue.Queue[_Call | None] = queue.Queue(_WAITING)
+        self._status: Status = "failed"
         self._begun, self._ended = threading.Event(), threading.Event()
         threading.Thread(target=self._work, args=(make, values), name=f"tracker {name}", daemon=True).start()
         self._begun.wait(start_s)
@@ -39,8 +40,9 @@ class Guarded:
         """Have numbers stored; returns at once."""
         self._put(lambda tracker: tracker.log(values, step))
 
-    def finish(self, patience_s: float = _FINISH_S) -> None:
+    def finish(self, status: Status, patience_s: float = _FINISH_S) -> None:
         """Have what is waiting stored and the tracker ended; warns when that takes longer than ``patience_s``."""
+        self._status = status
         self._put(None)
         if not self._ended.wait(patience_s):
             what = "not finished after %g s; left alone, its last numbers may be missing"
@@ -59,7 +61,7 @@ class Guarded:
             self._begun.set()
             while (call := self._calls.get()) is not None:
                 call(tracker)
-            tracker.finish()
+            tracker.finish(self._status)
         except BaseException as error:  # also a package's SystemExit: it ends the tracker, never the training
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             _log.warning("tracker %s ended, the training goes on: %s", self._name, what)

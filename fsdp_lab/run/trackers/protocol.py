@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+Status = Literal["ok", "failed", "preempted"]
+"""How a run ended, as its results row says it."""
 
 
 class Tracker(Protocol):
@@ -32,6 +35,6 @@ class Tracker(Protocol):
         """Store numbers after ``step`` optimizer steps, by names as ``train/loss``; ``row/...`` are the final ones."""
         ...
 
-    def finish(self) -> None:
-        """No more numbers come. Called once, however the run ended."""
+    def finish(self, status: Status) -> None:
+        """No more numbers come, and the run ended as ``status`` says. Called once."""
         ...

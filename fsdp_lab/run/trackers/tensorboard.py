@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fsdp_lab.run.trackers.protocol import Status
 from fsdp_lab.run.trackers.settings_as_text import flat
 
 COMPARED = ("row/val_ppl", "row/val_loss", "row/train_loss", "row/compression_ratio", "row/step_time_ms_p50")
@@ -44,6 +45,6 @@ class TensorBoard:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def finish(self) -> None:
-        """Write what is still in memory."""
+    def finish(self, status: Status) -> None:
+        """Write what is still in memory. Of how a run ended its page shows the first word only, also after a resume."""
         self._writer.close()

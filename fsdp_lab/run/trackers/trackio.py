@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fsdp_lab.run.trackers.protocol import Status
+
 
 class Trackio:
     """The run ``name`` of a project; ``is_resumed``: an earlier process has begun it."""
@@ -38,6 +40,8 @@ class Trackio:
         """Log numbers of a step."""
         self._run.log(dict(values), step=step)
 
-    def finish(self) -> None:
-        """Write what is still in memory."""
+    def finish(self, status: Status) -> None:
+        """Write what is still in memory. Its runs have no status, so one that did not end well gets an alert."""
+        if status != "ok":
+            self._run.alert(f"the run ended: {status}")
         self._run.finish()

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fsdp_lab.ranks.exit_codes import FAILED, OK, PREEMPTED
+from fsdp_lab.run.trackers.protocol import Status
+
+_EXIT_CODES: dict[Status, int] = {"ok": OK, "failed": FAILED, "preempted": PREEMPTED}
+
 
 class WandB:
     """The run ``name`` of a project; wandb's own environment variables say where it is (WANDB_MODE, WANDB_API_KEY)."""
@@ -42,6 +47,11 @@ class WandB:
         if of_step := {name: value for name, value in values.items() if name not in final}:
             self._run.log(of_step, step=step)
 
-    def finish(self) -> None:
-        """End the run, so that nothing of it is left in a process of wandb's own."""
-        self._run.finish()
+    def finish(self, status: Status) -> None:
+        """End the run, so that nothing of it is left in a process of wandb's own.
+
+        An exit code other than 0 makes it a failed run there, or, marked before, a preempted one.
+        """
+        if status == "preempted":
+            self._run.mark_preempting()
+        self._run.finish(exit_code=_EXIT_CODES[status])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsdp_lab.settings.reading.method_flags import text_of
-from fsdp_lab.settings.reading.strict import load_json
+from fsdp_lab.settings.reading.strict import NotJSONError, load_json
 
 _NOUNS = {int: "a whole number", float: "a number", str: "some text", bool: "true or false", dict: "a JSON object"}
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -69,7 +69,10 @@ class Spec:
         if self.optional and self.base is not str and text.lower() in ("none", "null"):
             return None
         if self.base is dict:
-            return self.check(load_json(text))
+            try:
+                return self.check(load_json(text))
+            except NotJSONError as error:
+                raise ValueError(f"{error}; wants {self.wanted}") from None
         return self.check(_number(text) if self.base in (int, float) else text)
 
     def check(self, value: Any) -> Any:

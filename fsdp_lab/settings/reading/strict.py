@@ -26,6 +26,10 @@ WHOLE_NUMBERS = range(-(2**63), 2**64)
 """The whole numbers that fit in 64 bits, with or without a sign: torch, numpy and floats take them without overflow."""
 
 
+class NotJSONError(ValueError):
+    """Text that is no JSON at all."""
+
+
 class _TooLargeError(ValueError):
     """A whole number of more than 64 bits."""
 
@@ -40,7 +44,7 @@ def load_json(text: str | bytes) -> Any:
             text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
         )
     except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON ({error.msg} at character {error.pos})") from None
+        raise NotJSONError(f"not valid JSON ({error.msg} at character {error.pos})") from None
     except RecursionError:
         raise ValueError("not usable JSON (nested too deeply)") from None
     if _may_be_deep(text) and _depth_exceeds(value, _DEEPEST):

@@ -75,7 +75,7 @@ def test_mistakes_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[
     file = write(tmp_path / "rows.jsonl", fair())
     (tmp_path / "bad.jsonl").write_text("{half\n")
     for words, why in (
-        ([str(file), "--out", str(tmp_path / "no" / "rows.csv")], "cannot write"),
+        ([str(file), "--out", str(tmp_path / "no" / "rows.csv")], "wants a file in a folder that exists"),
         ([str(tmp_path / "bad.jsonl")], "no sound row"),
         ([str(file), "--select", "sede=1"], "did you mean 'seed'"),
     ):

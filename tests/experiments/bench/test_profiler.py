@@ -21,4 +21,4 @@ def test_too_few_steps_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--steps", "5"])
     assert stop.value.code == 2
-    assert "--steps: at least 20" in capsys.readouterr().err
+    assert "--steps: got 5, wants a whole number, at least 20" in capsys.readouterr().err

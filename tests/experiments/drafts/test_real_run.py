@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_made_is_one_message(
     monkeypatch.setattr(smollm2, "_READERS", ())
     with pytest.raises(SystemExit, match="2"):
         main(["--out", str(tmp_path / "file" / "drafts" / "target")])
-    assert "out: cannot make the folder" in capsys.readouterr().err
+    assert "wants a folder, there or to be made; " in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

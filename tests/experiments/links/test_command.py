@@ -42,7 +42,7 @@ def test_command_line_gives_every_rank_its_place_and_reports_bytes(
         (["--rate", "0mbit", "--", "true"], "rate: got '0mbit'"),
         (["--delay", "5", "--", "true"], "delay: got '5'"),
         (["--rate", "500gbit", "--", "true"], "rate: got '500gbit'"),
-        (["--ranks", "0", "--", "true"], "ranks: got 0"),
+        (["--ranks", "0", "--", "true"], "--ranks: got '0'"),
         (["--ranks", "3", "--per_node", "2", "--", "true"], "per_node: got 2"),
         (["--rate", "1gbit"], "no command"),
         (["--json", "/no/such/folder/x.json", "--", "true"], "--json"),

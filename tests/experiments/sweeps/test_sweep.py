@@ -60,8 +60,8 @@ def test_what_is_missing_is_said_before_the_first_cell(
     ("words", "said"),
     [
         (["--only", "5"], "--only: got 5, the plan has cells 1 to 4"),
-        (["--jobs", "0"], "--jobs: got 0"),
-        (["--rows", "no.jsonl", "--dry_run"], "--rows: no.jsonl is not there"),
+        (["--jobs", "0"], "--jobs: got '0'"),
+        (["--rows", "no.jsonl", "--dry_run"], "--rows: got 'no.jsonl', wants a file"),
         (["--", "--max_step", "3"], "--max_step: no such flag; did you mean --max_steps?"),
         (["--", "--seed", "3"], "--seed: say it in seeds"),
     ],

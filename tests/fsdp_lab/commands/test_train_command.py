@@ -45,10 +45,10 @@ def test_several_machines_meet(started: list[list[str]]) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("--nproc_per_node 0", "--nproc_per_node: got 0"),
+        ("--nproc_per_node 0", "--nproc_per_node: got '0'"),
         ("--node_rank 1", "--node_rank, --master_addr, --master_port: for several machines"),
         ("--nnodes 2", "--nnodes 2: wants --master_addr"),
-        ("--nnodes 0", "--nnodes: got 0"),
+        ("--nnodes 0", "--nnodes: got '0'"),
         ("--nnodes 2 --node_rank 2 --master_addr a", "a --node_rank from 0 to 1"),
         ("--nnodes 2 --node_rank 0 --master_addr a --virtual_ranks 4", "leave one out"),
         ("--max_step 3", "did you mean --max_steps?"),

@@ -19,6 +19,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from fsdp_lab.run.trackers.choice import Trackers
 from fsdp_lab.run.trackers.guarded import Guarded
+from fsdp_lab.run.trackers.protocol import Status
 
 SETTINGS = {"learning_rate": 0.003, "model": None, "comm_config_json": {"ratio": 0.01}, "tensorboard": True}
 
@@ -33,7 +34,7 @@ def track(names: tuple[str, ...], folder: Path) -> None:
     trackers.log(10, {"train/loss": 5.5, "reduce_scatter/sent_bytes": 250.0, "fidelity/density": None})
     trackers.log(20, {"train/loss": 4.5, "val/ppl": float("nan")})
     trackers.log_row(20, {"val_ppl": 90.0, "status": "ok", "reached_target": True, "steps": 20})
-    trackers.finish()
+    trackers.finish("ok")
     trackers.log(30, {"train/loss": 1.0})  # too late: nothing happens
 
 
@@ -59,8 +60,8 @@ class Recorder:
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._hear("log", (step, dict(values)))
 
-    def finish(self) -> None:
-        self._hear("finish")
+    def finish(self, status: Status) -> None:
+        self._hear("finish", status)
 
 
 def test_a_tracker_hears_all_in_order() -> None:
@@ -68,8 +69,8 @@ def test_a_tracker_hears_all_in_order() -> None:
     guarded = Guarded("recorder", lambda: recorder, {"a": 1})
     guarded.log({"x": 1.0}, 1)
     guarded.log({"x": 2.0}, 2)
-    guarded.finish()
-    heard = [("settings", {"a": 1}), ("log", (1, {"x": 1.0})), ("log", (2, {"x": 2.0})), ("finish", None)]
+    guarded.finish("ok")
+    heard = [("settings", {"a": 1}), ("log", (1, {"x": 1.0})), ("log", (2, {"x": 2.0})), ("finish", "ok")]
     assert recorder.heard == heard
 
 
@@ -80,7 +81,7 @@ def test_a_tracker_that_fails_is_left_with_one_warning(where: str, caplog: pytes
         guarded = Guarded("recorder", lambda: recorder, {})
         for step in range(3):
             guarded.log({"x": 1.0}, step)
-        guarded.finish()
+        guarded.finish("ok")
     assert [record.getMessage() for record in caplog.records] == [
         "tracker recorder ended, the training goes on: SystemExit: no account"
     ]
@@ -93,7 +94,7 @@ def test_a_tracker_that_hangs_is_not_waited_for(where: str, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         guarded = Guarded("recorder", lambda: recorder, {}, start_s=0.05)
         guarded.log({"x": 1.0}, 1)
-        guarded.finish(patience_s=0.05)
+        guarded.finish("ok", patience_s=0.05)
     (record,) = caplog.records
     assert "recorder: not finished after 0.05 s" in record.getMessage()
     recorder.go_on.set()
@@ -128,14 +129,14 @@ def test_a_resumed_run_goes_on_with_its_events_also_with_those_of_the_old_place(
     first = begun(("tensorboard",), tmp_path)
     for step in (1, 2, 3, 4):
         first.log(step, {"train/loss": 1.0})
-    first.finish()
+    first.finish("preempted")
     events = tmp_path / "logs" / "mine" / "tensorboard"
     for path in events.iterdir():
         path.rename(events.parent / path.name)
     second = begun(("tensorboard",), tmp_path, done=3)
     for step in (4, 5, 6):
         second.log(step, {"train/loss": 1.0})
-    second.finish()
+    second.finish("ok")
     assert [step for step, _ in scalars(events)["train/loss"]] == [1, 2, 3, 4, 5, 6]
     assert [path.name for path in events.parent.iterdir()] == ["tensorboard"]
 

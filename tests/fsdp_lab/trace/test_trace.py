@@ -288,8 +288,8 @@ def broken(folder: Path) -> dict[str, str]:
         "empty": "not a whole trace",
         "nothing": "no traces",
         "stepless": "where a step begins",
-        "missing": "no such folder",
-        "nothing/readme.txt": "not a folder",
+        "missing": "wants a folder; there is none",
+        "nothing/readme.txt": "wants a folder; that is a file",
     }
 
 
@@ -312,4 +312,4 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, flags: list[str], capsy
     with pytest.raises(SystemExit) as stop:
         main([str(tmp_path), *(flag.format(tmp_path) for flag in flags)])
     assert stop.value.code == 2
-    assert f"{flags[0]}: cannot write {tmp_path}" in capsys.readouterr().err
+    assert f"{flags[0]}: got '{tmp_path}" in capsys.readouterr().err

@@ -1,0 +1,42 @@
+"""The summary of a run's end: what matters stands first, and says what the row says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp_lab import results
+from fsdp_lab.run.display.summary import summary
+
+ROWS = results.load(Path(__file__).resolve().parents[3] / "results" / "reference" / "first_run.jsonl")
+
+
+def heads(row: dict[str, Any]) -> list[str]:
+    """The names of the lines before the first empty one, without the run's."""
+    _, run, *lines = summary(row, {}).splitlines()
+    assert run.startswith("run ")
+    return [line[:13].strip() for line in lines[: lines.index("")]]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["compress_method"])
+def test_quality_bytes_and_step_time_come_first(row: dict[str, Any]) -> None:
+    assert heads(row) == ["quality", "sent", "step time"]
+    quality, sent, step = summary(row, {}).splitlines()[2:5]
+    assert f"PPL {row['val_ppl']:.2f} " in quality
+    assert f"({row['bytes_raw_total'] / row['bytes_compressed_total']:.2f}x)" in sent
+    assert f" {row['step_time_ms_p50']:.0f} ms median" in step
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ({"bytes_raw_total": 0, "bytes_compressed_total": 0}, ["quality", "step time"]),  # one rank
+        ({"virtual_ranks": 2}, ["quality", "sent", "ranks"]),
+    ],
+)
+def test_what_a_run_does_not_have_is_left_out(change: dict[str, Any], lines: list[str]) -> None:
+    text = summary(ROWS[-1] | change, {})
+    assert heads(ROWS[-1] | change) == lines
+    assert ("speed " in text) is ("virtual_ranks" not in change)
