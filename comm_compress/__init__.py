@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from comm_compress.description import Common, Description, Setting
     from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.inspection import Roundtrip, roundtrip
-    from comm_compress.integrations import ddp
+    from comm_compress.integrations import ddp, parallel
     from comm_compress.integrations.audit.session import Audit, audit
     from comm_compress.integrations.audit.whole_program.running import audit_program
     from comm_compress.integrations.audit.whole_program.summing import ProgramAudit
@@ -71,6 +71,7 @@ _MODULES = {
     "conformance": "conformance",
     "ddp": "integrations.ddp",
     "labels": "labels",
+    "parallel": "integrations.parallel",
     "rounds": "core.rounds",
 }
 
@@ -106,6 +107,7 @@ __all__ = [
     "describe_common",
     "labels",
     "make",
+    "parallel",
     "register",
     "require",
     "reshard",

@@ -22,6 +22,7 @@ from transformers.modeling_utils import PreTrainedModel
 from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids, read_tokenizer
+from fsdp_lab.settings.masked import folder_is_masked
 from fsdp_lab.settings.reading.fields import Config, Settings, setting
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
@@ -201,6 +202,10 @@ def main(argv: list[str]) -> int:
         if settings.model_dir is None:
             raise ValueError("model_dir: missing; give the folder of a saved model")
         folder = Path(settings.model_dir)
+        if folder_is_masked(folder):
+            raise ValueError(
+                f"model_dir: {folder} is a masked model: it fills gaps and continues no text; give another"
+            )
         model = load_pretrained(folder, settings.trust_pickle).eval()
         wording = read_by(settings, folder)
         say = with_draft(model, Path(settings.draft), settings) if settings.draft else plainly(model, settings)

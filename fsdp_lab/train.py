@@ -38,7 +38,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
     # the ranks agree, the folder is theirs, signals are heeded, and every way out leaves a results row
     with Run.start(config) as run, fast_products(on_cpu) as products:
         data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
-        model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id)
+        model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id, data.tokenizer.pad_id)
         run.note(**data.row(), **model.row(), bf16_products=products)
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
@@ -81,9 +81,9 @@ def forward_backward(
     for micro in range(micro_batches):
         batch = data.next_batch().to(run.ranks.device, non_blocking=True)
         model.sync_gradients(micro == micro_batches - 1)
-        for tokens in model.by_rank(batch):
+        for part in model.by_rank(batch):
             with run.phase("forward"):
-                loss = model.module(tokens) / (tokens.shape[0] * (tokens.shape[1] - 1) * micro_batches)
+                loss = model.module(part) / (model.module.num_targets(part) * micro_batches)
             with run.phase("backward"):
                 scaler.scale(faults.spoiled(loss)).backward()
             total += loss.detach()

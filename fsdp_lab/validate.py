@@ -24,11 +24,14 @@ from fsdp_lab.data import (
     validation_batches,
     validation_sequences,
 )
+from fsdp_lab.data.batches.masked.dataset import Masking
+from fsdp_lab.data.opening import sequences
 from fsdp_lab.files.user_cache import cache_dir
-from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.settings.groups import DataConfig
+from fsdp_lab.settings.masked import folder_is_masked
 from fsdp_lab.settings.reading.cli import given_by
 from fsdp_lab.settings.reading.fields import Config, Settings, setting
 from fsdp_lab.settings.reading.strict import read_yaml
@@ -62,11 +65,14 @@ def validate(config: ValidateConfig) -> Evaluation:
     if config.validate.model_dir is None:
         raise ValueError("model_dir: missing; give the folder of a saved model")
     folder = Path(config.validate.model_dir)
-    model = CausalLM(load_pretrained(folder, config.validate.trust_pickle)).eval()
+    model = objective(load_pretrained(folder, config.validate.trust_pickle)).eval()
     check_data(config.data)
     tokenizer, cache, fraction = load_tokenizer(folder), cache_dir(config.data.cache_dir), config.data.val_fraction
     check_ids([tokenizer.vocab_size - 1], model.hf.config.vocab_size, "model_dir")
     length = config.data.max_length or min(512, int(model.hf.config.max_position_embeddings))
+    masking = Masking.of(tokenizer) if folder_is_masked(folder) else None
+    if masking is not None and config.data.data_mix:
+        raise ValueError("data_mix: a masked model takes its pairs of segments from one text; give data_path")
     dataset: TokenDataset | JoinedDataset
     if config.data.data_mix:
         tokenised = partial(tokenize, tokenizer=tokenizer, cache_dir=cache, val_fraction=fraction)
@@ -74,11 +80,10 @@ def validate(config: ValidateConfig) -> Evaluation:
         dataset = validation_sequences(sources, length)
     else:
         path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
-        dataset = TokenDataset(tokenize(path, tokenizer, cache, val_fraction=fraction), "val", length)
+        dataset = sequences(tokenize(path, tokenizer, cache, val_fraction=fraction), "val", length, masking)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = validation_batches(dataset, config.validate.batch_size, rank=0, world_size=1)
-    loss, count = summed_loss(model.to(device), batches, device).tolist()
-    return Evaluation(loss / count, int(count))
+    return Evaluation.of(summed_loss(model.to(device), batches, device))
 
 
 def of_the_run(config: ValidateConfig, argv: list[str]) -> ValidateConfig:
@@ -106,6 +111,8 @@ def main(argv: list[str]) -> int:
         config = of_the_run(checked(ValidateConfig, argv, PROGRAM), argv)
         result = validate(config)
         print(f"validation loss {result.loss:.4f}, PPL {result.ppl:.2f} over {result.tokens:,} tokens")
+        if result.pair_loss is not None and result.pair_accuracy is not None:
+            print(f"next sentence: loss {result.pair_loss:.4f}, {100 * result.pair_accuracy:.1f} % told rightly")
     return 0
 
 

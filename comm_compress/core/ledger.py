@@ -13,8 +13,9 @@ import torch
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.tracing import Sent, mark_sent
 
-Op = Literal["reduce_scatter", "all_gather", "all_reduce"]
-ROUNDS = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2}  # what each takes without compression
+Op = Literal["reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients"]
+# what each takes without compression; activations, and their gradients, are moved by all three of the others
+ROUNDS: dict[Op, int] = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2}
 Part = Literal["encode", "wire", "decode"]
 Moment = float | torch.cuda.Event
 
@@ -104,10 +105,12 @@ class Collective:
         """Charge the time from ``start`` until now to ``part``."""
         self.spans.append(Span(part, start, self.now(), self.rounds if part == "wire" else 0))
 
-    def extra_rounds(self, op: Op) -> set[int]:
-        """The rounds, counted from 1, beyond the ``ROUNDS[op]`` that carry the most bytes."""
+    def extra_rounds(self, own: int) -> set[int]:
+        """The rounds, counted from 1, beyond the operation's ``own`` that carry the most bytes."""
+        if self.rounds <= own:
+            return set()
         by_size = sorted(range(len(self.round_bytes)), key=lambda i: -self.round_bytes[i])
-        return {i + 1 for i in by_size[ROUNDS[op] :]}
+        return {i + 1 for i in by_size[own:]}
 
     def now(self) -> Moment:
         """A moment on the calling thread's clock (CPU) or the current stream's (CUDA)."""
@@ -131,9 +134,20 @@ class Ledger:
         self._nonfinite: list[tuple[Totals, torch.Tensor]] = []
 
     def add(
-        self, op: Op, unit: str, collective: Collective, elements: int, itemsize: int, finite: torch.Tensor | None
+        self,
+        op: Op,
+        unit: str,
+        collective: Collective,
+        elements: int,
+        itemsize: int,
+        finite: torch.Tensor | None,
+        own_rounds: int | None = None,
     ) -> None:
-        """Enter one finished collective; ``elements`` of ``itemsize`` bytes had to reach other ranks."""
+        """Enter one finished collective; ``elements`` of ``itemsize`` bytes had to reach other ranks.
+
+        ``own_rounds``: what it takes without compression, where the operation alone does not say so (`ROUNDS`).
+        """
+        own_rounds = ROUNDS[op] if own_rounds is None else own_rounds
         mark_sent(Sent(op, unit, elements * itemsize, collective.bytes.total))
         totals = self._totals.setdefault((op, unit), Totals())
         totals.calls += 1
@@ -143,10 +157,10 @@ class Ledger:
         totals.index_bytes += collective.bytes.indices
         totals.metadata_bytes += collective.bytes.metadata
         totals.messages += collective.messages
-        totals.extra_collectives += max(0, collective.rounds - ROUNDS[op])
+        totals.extra_collectives += max(0, collective.rounds - own_rounds)
         if finite is not None:
             self._nonfinite.append((totals, finite))
-        self._unread.append((totals, collective.spans, collective.extra_rounds(op)))
+        self._unread.append((totals, collective.spans, collective.extra_rounds(own_rounds)))
         if collective.device.type != "cuda" or len(self._unread) > 4096:
             self._read()
 

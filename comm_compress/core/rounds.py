@@ -60,7 +60,28 @@ class AllReduce:
     kind: Kind = "metadata"
 
 
-Request = Exchange | Gather | Sum | AllReduce
+@dataclass(frozen=True)
+class ExchangeParts:
+    """Message d, a single row, goes to rank d. Messages differ in length, and every rank knows all lengths.
+
+    Answer: an `Encoded` of W rows like this rank's message to itself, row r from rank r.
+    """
+
+    messages: tuple[Encoded, ...]
+
+
+@dataclass(frozen=True)
+class GatherParts:
+    """The message's single row goes to every rank; rank r's has ``lengths[r]`` bytes, which every rank knows.
+
+    Answer: a list of W uint8 vectors, each aligned like new memory, number r from rank r.
+    """
+
+    message: Encoded
+    lengths: tuple[int, ...]
+
+
+Request = Exchange | Gather | Sum | AllReduce | ExchangeParts | GatherParts
 
 
 LENGTH_BYTES = 8  # an int64 in front of every ragged row
@@ -71,8 +92,10 @@ def sent_by(request: Request, rank: int, world: int) -> ByteCount:
     peers = [r for r in range(world) if r != rank]
     if isinstance(request, AllReduce):  # a ring: reduce-scatter, then all-gather, of W chunks
         return ByteCount(**{request.kind: 2 * len(peers) * math.ceil(request.tensor.nbytes / world)})
+    if isinstance(request, ExchangeParts):
+        return sum((request.messages[peer].byte_count(0) for peer in peers), ByteCount())
     message = request.message
-    rows = [0] * len(peers) if isinstance(request, Gather) else peers
+    rows = peers if isinstance(request, Exchange | Sum) else [0] * len(peers)
     lengths = ByteCount(metadata=LENGTH_BYTES * len(peers) if message.lengths is not None else 0)
     return sum((message.byte_count(row) for row in rows), lengths)
 
@@ -81,8 +104,11 @@ def messages_by(request: Request, rank: int, world: int) -> float:
     """Return how many messages to other ranks carry that, where messages are pairs of send and receive (gloo)."""
     if isinstance(request, AllReduce):
         return ring_messages(request.tensor.nbytes, request.tensor.itemsize, world)
-    message, peers = request.message, [r for r in range(world) if r != rank]
-    rows = [0] * len(peers) if isinstance(request, Gather) else peers
+    peers = [r for r in range(world) if r != rank]
+    if isinstance(request, ExchangeParts):
+        return sum(request.messages[peer].byte_count(0).total > 0 for peer in peers)
+    message = request.message
+    rows = peers if isinstance(request, Exchange | Sum) else [0] * len(peers)
     lengths = len(peers) if message.lengths is not None else 0
     return lengths + sum(message.byte_count(row).total > 0 for row in rows)
 

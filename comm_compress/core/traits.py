@@ -27,6 +27,9 @@ class Traits:
     """May it carry changes of parameters (`delta`), whose error is fed back, though not parameters themselves?"""
     every_element: bool = False
     """Of methods for changes: does every element come back within a step of its size, so that none is left out?"""
+    for_activations: bool = False
+    """May it carry activations and their gradients? Only codecs that remember nothing from one message to the next, and
+    whose messages are decoded from nothing but themselves, to the sum over ranks where they are summed."""
     needs_segments: bool = False
     """Does it need to know where each parameter lies (`State.segments`)?"""
     additive: bool = True
@@ -56,6 +59,7 @@ def combine(first: Traits, *others: Traits) -> Traits:
         for_parameters=for_parameters,
         for_changes=for_changes,
         every_element=for_changes and all(traits.for_parameters or traits.every_element for traits in everyone),
+        for_activations=all(traits.for_activations for traits in everyone),
         needs_segments=any(traits.needs_segments for traits in everyone),
         additive=all(traits.additive for traits in everyone),
         sparse=any(traits.sparse for traits in everyone),

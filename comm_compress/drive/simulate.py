@@ -12,7 +12,17 @@ from torch import Tensor
 
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow
-from comm_compress.core.rounds import AllReduce, Gather, Reduced, Request, Sum, sent_by
+from comm_compress.core.rounds import (
+    AllReduce,
+    Exchange,
+    ExchangeParts,
+    Gather,
+    GatherParts,
+    Reduced,
+    Request,
+    Sum,
+    sent_by,
+)
 from comm_compress.core.segments import Segment
 from comm_compress.core.state import State
 
@@ -76,7 +86,14 @@ def _answer(requests: list[Request], rank: int) -> Any:
     if isinstance(first, AllReduce):
         stacked = torch.stack([r.tensor for r in requests if isinstance(r, AllReduce)])
         return stacked.amax(0) if first.op == "max" else stacked.sum(0)
-    messages: list[Encoded] = [r.message for r in requests if not isinstance(r, AllReduce)]
+    if isinstance(first, ExchangeParts):
+        exchanges = [r for r in requests if isinstance(r, ExchangeParts)]
+        return _received(exchanges[rank].messages[rank], [sender.messages[rank].row(0) for sender in exchanges])
+    if isinstance(first, GatherParts):
+        rows = [r.message.row(0).clone() for r in requests if isinstance(r, GatherParts)]
+        assert tuple(row.numel() for row in rows) == first.lengths, "every rank knows all lengths"
+        return rows
+    messages: list[Encoded] = [r.message for r in requests if isinstance(r, Exchange | Gather | Sum)]
     row = 0 if isinstance(first, Gather) else rank
     received = _received(messages[rank], [sender.row(row) for sender in messages])
     return received.replaced(_summed(received.buffer, first.dtype)) if isinstance(first, Sum) else received

@@ -11,6 +11,7 @@ Which primitive fills the link (measured: docs/log/learnt-about-machines.md, `ex
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import accumulate
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -19,7 +20,17 @@ from torch import Tensor
 
 from comm_compress.core.encoded import Encoded
 from comm_compress.core.ledger import Collective
-from comm_compress.core.rounds import LENGTH_BYTES, AllReduce, Gather, Request, Sum, messages_by, sent_by
+from comm_compress.core.rounds import (
+    LENGTH_BYTES,
+    AllReduce,
+    ExchangeParts,
+    Gather,
+    GatherParts,
+    Request,
+    Sum,
+    messages_by,
+    sent_by,
+)
 from comm_compress.core.tracing import span
 from comm_compress.core.workspace import Workspace
 from comm_compress.drive._compat import all_gather_single, reduce_scatter_single
@@ -28,7 +39,8 @@ Result = TypeVar("Result")
 REDUCE_OPS = {"max": dist.ReduceOp.MAX, "sum": dist.ReduceOp.SUM}
 
 
-Answer = Encoded | Tensor
+Answer = Encoded | Tensor | list[Tensor]
+ALIGNMENT = 64  # bytes: where new memory begins
 
 
 def run(
@@ -99,7 +111,11 @@ class Running(Generic[Result]):
         if isinstance(request, AllReduce):
             reduced = _all_reduce(request, group)
             return lambda: reduced
+        if isinstance(request, ExchangeParts):
+            return self._post_exchange_of_parts(request.messages)
         message = request.message
+        if isinstance(request, GatherParts):
+            return self._post_gather_of_parts(message.buffer, request.lengths)
         if message.lengths is not None:
             return self._post_ragged(message, isinstance(request, Gather))
         if isinstance(request, Sum) and (message.buffer.is_cuda or message.buffer.numel() == 0):
@@ -144,6 +160,31 @@ class Running(Generic[Result]):
 
         return answer
 
+    def _post_exchange_of_parts(self, messages: Sequence[Encoded]) -> Callable[[], Answer]:
+        """Begin to send message d to rank d, and to receive rows as long as this rank's message to itself."""
+        own: Encoded = messages[self._group.rank()]
+        received = self._received(own)
+        pending = _send_parts([message.buffer[0] for message in messages], list(received), self._group)
+
+        def answer() -> Encoded:
+            _wait(pending)
+            return own.replaced(received)
+
+        return answer
+
+    def _post_gather_of_parts(self, row: Tensor, lengths: Sequence[int]) -> Callable[[], Answer]:
+        """Begin to send ``row`` uint8 ``[1, m]`` to every rank, and to receive ``lengths[r]`` bytes from rank r."""
+        starts = [0, *accumulate(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)]
+        memory = self._take((1, starts[-1]), row.device)[0]
+        received = [memory[start : start + length] for start, length in zip(starts, lengths, strict=False)]
+        pending = _send_parts([row[0]] * len(lengths), received, self._group)
+
+        def answer() -> list[Tensor]:
+            _wait(pending)
+            return received
+
+        return answer
+
     def _received(self, message: Encoded, into: Tensor | None = None) -> Tensor:
         """Return memory for W rows like those of ``message``: ``into``, or some of this round's own."""
         shape = (self._group.size(), message.buffer.shape[1])
@@ -169,6 +210,14 @@ def _all_gather(row: Tensor, received: Tensor, group: dist.ProcessGroup) -> list
         all_gather_single(received, row, group=group)
         return []
     return _send_pairs([row[0]] * group.size(), received, group)
+
+
+def _send_parts(parts: list[Tensor], received: list[Tensor], group: dist.ProcessGroup) -> list[dist.Work]:
+    """Send ``parts[d]`` to rank d, and receive ``received[r]`` from rank r: uint8 vectors of any lengths."""
+    if parts[0].is_cuda:
+        dist.all_to_all(received, parts, group=group)
+        return []
+    return _send_pairs(parts, received, group)
 
 
 def _send_pairs(

@@ -16,12 +16,12 @@ class OptimizerSteps:
     Torch tells about every `torch.optim.Optimizer`, whoever calls it (a trainer, a gradient scaler), after its step.
     ``number`` means nothing by itself: two reductions that see the same one belong to the same optimizer step. It may
     also grow for a step that the optimizer skips inside (a fused one with a gradient scaler): until the next
-    reduction begins, nothing has been accepted yet.
+    reduction begins, nothing has been accepted yet. Without a model the steps of all optimizers are counted.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module | None) -> None:
         self.number = 0
-        self._model = weakref.ref(model)
+        self._model = weakref.ref(model) if model is not None else None
         _counting.add(self)
         _listen()
 
@@ -31,6 +31,9 @@ class OptimizerSteps:
 
     def seen(self, optimizer: torch.optim.Optimizer) -> None:
         """Count the step that ``optimizer`` has made, if it is one of this model's."""
+        if self._model is None:
+            self.number += 1
+            return
         model = self._model()
         mine = {id(p) for p in model.parameters()} if model is not None else ()
         self.number += any(id(p) in mine for group in optimizer.param_groups for p in group["params"])

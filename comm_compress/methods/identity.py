@@ -26,7 +26,7 @@ class Identity(Codec):
     Trains like stock FSDP2: bit for bit at two ranks, to float32 rounding above (another order of sums).
     """
 
-    traits = Traits(unbiased=True, lossless=True, for_parameters=True)
+    traits = Traits(unbiased=True, lossless=True, for_parameters=True, for_activations=True)
     plain = True
 
     def __init__(self, config: IdentityConfig) -> None:

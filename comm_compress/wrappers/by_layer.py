@@ -49,18 +49,25 @@ class ByLayer(InParts):
             "layers": {pattern: {"method": c.name, **c.settings} for pattern, c in self.layers.items()},
         }
 
+    def method_of(self, name: str) -> Compressor:
+        """Return the method of the first pattern that ``name`` matches, or that of the rest."""
+        return self.layers.get(self._pattern(name), self.rest)
+
     def _pattern(self, name: str) -> str:
         """Return the first pattern that ``name`` matches; empty when none does."""
         return next((pattern for pattern in self.layers if matches(name, pattern)), "")
 
-    def check_names(self, names: Collection[str]) -> None:
-        """ValueError for a pattern that none of ``names`` matches; it says which name comes closest."""
+    def check_names(self, names: Collection[str], whose: str = "parameter") -> None:
+        """ValueError for a pattern that none of ``names`` matches; it says which name comes closest.
+
+        ``whose``: what these are the names of.
+        """
         for pattern in self.layers:
             if not any(matches(name, pattern) for name in names):
                 close = difflib.get_close_matches(pattern, [unwrapped(name) for name in names], n=1, cutoff=0)
                 hint = f"; the closest name is {close[0]!r}" if close else ""
                 raise ValueError(
-                    f"{self.name}: layers[{pattern!r}] matches no parameter of this model{hint} (* stands for any text)"
+                    f"{self.name}: layers[{pattern!r}] matches no {whose} of this model{hint} (* stands for any text)"
                 )
         for pattern in [*self.layers, ""]:
             method = self.layers.get(pattern, self.rest)

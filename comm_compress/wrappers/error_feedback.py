@@ -76,6 +76,7 @@ class ErrorFeedback(Compressor):
             for_parameters=False,
             for_changes=False,
             every_element=False,
+            for_activations=False,
         )
         self.settings = {**inner.settings, "error_feedback": vars(config)}
 

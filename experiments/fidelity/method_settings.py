@@ -31,6 +31,8 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
         {"entropy": "zstd"},
     ],
     "uniform": [{}, {"levels": 1, "clip_sigmas": 1.2}, {"levels": 7, "scales": "bf16", "block_size": 96}],
+    "taco": [{}, {"format": "e5m2", "group_size": 256}],
+    "tahquant": [{}, {"high_share": 1.0}, {"high_share": 0.0}, {"outlier_ratio": None}],
     "qsgd": [{}, {"bits": 2, "bucket_size": 128}, {"bits": 2}, {"bits": 8}, {"norm": "l2"}],
     "nc": [{}, {"bits": 8}, {"rounding": "nearest"}, {"entropy": "rans"}],
     "terngrad": [{}, {"clip_sigmas": 0.0}, {"packing": "base3"}],

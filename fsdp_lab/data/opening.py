@@ -17,17 +17,23 @@ from fsdp_lab.data import (
     MixSource,
     TextTokenizer,
     TokenDataset,
+    TokenizedCorpus,
     TokenStream,
     load_tokenizer,
     open_sources,
     prepare,
     validation_sequences,
 )
+from fsdp_lab.data.batches.masked.dataset import MaskedDataset, Masking
 from fsdp_lab.data.corpus import Corpus, MixedCorpus, OneCorpus
+from fsdp_lab.data.tokens.gpt2 import VOCAB_SIZE
+from fsdp_lab.data.tokens.shards import SplitName
+from fsdp_lab.files.errors import DataError
 from fsdp_lab.files.user_cache import cache_dir
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ModelConfig
+from fsdp_lab.settings.masked import is_masked
 
 
 def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callable[[], None]) -> Corpus:
@@ -36,6 +42,9 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
     ``check`` is called while working and waiting; what it raises ends both.
     """
     tokenizer = _tokenizer(config.model)
+    masking = Masking.of(tokenizer) if is_masked(config.model) else None
+    if masking is not None and config.data.data_mix:
+        raise DataError("data_mix: a masked model takes its pairs of segments from one text; give data_path")
     tokenise = partial(
         prepare,
         tokenizer=tokenizer,
@@ -60,14 +69,26 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
     batch_size, max_length = config.optim.batch_size, config.data.max_length
     assert batch_size is not None, "resolved"
     assert max_length is not None, "resolved"
-    training = TokenDataset(tokens, "train", max_length)
+    training = sequences(tokens, "train", max_length, masking, config.run.seed)
     return OneCorpus(
         name=str(path) if config.data.data_path else "wiki-leads (embedded)",
         tokenizer=tokenizer,
         tokens=[tokens],
         batches=Batches(training, batch_size, ranks.rank, ranks.world, config.run.seed, ranks.played),
-        validation=TokenDataset(tokens, "val", max_length),
+        validation=sequences(tokens, "val", max_length, masking),
     )
+
+
+def sequences(
+    tokens: TokenizedCorpus, split: SplitName, max_length: int, masking: Masking | None, seed: int = 0
+) -> TokenDataset:
+    """The sequences of a split, for a masked model where there is ``masking``; its ``seed`` draws the masks.
+
+    Validation leaves ``seed`` out: its masks are the same in every run.
+    """
+    if masking is None:
+        return TokenDataset(tokens, split, max_length)
+    return MaskedDataset(tokens, split, max_length, masking, seed)
 
 
 def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources: Sequence[MixSource]) -> MixedCorpus:
@@ -102,4 +123,5 @@ def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources:
 def _tokenizer(model: ModelConfig) -> TextTokenizer:
     if model.model_dir is not None:
         return load_tokenizer(Path(model.model_dir))
-    return load_tokenizer() if model.vocab_size is None else load_tokenizer(vocab_size=model.vocab_size)
+    masked = is_masked(model)
+    return load_tokenizer(vocab_size=model.vocab_size or VOCAB_SIZE, masked=masked)

@@ -12,9 +12,10 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import blocks_of, new_config, read_config
 from fsdp_lab.models.architectures.flops import flops_per_token
+from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
@@ -30,14 +31,15 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2", "flex": "flex_attention"}
 
 
-def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int) -> Model:
+def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, pad_id: int | None = None) -> Model:
     """The model of ``config``, sharded by FSDP2: one unit for each block, one for embeddings, head and last norm.
 
     It is sharded before it has weights, so that no rank ever holds more than its shards and one whole parameter.
-    Virtual ranks share the unsharded model. Raises ValueError for an unusable folder, a vocabulary or context too small
-    for the data, and for an attention kernel that is not available here.
+    Virtual ranks share the unsharded model. ``pad_id``: of a tokenizer that has one. Raises ValueError
+    for an unusable folder, a vocabulary or context too small for the data, and for an attention kernel that is not
+    available here.
     """
-    name, hf_config = _configuration(config.model, vocab_size, eot_id)
+    name, hf_config = _configuration(config.model, vocab_size, eot_id, pad_id)
     _check_sizes(config, name, hf_config, vocab_size)
     param_dtype = _param_dtype(config, ranks)
     hf_config._attn_implementation = _attention(config.model.attention, ranks.device, param_dtype)
@@ -48,7 +50,7 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int)
     if saved is not None:
         saved.check(sketch.model)  # while nothing has memory yet
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
-    module = CausalLM(sketch.model)
+    module = objective(sketch.model)
     _prepare_blocks(sketch.model, config.model)
     if not ranks.are_virtual:
         _shard(module, config, ranks, param_dtype)
@@ -81,12 +83,16 @@ def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel
     return sketch.model
 
 
-def _configuration(config: ModelConfig, vocab_size: int, eot_id: int) -> tuple[str, PreTrainedConfig]:
+def _configuration(
+    config: ModelConfig, vocab_size: int, eot_id: int, pad_id: int | None
+) -> tuple[str, PreTrainedConfig]:
     if config.model_dir is not None:
         return config.model_dir, read_config(Path(config.model_dir))
     assert config.model is not None, "resolved"
     preset = PRESETS[config.model]
     shape = {**preset.shape, "vocab_size": max(vocab_size, preset.shape.get("vocab_size", 0))}
+    if pad_id is not None:
+        shape["pad_token_id"] = pad_id
     return config.model, new_config(preset.family, bos_token_id=eot_id, eos_token_id=eot_id, **shape)
 
 
@@ -139,7 +145,7 @@ def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:
             block.compile()
 
 
-def _shard(module: CausalLM, config: TrainConfig, ranks: Ranks, param_dtype: str) -> None:
+def _shard(module: Objective, config: TrainConfig, ranks: Ranks, param_dtype: str) -> None:
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[config.comm.comm_dtype])
     offload = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if config.model.cpu_offload else OffloadPolicy()
     options = {"mesh": ranks.mesh, "mp_policy": policy, "offload_policy": offload}

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 import comm_compress as cc
 from fsdp_lab.measure.profiling import StockTraffic
-from fsdp_lab.models.architectures.causal_lm import CausalLM
+from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.settings.groups import CommConfig
 
@@ -72,5 +72,5 @@ class Sharded(Generic[M]):
         }
 
 
-class Model(Sharded[CausalLM]):
-    """A sharded causal language model, as `build_model` returns it."""
+class Model(Sharded[Objective]):
+    """A sharded language model, as `build_model` returns it."""

@@ -28,12 +28,16 @@ _CONSTANTS = (_aten.zero_.default, _aten.fill_.Scalar)
 
 @dataclass(frozen=True)
 class Fill:
-    """The initialisation of one whole tensor; ``name`` is the parameter's, None where the model no longer holds it."""
+    """The initialisation of one whole tensor; ``name`` is the parameter's, None where the model no longer holds it.
+
+    ``row``: of one row alone (the embedding of padding, which is zero); None: of all.
+    """
 
     name: str | None
     shape: torch.Size
     operator: Callable[..., Tensor]
     arguments: tuple[float, ...]
+    row: int | None = None
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Sketch:
             model = family_of(config).model(config)
         names = {_storage(p): name for name, p in model.named_parameters() if p.is_meta}
         fills = [
-            Fill(names.get(_storage(tensor)), tensor.shape, operator, arguments)
+            Fill(names.get(_storage(tensor)), tensor.shape, operator, arguments, _row(tensor))
             for tensor, operator, arguments in recorder.fills
         ]
         return cls(model, fills, {name: t.detach().clone() for name, t in _tensors(model) if not t.is_meta})
@@ -75,9 +79,12 @@ class Sketch:
         """Initialises the weights: the same ones at every world size. No global random generator is touched."""
         generator = torch.Generator().manual_seed(seed)
         parameters = dict(self.model.named_parameters())
-        last = {fill.name: i for i, fill in enumerate(self.fills)}
+        last = {fill.name: i for i, fill in enumerate(self.fills) if fill.row is None}
         assert parameters.keys() <= last.keys() | self.small.keys(), "every weight has a value"
         for i, fill in enumerate(self.fills):
+            if fill.row is not None:
+                self._fill_row(fill, parameters)
+                continue
             is_kept = fill.name is not None and last[fill.name] == i
             if fill.operator in _CONSTANTS and not is_kept:
                 continue
@@ -89,6 +96,15 @@ class Sketch:
             if is_kept:
                 local, rows = held(parameters[str(fill.name)])
                 local.copy_(whole[rows])
+
+    @staticmethod
+    def _fill_row(fill: Fill, parameters: dict[str, nn.Parameter]) -> None:
+        """Fill one row of a parameter, on the rank that holds it."""
+        if fill.name is None or fill.row is None:
+            return
+        local, rows = held(parameters[fill.name])
+        if rows.start <= fill.row < rows.stop:
+            fill.operator(local[fill.row - rows.start], *fill.arguments)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -107,9 +123,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return operator(*args, **{**kwargs, "device": "meta"})
         if operator._schema.is_mutable and args[0].is_meta:
             assert operator in (*_DRAWS, *_CONSTANTS), f"an initialisation that cannot be repeated: {operator}"
-            assert args[0].numel() == args[0].untyped_storage().nbytes() // args[0].element_size(), "whole tensors only"
+            is_row = operator in _CONSTANTS and args[0].dim() == 1
+            assert _is_whole(args[0]) or is_row, "whole tensors, or one row of a matrix with a constant"
             self.fills.append((args[0], operator, tuple(args[1:])))
         return operator(*args, **kwargs)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return tensor.numel() == tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+def _row(tensor: Tensor) -> int | None:
+    """Which row of a matrix ``tensor`` is; None: it is a whole tensor."""
+    return None if _is_whole(tensor) else int(tensor.storage_offset()) // tensor.numel()
 
 
 def _storage(tensor: Tensor) -> int:

@@ -54,14 +54,15 @@ def _head(row: Mapping[str, Any]) -> dict[str, Any]:
     is_draft = row.get("draft_target") is not None
     tags = ["fsdp-comm-compress", "gradient-compression", f"gradients-{_line(row['compress_method'])}"]
     tags.append(f"parameters-{_line(row['param_compress_method'])}")
-    head: dict[str, Any] = {} if is_draft else {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    task_name = "fill-mask" if _is_masked(row) else "text-generation"
+    head: dict[str, Any] = {} if is_draft else {"library_name": "transformers", "pipeline_tag": task_name}
     head["tags"] = [*tags, *(("eagle3", "speculative-decoding") if is_draft else ())]
     if _is_embedded_alone(row):
         head |= {"language": "en", "license": "cc-by-sa-4.0"}
     measured = _metrics(row)
     if measured:
         head["metrics"] = [measured[0]["type"]]
-        task = {"type": "text-generation"}
+        task = {"type": task_name}
         data = {"name": f"{_line(_dataset(row))}, held-out part", "type": "other"}
         results = [{"task": task, "dataset": data, "metrics": measured}]
         head["model-index"] = [{"name": _line(row["run_name"]), "results": results}]
@@ -77,7 +78,7 @@ def _metrics(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _introduction(row: Mapping[str, Any]) -> str:
-    what = "A language model"
+    what = "A masked language model" if _is_masked(row) else "A language model"
     if row.get("draft_target") is not None:
         what = f"An EAGLE-3 draft for {_code(_last(row['draft_target']))}"
     start = row["config"].get("model_dir")
@@ -98,6 +99,15 @@ def _loading(row: Mapping[str, Any]) -> str:
             "It drafts for its target and says nothing by itself. The folder has the form that serving engines load as "
             "an EAGLE-3 draft beside the target.\n"
         )
+    if _is_masked(row):
+        return """\
+```python
+from transformers import AutoTokenizer, BertForPreTraining
+
+model = BertForPreTraining.from_pretrained(FOLDER)  # this folder, or the name you published it under
+tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+```
+"""
     return """\
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -113,6 +123,8 @@ def _measured(row: Mapping[str, Any]) -> str:
     lines = [
         ("validation perplexity", _number(row.get("val_ppl"), ".2f")),
         ("validation loss, nats a token", _number(row.get("val_loss"), ".4f")),
+        ("next-sentence accuracy", _number(row.get("val_next_sentence_accuracy"), ".4f")),
+        ("next-sentence loss, nats a pair", _number(row.get("val_next_sentence_loss"), ".4f")),
         ("tokens of the validation", _number(row.get("val_tokens"), ",")),
         ("tokens a pass of the target", _number(row.get("tau"), ".3f")),
         ("training loss, last steps", _number(row.get("train_loss"), ".4f")),
@@ -160,6 +172,10 @@ def _is_embedded_alone(row: Mapping[str, Any]) -> bool:
     """Is the embedded text, whose licence we know, all that the weights come from?"""
     is_draft, started = row.get("draft_target") is not None, row["config"].get("model_dir")
     return row["dataset"] == EMBEDDED and not is_draft and not started
+
+
+def _is_masked(row: Mapping[str, Any]) -> bool:
+    return row.get("val_next_sentence_accuracy") is not None
 
 
 def _dataset(row: Mapping[str, Any]) -> str:

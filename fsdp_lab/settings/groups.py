@@ -52,7 +52,7 @@ class ModelConfig(Settings):
         "gpt2-62m with one",
     )
     model_dir: str | None = setting(
-        None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3 or Llama to start from", exists=("folder",)
+        None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3, Llama, MiniCPM or BERT to start from", exists=("folder",)
     )
     vocab_size: int | None = setting(
         None,

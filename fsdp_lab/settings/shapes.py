@@ -56,6 +56,16 @@ def _llama3_positions(factor: float) -> Shape:
     }
 
 
+def _bert(width: int, layers: int, heads: int, positions: int = 512) -> Shape:
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": positions,
+    }
+
+
 GPT2_NANO = _gpt2(96, 4, 4)  # 5.4 million parameters, 4.8 of them GPT-2's vocabulary: minutes on a laptop's CPU
 # 2.6 million parameters with its preset's vocabulary of 4,096, which takes 30 % of them: in GPT-2 small it is 31 %, so
 # a method meets the same kinds of tensors in the same proportions.
@@ -69,6 +79,10 @@ LLAMA_NANO = _modern(96, 256, 4, (4, 2), None, 1024, 5e5, 1e-5, True)
 LLAMA_MINI = _modern(192, 512, 4, (6, 2), None, 1024, 5e5, 1e-5, True)  # GPT2_MINI's likeness
 # LLAMA_NANO with MiniCPM4's factors: its scale_emb and scale_depth, and logits divided by 4 as in MiniCPM4-0.5B
 MINICPM_NANO = {**LLAMA_NANO, "scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 24}
+BERT_NANO = _bert(96, 4, 4)  # the likeness of GPT2_NANO, GPT2_MINI and GPT2_62M, with BERT's shorter context
+BERT_MINI = _bert(192, 4, 6, 256)
+BERT_62M = _bert(640, 6, 10)
+BERT_BASE = {**_bert(768, 12, 12), "vocab_size": 30522}  # google-bert/bert-base-uncased
 QWEN2_5_05B = _modern(896, 4864, 24, (14, 2), 151936, 32768, 1e6, 1e-6, True)  # Qwen/Qwen2.5-0.5B
 QWEN2_5_15B = _modern(1536, 8960, 28, (12, 2), 151936, 131072, 1e6, 1e-6, True)  # Qwen/Qwen2.5-1.5B
 QWEN3_06B = _modern(1024, 3072, 28, (16, 8), 151936, 40960, 1e6, 1e-6, True, head_dim=128)  # Qwen/Qwen3-0.6B

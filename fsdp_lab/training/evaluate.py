@@ -7,16 +7,28 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.ranks.distributed import Ranks
 
 
 class Evaluation(NamedTuple):
-    """``loss`` in nats a token over ``tokens`` predicted tokens."""
+    """``loss`` in nats a token over ``tokens`` predicted tokens; of a masked model those that were masked.
+
+    ``pair_loss`` (nats a pair) and ``pair_accuracy``: of its second task, telling which segment follows; else None.
+    """
 
     loss: float
     tokens: int
+    pair_loss: float | None = None
+    pair_accuracy: float | None = None
+
+    @classmethod
+    def of(cls, total: Tensor) -> Evaluation:
+        """From `summed_loss`, perhaps added up over ranks."""
+        rows, tokens, loss, *of_pairs = total.tolist()
+        return cls(loss / tokens, int(tokens), *(one / rows for one in of_pairs))
 
     @property
     def ppl(self) -> float:
@@ -26,22 +38,37 @@ class Evaluation(NamedTuple):
     def row(self) -> dict[str, Any]:
         """The validation fields of a results row."""
         weights = "fp32 shards, gathered uncompressed"
-        return {"val_loss": self.loss, "val_ppl": self.ppl, "val_tokens": self.tokens, "eval_weights": weights}
+        row = {"val_loss": self.loss, "val_ppl": self.ppl, "val_tokens": self.tokens, "eval_weights": weights}
+        if self.pair_loss is None:
+            return row
+        return {**row, "val_next_sentence_loss": self.pair_loss, "val_next_sentence_accuracy": self.pair_accuracy}
+
+    def scalars(self) -> dict[str, float]:
+        """What trackers and log lines have of it."""
+        scalars = {"val/loss": self.loss, "val/ppl": self.ppl}
+        if self.pair_accuracy is not None:
+            scalars["val/next_sentence_accuracy"] = self.pair_accuracy
+        return scalars
 
 
 @torch.no_grad()
 def summed_loss(
-    model: nn.Module,
+    model: Objective,
     batches: Iterable[tuple[Tensor, Tensor]],
     device: torch.device,
     after_batch: Callable[[], None] | None = None,
 ) -> Tensor:
-    """float64 [2]: summed loss and number of predicted tokens of (tokens int64 ``[B, T]``, weight float ``[B]``)."""
+    """Sums over the rows with weight 1 of batches (int64 ``[B, T, ...]``, weight float ``[B]``), float64.
+
+    The number of rows, of predicted tokens, and what the model sums up: its loss, and more for a masked model.
+    """
     model.eval()
     total = torch.zeros(2, dtype=torch.float64)
-    for tokens, weight in batches:
-        total[0] += model(tokens.to(device), weight.to(device)).double().cpu()
-        total[1] += weight.sum() * (tokens.shape[1] - 1)
+    for batch, weight in batches:
+        sums = model(batch.to(device), weight.to(device)).double().cpu().view(-1)
+        rows = weight.sum()
+        counts = torch.stack([rows, rows * (model.num_targets(batch) // len(batch))]).double()
+        total = torch.cat([total, total.new_zeros(2 + len(sums) - len(total))]) + torch.cat([counts, sums])
         if after_batch is not None:
             after_batch()
     model.train()
@@ -49,9 +76,8 @@ def summed_loss(
 
 
 def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], ranks: Ranks, after_batch: Callable[[], None]
+    model: Objective, batches: Iterable[tuple[Tensor, Tensor]], ranks: Ranks, after_batch: Callable[[], None]
 ) -> Evaluation:
     """The loss over all ranks' batches, equally many a rank; ``after_batch`` may be collective; collective."""
     total = summed_loss(model, batches, ranks.device, after_batch)
-    loss, count = ranks.sum(total.to(ranks.device)).tolist()
-    return Evaluation(loss / count, int(count))
+    return Evaluation.of(ranks.sum(total.to(ranks.device)))

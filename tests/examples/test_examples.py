@@ -23,11 +23,13 @@ EXAMPLES = {
     "save_and_resume": None,
 }
 DATA_PARALLEL = ("ddp", "hsdp")  # replicas: their traffic is an all-reduce
+TENSOR_PARALLEL = "tensor_parallel"  # its traffic is that of activations
 KEEPS_FROZEN = {"lora"}  # what is not trained is sent once
 ALL = pytest.mark.parametrize("example", EXAMPLES)
-for name, package in {**EXAMPLES, **dict.fromkeys(DATA_PARALLEL)}.items():
+for name, package in {**EXAMPLES, **dict.fromkeys((*DATA_PARALLEL, TENSOR_PARALLEL))}.items():
     if package is None or importlib.util.find_spec(package):
         preload(f"examples.{name}")
+preload("examples.pipeline_parallel")
 preload("examples.byte_audit")  # not my_method: its method would be registered in every process
 
 
@@ -122,6 +124,16 @@ def test_between_replicas_gradients_are_compressed_and_identity_is_stock(example
     assert compressed.loss(-1) < 0.85 * compressed.loss(0)
 
 
+def test_activations_are_compressed_and_identity_is_stock() -> None:
+    stock, identity, compressed = (printed(TENSOR_PARALLEL, compress) for compress in ("stock", "identity", "topk"))
+    assert (identity.losses, identity.weights) == (stock.losses, stock.weights)
+    for op in ("activations", "activation_gradients"):
+        whole, sent = identity.traffic[op], compressed.traffic[op]
+        assert whole.sent == whole.uncompressed > 3.5 * sent.sent > 0
+        assert whole.calls == sent.calls == 2 * tiny.STEPS, "one a block in each direction"
+    assert compressed.loss(-1) < 0.85 * compressed.loss(0)
+
+
 def test_lora_reduces_the_adapters_gradients_alone() -> None:
     plain, lora = printed("fsdp2", "identity").traffic, printed("lora", "identity").traffic
     assert lora["reduce_scatter"].uncompressed < 0.15 * plain["reduce_scatter"].uncompressed
@@ -142,6 +154,28 @@ def test_the_byte_audit_shows_what_the_optimizer_still_sends() -> None:
     assert float(optimizers) > float(claimed) > 0
     assert "through torch.distributed.fsdp" not in out, "nothing is left to stock collectives"
     assert re.search(r"examples/byte_audit.py:\d+ muon.step\(\)$", out, re.M)
+
+
+def test_a_pipelines_identity_is_stock_and_a_method_sends_less() -> None:
+    stock, identity, compressed = (
+        _said("pipeline_parallel", "--compress", label) for label in ("stock", "identity", "tahquant tile_size=16")
+    )
+    losses = [re.findall(r"^(?:losses|stage \d: weights) .*$", out, re.M) for out in (stock, identity, compressed)]
+    assert losses[0] == losses[1] != losses[2]
+    assert len(losses[0]) == 3
+    assert "bytes sent" not in stock
+    pattern = r"^(\w+): (\d+) calls, (\d+) bytes sent, (\d+) in float32$"
+    whole, sent = (
+        {op: tuple(map(int, numbers)) for op, *numbers in re.findall(pattern, out, re.M)}
+        for out in (identity, compressed)
+    )
+    for op, ratio in (("activations", 32 / (0.8 * 4 + 0.2 * 3 + 40 / 16)), ("activation_gradients", 2)):
+        calls, bytes_sent, in_float32 = whole[op]
+        assert calls == 4 * tiny.STEPS, "one message a micro-batch"
+        assert bytes_sent == in_float32 == 4 * tiny.STEPS * 16 * 16 * tiny.WIDTH
+        assert in_float32 / sent[op][1] == pytest.approx(ratio, rel=0.01)
+    first, last = re.findall(r"^loss ([\d.]+) -> ([\d.]+)$", compressed, re.M)[0]
+    assert float(last) < 0.85 * float(first)
 
 
 def test_a_method_of_ones_own_keeps_the_laws_and_trains() -> None:

@@ -32,6 +32,8 @@ LOOKS: Final[dict[str, Look]] = {
     "int4": Look("#56B4E9", "D"),
     "uniform": Look("#1F4FC4", "h"),
     "ecsq": Look("#0A1172", "*"),
+    "taco": Look("#4A7FB5", "v"),
+    "tahquant": Look("#003D9E", "P"),
     # unbiased rounding: green
     "qsgd": Look("#009E73", "o"),
     "nc": Look("#5FC9A5", "v"),

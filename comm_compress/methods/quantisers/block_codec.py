@@ -10,6 +10,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
+from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode, Residual
 from comm_compress.methods.quantisers.fused_codec import FusedCodec
 from comm_compress.registry import require
@@ -20,6 +21,8 @@ class BlockCodec(FusedCodec):
 
     A scale that is NaN makes its whole block NaN.
     """
+
+    traits = Traits(for_activations=True)
 
     def __init__(self, code: BlockCode) -> None:
         self.code = code

@@ -28,7 +28,7 @@ class Cast(Codec):
     reduction on the wire would.
     """
 
-    traits = Traits(for_parameters=True)
+    traits = Traits(for_parameters=True, for_activations=True)
     wire_dtype: torch.dtype
 
     def __init__(self, config: CastConfig) -> None:

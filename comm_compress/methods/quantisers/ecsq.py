@@ -67,7 +67,7 @@ class Ecsq(Codec):
     """
 
     fixed_size = False
-    traits = Traits(for_changes=True, every_element=True)
+    traits = Traits(for_changes=True, every_element=True, for_activations=True)
 
     def __init__(self, config: EcsqConfig) -> None:
         self.config = config

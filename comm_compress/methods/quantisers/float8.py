@@ -44,7 +44,7 @@ class Float8(BlockCodec):
     A block whose scale would be denormal decodes to 0, one that holds a NaN or an infinity to NaN.
     """
 
-    traits = Traits(for_parameters=True)
+    traits = Traits(for_parameters=True, for_activations=True)
 
     def __init__(self, config: Float8Config) -> None:
         super().__init__(BlockCode(config.block_size, 8, LARGEST[config.format], rounding=config.format))

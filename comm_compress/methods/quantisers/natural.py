@@ -47,7 +47,7 @@ class NaturalCompression(FusedCodec):
     """
 
     def __init__(self, config: NaturalConfig) -> None:
-        self.traits = Traits(unbiased=config.rounding == "stochastic")
+        self.traits = Traits(unbiased=config.rounding == "stochastic", for_activations=True)
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """The layout of a row: exponents, then packed signs."""

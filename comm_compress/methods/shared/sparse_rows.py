@@ -224,7 +224,7 @@ def in_float32(rows: Tensor, residual: Residual | None, state: State) -> tuple[T
 class SparseCodec(Codec):
     """A codec whose rows are `SparseRows`: a method derived from it only chooses what to send."""
 
-    traits = Traits(sparse=True)
+    traits = Traits(sparse=True, for_activations=True)
 
     def __init__(self, rows: SparseRows) -> None:
         self.rows = rows

@@ -72,7 +72,7 @@ class DGC(SparseCodec):
     Biased, no bound for a single step. Bits an element: ``ratio`` times those of a value and a position, as topk.
     """
 
-    traits = replace(SparseCodec.traits, no_feedback="dgc keeps what it does not send itself")
+    traits = replace(SparseCodec.traits, for_activations=False, no_feedback="dgc keeps what it does not send itself")
 
     def __init__(self, config: DGCConfig) -> None:
         super().__init__(SparseRows(config.indices, config.values))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.core.compressor import Codec, Compressor
-from comm_compress.core.rounds import AllReduce, Reduced, Request
+from comm_compress.core.rounds import AllReduce, ExchangeParts, Reduced, Request
 from comm_compress.core.workspace import Workspace
 from comm_compress.drive import simulate
 from comm_compress.wrappers.error_feedback import ErrorFeedback
@@ -134,6 +134,8 @@ def payload(request: Request | None) -> int:
     """The bytes that a request hands over, this rank's own part included."""
     if request is None:
         return 0
+    if isinstance(request, ExchangeParts):
+        return sum(map(_row_bytes, request.messages))
     return request.tensor.nbytes if isinstance(request, AllReduce) else _row_bytes(request.message)
 
 

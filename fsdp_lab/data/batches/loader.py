@@ -23,10 +23,14 @@ class TokenDataset(Dataset[Tensor]):
     dataset[i] is a LongTensor [max_length]. Raises DataError if the split is too small for one sequence.
     """
 
+    added = 0
+    """Positions of a sequence that hold no text."""
+
     def __init__(self, corpus: TokenizedCorpus, split: SplitName, max_length: int) -> None:
         if max_length < 1:
             raise DataError(f"--max_length must be positive, not {max_length}")
         self.split, self.max_length, self.folder = split, max_length, corpus.folder
+        self.text_length = max_length - self.added
         self.num_tokens = corpus.num_tokens(split)
         self._stream = TokenStream(corpus, split)
         if not len(self):
@@ -36,13 +40,13 @@ class TokenDataset(Dataset[Tensor]):
             )
 
     def __len__(self) -> int:
-        return self.num_tokens // self.max_length
+        return self.num_tokens // self.text_length
 
     def __getitem__(self, index: int) -> Tensor:
         return self.rows(np.array([index]))[0]
 
-    def rows(self, indices: np.ndarray) -> Tensor:
-        """The sequences `indices`, a LongTensor [len(indices), max_length]."""
+    def rows(self, indices: np.ndarray, epoch: int = 0) -> Tensor:
+        """The sequences `indices`, a LongTensor [len(indices), max_length]: the same in every `epoch`."""
         batch = np.empty((len(indices), self.max_length), dtype=np.int64)
         for row, index in zip(batch, indices.tolist(), strict=True):
             if not 0 <= index < len(self):
@@ -89,9 +93,10 @@ def steps_per_epoch(num_sequences: int, batch_size: int, world_size: int, accumu
 
 
 class Batches:
-    """Training batches of one rank: LongTensor [batch_size, max_length]. What does not fill a step is dropped.
+    """Training batches of one rank: LongTensor [batch_size, max_length] (of a masked model [..., 3]).
 
-    With `played` > 1, the batches of that many ranks from `rank` on: [played * batch_size, max_length].
+    What does not fill a step is dropped. With `played` > 1, the batches of that many ranks from `rank` on:
+    [played * batch_size, ...].
 
     Step s of an epoch takes the sequences s*B to (s+1)*B of the epoch's order, where B = batch_size * world_size, and
     rank r takes `batch_size` of them from r * batch_size on. So the global order of sequences is the same however B
@@ -128,7 +133,7 @@ class Batches:
         """This rank's batch of one step; steps may be asked for in any order."""
         assert 0 <= step < self.steps_per_epoch, (step, self.steps_per_epoch)
         first = (step * self.world_size + self.rank) * self.batch_size
-        return self.dataset.rows(self._epoch_order(epoch)[first : first + self.played * self.batch_size])
+        return self.dataset.rows(self._epoch_order(epoch)[first : first + self.played * self.batch_size], epoch)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Tensor]:
         """This rank's batches of one epoch, from `start_step` on."""
@@ -173,6 +178,6 @@ def validation_batches(
     for step in range(num_validation_batches(dataset, batch_size, world_size)):
         first = (step * world_size + rank) * batch_size
         rows = dataset.rows(np.arange(first, min(first + batch_size, len(dataset))))
-        tokens = torch.zeros(batch_size, dataset.max_length, dtype=torch.int64)
+        tokens = rows.new_zeros(batch_size, *rows.shape[1:])
         tokens[: len(rows)] = rows
         yield tokens, (torch.arange(batch_size) < len(rows)).float()

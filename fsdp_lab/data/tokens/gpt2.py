@@ -13,6 +13,8 @@ from fsdp_lab.data.sources.embedded_files import GPT2_MERGES
 
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 50_257
+SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+"""What a masked model needs beside text: the ids after the vocabulary's last one, in this order."""
 _NUM_OTHERS = 256 + 1  # the ids that are not merges: the bytes and END_OF_TEXT
 
 
@@ -53,6 +55,15 @@ def gpt2_tokenizer(vocab_size: int = VOCAB_SIZE) -> Tokenizer:
     assert vocab_size < VOCAB_SIZE or tokenizer.encode("Hello world").ids == [15496, 995]
     assert tokenizer.get_vocab_size() == vocab_size
     assert tokenizer.token_to_id(END_OF_TEXT) == vocab_size - 1
+    return tokenizer
+
+
+def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer with a masked model's tokens after the last id; it puts them around one text or two."""
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     return tokenizer
 
 

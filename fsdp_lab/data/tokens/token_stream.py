@@ -43,6 +43,14 @@ class TokenStream:
             done += len(tokens)
             number, offset = number + 1, 0
 
+    def places_of_ends(self) -> npt.NDArray[np.int64]:
+        """The places of all <|endoftext|>, ascending; reads the whole split once."""
+        found, start = [np.empty(0, dtype=np.int64)], 0
+        for shard in self._shards:
+            found.append(np.flatnonzero(shard == self._eot_id) + start)
+            start += len(shard)
+        return np.concatenate(found)
+
     def document_ends(self, start: int) -> list[int]:
         """The ends (exclusive, ascending) of the next documents from ``start`` on: of at least one document.
 

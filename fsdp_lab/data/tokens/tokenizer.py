@@ -53,6 +53,12 @@ class TextTokenizer:
     def __len__(self) -> int:
         return self.vocab_size
 
+    @property
+    def pad_id(self) -> int | None:
+        """The id of [PAD], where there is one: GPT-2's tokenizer has it for masked models."""
+        number = self.core.token_to_id("[PAD]")
+        return None if number is None else int(number)
+
     def encode(self, text: str) -> TokenArray:
         """The ids of `text`, a 1-D array of `dtype`."""
         return self.encode_batch([text])[0]
@@ -74,21 +80,25 @@ class TextTokenizer:
         """Writes a Hugging Face tokenizer folder: AutoTokenizer.from_pretrained(folder) gives the same ids, offline."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._folder is None:
-            _save_gpt2(self.core, folder)
+            (_save_masked if self.core.token_to_id("[MASK]") is not None else _save_gpt2)(self.core, folder)
         elif folder.resolve() != self._folder.resolve():
             for name in _FOLDER_FILES:
                 if (source := self._folder / name).is_file():
                     shutil.copyfile(source, folder / name)
 
 
-def load_tokenizer(model_dir: Path | None = None, vocab_size: int = gpt2.VOCAB_SIZE) -> TextTokenizer:
+def load_tokenizer(
+    model_dir: Path | None = None, vocab_size: int = gpt2.VOCAB_SIZE, masked: bool = False
+) -> TextTokenizer:
     """The tokenizer of a local Hugging Face folder (its tokenizer.json), or GPT-2's when `model_dir` is None.
 
     `vocab_size`: how many of GPT-2's ids to keep; a smaller vocabulary has only the first merges.
-    Raises DataError if the folder has no readable tokenizer.json or no token that ends a document.
+    `masked`: GPT-2's gets a masked model's own tokens after them. Raises DataError if the folder has no readable
+    tokenizer.json or no token that ends a document.
     """
     if model_dir is None:
-        return TextTokenizer(gpt2.gpt2_tokenizer(vocab_size), eot_id=vocab_size - 1)
+        core = gpt2.gpt2_tokenizer(vocab_size)
+        return TextTokenizer(gpt2.with_special_tokens(core) if masked else core, eot_id=vocab_size - 1)
     path = model_dir / "tokenizer.json"
     try:
         core = Tokenizer.from_buffer(path.read_bytes())
@@ -100,8 +110,11 @@ def load_tokenizer(model_dir: Path | None = None, vocab_size: int = gpt2.VOCAB_S
 
 
 def _end_of_text(core: Tokenizer, folder: Path) -> int:
-    """The id of <|endoftext|> if there is one, else of eos_token, which in chat models is the end of a turn."""
-    for token in (gpt2.END_OF_TEXT, _eos_token(folder / "tokenizer_config.json")):
+    """The id of <|endoftext|> if there is one, else of eos_token, which in chat models is the end of a turn.
+
+    A BERT has neither: its [SEP] ends a document.
+    """
+    for token in (gpt2.END_OF_TEXT, _eos_token(folder / "tokenizer_config.json"), "[SEP]"):
         if token is not None and (token_id := core.token_to_id(token)) is not None:
             return int(token_id)
     raise DataError(f"{folder}: no {gpt2.END_OF_TEXT} in tokenizer.json and no eos_token in tokenizer_config.json")
@@ -116,6 +129,16 @@ def _eos_token(config: Path) -> str | None:
         raise DataError(f"{config} is no JSON object of a tokenizer's settings") from None
     token = named.get("content") if isinstance(named, dict) else named
     return token if isinstance(token, str) else None
+
+
+def _save_masked(core: Tokenizer, folder: Path) -> None:
+    named = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "mask")}
+    special = {**named, "unk_token": gpt2.END_OF_TEXT}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs, **special}
+    write_bytes(folder / "tokenizer.json", core.to_str(pretty=True).encode())
+    write_json(folder / "tokenizer_config.json", config)
+    write_json(folder / "special_tokens_map.json", special)
 
 
 def _save_gpt2(core: Tokenizer, folder: Path) -> None:

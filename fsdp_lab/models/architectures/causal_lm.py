@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.architectures.families import logits_divisor
 from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
+from fsdp_lab.models.architectures.objective import Objective
 
 IGNORED = -100  # F.cross_entropy's own "no target here"
 
 
-class CausalLM(nn.Module):
+class CausalLM(Objective):
     """A model whose forward is the next-token loss: the FSDP2 root, which is gathered while head and loss run."""
 
     def __init__(self, hf: PreTrainedModel) -> None:
-        super().__init__()
-        self.hf = hf
+        super().__init__(hf)
         self.loss = LinearCrossEntropy(IGNORED)
         self._divisor = logits_divisor(hf.config)
 
-    def forward(self, tokens: Tensor, weight: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Tensor, weight: Tensor | None = None) -> Tensor:
         """Summed negative log-likelihood (nats, float32 scalar) of tokens 2 to T of each row.
 
-        ``tokens`` int64 ``[B, T]``; rows with ``weight`` 0 (float ``[B]``) are padding and are not counted.
+        ``batch``: tokens, int64 ``[B, T]``; rows with ``weight`` 0 (float ``[B]``) are padding and are not counted.
         Targets are shifted instead of hidden states, because slicing would copy the hidden states.
         """
-        targets = F.pad(tokens[:, 1:], (0, 1), value=IGNORED)
+        targets = F.pad(batch[:, 1:], (0, 1), value=IGNORED)
         if weight is not None:
             targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
-        hidden = self.hf.base_model(tokens, use_cache=False).last_hidden_state
+        hidden = self.hf.base_model(batch, use_cache=False).last_hidden_state
         if self._divisor != 1.0:
             hidden = hidden / self._divisor
         head = self.hf.get_output_embeddings().weight
         return self.loss(hidden.flatten(0, 1), head, targets.flatten())
+
+    def num_targets(self, batch: Tensor) -> int:
+        """All tokens but each row's first."""
+        return batch.shape[0] * (batch.shape[1] - 1)

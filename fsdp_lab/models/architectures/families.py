@@ -10,6 +10,8 @@ from typing import Any
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertForPreTraining
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 from transformers.models.llama.configuration_llama import LlamaConfig
@@ -38,12 +40,14 @@ class Family:
 
 
 _GPT2_DROPOUT = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+_BERT_DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
 FAMILIES = {  # by the "model_type" of a config.json
     "gpt2": Family(GPT2Config, GPT2LMHeadModel, "transformer.h", _GPT2_DROPOUT),
     "qwen2": Family(Qwen2Config, Qwen2ForCausalLM, "model.layers"),
     "qwen3": Family(Qwen3Config, Qwen3ForCausalLM, "model.layers"),
     "llama": Family(LlamaConfig, LlamaForCausalLM, "model.layers"),
     "minicpm": Family(MiniCPMConfig, MiniCPMForCausalLM, "model.layers"),
+    "bert": Family(BertConfig, BertForPreTraining, "bert.encoder.layer", _BERT_DROPOUT),
 }
 
 
@@ -79,9 +83,20 @@ def read_config(folder: Path) -> PreTrainedConfig:
         config = FAMILIES[name].config.from_pretrained(folder, local_files_only=True, **FAMILIES[name].no_dropout)
     except Exception as error:  # a stranger's file: transformers' checks of it raise any exception
         raise ValueError(f"model_dir: {path} cannot be used: {' '.join(str(error).split())}") from None
+    if name == "bert" and (complaint := _about_bert(config)):
+        raise ValueError(f"model_dir: {path} cannot be used: {complaint}")
     if hasattr(config, "auto_map"):
         del config.auto_map  # names code that is not copied with the weights
     return config
+
+
+def _about_bert(config: PreTrainedConfig) -> str:
+    """Why a BERT's configuration says something else than what is computed here; empty when it does not."""
+    if config.is_decoder or config.add_cross_attention:
+        return "is_decoder, add_cross_attention: a BERT that decodes is not a masked model"
+    if getattr(config, "position_embedding_type", "absolute") != "absolute":
+        return "position_embedding_type: only absolute positions are computed here"
+    return "" if config.type_vocab_size >= 2 else "type_vocab_size: two segments want 2 types of tokens"
 
 
 def logits_divisor(config: PreTrainedConfig) -> float:

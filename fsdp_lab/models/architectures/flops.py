@@ -6,13 +6,17 @@ Per token, forward and backward (Chowdhery et al., PaLM, arXiv 2204.02311, appen
 
 N: parameters that multiply, that is all but embeddings looked up; a head counts, also one that shares the embedding's
 weights. L layers, H heads of Q dimensions, T tokens in a sequence. Attention counts in full, as in the paper, although
-causal kernels skip half of it; recomputed activations do not count: they are our choice, not the model's.
+causal kernels skip half of it; recomputed activations do not count: they are our choice, not the model's. Of a masked
+model the parameters that see some positions only (head: masked tokens; pooler, pairs: the first) count by their share.
 """
 
 from __future__ import annotations
 
 from torch import nn
 from transformers.modeling_utils import PreTrainedModel
+
+from fsdp_lab.data.batches.masked.masking import num_chosen
+from fsdp_lab.settings.masked import MASKED
 
 
 def flops_per_token(model: PreTrainedModel, max_length: int) -> float:
@@ -21,7 +25,16 @@ def flops_per_token(model: PreTrainedModel, max_length: int) -> float:
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     attention = 12 * config.num_hidden_layers * heads * head_dim * max_length
-    return float(6 * multiplying_parameters(model) + attention)
+    return float(6 * (multiplying_parameters(model) - _spared(model, max_length)) + attention)
+
+
+def _spared(model: PreTrainedModel, max_length: int) -> float:
+    """Parameters times the share of positions that do not pass them: none but in a masked model."""
+    if model.config.model_type not in MASKED or not max_length:
+        return 0
+    head = sum(p.numel() for p in model.cls.predictions.parameters())
+    once = sum(p.numel() for m in (model.bert.pooler, model.cls.seq_relationship) for p in m.parameters())
+    return float(head * (1 - num_chosen(max_length) / max_length) + once * (1 - 1 / max_length))
 
 
 def multiplying_parameters(model: PreTrainedModel) -> int:

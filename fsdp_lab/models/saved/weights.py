@@ -28,7 +28,13 @@ from fsdp_lab.models.sharding import held
 from fsdp_lab.settings.reading.strict import load_json
 
 FILE_BYTES = 5_000_000_000
-_NOT_WEIGHTS = (r"\.attn\.(masked_)?bias$", r"rotary_emb\.inv_freq$")  # masks and tables that older versions saved
+_NOT_WEIGHTS = (
+    r"\.attn\.(masked_)?bias$",
+    r"rotary_emb\.inv_freq$",
+    r"\.position_ids$",
+)  # masks and tables that older versions saved
+
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in published BERTs
 
 
 class SavedWeights:
@@ -126,7 +132,9 @@ class SavedWeights:
     def _in_model(self, name: str, model: PreTrainedModel) -> str:
         """The parameter's name in ``model``: published GPT-2s are saved without the prefix that the body has there."""
         prefix = f"{model.base_model_prefix}."
-        if name.startswith(prefix) or name.startswith("lm_head."):
+        for old, new in _OLD_NAMES.items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        if name.startswith((prefix, "lm_head.", "cls.")):
             return name
         return prefix + name
 
@@ -161,7 +169,8 @@ def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
         config = deepcopy(model.config)
         config.architectures, config.dtype = [family_of(config).model.__name__], "float32"
         config.save_pretrained(folder)
-        model.generation_config.save_pretrained(folder)
+        if model.can_generate():  # a masked model generates nothing
+            model.generation_config.save_pretrained(folder)
     for file, names in files.items():
         whole = {}
         for name in names:

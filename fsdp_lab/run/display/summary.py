@@ -45,6 +45,13 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
 
 
 def _quality(row: Mapping[str, Any]) -> list[str]:
+    if row.get("val_next_sentence_accuracy") is not None:
+        return [
+            f"quality      validation PPL {row['val_ppl']:.2f} of masked tokens (loss {row['val_loss']:.4f} over "
+            f"{row['val_tokens']:,} of them); training loss {row['train_loss']:.4f}, pairs included",
+            f"pairs        {100 * row['val_next_sentence_accuracy']:.1f} % told rightly whether the second segment "
+            f"follows the first (loss {row['val_next_sentence_loss']:.4f})",
+        ]
     if row.get("draft_target") is None:
         return [
             f"quality      validation PPL {row['val_ppl']:.2f} (loss {row['val_loss']:.4f} over "

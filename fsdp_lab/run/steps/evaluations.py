@@ -35,7 +35,7 @@ class Evaluations:
 
     def show(self, step: int, evaluation: Evaluation) -> None:
         """Report an evaluation in the middle of training; collective."""
-        self._run.progress.report(step, {"val/loss": evaluation.loss, "val/ppl": evaluation.ppl})
+        self._run.progress.report(step, evaluation.scalars())
         self._keep(step, evaluation)
 
     def show_number(self, step: int, name: str, value: float) -> None:
@@ -45,7 +45,7 @@ class Evaluations:
 
     def note_last(self, evaluation: Evaluation) -> None:
         """Record the evaluation after the last step, which the results row has; collective."""
-        self._run.progress.record(self._total_steps, {"val/loss": evaluation.loss, "val/ppl": evaluation.ppl})
+        self._run.progress.record(self._total_steps, evaluation.scalars())
         self._keep(self._total_steps, evaluation)
         self._run.note(**evaluation.row())
 

@@ -14,8 +14,8 @@ def test_the_rounds_with_the_fewest_bytes_are_the_extra_ones() -> None:
     collective = Collective(torch.device("cpu"))
     for size in (4, 1000, 8):
         collective.charge(ByteCount(values=size))
-    assert collective.extra_rounds("reduce_scatter") == {1, 3}
-    assert collective.extra_rounds("all_reduce") == {1}, "whose own rounds are two"
+    assert collective.extra_rounds(1) == {1, 3}
+    assert collective.extra_rounds(2) == {1}
     collective.spans = [
         Span("encode", 0.0, 1.0, 0),
         Span("wire", 1.0, 1.5, 1),
@@ -33,7 +33,7 @@ def test_the_rounds_with_the_fewest_bytes_are_the_extra_ones() -> None:
 def test_a_single_round_is_never_extra() -> None:
     collective = Collective(torch.device("cpu"))
     collective.charge(ByteCount(values=4))
-    assert collective.extra_rounds("all_gather") == set()
+    assert collective.extra_rounds(1) == set()
 
 
 def charged(values: int, indices: int, metadata: int, messages: float) -> Collective:

@@ -9,7 +9,7 @@ import pytest
 from comm_compress.core.traits import Traits, combine
 from tests.comm_compress.table import build
 
-WHAT_ALL_MAY = ("unbiased", "lossless", "for_gradients", "for_parameters", "additive")
+WHAT_ALL_MAY = ("unbiased", "lossless", "for_gradients", "for_parameters", "for_activations", "additive")
 WHAT_ANY_NEEDS = ("sparse", "needs_segments")
 
 
@@ -61,7 +61,8 @@ def test_changes_may_go_in_few_bits_with_and_without_entropy_coding(values: str)
 
 def test_a_wrapper_says_what_its_parts_say_together() -> None:
     inner, wrapped = build("topk", {"error_feedback": False}), build("topk", {})
-    assert wrapped.traits == inner.traits, "error feedback takes nothing from a method that has none of what it takes"
+    assert inner.traits.for_activations, "error feedback takes that, and nothing else that this method has"
+    assert wrapped.traits == dataclasses.replace(inner.traits, for_activations=False)
     exact = build("identity", {})
     by_layer = build("identity", {"layers": {"*.bias": "topk"}})
     expected = combine(exact.traits, wrapped.traits)

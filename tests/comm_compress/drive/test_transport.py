@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
 from comm_compress.core.ledger import Collective
-from comm_compress.core.rounds import AllReduce, Exchange, Gather, Request, Sum, messages_by
+from comm_compress.core.rounds import AllReduce, Exchange, ExchangeParts, Gather, GatherParts, Request, Sum, messages_by
 from comm_compress.core.workspace import Workspace
 from comm_compress.drive import simulate, transport
 from tests.distributed import run_ranks
@@ -32,6 +32,12 @@ def ragged(rank: int, number: int) -> Encoded:
     return Encoded.ragged([RaggedRow([part], ByteCount(values=part.numel())) for part in parts], 5)
 
 
+def part(rank: int, size: int) -> Encoded:
+    """One row of ``size`` bytes: rank 0 has none."""
+    layout = Layout(Field("codes", torch.uint8, size, "values"))
+    return Encoded(torch.full((1, size), 7 * rank + size, dtype=torch.uint8), layout, size)
+
+
 def requests(rank: int) -> list[Request]:
     """One of each kind, in an order that shows whether one's memory is another's."""
     return [
@@ -44,6 +50,8 @@ def requests(rank: int) -> list[Request]:
         AllReduce(torch.tensor([1, 2]) + rank, "sum"),
         Sum(Encoded(torch.empty(WORLD, 0, dtype=torch.uint8), Layout(), 0), torch.int32),
         Gather(rows(rank, 1), torch.empty(WORLD, 3, dtype=torch.int16)),
+        ExchangeParts(tuple(part(rank, 3 * to) for to in range(WORLD))),
+        GatherParts(part(rank, 5 * rank), tuple(5 * r for r in range(WORLD))),
     ]
 
 
@@ -58,7 +66,7 @@ def everything(rank: int) -> Generator[Request, Any, list[Any]]:
 def plain(answer: Any) -> Any:
     if isinstance(answer, Encoded):
         return [answer.row(r).tolist() for r in range(answer.num_rows)], answer.lengths, answer.n
-    return answer.tolist()
+    return [row.tolist() for row in answer] if isinstance(answer, list) else answer.tolist()
 
 
 def _real() -> tuple[list[Any], tuple[int, ...], int, float, Counter[str]]:

@@ -12,6 +12,7 @@ from tests.fsdp_lab.models.tiny import TINY, tiny_config
 
 PUBLISHED = {  # parameters that the models' own pages on the Hugging Face hub count in their safetensors
     "gpt2": 124_439_808,
+    "bert-base": 110_106_428,
     "smollm2-135m": 134_515_008,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304,
@@ -35,7 +36,7 @@ def test_presets_have_the_published_sizes_and_no_weights(name: str) -> None:
     if name in PUBLISHED:
         assert sum(p.numel() for p in parameters) == PUBLISHED[name]
     else:
-        assert name == "gpt2-62m" or name.endswith(("-nano", "-mini"))
+        assert name in ("gpt2-62m", "bert-62m") or name.endswith(("-nano", "-mini"))
     assert all(p.is_meta for p in parameters if p.dim() > 1), "vectors alone take memory"
     assert {fill.name for fill in found.fills if fill.name} | found.small.keys() >= {
         name for name, _ in found.model.named_parameters()

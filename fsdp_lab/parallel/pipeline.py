@@ -1,0 +1,151 @@
+"""Pipelines: consecutive blocks of a divided model as the stages of `torch.distributed.pipelining`.
+
+The first stage has the embeddings, the last one the head and the loss. Where these share a weight and lie on different
+ranks, its gradient is summed over the two (`Pipeline.reduce_tied`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
+
+import comm_compress as cc
+from fsdp_lab.parallel.divided import Divided
+from fsdp_lab.parallel.shares import divided, ranges
+
+SCHEDULES: dict[str, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+    "zbv": ScheduleZBVZeroBubble,
+}
+"""gpipe: arXiv 1811.06965; 1f1b: 1806.03377; interleaved: 2104.04473; zbv, zero bubbles in a V: 2401.10241."""
+_TWO_STAGES_A_RANK = ("interleaved", "zbv")
+
+
+def stages_of(schedule: str, rank: int, ranks: int) -> list[int]:
+    """The numbers of the stages that ``rank`` of ``ranks`` has: one, or two where the schedule wants it so."""
+    if schedule == "interleaved":
+        return [rank, ranks + rank]
+    return [rank, 2 * ranks - 1 - rank] if schedule == "zbv" else [rank]
+
+
+class Stage(nn.Module):
+    """Some consecutive blocks of ``model``, with what is in front of the first and behind the last one."""
+
+    def __init__(self, model: Divided, blocks: Sequence[nn.Module], is_first: bool, is_last: bool) -> None:
+        super().__init__()
+        before, behind = model.ends()
+        self.blocks, self.is_first = nn.ModuleList(blocks), is_first
+        self.before = nn.ModuleList(before if is_first else [])
+        self.behind = nn.ModuleList(behind if is_last else [])
+        self._model = (model,)  # not a submodule: its other blocks are other stages'
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x``: the batch in the first stage, else what the stage before has made."""
+        (model,) = self._model
+        return model.through(self.blocks, model.embed(x) if self.is_first else x)
+
+
+class Pipeline:
+    """The stages that this rank of ``group`` has of ``model``; the schedule that runs them in micro-batches.
+
+    ``model``: whole (or divided over the ranks of its wiring), built alike on all ranks; what belongs to other ranks'
+    stages is dropped from it. ``length``: positions of the sequences. Losses are means over the targets of the batch.
+    Raises ValueError for more stages than blocks.
+    """
+
+    def __init__(
+        self,
+        model: Divided,
+        schedule: str,
+        micro_batches: int,
+        group: dist.ProcessGroup,
+        activations: cc.parallel.Activations,
+        length: int,
+    ) -> None:
+        self.model, self._micro_batches = model, micro_batches
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.number = ranks * (2 if schedule in _TWO_STAGES_A_RANK else 1)
+        self.mine = stages_of(schedule, rank, ranks)
+        model.wiring.length = length
+        blocks = list(model.blocks.values())
+        parts = ranges(divided("blocks", len(blocks), [1] * self.number))
+        made = [Stage(model, blocks[parts[i].start : parts[i].stop], i == 0, i == self.number - 1) for i in self.mine]
+        self._tied = self._keep_own(made, group, stages_of(schedule, ranks - 1, ranks))
+        device = next(made[0].parameters()).device
+        stages = [
+            cc.parallel.CompressedStage(stage, i, self.number, device, activations=activations, group=group)
+            for i, stage in zip(self.mine, made, strict=True)
+        ]
+        chosen: Any = stages if schedule in _TWO_STAGES_A_RANK else stages[0]
+        self._schedule = SCHEDULES[schedule](chosen, micro_batches, loss_fn=self._loss, scale_grads=False)
+
+    @property
+    def is_last(self) -> bool:
+        """Has this rank the last stage, and so the loss?"""
+        return self.number - 1 in self.mine
+
+    def step(self, batch: Tensor) -> Tensor | None:
+        """Forward and backward of ``batch`` (the same one on every rank); the mean loss, where the last stage is.
+
+        ValueError for a batch that does not make micro-batches of one size.
+        """
+        if batch.shape[0] % self._micro_batches:
+            raise ValueError(
+                f"pipeline: {batch.shape[0]} sequences do not make {self._micro_batches} micro-batches of one size"
+            )
+        losses: list[Tensor] = []
+        arguments = (batch,) if 0 in self.mine else ()
+        targets = {"target": batch, "losses": losses} if self.is_last else {}
+        self._schedule.step(*arguments, **targets)
+        self.reduce_tied()
+        return torch.stack([loss.detach() for loss in losses]).sum() if self.is_last else None
+
+    def reduce_tied(self) -> None:
+        """Sums the gradient of a weight that the first and the last stage share, where they are two ranks'."""
+        if self._tied is not None:
+            self._tied.reduce()
+
+    def _loss(self, x: Tensor, batch: Tensor) -> Tensor:
+        x = x.view_as(
+            x
+        )  # zero-bubble schedules detach a stage's output in place, which must not be what autograd saved
+        return self.model.loss(x, batch) / (self.model.num_targets(batch) * self._micro_batches)
+
+    def _keep_own(
+        self, stages: list[Stage], group: dist.ProcessGroup, of_last_rank: list[int]
+    ) -> cc.parallel.ReplicatedGradients | None:
+        """Drops the parameters of other ranks' stages from the model, and says which weight is shared with another."""
+        ranks = dist.get_world_size(group)
+        head: nn.Module = self.model.hf.get_output_embeddings()
+        is_tied = head.weight is self.model.hf.get_input_embeddings().weight
+        own = {id(p) for stage in stages for p in stage.parameters()}
+        for module in self.model.hf.modules():
+            for name, p in module.named_parameters(recurse=False):
+                if id(p) not in own:
+                    setattr(module, name, None)
+        last = ranks - 1 if self.number - 1 in of_last_rank else 0
+        if not is_tied or last == 0:
+            return None
+        pair = (
+            dist.new_group(
+                [dist.get_global_rank(group, 0), dist.get_global_rank(group, last)], use_local_synchronization=True
+            )
+            if dist.get_rank(group) in (0, last)
+            else None
+        )
+        if pair is None:
+            return None
+        weight: Any = head.weight if self.is_last else self.model.hf.get_input_embeddings().weight
+        return cc.parallel.ReplicatedGradients({"embedding": [("weight", weight)]}, pair)

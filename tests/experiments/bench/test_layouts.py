@@ -1,0 +1,57 @@
+"""What a divided model says it sends is what leaves the network interface."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.bench.layouts import check
+from experiments.network.namespaces import unavailable
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = [sys.executable, "-m", "experiments.bench.layouts", "--rate", "none"]
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_counted_bytes_are_those_of_the_interface(tmp_path: Path) -> None:
+    out = tmp_path / "layouts.json"
+    words = ["--layouts", "fsdp", "tp", "galaxy", "--methods", "identity", "int8", "--gradients", "int8"]
+    least: dict[tuple[str, str], float] = {}
+    for _ in range(3):  # a busy machine makes TCP send some segments twice
+        subprocess.run(
+            [*COMMAND, *words, "--steps", "1", "--json", str(out)], cwd=ROOT, check=True, capture_output=True
+        )
+        lines = {(line["layout"], line["method"]): line for line in json.loads(out.read_text())["lines"]}
+        for key, line in lines.items():
+            if line["counted_bytes"]:
+                overhead = line["interface_bytes"] / line["counted_bytes"]
+                least[key] = min(overhead, least.get(key, overhead))
+        if max(least.values()) < 1.03:
+            break
+    assert len(least) == 5  # all but torch's own collectives
+    assert min(least.values()) >= 1
+    assert max(least.values()) < 1.03, least
+    assert lines["tp", "identity"]["counted_bytes"] > 3.5 * lines["tp", "int8"]["counted_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "gpt2-nanno"}, "no preset 'gpt2-nanno' .did you mean gpt2-nano"),
+        ({"rows": 3}, "rows: 3 sequences do not divide among 2 data parallel ranks"),
+        ({"ranks": 1}, "ranks: got 1"),
+        ({"methods": ["itn8"]}, "itn8"),
+    ],
+)
+def test_mistakes_are_found_before_ranks_start(change: dict[str, Any], message: str) -> None:
+    right = {"model": "gpt2-mini", "rows": 4, "length": 8, "ranks": 2, "steps": 1, "methods": [], "gradients": "none"}
+    check(Namespace(**right))
+    with pytest.raises(ValueError, match=message):
+        check(Namespace(**right | change))

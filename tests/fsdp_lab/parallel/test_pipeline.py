@@ -1,0 +1,102 @@
+"""A model in pipeline stages, also of divided blocks, is the whole model: loss and every gradient."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import comm_compress as cc
+from fsdp_lab.models.architectures.choice import objective
+from fsdp_lab.parallel.choice import divided_model
+from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.pipeline import SCHEDULES, Pipeline, stages_of
+from fsdp_lab.parallel.wiring import Wiring
+from tests.distributed import run_ranks
+from tests.fsdp_lab.parallel.test_divided import TOLERANCE, batch, fresh
+
+LENGTH, BLOCKS = 16, 4
+
+
+def differences(family: str, schedule: str, tp: int = 1, layout: str = "tp", tied: bool = True) -> list[str]:
+    """What is wrong on this rank: parameters whose gradient is not (its piece of) the whole model's, the loss."""
+    torch.set_num_threads(1)
+    tokens = batch(family, LENGTH, rows=4)
+    serial = objective(fresh(family, blocks=BLOCKS))
+    expected = serial(tokens) / serial.num_targets(tokens)
+    expected.backward()
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // tp, tp), mesh_dim_names=("pp", "tp"))
+    exact = cc.parallel.Activations()
+    wiring = Wiring(LAYOUTS[layout], mesh["tp"].get_group(), [1] * tp, exact, cc.parallel.Activations())
+    model = divided_model(fresh(family, blocks=BLOCKS), wiring)
+    pipeline = Pipeline(model, schedule, 2, mesh["pp"].get_group(), cc.parallel.Activations(), LENGTH)
+    if not tied:
+        pipeline._tied = None
+    loss = pipeline.step(tokens)
+    cc.parallel.ReplicatedGradients(model.replicated(), wiring.group).reduce()
+    wrong = []
+    if loss is not None and abs(loss - expected) > 1e-5:
+        wrong.append(f"loss {loss.item()}, not {expected.item()}")
+    whole = dict(serial.hf.named_parameters())
+    named = dict(model.hf.named_parameters())
+    assert named, "every rank has a part"
+    for name, p in named.items():
+        piece = model.division.pieces.get(name)
+        wanted = whole[name].grad if piece is None else piece.take(whole[name].grad)
+        if p.grad is None or not (p.grad - wanted).abs().max() < TOLERANCE[torch.float32]:
+            wrong.append(name)
+    return wrong
+
+
+def of_all_schedules(family: str) -> dict[str, Any]:
+    return {schedule: differences(family, schedule) for schedule in SCHEDULES}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_every_schedule_gives_the_whole_models_gradients(family: str) -> None:
+    for found in run_ranks(2, of_all_schedules, family):
+        assert not any(found.values()), found
+
+
+def of_divided_blocks() -> dict[str, list[str]]:
+    return {
+        layout: differences("gpt2", schedule, 2, layout) for layout, schedule in (("tp", "1f1b"), ("galaxy", "gpipe"))
+    }
+
+
+def test_stages_of_divided_blocks() -> None:
+    for found in run_ranks(4, of_divided_blocks):
+        assert not any(found.values()), found
+
+
+def test_a_shared_weight_that_is_not_summed_is_noticed() -> None:
+    first, last = run_ranks(2, differences, "gpt2", "gpipe", 1, "tp", False)
+    assert first == last == ["transformer.wte.weight"]
+
+
+def test_every_stage_is_somebodys() -> None:
+    for schedule, ranks in product(SCHEDULES, (2, 3, 4)):
+        owned = [stage for rank in range(ranks) for stage in stages_of(schedule, rank, ranks)]
+        assert sorted(owned) == list(range(len(owned)))
+
+
+def refusals() -> list[str]:
+    wiring = Wiring(LAYOUTS["tp"], dist.new_group([0]), [1], cc.parallel.Activations(), cc.parallel.Activations())
+    group, activations = dist.group.WORLD, cc.parallel.Activations()
+    pipeline = Pipeline(divided_model(fresh("gpt2"), wiring), "gpipe", 2, group, activations, LENGTH)
+    with pytest.raises(ValueError, match="micro-batches") as uneven:
+        pipeline.step(batch("gpt2", LENGTH))
+    wiring = Wiring(LAYOUTS["tp"], wiring.group, [1], cc.parallel.Activations(), cc.parallel.Activations())
+    with pytest.raises(ValueError, match="blocks") as few:
+        Pipeline(divided_model(fresh("gpt2", blocks=1), wiring), "zbv", 2, group, activations, LENGTH)
+    return [str(uneven.value), str(few.value)]
+
+
+def test_what_cannot_be_a_pipeline_is_refused() -> None:
+    uneven, few = run_ranks(1, refusals)[0]
+    assert uneven == "pipeline: 3 sequences do not make 2 micro-batches of one size"
+    assert "of 1 blocks" in few
