@@ -1,15 +1,23 @@
 """MkDocs' hooks: pages refer to files outside of ``docs/``, as one reads them in a checkout.
 
 The front page, CONTRIBUTING, CHANGELOG and the figures and tables of ``results/reference/`` become files of the site,
-and links to them are turned there. What else is linked (a folder, code, rows) is in a checkout only: such a link
-becomes its text.
+and links to them are turned there. The rows of the front page's figure become a report, made anew by every build, and
+links to them lead to it. What else is linked (a folder, code, other rows) is in a checkout only: such a link becomes
+its text.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import logging
 import posixpath
 import re
+import sys
+import tempfile
 from pathlib import Path
+from typing import Literal
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -19,6 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 """Where files of the root lie on the site."""
 FIGURES = "results/reference"
+ROWS = "results/reference/bar.jsonl"
+REPORTS: dict[Literal["en", "zh"], str] = {"en": "results/index.html", "zh": "results/zh/index.html"}
+"""Where the report of ``ROWS`` lies on the site, in each language. ``report/`` is taken by docs/report.md."""
+_LOG = logging.getLogger("mkdocs.hooks.site")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -32,7 +44,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((ROOT / FIGURES).rglob("*")):
         if path.suffix in (".png", ".md"):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    for language, place in REPORTS.items():
+        if (page := report(language)) is not None:
+            files.append(File.generated(config, place, content=page))
     return files
+
+
+@functools.cache
+def report(language: Literal["en", "zh"]) -> str | None:
+    """The report of ``ROWS`` as one HTML page; None, and a word in the log, where no font has Chinese letters.
+
+    ``mkdocs serve`` asks for it at every change of a page, and gets the one that it made when it started.
+    """
+    sys.path.insert(0, str(ROOT))  # mkdocs itself does not import from the checkout
+    try:
+        from analysis.figures.drawing.style import Style
+        from analysis.report.__main__ import main
+    finally:
+        sys.path.remove(str(ROOT))
+    try:
+        Style(language=language).parameters()
+    except ValueError as error:
+        _LOG.info("no report in %r: %s", language, error)
+        return None
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(ROOT):
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            main([ROWS, "--language", language, "--formats", "svg", "--out", folder])
+        return (Path(folder) / "index.html").read_text(encoding="utf-8")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -47,6 +86,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]
         meant = posixpath.normpath(posixpath.join(posixpath.dirname(in_checkout), target))
         place = PAGES.get(meant, meant.removeprefix("docs/"))
+        if meant == ROWS:
+            place = REPORTS["zh" if here.startswith("zh/") else "en"]
         if files.get_file_from_path(place) is None:
             return f"![{text}]()" if mark else text
         return f"{mark}[{text}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{heading})"

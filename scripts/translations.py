@@ -8,6 +8,9 @@ A translation says on its first line which page it translates, and the SHA-256 o
 
     <!-- translates: docs/faq.md sha256:0123... -->
 
+The pages of docs/zh/reference/ are made, not written: their sentences are in fsdp_lab/commands/reference/chinese.json,
+and ``python -m fsdp_lab.commands.reference.reference_pages`` says which of them are missing.
+
 That a page lags fails no test: whoever corrects an English sentence need not read Chinese, and a test that fails for
 this would be silenced by stamping pages that nobody has translated. The tests print it; --strict is for releases.
 """

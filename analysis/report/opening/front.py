@@ -6,13 +6,14 @@ a script it shows the same marks; pointing at one then shows its title.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from analysis.figures.drawing.palette import look
 from analysis.report.opening.answer import Answered, about
-from analysis.report.opening.label_room import Room
+from analysis.report.opening.label_room import Place, Room
 from analysis.report.opening.marks import mark
 from analysis.statistics.answers import MARGIN, RATIO
 from analysis.tables.markup import page as escape
@@ -150,26 +151,36 @@ def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
 
 
 def _steps(frame: Frame, arms: Sequence[Answered]) -> str:
-    """The front of the means of arms that are compared fairly: no other is better in both bits and quality."""
-    fair = [one for one in arms if one.status not in ("unfair", "failed") and math.isfinite(one.change)]
-    best: list[Answered] = []
-    for one in sorted(fair, key=lambda one: (one.line.bits or 0.0, one.change)):
-        if not best or one.change < best[-1].change:
-            best.append(one)
-    if not best:
+    corners = _stairs(frame, arms)
+    if not corners:
         return ""
-    at = [(frame.x(one.line.bits or 0.0), frame.y(one.change)) for one in best]
-    path = f"M{at[0][0]:.1f} {at[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in at[1:])
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
     return f'<path d="{path}" fill="none" stroke="{_GREY}" stroke-width="1.2"/>'
 
 
+def _stairs(frame: Frame, arms: Sequence[Answered]) -> list[Place]:
+    """The corners of the front of the means of arms that are compared fairly.
+
+    No other arm is better than one of the front in both bits and quality.
+    """
+    fair = [one for one in arms if one.status not in ("unfair", "failed") and math.isfinite(one.change)]
+    corners: list[Place] = []
+    best = math.inf
+    for one in sorted(fair, key=lambda one: (one.line.bits or 0.0, one.change)):
+        if one.change < best:
+            best, x, y = one.change, frame.x(one.line.bits or 0.0), frame.y(one.change)
+            corners += [(x, corners[-1][1])] if corners else []
+            corners.append((x, y))
+    return corners
+
+
 def _arm(frame: Frame, one: Answered, say: Say) -> str:
-    family, change, text = one.line.runs.arm.family, one.line.change, escape("; ".join(map(say, about(one))))
+    family, text = one.line.runs.arm.family, escape("; ".join(map(say, about(one))))
     seen, x, y = look(family), frame.x(one.line.bits or 0.0), frame.y(one.change)
     bar = ""
-    if change is not None and change.low is not None and change.high is not None and one.status != "unfair":
-        ends = f"M{x:.1f} {frame.y(100 * change.low):.1f}V{frame.y(100 * change.high):.1f}"
-        bar = f'<path d="{ends}" stroke="{seen.colour}" stroke-width="1.3" opacity="0.6"/>'
+    if (ends := _interval(frame, one)) is not None:
+        path = f"M{x:.1f} {ends[0][1]:.1f}V{ends[1][1]:.1f}"
+        bar = f'<path d="{path}" stroke="{seen.colour}" stroke-width="1.3" opacity="0.6"/>'
     is_filled = one.status in ("holds", "baseline")
     drawn = mark(seen.marker, x, y, 7 if is_filled else 5.5)
     fill = seen.colour if is_filled else "#fff"
@@ -181,10 +192,21 @@ def _arm(frame: Frame, one: Answered, say: Say) -> str:
     )
 
 
+def _interval(frame: Frame, one: Answered) -> tuple[Place, Place] | None:
+    """The two ends of an arm's interval; None where it has none, or none is drawn."""
+    change, x = one.line.change, frame.x(one.line.bits or 0.0)
+    if change is None or change.low is None or change.high is None or one.status == "unfair":
+        return None
+    return (x, frame.y(100 * change.low)), (x, frame.y(100 * change.high))
+
+
 def _names(frame: Frame, arms: Sequence[Answered]) -> list[str]:
     """Names of the baseline and of the arms that hold the bar or may, where there is room."""
     spots = [(frame.x(one.line.bits or 0.0), frame.y(one.change)) for one in arms]
-    room = Room((_LEFT, _TOP, frame.width - _RIGHT, frame.bottom - 20), spots)
+    corners, zero = _stairs(frame, arms), frame.y(0.0)
+    lines = [*itertools.pairwise(corners), *filter(None, (_interval(frame, one) for one in arms))]
+    lines.append(((_LEFT, zero), (frame.width - _RIGHT, zero)))
+    room = Room((_LEFT, _TOP, frame.width - _RIGHT, frame.bottom - 20), spots, lines)
     order = ("baseline", "holds", "wide", "undecided")
     named = sorted((one for one in arms if one.status in order), key=lambda one: order.index(one.status))
     parts = []
