@@ -16,7 +16,7 @@ from typing import Any
 from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.files.atomic import atomic_file
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.settings.flag_values import new_file, whole
+from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import unix_pipes
 
@@ -30,8 +30,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Downloads what the command line asks for. Returns 0, or 2 after one message when that is not possible."""
     options = _parser().parse_args(arguments)
     try:
-        if options.num_documents < 1:
-            raise DataError(f"--num_documents must be positive, not {options.num_documents}")
         count = download(options.out, options.num_documents, options.language)
     except DataError as error:
         print(f"download_wikipedia: {error}", file=sys.stderr)
@@ -91,7 +89,7 @@ def _first_line(error: Exception) -> str:
 
 def _parser() -> Parser:
     parser = program("fsdp_lab.data.download_wikipedia", __doc__, allow_abbrev=False)
-    parser.add_argument("--out", type=new_file(), required=True, help="the JSON file to write")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write; its folder is made")
     parser.add_argument(
         "--num_documents", type=whole(1), required=True, help="how many articles, in the dataset's order"
     )

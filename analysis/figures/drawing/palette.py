@@ -33,7 +33,7 @@ LOOKS: Final[dict[str, Look]] = {
     "uniform": Look("#1F4FC4", "h"),
     "ecsq": Look("#0A1172", "*"),
     "taco": Look("#4A7FB5", "v"),
-    "tahquant": Look("#003D9E", "P"),
+    "tahquant": Look("#003D9E", "X"),
     # unbiased rounding: green
     "qsgd": Look("#009E73", "o"),
     "nc": Look("#5FC9A5", "v"),

@@ -144,8 +144,11 @@ def test_a_signal_to_end_is_the_programs(tmp_path: Path) -> None:
     ("words", "said"),
     [
         ([], "audit: no program; put it after --, for example: "),
-        (["--lines", "-1", "--", "true"], "audit: --lines: got -1, wants a whole number, at least 0"),
-        (["--json", "/no/such/folder/x.json", "--", "true"], "audit: --json: got /no/such/folder/x.json, wants a file"),
+        (["--lines", "-1", "--", "true"], "--lines: got '-1', wants a whole number, at least 0"),
+        (
+            ["--json", "/no/such/folder/x.json", "--", "true"],
+            "--json: got '/no/such/folder/x.json', wants a file in a folder that exists",
+        ),
         (["--", "no-such-program"], "audit: cannot start no-such-program (No such file or directory)"),
     ],
 )
@@ -154,7 +157,7 @@ def test_what_is_wrong_is_one_message(words: list[str], said: str, capsys: pytes
         main(words)
     assert ended.value.code == 2
     errors = capsys.readouterr().err
-    assert errors.startswith(said)
+    assert said in errors
     assert errors.count("\n") == 1
 
 

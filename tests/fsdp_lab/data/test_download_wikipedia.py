@@ -60,5 +60,7 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_silly_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--out", str(tmp_path / "wiki.json"), "--num_documents", "0"]) == 2
-    assert "--num_documents must be positive" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--out", str(tmp_path / "wiki.json"), "--num_documents", "0"])
+    assert ended.value.code == 2
+    assert "--num_documents: got '0', wants a whole number, at least 1" in capsys.readouterr().err
