@@ -1,11 +1,12 @@
 """Step times and bytes of one model divided over ranks in every layout, behind a link, compressed or not.
 
-    sudo python -m experiments.bench.layouts [--model gpt2-mini] [--ranks 2] [--rate 200mbit] [--rows 4] [--length 128]
-        [--layouts fsdp ddp tp sp galaxy galaxy2] [--methods none int8] [--gradients int8] [--steps 5] [--json FILE]
+    sudo python -m experiments.bench.layouts [--model gpt2-mini] [--ranks 2] [--rate 200mbit] [--sequences 4]
+        [--length 128] [--layouts fsdp ddp tp sp galaxy galaxy2] [--methods none int8] [--gradients int8] [--steps 5]
+        [--json FILE]
 
 One network namespace a rank, its link shaped to the rate. Every arm computes loss and gradients of the same batch
-(``rows`` sequences of random tokens): data parallel ones (fsdp, ddp) a part of its rows on each rank, the layouts of
-`fsdp_lab.parallel` all rows with a part of the model, or of the positions. ``methods`` carry activations and their
+(``sequences`` of random tokens): data parallel ones (fsdp, ddp) some sequences on each rank, the layouts of
+`fsdp_lab.parallel` all sequences with a part of the model, or of the positions. ``methods`` carry activations and their
 gradients; ``gradients`` carries parameters' gradients, of data parallel arms and of what a layout replicates, and in
 fsdp also the parameters ("none": as they are). No optimizer step is made. Columns:
 
@@ -97,7 +98,7 @@ def _vocabulary(preset: str) -> int:
 
 
 def data_parallel(kind: str, gradients: str, preset: str, batch: Tensor) -> Arm:
-    """FSDP2 or DDP, each rank with its rows of the batch."""
+    """FSDP2 or DDP, each rank with its sequences of the batch."""
     module: Any = objective(whole_model(preset))
     mine = batch.chunk(dist.get_world_size())[dist.get_rank()]
     targets, method = module.num_targets(mine), None if gradients == "none" else gradients
@@ -120,12 +121,12 @@ def data_parallel(kind: str, gradients: str, preset: str, batch: Tensor) -> Arm:
     return Arm(kind, gradients, step, ledgers)
 
 
-def divided(layout: str, method: str, gradients: str, preset: str, batch: Tensor) -> Arm:
-    """A layout of `fsdp_lab.parallel`: every rank has all rows, and a part of the model or of the positions."""
+def in_layout(layout: str, method: str, gradients: str, preset: str, batch: Tensor) -> Arm:
+    """A layout of `fsdp_lab.parallel`: every rank has all sequences, and a part of the model or of the positions."""
     carrier, exact = (None, None) if method == "none" else (method, "identity")
     group, world = dist.group.WORLD, dist.get_world_size()
-    activations, statistics_ = cc.parallel.Activations(carrier, carrier), cc.parallel.Activations(exact, exact)
-    model = divided_model(whole_model(preset), Wiring(LAYOUTS[layout], group, [1] * world, activations, statistics_))
+    activations, exact_places = cc.parallel.Activations(carrier, carrier), cc.parallel.Activations(exact, exact)
+    model = divided_model(whole_model(preset), Wiring(LAYOUTS[layout], group, [1] * world, activations, exact_places))
     replicas = cc.parallel.ReplicatedGradients(model.replicated(), group, None if gradients == "none" else gradients)
 
     def step() -> None:
@@ -134,14 +135,14 @@ def divided(layout: str, method: str, gradients: str, preset: str, batch: Tensor
         replicas.reduce()
 
     name = method if gradients == "none" or not model.division.summed else f"{method} + {gradients}"
-    return Arm(layout, name, step, [activations.ledger, statistics_.ledger, replicas.ledger])
+    return Arm(layout, name, step, [activations.ledger, exact_places.ledger, replicas.ledger])
 
 
 def rank_main(options: argparse.Namespace) -> None:
     """One rank: every arm, its steps interleaved with the others'; rank 0 writes the measurements."""
     dist.init_process_group("gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    batch = random_batch(options.model, options.rows, options.length)
+    batch = random_batch(options.model, options.sequences, options.length)
     arms = []
     for layout in options.layouts:
         if layout in DATA_PARALLEL:
@@ -150,7 +151,7 @@ def rank_main(options: argparse.Namespace) -> None:
         else:
             for method in options.methods:
                 gradients = "none" if method == "none" else options.gradients
-                arms.append(divided(layout, method, gradients, options.model, batch))
+                arms.append(in_layout(layout, method, gradients, options.model, batch))
     lines = measured(arms, options.steps)
     if dist.get_rank() == 0:
         options.as_rank.write_text(json.dumps(lines))
@@ -208,7 +209,7 @@ def main() -> int:
     parser.add_argument("--model", default="gpt2-mini")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--rows", type=int, default=4, help="sequences of the whole batch")
+    parser.add_argument("--sequences", type=int, default=4, help="sequences of the whole batch")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--layouts", nargs="+", default=[*DATA_PARALLEL, *LAYOUTS], choices=[*DATA_PARALLEL, *LAYOUTS])
     parser.add_argument("--methods", nargs="+", default=["none", "int8"])
@@ -230,7 +231,9 @@ def main() -> int:
             return code
         lines = json.loads(out.read_text())
     bits = parse_rate(options.rate)
-    print(f"{options.model}, {options.ranks} ranks, {options.rate}, {options.rows} x {options.length} tokens a step")
+    print(
+        f"{options.model}, {options.ranks} ranks, {options.rate}, {options.sequences} x {options.length} tokens a step"
+    )
     print(table(lines, bits / 8 if bits else None))
     if options.json is not None:
         settings = {key: value for key, value in vars(options).items() if key not in ("json", "as_rank")}
@@ -242,11 +245,11 @@ def check(options: argparse.Namespace) -> None:
     """ValueError for what the ranks could only fail at."""
     if complaint := unknown_preset(options.model):
         raise ValueError(complaint)
-    for flag in ("ranks", "rows", "length", "steps"):
+    for flag in ("ranks", "sequences", "length", "steps"):
         if getattr(options, flag) < (2 if flag in ("ranks", "length") else 1):
             raise ValueError(f"{flag}: got {getattr(options, flag)}, which is too few")
-    if options.rows % options.ranks:
-        raise ValueError(f"rows: {options.rows} sequences do not divide among {options.ranks} data parallel ranks")
+    if options.sequences % options.ranks:
+        raise ValueError(f"sequences: {options.sequences} do not divide among {options.ranks} data parallel ranks")
     for method in (*options.methods, options.gradients):
         if method != "none":
             cc.make(method)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from fsdp_lab.parallel.wiring import Passage, Wiring
+from fsdp_lab.parallel.wiring import Collective, Wiring
 
 NAME = "gathered_keys"
 """Under which transformers' configurations ask for this attention."""
@@ -20,7 +20,7 @@ class GatheredKeys:
     """What one attention layer needs to see all positions; kept by the layer as ``gathered_keys``."""
 
     wiring: Wiring
-    gather: Passage
+    gather: Collective
 
     def mask(self, device: torch.device, causal: bool) -> Tensor | None:
         """Which positions (bool ``[1, 1, mine, all]``) each of this rank's may look at; None: at all."""

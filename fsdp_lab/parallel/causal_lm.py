@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.models.architectures.causal_lm import IGNORED
 from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
 from fsdp_lab.parallel.divided import Divided
-from fsdp_lab.parallel.loss import IGNORED, VocabularyCrossEntropy, sum_of_parts
+from fsdp_lab.parallel.loss import VocabularyCrossEntropy, sum_of_parts
 from fsdp_lab.parallel.wiring import Wiring
 
 

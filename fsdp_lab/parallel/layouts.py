@@ -24,19 +24,19 @@ from dataclasses import dataclass
 class Layout:
     """Which parts of a model are divided by weights; what is not works on a part of the positions.
 
-    ``rows``: are activations between the parts, and so residuals and norms, divided by positions?
+    ``by_positions``: are activations between the parts, and so residuals and norms, divided by positions?
     ``attention``: are its heads divided? ``mlp``: are its columns? ``vocabulary``: are the words of embedding and head?
     """
 
-    rows: bool
+    by_positions: bool
     attention: bool
     mlp: bool
     vocabulary: bool
 
 
 LAYOUTS = {
-    "tp": Layout(rows=False, attention=True, mlp=True, vocabulary=True),
-    "sp": Layout(rows=True, attention=False, mlp=False, vocabulary=False),
-    "galaxy": Layout(rows=True, attention=True, mlp=True, vocabulary=True),
-    "galaxy2": Layout(rows=True, attention=True, mlp=False, vocabulary=True),
+    "tp": Layout(by_positions=False, attention=True, mlp=True, vocabulary=True),
+    "sp": Layout(by_positions=True, attention=False, mlp=False, vocabulary=False),
+    "galaxy": Layout(by_positions=True, attention=True, mlp=True, vocabulary=True),
+    "galaxy2": Layout(by_positions=True, attention=True, mlp=False, vocabulary=True),
 }

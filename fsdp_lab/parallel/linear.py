@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from fsdp_lab.parallel.pieces import Piece
-from fsdp_lab.parallel.wiring import Passage
+from fsdp_lab.parallel.wiring import Collective
 
 
 def keep_columns(linear: nn.Linear | Conv1D, piece: Piece) -> dict[str, Piece]:
@@ -34,7 +34,7 @@ class RowLinear(nn.Module):
     behind the sum, once.
     """
 
-    def __init__(self, whole: nn.Linear | Conv1D, piece: Piece, leave: Passage) -> None:
+    def __init__(self, whole: nn.Linear | Conv1D, piece: Piece, leave: Collective) -> None:
         super().__init__()
         self.is_transposed = isinstance(whole, Conv1D)
         self.pieces = {"weight": Piece(0 if self.is_transposed else 1, piece.parts)}
@@ -52,7 +52,7 @@ class RowLinear(nn.Module):
 class VocabularyEmbedding(nn.Module):
     """An embedding of which this rank holds some words: the others' rows are zeros in the sum that ``leave`` makes."""
 
-    def __init__(self, whole: nn.Embedding, words: range, leave: Passage) -> None:
+    def __init__(self, whole: nn.Embedding, words: range, leave: Collective) -> None:
         super().__init__()
         self.pieces = {"weight": Piece(0, (words,))}
         _cut(whole, self.pieces)

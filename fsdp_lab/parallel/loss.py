@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 import comm_compress as cc
+from fsdp_lab.models.architectures.causal_lm import IGNORED
 from fsdp_lab.parallel.wiring import Wiring
-
-IGNORED = -100  # F.cross_entropy's own "no target here"
 
 
 class VocabularyCrossEntropy:
@@ -34,7 +33,8 @@ class VocabularyCrossEntropy:
         """The loss in nats, summed over all ``targets`` (int64 ``[N]``) but ignored ones: a scalar, equal on all ranks.
 
         ``hidden`` ``[N, d]`` is equal on all ranks; its gradient is this rank's part of it. ``weight`` ``[words, d]``
-        and ``bias`` ``[words]``: this rank's. Sums are float32, or float64 where the model is.
+        and ``bias`` ``[words]``: this rank's. Sums are float32, or float64 where the model is. This rank's logits
+        ``[N, words]`` are held as a whole.
         """
         loss: Tensor = _Loss.apply(hidden, weight, bias, targets, self, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
         return loss

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.models.architectures.masked_lm import wide
 from fsdp_lab.parallel.divided import Divided
 from fsdp_lab.parallel.loss import VocabularyCrossEntropy, sum_of_parts
 from fsdp_lab.parallel.wiring import Wiring
@@ -67,9 +68,9 @@ class DividedMaskedLM(Divided):
         chosen = head.transform(x[self.mine(is_target)])
         if not self.wiring.layout.vocabulary:
             logits = head.decoder(chosen)
-            own = F.cross_entropy(_wide(logits), self.mine(targets)[self.mine(is_target)], reduction="sum")
+            own = F.cross_entropy(wide(logits), self.mine(targets)[self.mine(is_target)], reduction="sum")
             return sum_of_parts(own, self.wiring.group)
-        if self.wiring.layout.rows:  # as they are gathered: one rank's after another's
+        if self.wiring.layout.by_positions:  # as they are gathered: one rank's after another's
             by_rank = [(targets[:, p.start : p.stop], is_target[:, p.start : p.stop]) for p in self.wiring.parts()]
             each = [theirs[masks] for theirs, masks in by_rank]
         else:
@@ -79,14 +80,10 @@ class DividedMaskedLM(Divided):
 
     def _pairs(self, x: Tensor, labels: Tensor) -> Tensor:
         """The loss of every pair, and whether it is told rightly: ``[2, B]``."""
-        logits = _wide(self.hf.cls.seq_relationship(self.hf.base_model.pooler(x)))
+        logits = wide(self.hf.cls.seq_relationship(self.hf.base_model.pooler(x)))
         loss = F.cross_entropy(logits, labels, reduction="none")
         both = torch.stack([loss, (logits.argmax(-1) == labels).to(loss.dtype)])
-        if not self.wiring.layout.rows:
+        if not self.wiring.layout.by_positions:
             return both
         has_first = self.wiring.my_positions().start == 0
         return sum_of_parts(both if has_first else both * 0, self.wiring.group)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +26,6 @@ class Piece:
         before = (slice(None),) * self.dim
         return torch.cat([whole[(*before, slice(part.start, part.stop))] for part in self.parts], self.dim)
 
-    def put(self, piece: Tensor, whole: Tensor) -> None:
-        """Writes ``piece`` to where it lies in ``whole``."""
-        start = 0
-        for part in self.parts:
-            whole.narrow(self.dim, part.start, len(part)).copy_(piece.narrow(self.dim, start, len(part)))
-            start += len(part)
-
 
 def rows(part: range) -> Piece:
     """A part of the first dimension."""
@@ -48,11 +40,3 @@ def side_by_side(part: range, total: int, count: int, dim: int = 0) -> Piece:
 def scaled(part: range, factor: int) -> range:
     """A range of heads, say, as that of their features."""
     return range(part.start * factor, part.stop * factor)
-
-
-def assembled(pieces: Sequence[tuple[Piece, Tensor]], shape: Sequence[int]) -> Tensor:
-    """The whole parameter of ``shape`` that all ranks' pieces make together."""
-    whole = torch.empty(tuple(shape), dtype=pieces[0][1].dtype)
-    for piece, tensor in pieces:
-        piece.put(tensor, whole)
-    return whole

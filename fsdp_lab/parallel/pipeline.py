@@ -21,7 +21,7 @@ from torch.distributed.pipelining import (
 
 import comm_compress as cc
 from fsdp_lab.parallel.divided import Divided
-from fsdp_lab.parallel.shares import divided, ranges
+from fsdp_lab.parallel.shares import counts_for_all, ranges
 
 SCHEDULES: dict[str, Any] = {
     "gpipe": ScheduleGPipe,
@@ -76,16 +76,20 @@ class Pipeline:
     ) -> None:
         self.model, self._micro_batches = model, micro_batches
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.number = ranks * (2 if schedule in _TWO_STAGES_A_RANK else 1)
+        self.num_stages = ranks * (2 if schedule in _TWO_STAGES_A_RANK else 1)
         self.mine = stages_of(schedule, rank, ranks)
         model.wiring.length = length
         blocks = list(model.blocks.values())
-        parts = ranges(divided("blocks", len(blocks), [1] * self.number))
-        made = [Stage(model, blocks[parts[i].start : parts[i].stop], i == 0, i == self.number - 1) for i in self.mine]
-        self._tied = self._keep_own(made, group, stages_of(schedule, ranks - 1, ranks))
+        parts = ranges(counts_for_all("blocks", len(blocks), [1] * self.num_stages))
+        made = [
+            Stage(model, blocks[parts[i].start : parts[i].stop], i == 0, i == self.num_stages - 1) for i in self.mine
+        ]
+        last = next(r for r in range(ranks) if self.num_stages - 1 in stages_of(schedule, r, ranks))
+        self._tied = self._shared_weight(group, last)
+        self._drop_others(made)
         device = next(made[0].parameters()).device
         stages = [
-            cc.parallel.CompressedStage(stage, i, self.number, device, activations=activations, group=group)
+            cc.parallel.CompressedStage(stage, i, self.num_stages, device, activations=activations, group=group)
             for i, stage in zip(self.mine, made, strict=True)
         ]
         chosen: Any = stages if schedule in _TWO_STAGES_A_RANK else stages[0]
@@ -94,7 +98,7 @@ class Pipeline:
     @property
     def is_last(self) -> bool:
         """Has this rank the last stage, and so the loss?"""
-        return self.number - 1 in self.mine
+        return self.num_stages - 1 in self.mine
 
     def step(self, batch: Tensor) -> Tensor | None:
         """Forward and backward of ``batch`` (the same one on every rank); the mean loss, where the last stage is.
@@ -118,34 +122,27 @@ class Pipeline:
             self._tied.reduce()
 
     def _loss(self, x: Tensor, batch: Tensor) -> Tensor:
-        x = x.view_as(
-            x
-        )  # zero-bubble schedules detach a stage's output in place, which must not be what autograd saved
+        # zero-bubble schedules detach a stage's output in place, so autograd must have saved another tensor
+        x = x.view_as(x)
         return self.model.loss(x, batch) / (self.model.num_targets(batch) * self._micro_batches)
 
-    def _keep_own(
-        self, stages: list[Stage], group: dist.ProcessGroup, of_last_rank: list[int]
-    ) -> cc.parallel.ReplicatedGradients | None:
-        """Drops the parameters of other ranks' stages from the model, and says which weight is shared with another."""
-        ranks = dist.get_world_size(group)
-        head: nn.Module = self.model.hf.get_output_embeddings()
-        is_tied = head.weight is self.model.hf.get_input_embeddings().weight
+    def _drop_others(self, stages: list[Stage]) -> None:
+        """Drops the parameters of other ranks' stages from the model."""
         own = {id(p) for stage in stages for p in stage.parameters()}
         for module in self.model.hf.modules():
             for name, p in module.named_parameters(recurse=False):
                 if id(p) not in own:
                     setattr(module, name, None)
-        last = ranks - 1 if self.number - 1 in of_last_rank else 0
-        if not is_tied or last == 0:
+
+    def _shared_weight(self, group: dist.ProcessGroup, last: int) -> cc.parallel.ReplicatedGradients | None:
+        """The weight that embedding and head share, to be summed over rank 0 and the ``last`` stage's rank.
+
+        None where they share none, or both are of one rank, or of others than this.
+        """
+        head: Any = self.model.hf.get_output_embeddings()
+        is_tied = head.weight is self.model.hf.get_input_embeddings().weight
+        if not is_tied or last == 0 or dist.get_rank(group) not in (0, last):
             return None
-        pair = (
-            dist.new_group(
-                [dist.get_global_rank(group, 0), dist.get_global_rank(group, last)], use_local_synchronization=True
-            )
-            if dist.get_rank(group) in (0, last)
-            else None
-        )
-        if pair is None:
-            return None
-        weight: Any = head.weight if self.is_last else self.model.hf.get_input_embeddings().weight
-        return cc.parallel.ReplicatedGradients({"embedding": [("weight", weight)]}, pair)
+        pair = [dist.get_global_rank(group, rank) for rank in (0, last)]
+        both = dist.new_group(pair, use_local_synchronization=True)
+        return cc.parallel.ReplicatedGradients({"embedding": [("weight", head.weight)]}, both)

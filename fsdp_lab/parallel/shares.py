@@ -25,13 +25,13 @@ def ranges(sizes: Sequence[int]) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
-def divided(what: str, total: int, shares: Sequence[float]) -> list[int]:
+def counts_for_all(what: str, total: int, shares: Sequence[float]) -> list[int]:
     """As `counts`; ValueError when a rank would be left without any ``what``."""
     sizes = counts(total, shares)
     if 0 in sizes:
         told = ", ".join(f"{share:g}" for share in shares)
         raise ValueError(
             f"shares: of {total} {what} in shares {told}, rank {sizes.index(0)} would get none; "
-            f"give fewer ranks (--tp), or it a larger share (--shares)"
+            "divide among fewer ranks, or give it a larger share"
         )
     return sizes

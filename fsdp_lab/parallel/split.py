@@ -13,7 +13,7 @@ from fsdp_lab.models.architectures.families import blocks_of
 from fsdp_lab.parallel import attention
 from fsdp_lab.parallel.linear import RowLinear, VocabularyEmbedding, keep_columns
 from fsdp_lab.parallel.pieces import Piece, rows, scaled, side_by_side
-from fsdp_lab.parallel.wiring import Passage, Wiring
+from fsdp_lab.parallel.wiring import Collective, Wiring
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ def divide(model: PreTrainedModel, wiring: Wiring) -> Division:
     config = model.config
     if config.model_type not in PARTS:
         raise ValueError(
-            f"model: a {config.model_type} cannot be divided over ranks (--tp); those that can: {', '.join(PARTS)}"
+            f"model: a {config.model_type} cannot be divided over ranks; those that can: {', '.join(PARTS)}"
         )
     if config._attn_implementation != "sdpa":
-        raise ValueError("attention: a model that is divided over ranks (--tp) has torch's own attention; give sdpa")
+        raise ValueError("attention: a model that is divided over ranks has torch's own attention; give sdpa")
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
-        raise ValueError("model: attention in windows cannot be divided over ranks (--tp)")
+        raise ValueError("model: attention in windows cannot be divided over ranks")
     division = Division()
     for name, block in blocks_of(model).items():
         pieces = _divide_block(block, name, PARTS[config.model_type], config, wiring)
@@ -160,12 +160,12 @@ def _divide_vocabulary(model: PreTrainedModel, wiring: Wiring) -> dict[str, Piec
 
 def _summed(model: PreTrainedModel, division: Division, parts: BlockParts, wiring: Wiring) -> set[str]:
     whole = {name for name, _ in model.named_parameters()} - division.pieces.keys()
-    if wiring.layout.rows:
+    if wiring.layout.by_positions:
         return whole
     return {name for name in whole if any(f".{norm}." in name for norm in parts.head_norms)}
 
 
-def _replace(block: nn.Module, name: str, piece: Piece, leave: Passage) -> dict[str, Piece]:
+def _replace(block: nn.Module, name: str, piece: Piece, leave: Collective) -> dict[str, Piece]:
     """Puts a `RowLinear` where the layer ``name`` was; what is left of its parameters."""
     layer = RowLinear(block.get_submodule(name), piece, leave)
     parent, _, own = name.rpartition(".")
@@ -173,14 +173,14 @@ def _replace(block: nn.Module, name: str, piece: Piece, leave: Passage) -> dict[
     return _named(name, layer.pieces)
 
 
-def _enter(module: nn.Module, passage: Passage) -> None:
-    """Passes a module's first input, ``hidden_states``, through ``passage``."""
+def _enter(module: nn.Module, collective: Collective) -> None:
+    """Passes a module's first input, ``hidden_states``, through ``collective``."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if args:
-            return (passage(args[0]), *args[1:]), kwargs
+            return (collective(args[0]), *args[1:]), kwargs
         hidden: Tensor = kwargs["hidden_states"]
-        return args, {**kwargs, "hidden_states": passage(hidden)}
+        return args, {**kwargs, "hidden_states": collective(hidden)}
 
     module.register_forward_pre_hook(hook, with_kwargs=True)
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 import comm_compress as cc
 from fsdp_lab.parallel.layouts import Layout
-from fsdp_lab.parallel.shares import divided, ranges
+from fsdp_lab.parallel.shares import counts_for_all, ranges
 
-Passage = Callable[[Tensor], Tensor]
+Collective = Callable[[Tensor], Tensor]
+"""A differentiable collective over activations."""
 
 
 @dataclass
@@ -43,11 +44,11 @@ class Wiring:
 
     def mine(self, what: str, total: int) -> range:
         """This rank's part of ``total`` heads, columns or words. ValueError when some rank would get none."""
-        return ranges(divided(what, total, self.shares))[self.rank]
+        return ranges(counts_for_all(what, total, self.shares))[self.rank]
 
     def positions(self) -> list[int]:
         """How many positions of a sequence each rank works on where activations are divided by positions."""
-        return divided("positions", self.length, self.shares)
+        return counts_for_all("positions", self.length, self.shares)
 
     def parts(self) -> list[range]:
         """Which positions each rank has between the parts of the model, where they are divided."""
@@ -55,30 +56,30 @@ class Wiring:
 
     def my_positions(self) -> range:
         """Which positions this rank has between the parts of the model; all, where they are not divided."""
-        return self.parts()[self.rank] if self.layout.rows else range(self.length)
+        return self.parts()[self.rank] if self.layout.by_positions else range(self.length)
 
-    def enter(self, name: str) -> Passage:
+    def enter(self, name: str) -> Collective:
         """The way into a part that needs all positions and holds a part of the weights (``x``: ``[B, T, H]``)."""
         place = self.activations.place(name, self.group)
-        if self.layout.rows:
+        if self.layout.by_positions:
             return lambda x: place.all_gather(x, 1, self.positions())
         return place.copy
 
     def enter_some(self, name: str) -> Callable[[Tensor, Sequence[int]], Tensor]:
         """As `enter`, of some positions only: ``x`` ``[n, H]``, and how many of them each rank has."""
         place = self.activations.place(name, self.group)
-        if self.layout.rows:
+        if self.layout.by_positions:
             return lambda x, sizes: place.all_gather(x, 0, sizes)
         return lambda x, sizes: place.copy(x)
 
-    def leave(self, name: str) -> Passage:
+    def leave(self, name: str) -> Collective:
         """The way out of such a part: every rank has computed a part of the sum."""
         place = self.activations.place(name, self.group)
-        if self.layout.rows:
+        if self.layout.by_positions:
             return lambda x: place.reduce_scatter(x, 1, self.positions())
         return place.all_reduce
 
-    def gather_keys(self, name: str) -> Passage:
+    def gather_keys(self, name: str) -> Collective:
         """All positions' keys and values from every rank's (``[B, heads, positions, d]``)."""
         place = self.activations.place(name, self.group)
         return lambda x: place.all_gather(x, 2, self.positions())

@@ -32,7 +32,7 @@ class AllReduce(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, place: Place) -> Tensor:
-        """``x``: any shape."""
+        """Return the sum of all ranks' ``x``, which may have any shape."""
         return place.once(lambda: place.forward.all_reduce(x))
 
     @staticmethod
@@ -47,7 +47,7 @@ class Copy(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, place: Place) -> Tensor:
-        """``x``: any shape, equal on all ranks."""
+        """Return ``x``, which has any shape and is equal on all ranks."""
         ctx.place = place
         return x.view_as(x)
 
@@ -63,7 +63,7 @@ class AllGather(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, place: Place, dim: int, sizes: tuple[int, ...] | None) -> Tensor:
-        """``x``: this rank's part."""
+        """Return all ranks' parts joined along ``dim``; ``x`` is this rank's."""
         ctx.place, ctx.dim, ctx.sizes = place, dim, sizes
         return place.once(lambda: place.forward.all_gather(x, dim, sizes))
 
@@ -79,7 +79,7 @@ class ReduceScatter(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, place: Place, dim: int, sizes: tuple[int, ...] | None) -> Tensor:
-        """``x``: all parts along ``dim``."""
+        """Return this rank's part, along ``dim``, of the sum of all ranks' ``x``."""
         ctx.place, ctx.dim, ctx.sizes = place, dim, sizes
         return place.once(lambda: place.forward.reduce_scatter(x, dim, sizes))
 

@@ -35,7 +35,7 @@ def folder_named(name: str) -> Make:
 
 
 def both(*makers: Make) -> Make:
-    """What several makers make."""
+    """A maker that runs ``makers`` in the same folder, one after another."""
 
     def make(folder: Path) -> None:
         for maker in makers:

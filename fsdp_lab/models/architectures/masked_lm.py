@@ -47,13 +47,14 @@ class MaskedLM(Objective):
         # found by sorting: unlike nonzero it has a known shape, so a GPU is not waited for
         at = 1 + (labels[:, 1:] == IGNORED).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
         chosen = hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))
-        logits = _wide(self.hf.cls.predictions(chosen))
+        logits = wide(self.hf.cls.predictions(chosen))
         targets = labels.gather(1, at)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
 
     def _pairs(self, pooled: Tensor) -> Tensor:
-        return _wide(self.hf.cls.seq_relationship(pooled))
+        return wide(self.hf.cls.seq_relationship(pooled))
 
 
-def _wide(logits: Tensor) -> Tensor:
+def wide(logits: Tensor) -> Tensor:
+    """``logits`` in the dtype of the loss: float32, or float64 where they are."""
     return logits if logits.dtype == torch.float64 else logits.float()

@@ -45,13 +45,21 @@ def test_counted_bytes_are_those_of_the_interface(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"model": "gpt2-nanno"}, "no preset 'gpt2-nanno' .did you mean gpt2-nano"),
-        ({"rows": 3}, "rows: 3 sequences do not divide among 2 data parallel ranks"),
+        ({"sequences": 3}, "sequences: 3 do not divide among 2 data parallel ranks"),
         ({"ranks": 1}, "ranks: got 1"),
         ({"methods": ["itn8"]}, "itn8"),
     ],
 )
 def test_mistakes_are_found_before_ranks_start(change: dict[str, Any], message: str) -> None:
-    right = {"model": "gpt2-mini", "rows": 4, "length": 8, "ranks": 2, "steps": 1, "methods": [], "gradients": "none"}
+    right = {
+        "model": "gpt2-mini",
+        "sequences": 4,
+        "length": 8,
+        "ranks": 2,
+        "steps": 1,
+        "methods": [],
+        "gradients": "none",
+    }
     check(Namespace(**right))
     with pytest.raises(ValueError, match=message):
         check(Namespace(**right | change))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import warnings
 from pathlib import Path
 
 import pytest
@@ -61,15 +60,6 @@ def test_a_whole_translation_is_stamped_with_its_english_page() -> None:
     for name in ("reference/methods.md", "reference/settings.md"):
         current = hashlib.sha256(made[name].encode()).hexdigest()
         assert made[f"zh/{name}"].startswith(f"<!-- translates: docs/{name} sha256:{current} -->\n")
-
-
-def test_the_table_of_translations_is_complete() -> None:
-    """A warning, no failure: whoever corrects an English sentence need not know Chinese."""
-    zh = chinese()
-    reference_pages.pages(zh)
-    for what, sentences in (("no Chinese for", zh.missing), ("nothing says any more", zh.unused)):
-        if sentences:
-            warnings.warn(f"chinese.json: {what}: {'; '.join(sentences)}", stacklevel=1)
 
 
 def test_a_translation_keeps_code_and_numbers() -> None:

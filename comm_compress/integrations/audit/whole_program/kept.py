@@ -60,7 +60,7 @@ class Kept:
         self._say({"rank": rank, "world_size": world_size, "backend": backend, "host": host, "pid": pid})
 
     def put(self, line: Line) -> None:
-        """Write where ``line`` stands."""
+        """Write the counts of ``line`` over those that the file has of it, so that they outlive a killed rank."""
         slot = self._slots.get(line.key)
         if slot is None:
             slot = self._slot(line.key, {name: getattr(line, name) for name in _DESCRIBED})
