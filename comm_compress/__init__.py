@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from comm_compress.core import rounds
     from comm_compress.core.compressor import Codec, Compressor
     from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow
-    from comm_compress.core.ledger import Ledger, Totals
+    from comm_compress.core.ledger import Ledger, Op, Totals
     from comm_compress.core.state import State
     from comm_compress.core.traits import Traits
     from comm_compress.describing import describe, describe_common
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from comm_compress.integrations.audit.whole_program.running import audit_program
     from comm_compress.integrations.audit.whole_program.summing import ProgramAudit
     from comm_compress.integrations.fsdp.attach import Handle, attach
+    from comm_compress.integrations.handle import BaseHandle
     from comm_compress.integrations.reshard import reshard
     from comm_compress.integrations.virtual import VirtualRanks
     from comm_compress.registry import available, make, register, require
@@ -35,6 +36,7 @@ __version__ = "0.1.0"  # pyproject.toml reads it here, so that a plain checkout 
 # Imported when they are asked for: figures and command lines need `labels`, which is there at once, and not torch.
 _MODULE_OF = {
     "Audit": "integrations.audit.session",
+    "BaseHandle": "integrations.handle",
     "ByteCount": "core.encoded",
     "Codec": "core.compressor",
     "Common": "description",
@@ -47,6 +49,7 @@ _MODULE_OF = {
     "Handle": "integrations.fsdp.attach",
     "Layout": "core.encoded",
     "Ledger": "core.ledger",
+    "Op": "core.ledger",
     "ProgramAudit": "integrations.audit.whole_program.summing",
     "RaggedRow": "core.encoded",
     "Roundtrip": "inspection",
@@ -77,6 +80,7 @@ _MODULES = {
 
 __all__ = [
     "Audit",
+    "BaseHandle",
     "ByteCount",
     "Codec",
     "Common",
@@ -89,6 +93,7 @@ __all__ = [
     "Handle",
     "Layout",
     "Ledger",
+    "Op",
     "ProgramAudit",
     "RaggedRow",
     "Roundtrip",

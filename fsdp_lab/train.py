@@ -15,7 +15,8 @@ from torch import Tensor
 from fsdp_lab.checkpoint import Saving
 from fsdp_lab.data.corpus import Corpus
 from fsdp_lab.data.opening import open_corpus
-from fsdp_lab.models import Model, build_model, save_pretrained
+from fsdp_lab.models import Model, save_pretrained
+from fsdp_lab.parallel.build import build_model
 from fsdp_lab.ranks import faults
 from fsdp_lab.run.card import write_card
 from fsdp_lab.run.display.summary import summary
@@ -46,7 +47,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()
-        loop = Loop(run, comm, total_steps, config.tokens_per_step(run.ranks.world), restored)
+        loop = Loop(run, comm, total_steps, config.tokens_per_step(run.ranks.data_world), restored)
         with saving.on_stop(loop):  # told to stop, it leaves one more checkpoint
             evaluate_when_due(loop.done, model, data, comm, loop)  # what it was stopped before
             for step in loop.steps():  # timed, profiled and logged in there
@@ -82,6 +83,10 @@ def forward_backward(
         batch = data.next_batch().to(run.ranks.device, non_blocking=True)
         model.sync_gradients(micro == micro_batches - 1)
         for part in model.by_rank(batch):
+            if model.pipeline is not None:  # forward and backward of its micro-batches take turns
+                with run.phase("backward"):
+                    total += model.pipeline.step(part, 1 / micro_batches, faults.spoiled)
+                continue
             with run.phase("forward"):
                 loss = model.module(part) / (model.module.num_targets(part) * micro_batches)
             with run.phase("backward"):

@@ -85,4 +85,4 @@ class Checkpoints:
             self._stager = DefaultStager(StagingOptions(on_cuda, False, False, on_cuda))
         copy = self._stager.stage({"tensors": content.tensors, "own": content.own})
         assert isinstance(copy, dict)
-        return Content(**copy)
+        return Content(**copy, pieces=content.pieces)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+
+from fsdp_lab.checkpoint.placed import placed
+from fsdp_lab.models.model import Placed
 
 WEIGHTS = "weights"
 """The folder in a checkpoint for the tensors of all ranks."""
@@ -20,10 +23,17 @@ class Content:
 
     ``tensors``: by name, DTensors (each rank has a part) and tensors that are alike on all ranks; they can be loaded on
     another number of ranks. ``own``: this process's alone, nested dicts and lists of plain values and tensors.
+    ``pieces``: which of the tensors are a piece of a whole one, which other ranks have the rest of.
     """
 
     tensors: dict[str, Tensor]
     own: dict[str, Any]
+    pieces: dict[str, Placed] = field(default_factory=dict)
+
+    @property
+    def placed(self) -> dict[str, Tensor]:
+        """The tensors as torch's DCP is to see them: pieces as parts of the whole."""
+        return placed(self.tensors, self.pieces)
 
     def not_finite(self) -> list[str]:
         """Names of tensors with a NaN or an infinity in this process's part."""

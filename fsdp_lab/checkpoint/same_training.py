@@ -45,5 +45,7 @@ def _same_global_batch(manifest: Manifest, config: AnyTraining, ranks: Ranks) ->
         )
     batch = config.optim.batch_size
     assert batch is not None, "resolved"
-    is_same = manifest.settings.get("batch_size", 0) * manifest.world == batch * ranks.world
+    before = manifest.settings
+    data_world = manifest.world // (before.get("tp", 1) * before.get("pp", 1))
+    is_same = before.get("batch_size", 0) * data_world == batch * ranks.data_world
     return {"batch_size"} if is_same else set()

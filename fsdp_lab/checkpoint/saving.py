@@ -121,7 +121,9 @@ class Saving:
         self._run.passed("save")
         self._checkpoints.wait()  # before the counts are taken
         with training.paused():
-            self._checkpoints.save(training.done, Content(self._state.tensors(), self._own(training)))
+            self._checkpoints.save(
+                training.done, Content(self._state.tensors(), self._own(training), self._state.pieces())
+            )
             if self._run.ranks.link is not None:  # nothing of a save may go over a link that counts
                 self._checkpoints.wait()
 

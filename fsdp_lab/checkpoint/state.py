@@ -18,10 +18,12 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 import comm_compress as cc
+from fsdp_lab.checkpoint.placed import placed
 from fsdp_lab.checkpoint.protocols import SavedRun, Stateful
 from fsdp_lab.checkpoint.reading import Checkpoint, Reader
 from fsdp_lab.checkpoint.rng import rng_state, set_rng_state
 from fsdp_lab.models import Sharded
+from fsdp_lab.models.model import Placed
 from fsdp_lab.training.communication import Communication
 
 
@@ -76,20 +78,36 @@ class TrainingState:
         if self._also is not None:
             self._also.load_state_dict(json.loads(mine["also"]))
         self._or_anew("compressors", lambda: self._load_compressors(mine, own, alike))
-        self._comm.load_counts(mine["counts"], checkpoint.manifest.step)
-        reader.load_tensors(checkpoint, tensors)  # in place: FSDP2's shards and the optimizer's own tensors
+        self._or_anew("counts", lambda: self._comm.load_counts(mine["counts"], checkpoint.manifest.step))
+        reader.load_tensors(checkpoint, placed(tensors, self.pieces()))  # in place: shards and the optimizer's own
         self._set_schedule(mine["schedule"])
         if alike:
             set_rng_state(mine["rng"], self._ranks.device)
         return mine
 
+    def pieces(self) -> dict[str, Placed]:
+        """Which of `tensors` are pieces of whole ones."""
+        first, pieces = self._model.first_names(), {}
+        for name, piece in self._model.pieces().items():
+            name = first.get(name, name)
+            pieces[f"model.{name}"] = piece
+            pieces |= {f"optimizer.state.{name}.{moment}": piece for moment in ("exp_avg", "exp_avg_sq")}
+        return pieces
+
     def _model_tensors(self) -> dict[str, Tensor]:
-        return {f"model.{name}": value for name, value in get_model_state_dict(self._model.updated).items()}
+        first, tensors = self._model.first_names(), get_model_state_dict(self._model.updated)
+        return {f"model.{first.get(name, name)}": value for name, value in tensors.items()}
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         options = StateDictOptions(flatten_optimizer_state_dict=True)
         state = get_optimizer_state_dict(self._model.updated, self._optimizer, options=options)
-        return {f"optimizer.{name}": value for name, value in state.items() if isinstance(value, Tensor)}
+        first, tensors = self._model.first_names(), {}
+        for name, value in state.items():
+            kind, _, rest = name.partition(".")
+            parameter, _, moment = rest.rpartition(".")
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{kind}.{first.get(parameter, parameter)}.{moment}"] = value
+        return tensors
 
     def _or_anew(self, what: str, load: Callable[[], None]) -> None:
         """Load, or say why ``what`` starts afresh where the user allowed changes."""
@@ -108,6 +126,8 @@ class TrainingState:
     def _resharded(self, own: list[dict[str, Any]]) -> list[Any]:
         """The compressors' states of this process, made of those of another number of ranks."""
         ranks = self._ranks
+        if ranks.arrangement is not None or any(":" in key for process in own for key in process["compressors"][0]):
+            raise ValueError("compressors: their states cannot be carried over to ranks that are arranged otherwise")
         every = [state for process in own for state in process["compressors"]]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -72,7 +72,7 @@ class Writer:
         if bad := [name for names in self._agreed(content.not_finite) for name in names]:
             raise _SaveError(f"not finite: {', '.join(bad[:3])}", is_transient=False)
         self._agreed(lambda: self._on_first(lambda: self._make(unfinished)))
-        self._agreed(lambda: self._save_tensors(unfinished, content.tensors, step))
+        self._agreed(lambda: self._save_tensors(unfinished, content.placed, step))
         self._agreed(lambda: _save_own(unfinished / own_name(self._ranks.rank), content.own, step))
         entries = self._agreed(lambda: [on_disk.entry_of(unfinished, name) for name in self._written(unfinished)])
         files = tuple(entry for of_process in entries for entry in of_process)

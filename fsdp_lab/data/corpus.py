@@ -89,7 +89,7 @@ class Corpus(ABC):
 
     def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
         """What a results row says of the training stream after ``batches`` batches. All ranks call this together."""
-        return {"data_digest": digest_of_all(ranks.gather(self._digest.part(batches)))}
+        return {"data_digest": digest_of_all(ranks.gather_over_data(self._digest.part(batches)))}
 
 
 @dataclass

@@ -74,7 +74,7 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
         name=str(path) if config.data.data_path else "wiki-leads (embedded)",
         tokenizer=tokenizer,
         tokens=[tokens],
-        batches=Batches(training, batch_size, ranks.rank, ranks.world, config.run.seed, ranks.played),
+        batches=Batches(training, batch_size, ranks.data_rank, ranks.data_world, config.run.seed, ranks.played),
         validation=sequences(tokens, "val", max_length, masking),
     )
 
@@ -100,8 +100,8 @@ def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources:
         [source.share for source in sources],
         max_length=max_length,
         batch_size=batch_size,
-        rank=ranks.rank,
-        world_size=ranks.world,
+        rank=ranks.data_rank,
+        world_size=ranks.data_world,
         seed=config.run.seed,
         shuffle_documents=config.data.shuffle_documents,
         shuffle_rows=config.data.shuffle_rows,
@@ -115,7 +115,7 @@ def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources:
         batches=batches,
         validation=validation_sequences(sources, max_length),
         sources=sources,
-        rows_per_step=batch_size * ranks.world * config.optim.gradient_accumulation_steps,
+        rows_per_step=batch_size * ranks.data_world * config.optim.gradient_accumulation_steps,
         say=tqdm.write if ranks.is_first else lambda text: None,
     )
 

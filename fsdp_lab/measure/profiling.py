@@ -18,14 +18,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+import comm_compress as cc
 from fsdp_lab.measure.wire_check import Claim
 
-Op = Literal["reduce_scatter", "all_gather"]
-OPS: tuple[Op, ...] = ("reduce_scatter", "all_gather")
+OPS: tuple[cc.Op, ...] = ("reduce_scatter", "all_gather")
 STEP = "fsdp_lab::step"  # the profiler's span around an optimizer step
-_CALLS: dict[Op, str] = {"reduce_scatter": "c10d::_reduce_scatter_base_", "all_gather": "c10d::_allgather_base_"}
+_CALLS: dict[cc.Op, str] = {"reduce_scatter": "c10d::_reduce_scatter_base_", "all_gather": "c10d::_allgather_base_"}
 # who did the work: gloo's threads (its reduce-scatter is an all-reduce), or NCCL's kernels
-_WORK: dict[Op, tuple[str, ...]] = {
+_WORK: dict[cc.Op, tuple[str, ...]] = {
     "reduce_scatter": ("gloo:all_reduce", "ncclDevKernel_ReduceScatter"),
     "all_gather": ("gloo:all_gather", "ncclDevKernel_AllGather"),
 }
@@ -38,7 +38,7 @@ class StepCalls(NamedTuple):
     milliseconds: list[float]
 
 
-StockCalls = list[dict[Op, StepCalls]]  # step by step
+StockCalls = list[dict[cc.Op, StepCalls]]  # step by step
 
 
 def stock_calls(events: Iterable[Any]) -> StockCalls:
@@ -49,7 +49,7 @@ def stock_calls(events: Iterable[Any]) -> StockCalls:
     return [{op: _calls(step, op) for op in OPS} for step in steps]
 
 
-def _calls(events: list[Any], op: Op) -> StepCalls:
+def _calls(events: list[Any], op: cc.Op) -> StepCalls:
     sizes = [max(math.prod(shape) for shape in e.input_shapes[:2]) for e in events if e.name == _CALLS[op]]
     # gloo names the algorithm, not the caller: the optimizer's own all-reduces are told by their sizes
     work = [e for e in events if e.name.startswith(_WORK[op]) and not (_is_all_reduce(e) and _numel(e) not in sizes)]
@@ -84,7 +84,7 @@ class StockTraffic:
     our own ledger counts what had to be waited for.
     """
 
-    def __init__(self, by_rank: list[StockCalls], itemsize: dict[Op, int], backend: str) -> None:
+    def __init__(self, by_rank: list[StockCalls], itemsize: dict[cc.Op, int], backend: str) -> None:
         self.ops = {op: OpTraffic() for op in OPS}
         steps = list(zip(*by_rank, strict=True))
         for op in OPS if steps else ():
@@ -111,7 +111,7 @@ def _fastest(by_rank: list[list[float]]) -> float:
     return math.fsum(min(call) for call in zip(*by_rank, strict=False))
 
 
-def _gloo_factor(op: Op, backend: str) -> int:
+def _gloo_factor(op: cc.Op, backend: str) -> int:
     """gloo's reduce_scatter is an all_reduce: twice the necessary bytes (checked against the interface's counter)."""
     return 2 if op == "reduce_scatter" and backend == "gloo" else 1
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers.configuration_utils import PreTrainedConfig
@@ -39,6 +44,49 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     for an unusable folder, a vocabulary or context too small for the data, and for an attention kernel that is not
     available here.
     """
+    plan = plan_model(config, ranks, vocab_size, eot_id, pad_id)
+    module = objective(plan.sketch.model)
+    prepare_blocks(plan.sketch.model, config.model)
+    if not ranks.are_virtual:
+        shard(module, config, ranks.mesh, plan.param_dtype)
+    plan.realise(module, ranks.device, offloaded=config.model.cpu_offload)
+    if ranks.are_virtual:
+        return VirtualModel(module, *plan.described, config)
+    return Model(module, *plan.described)
+
+
+@dataclass
+class ModelPlan:
+    """A model without memory, and where its weights will come from: ``saved`` ones, or the ``seed``.
+
+    ``source``: the name in ``saved`` of every parameter.
+    """
+
+    name: str
+    sketch: Sketch
+    param_dtype: str
+    num_parameters: int
+    flops_per_token: float | None
+    seed: int
+    saved: SavedWeights | None
+    source: Mapping[str, str]
+
+    @property
+    def described(self) -> tuple[str, int, str, float | None]:
+        """What a `Sharded` model says of itself."""
+        return self.name, self.num_parameters, self.param_dtype, self.flops_per_token
+
+    def realise(self, module: nn.Module, device: torch.device, offloaded: bool = False) -> None:
+        """Gives ``module``, which holds the model or this process's part of it, memory and weights."""
+        self.sketch.allocate(module, device, offloaded=offloaded)
+        if self.saved is not None:
+            self.saved.copy_to(self.sketch.held(), self.source)
+        else:
+            self.sketch.draw(self.seed)
+
+
+def plan_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, pad_id: int | None) -> ModelPlan:
+    """The model of ``config``, not yet sharded or divided. Raises ValueError as `build_model`."""
     name, hf_config = _configuration(config.model, vocab_size, eot_id, pad_id)
     _check_sizes(config, name, hf_config, vocab_size)
     param_dtype = _param_dtype(config, ranks)
@@ -47,28 +95,16 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     if saved is not None:
         saved.check_blocks(hf_config)
     sketch = _sketch(hf_config, config.model)
-    if saved is not None:
-        saved.check(sketch.model)  # while nothing has memory yet
+    source = {} if saved is None else saved.check(sketch.model)  # while nothing has memory yet
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
-    module = objective(sketch.model)
-    _prepare_blocks(sketch.model, config.model)
-    if not ranks.are_virtual:
-        _shard(module, config, ranks, param_dtype)
-    sketch.allocate(module, ranks.device, offloaded=config.model.cpu_offload)
-    if saved is not None:
-        saved.copy_to(sketch.model)
-    else:
-        sketch.draw(config.run.seed)
     flops = flops_per_token(sketch.model, config.data.max_length or 0)
-    if ranks.are_virtual:
-        return VirtualModel(module, name, num_parameters, param_dtype, flops, config)
-    return Model(module, name, num_parameters, param_dtype, flops)
+    return ModelPlan(name, sketch, param_dtype, num_parameters, flops, config.run.seed, saved, source)
 
 
 def save_pretrained(model: Model, folder: Path, ranks: Ranks) -> None:
     """Writes the full float32 weights as a Hugging Face folder. All ranks call this together, rank 0 writes."""
     model.reshard()
-    save_folder(model.module.hf, folder, writes=ranks.rank == 0)
+    save_folder(model.module.hf, folder, ranks.rank == 0, model.whole_weights())
 
 
 def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel:
@@ -77,9 +113,9 @@ def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel
     saved = SavedWeights(folder, trust_pickle)
     saved.check_blocks(config)
     sketch = _sketch_of_folder(config, folder)
-    saved.check(sketch.model)
+    source = saved.check(sketch.model)
     sketch.allocate(sketch.model, torch.device("cpu"))
-    saved.copy_to(sketch.model)
+    saved.copy_to(sketch.held(), source)
     return sketch.model
 
 
@@ -133,22 +169,27 @@ def _sketch_of_folder(hf_config: PreTrainedConfig, folder: Path) -> Sketch:
         raise ValueError(f"model_dir: no model can be built from {folder / 'config.json'}: {what}") from None
 
 
-def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:
+def prepare_blocks(hf: PreTrainedModel, config: ModelConfig, contexts: Callable[[], Any] | None = None) -> None:
     """Sets up activation checkpointing and compilation of every block; no parameter's name changes.
 
     Checkpointing wraps a block's forward and not the block, so FSDP2's hooks stay outside and gather once.
+    ``contexts``: of a block's forward and of its recomputation, for `torch.utils.checkpoint`.
     """
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: nothing is random
+    if contexts is not None:
+        options["context_fn"] = contexts
     for block in blocks_of(hf).values():
-        if config.activation_checkpointing:  # nothing in a block is random: no dropout
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        if config.activation_checkpointing:
+            block.forward = partial(checkpoint, block.forward, **options)
         if config.compile:
             block.compile()
 
 
-def _shard(module: Objective, config: TrainConfig, ranks: Ranks, param_dtype: str) -> None:
+def shard(module: Objective, config: TrainConfig, mesh: DeviceMesh, param_dtype: str) -> None:
+    """Shards ``module`` by FSDP2 over ``mesh``, whose last dimension of two shards each of the copies of the first."""
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=DTYPES[config.comm.comm_dtype])
-    offload = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if config.model.cpu_offload else OffloadPolicy()
-    options = {"mesh": ranks.mesh, "mp_policy": policy, "offload_policy": offload}
+    offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if config.model.cpu_offload else OffloadPolicy()
+    options = {"mesh": mesh, "mp_policy": policy, "offload_policy": offload}
     for block in blocks_of(module.hf).values():
         fully_shard(block, reshard_after_forward=config.comm.fsdp_reshard, **options)
     fully_shard(module, **options)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 import comm_compress as cc
 from fsdp_lab.measure.profiling import StockTraffic
 from fsdp_lab.models.architectures.objective import Objective
+from fsdp_lab.models.attached import Attached
 from fsdp_lab.models.norms import world_norm
+from fsdp_lab.models.pieces import Piece
+from fsdp_lab.models.saved.weights import Weight, weights_of
 from fsdp_lab.settings.groups import CommConfig
+
+
+class Placed(NamedTuple):
+    """A parameter that is a piece of a whole one, which has ``shape``."""
+
+    piece: Piece
+    shape: torch.Size
+
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -35,7 +47,7 @@ class Sharded(Generic[M]):
 
     def attach(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
-    ) -> cc.Handle | cc.VirtualRanks:
+    ) -> Attached:
         """Compresses gradients and parameters with the methods given; returns the handle that counts their bytes."""
         prefetch = config.fsdp_prefetch
         return cc.attach(self.module, reduce_scatter=gradients, all_gather=parameters, prefetch=prefetch, seed=seed)
@@ -43,6 +55,16 @@ class Sharded(Generic[M]):
     def stock_traffic(self) -> StockTraffic:
         """What is known before the training about a step's traffic that no hook sees: here nothing."""
         return StockTraffic([], {}, "")
+
+    def pieces(self) -> dict[str, Placed]:
+        """Which parameters are a piece of a whole one here, by their names in `updated`: by default none."""
+        return {}
+
+    def first_names(self) -> dict[str, str]:
+        """The name of a parameter that has several, by each of its names in `updated`: under it a checkpoint has it."""
+        named = dict(self.updated.named_parameters(remove_duplicate=False))
+        first = {id(p): name for name, p in reversed(named.items())}
+        return {name: first[id(p)] for name, p in named.items()}
 
     def sync_gradients(self, on: bool) -> None:
         """Whether the next backward exchanges gradients or only accumulates them on each rank."""
@@ -72,5 +94,20 @@ class Sharded(Generic[M]):
         }
 
 
+class Stages(Protocol):
+    """The stages of a pipeline that this process has, with its schedule."""
+
+    def step(self, batch: Tensor, share: float, seen: Callable[[Tensor], Tensor]) -> Tensor:
+        """Forward and backward of ``batch``, which is ``share`` of a step; the mean loss. ``seen`` gets each loss."""
+        ...
+
+
 class Model(Sharded[Objective]):
     """A sharded language model, as `build_model` returns it."""
+
+    pipeline: Stages | None = None
+    """What trains it instead of its own forward, where it is a pipeline."""
+
+    def whole_weights(self) -> dict[str, Weight]:
+        """The whole float32 weights by their names in the Hugging Face model."""
+        return weights_of(self.module.hf)

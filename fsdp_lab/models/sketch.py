@@ -9,7 +9,7 @@ and holds one whole parameter (the largest is the vocabulary's) while it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.architectures.families import family_of
-from fsdp_lab.models.sharding import held
+from fsdp_lab.models.pieces import Piece
+from fsdp_lab.models.sharding import Held, held
 
 _aten = torch.ops.aten
 _DRAWS = (_aten.normal_.default, _aten.uniform_.default)
@@ -42,11 +43,18 @@ class Fill:
 
 @dataclass
 class Sketch:
-    """``model`` with its big tensors on the meta device; ``small`` holds the values of all other tensors, by name."""
+    """``model`` with its big tensors on the meta device; ``small`` holds the values of all other tensors, by name.
+
+    ``shapes``: of the whole parameters. ``first_names``: of parameters with several names the first one, for each.
+    ``pieces``: what the model was cut down to since, by parameter; another may have been dropped from it altogether.
+    """
 
     model: PreTrainedModel
     fills: Sequence[Fill]
     small: dict[str, Tensor]
+    shapes: dict[str, torch.Size]
+    first_names: dict[str, str]
+    pieces: dict[str, Piece] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Sketch:
@@ -58,7 +66,11 @@ class Sketch:
             Fill(names.get(_storage(tensor)), tensor.shape, operator, arguments, _row(tensor))
             for tensor, operator, arguments in recorder.fills
         ]
-        return cls(model, fills, {name: t.detach().clone() for name, t in _tensors(model) if not t.is_meta})
+        small = {name: t.detach().clone() for name, t in _tensors(model) if not t.is_meta}
+        every = dict(model.named_parameters(remove_duplicate=False))
+        first = {id(p): name for name, p in reversed(every.items())}
+        shapes = {name: p.shape for name, p in every.items()}
+        return cls(model, fills, small, shapes, {name: first[id(p)] for name, p in every.items()})
 
     def allocate(self, module: nn.Module, device: torch.device, offloaded: bool = False) -> None:
         """Gives ``module`` (which holds the model, sharded or whole) memory on ``device``, and fills the small tensors.
@@ -66,26 +78,32 @@ class Sketch:
         Those include what no file holds and no seed draws, such as the frequencies of rotary positions. ``offloaded``:
         parameters are on the CPU, but buffers on ``device``, because FSDP2 does not bring them there.
         """
+        ties = _ties(module)
         module.to_empty(device="cpu" if offloaded else device)
         for submodule in module.modules() if offloaded else ():
             submodule._buffers |= {name: b if b is None else b.to(device) for name, b in submodule._buffers.items()}
-        self.model.tie_weights()  # two names of one tensor have become two tensors, where it is not sharded
+        for owner, name, first, its_name in ties:  # two names of one tensor have become two tensors
+            setattr(owner, name, getattr(first, its_name))
         for name, tensor in _tensors(self.model):
             if name in self.small:
-                local, rows = held(tensor)
-                local.copy_(self.small[name][rows])
+                held(tensor, self.pieces.get(name)).fill(self.small[name])
+
+    def held(self) -> dict[str, Held]:
+        """What this process holds of each parameter, by its first name."""
+        parameters = self.model.named_parameters()
+        return {self.first_names[name]: held(parameter, self.pieces.get(name)) for name, parameter in parameters}
 
     def draw(self, seed: int) -> None:
         """Initialises the weights: the same ones at every world size. No global random generator is touched."""
         generator = torch.Generator().manual_seed(seed)
-        parameters = dict(self.model.named_parameters())
+        parameters = self.held()
         last = {fill.name: i for i, fill in enumerate(self.fills) if fill.row is None}
         assert parameters.keys() <= last.keys() | self.small.keys(), "every weight has a value"
         for i, fill in enumerate(self.fills):
             if fill.row is not None:
                 self._fill_row(fill, parameters)
                 continue
-            is_kept = fill.name is not None and last[fill.name] == i
+            is_kept = fill.name in parameters and last[fill.name] == i
             if fill.operator in _CONSTANTS and not is_kept:
                 continue
             whole = torch.empty(fill.shape)
@@ -94,17 +112,18 @@ class Sketch:
             else:
                 fill.operator(whole, *fill.arguments)
             if is_kept:
-                local, rows = held(parameters[str(fill.name)])
-                local.copy_(whole[rows])
+                parameters[str(fill.name)].fill(whole)
 
     @staticmethod
-    def _fill_row(fill: Fill, parameters: dict[str, nn.Parameter]) -> None:
-        """Fill one row of a parameter, on the rank that holds it."""
-        if fill.name is None or fill.row is None:
+    def _fill_row(fill: Fill, parameters: dict[str, Held]) -> None:
+        """Fill one row of a parameter, on the ranks that hold it."""
+        if fill.name not in parameters or fill.row is None:
             return
-        local, rows = held(parameters[fill.name])
-        if rows.start <= fill.row < rows.stop:
-            fill.operator(local[fill.row - rows.start], *fill.arguments)
+        local, chunks = parameters[fill.name]
+        for chunk in chunks:
+            (here, *columns), rows = chunk.here, chunk.whole[0]
+            if rows.start <= fill.row < rows.stop:
+                fill.operator(local[(here.start + fill.row - rows.start, *columns)], *fill.arguments)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -127,6 +146,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             assert _is_whole(args[0]) or is_row, "whole tensors, or one row of a matrix with a constant"
             self.fills.append((args[0], operator, tuple(args[1:])))
         return operator(*args, **kwargs)
+
+
+def _ties(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module, str]]:
+    """Where a parameter has a second name: the module and the name there, and where it has its first one."""
+    first: dict[int, tuple[nn.Module, str]] = {}
+    ties = []
+    for owner in module.modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            if id(parameter) in first:
+                ties.append((owner, name, *first[id(parameter)]))
+            else:
+                first[id(parameter)] = owner, name
+    return ties
 
 
 def _is_whole(tensor: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -44,6 +44,10 @@ class Divided(Objective):
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """The modules with parameters in front of the blocks, and behind them."""
 
+    def num_sums(self, weight: Tensor | None) -> int:
+        """How many numbers `forward` gives, with or without ``weight``."""
+        return 1
+
     @property
     def blocks(self) -> dict[str, nn.Module]:
         """The transformer blocks in order, by name."""
@@ -51,9 +55,13 @@ class Divided(Objective):
 
     def replicated(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
         """The parameters whose gradients must be summed over the ranks (`Division.summed`), by block."""
+        return self.units(self.division.summed)
+
+    def units(self, names: Collection[str] | None = None) -> dict[str, list[tuple[str, nn.Parameter]]]:
+        """The parameters of these names (None: all) that this rank has, by block."""
         units: dict[str, list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in self.hf.named_parameters():
-            if name in self.division.summed:
+            if names is None or name in names:
                 block = next((b for b in self.blocks if name.startswith(f"{b}.")), "others")
                 units.setdefault(block, []).append((name, parameter))
         return units

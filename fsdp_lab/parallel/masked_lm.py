@@ -43,6 +43,10 @@ class DividedMaskedLM(Divided):
         """The masked tokens; pairs weigh in the mean as transformers has it."""
         return batch.shape[0] * num_chosen(batch.shape[1])
 
+    def num_sums(self, weight: Tensor | None) -> int:
+        """The loss alone or, with ``weight``, those of masked tokens and pairs and how many pairs were told rightly."""
+        return 1 if weight is None else 3
+
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """Embeddings; the pooler and both heads."""
         body: Any = self.hf.base_model

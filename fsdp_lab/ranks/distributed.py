@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from fsdp_lab.ranks import loopback
+from fsdp_lab.ranks.arrangement import Arrangement
 from fsdp_lab.ranks.link import Link, link_of_this_run
 from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.settings.reading.fields import ConfigError
@@ -35,6 +36,22 @@ class Ranks:
     mesh: DeviceMesh
     link: Link | None = None  # what emulates the network, if something does
     played: int = 1  # how many of the ranks this process is: all of them when they are virtual
+    arrangement: Arrangement | None = None  # None: all are data-parallel ranks of FSDP2
+
+    @property
+    def data_rank(self) -> int:
+        """Which of the data-parallel ranks this process is (of virtual ones the first)."""
+        return self.rank if self.arrangement is None else self.arrangement.data_rank(self.rank)
+
+    @property
+    def data_world(self) -> int:
+        """How many ranks have batches of their own."""
+        return self.world if self.arrangement is None else self.arrangement.dp
+
+    @property
+    def is_first_of_model(self) -> bool:
+        """Is this process the first of those that hold one model together? It speaks for their batches."""
+        return self.arrangement is None or self.arrangement.is_first_of_model(self.rank)
 
     @property
     def are_virtual(self) -> bool:
@@ -73,6 +90,14 @@ class Ranks:
         dist.all_gather_object(by_rank, value)
         return by_rank  # type: ignore[return-value]
 
+    def sum_over_data(self, values: Tensor) -> Tensor:
+        """The sum of ``values`` over the processes, each batch's counted once though several ranks know them."""
+        return self.sum(values if self.is_first_of_model else torch.zeros_like(values))
+
+    def gather_over_data(self, value: T) -> list[T]:
+        """Every data-parallel process's ``value``, in order: that of the first of the ranks that hold one model."""
+        return [theirs for theirs, speaks in self.gather((value, self.is_first_of_model)) if speaks]
+
 
 @contextmanager
 def join(config: AnyTraining) -> Iterator[Ranks]:
@@ -98,9 +123,11 @@ def join(config: AnyTraining) -> Iterator[Ranks]:
     timeout = timedelta(seconds=config.run.timeout_s)
     dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timeout, **_meeting(timeout))
     rank, world = dist.get_rank(), dist.get_world_size()
-    mesh = init_device_mesh(device.type, (world,))
     try:
-        yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, played=virtual or 1)
+        arrangement = Arrangement.of(config.parallel, world)
+        mesh = arrangement.mesh(device.type)
+        asked = None if arrangement.is_plain else arrangement
+        yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, virtual or 1, asked)
     finally:
         dist.destroy_process_group()
 

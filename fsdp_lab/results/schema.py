@@ -83,6 +83,14 @@ FIELDS = (
     Field("param_compress_method", "str", "", "compression method of the parameter all-gather"),
     Field("param_compress_config", "object", "", "its settings"),
     Field("comm_dtype", "str", "", "dtype that FSDP2 reduces gradients in"),
+    Field("dp_replicas", "int", "copies", "copies of the weights that ranks keep; null: one, sharded by FSDP2", "no"),
+    Field("tp", "int", "ranks", "ranks that divide every block; null: 1", "no"),
+    Field("layout", "tp|sp|galaxy|galaxy2", "", "what they divide (docs/layouts.md)", "no"),
+    Field("shares", "list of float", "", "how much each of them takes of it", "no"),
+    Field("pp", "int", "ranks", "ranks of a pipeline; null: 1", "no"),
+    Field("pp_schedule", "gpipe|1f1b|interleaved|zbv", "", "the order of its micro-batches", "no"),
+    Field("activation_method", "str", "", "compression method of activations between tp or pp ranks", "no"),
+    Field("activation_grad_method", "str", "", "compression method of the gradients of these activations", "no"),
     Field("param_dtype", "str", "", "dtype of the gathered parameters"),
     Field(
         "bf16_products",
@@ -145,10 +153,23 @@ FIELDS = (
         nullable=True,
         since=2,
     ),
-    Field("comm_time_ms_total", "float", "ms", "time in collectives, mean over the ranks, warm-up steps as the others"),
-    Field("comm_ratio", "float", "0 to 1", "share of the step time spent in communication (not a compression ratio)"),
-    Field("comm_time_ms_by_op", "object of float", "ms", "comm_time_ms_total by collective"),
-    Field("comm_time_source", "ledger|profiler", "", "who measured the communication times"),
+    Field(
+        "comm_time_ms_total",
+        "float",
+        "ms",
+        "time in collectives, mean over the ranks, warm-up steps as the others; null where not all of it was measured: "
+        "stock FSDP2 or DDP beside a divided model, messages of a pipeline",
+        nullable=True,
+    ),
+    Field(
+        "comm_ratio",
+        "float",
+        "0 to 1",
+        "share of the step time spent in communication (not a compression ratio)",
+        nullable=True,
+    ),
+    Field("comm_time_ms_by_op", "object of float", "ms", "comm_time_ms_total by collective", nullable=True),
+    Field("comm_time_source", "ledger|profiler", "", "who measured the communication times", nullable=True),
     Field("compress_time_ms_total", "float", "ms", "time in encoding, counted like comm_time_ms_total", nullable=True),
     Field(
         "decompress_time_ms_total", "float", "ms", "time in decoding, counted like comm_time_ms_total", nullable=True

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, OptimConfig, ParallelConfig, RunConfig
 from fsdp_lab.settings.reading.cli import parse_as
 from fsdp_lab.settings.reading.fields import Config
 from fsdp_lab.settings.reading.specs import Spec, specs_of
@@ -30,6 +30,11 @@ class AnyTraining(Protocol):
     @property
     def run(self) -> RunConfig:
         """The settings of where the run writes, and when it evaluates, saves and gives up."""
+        ...
+
+    @property
+    def parallel(self) -> ParallelConfig:
+        """The settings of how the ranks share the work."""
         ...
 
     @property
@@ -71,6 +76,7 @@ class TrainConfig(Config):
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
@@ -89,7 +95,7 @@ class TrainConfig(Config):
         return conflicts(self, has_gpu=False)
 
     def tokens_per_step(self, world: int) -> int:
-        """How many tokens ``world`` ranks train on in one optimizer step; the settings must be resolved."""
+        """How many tokens ``world`` data-parallel ranks train on in one optimizer step; settings must be resolved."""
         assert self.optim.batch_size is not None, "resolved"
         assert self.data.max_length is not None, "resolved"
         return self.optim.batch_size * self.optim.gradient_accumulation_steps * self.data.max_length * world
@@ -109,12 +115,28 @@ def row_of(config: AnyTraining) -> dict[str, Any]:
         "param_compress_method": config.comm.param_compress,
         "param_compress_config": config.comm.param_config_json,
         "comm_dtype": config.comm.comm_dtype,
+        **_of_parallel(config),
         "seed": config.run.seed,
         "virtual_ranks": config.run.virtual_ranks or None,
         "config": config.resolved(),
         "config_hash": config.digest(),
         **parts_of_config(config),
     }
+
+
+def _of_parallel(config: AnyTraining) -> dict[str, Any]:
+    """How ranks share the work; nothing where all are data-parallel ranks of FSDP2."""
+    parallel, comm = config.parallel, config.comm
+    row: dict[str, Any] = {}
+    if parallel.dp_replicas > 1:
+        row["dp_replicas"] = parallel.dp_replicas
+    if parallel.tp > 1:
+        row |= {"tp": parallel.tp, "layout": parallel.layout, "shares": parallel.share_list}
+    if parallel.pp > 1:
+        row |= {"pp": parallel.pp, "pp_schedule": parallel.pp_schedule}
+    if parallel.is_divided:
+        row |= {"activation_method": comm.activation, "activation_grad_method": comm.activation_grad}
+    return row
 
 
 def parts_of_config(config: AnyTraining) -> dict[str, Any]:

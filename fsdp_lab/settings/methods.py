@@ -17,7 +17,7 @@ def check_compression(config: CommConfig) -> None:
 def complaints_about(config: CommConfig) -> list[str]:
     """One complaint for each direction whose method or settings are wrong."""
     complaints = []
-    for build in (of_gradients, of_parameters):
+    for build in (of_gradients, of_parameters, of_activations):
         try:
             build(config)
         except ValueError as error:
@@ -45,6 +45,20 @@ def of_parameters(config: CommConfig) -> cc.Compressor | None:
             f"gather; those that do: {fitting}"
         )
     return made
+
+
+def of_activations(config: CommConfig) -> cc.parallel.Activations | None:
+    """What carries activations and their gradients, to be asked whether it can; None: torch's own collectives.
+
+    Raises ValueError that begins with the flag's name.
+    """
+    carriers = {"activation": config.activation, "activation_grad": config.activation_grad}
+    for flag, method in carriers.items():
+        try:
+            cc.parallel.Activations(method)
+        except ValueError as error:
+            raise ValueError(f"{flag}: {str(error).removeprefix('forward: ')}") from None
+    return cc.parallel.Activations(config.activation, config.activation_grad)
 
 
 def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | None:

@@ -80,4 +80,4 @@ def evaluate(
 ) -> Evaluation:
     """The loss over all ranks' batches, equally many a rank; ``after_batch`` may be collective; collective."""
     total = summed_loss(model, batches, ranks.device, after_batch)
-    return Evaluation.of(ranks.sum(total.to(ranks.device)))
+    return Evaluation.of(ranks.sum_over_data(total.to(ranks.device)))

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from comm_compress.integrations.audit.wire import Moved, gloo_bytes, ring_bytes
+from comm_compress.drive.wire_bytes import Moved, gloo_bytes, ring_bytes
 
 # Operators by the beginning of their names, without leading underscores; the first that fits. `wait_tensor` and
 # `wrap_tensor_autograd` move nothing.

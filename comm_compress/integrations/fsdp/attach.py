@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -211,6 +211,7 @@ def attach(
     all_reduce_gather: AnyMethod | None = None,
     keep_frozen: bool = False,
     prefetch: int = 1,
+    pieces: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> Handle:
     """Compress the collectives of every FSDP2 unit in ``model`` (call it after `fully_shard`).
@@ -228,6 +229,9 @@ def attach(
     most parameters are frozen, a warning says what it would cost.
     ``prefetch``: on a CPU, gather the parameters of so many next units while one computes, compressed or not
     (`Prefetch`); the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
+    ``pieces``: which part of a larger parameter this rank's shard group holds, by the name of the plain parameter
+    ("tp=1", say), where a model was divided by hand; of DTensors that tensor parallelism shards it is known. Parameters
+    that several groups hold whole are then encoded apart from the pieces, so that they stay equal.
     ``seed``: of the methods' own random numbers; no global generator is touched. FSDP2 is set
     to undivided sums, which it divides itself after the float32 sum.
     Raises ValueError when nothing is sharded, when a method's ``layers`` name no parameter, when a method cannot do
@@ -238,7 +242,7 @@ def attach(
     )
     if prefetch < 0:
         raise ValueError(f"prefetch = {prefetch!r}: must be 0 (none) or positive")
-    units = units_of(model)
+    units = [unit._replace(part_of=pieces or {}) for unit in units_of(model)]
     if keep_frozen:
         methods = methods._replace(all_gather=methods.all_gather or UNCOMPRESSED)
     elif dist.get_rank() == 0 and (advice := frozen_advice(units)):

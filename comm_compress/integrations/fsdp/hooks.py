@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,17 +37,24 @@ class Unit(NamedTuple):
     parameters: list[tuple[str, Any]]
     meshes: _compat.Meshes
     backward: Backward | None = None  # where gradients pass our hooks
+    part_of: Mapping[str, str] = {}
+    """Of plain parameters that are part of a larger one: which part, as `_compat.held` says of a DTensor."""
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Which part of each parameter this rank's FSDP2 group holds; empty: all of it."""
+        return {name: self.part_of.get(name) or _compat.held(p) for name, p in self.parameters}
 
     def apart(self, method: Compressor) -> Compressor:
         """Return ``method`` for this unit: replicated parameters apart from those that tensor parallelism shards."""
-        return apart(method, {name: _compat.held(p) for name, p in self.parameters})
+        return apart(method, self.held)
 
     def state(self, op: str, seed: int) -> State:
         """The state of one operation; no two ranks and no two hops share a stream of random numbers, but for what is
         equal on several ranks of tensor parallelism."""
         shard, replicas = self.meshes.shard, self.meshes.replicas
         replica = replicas.rank() if replicas is not None else 0
-        if "" not in (held := {_compat.held(p) for _, p in self.parameters}):  # nothing here has replicas
+        if "" not in (held := set(self.held.values())):  # nothing here has replicas
             seed += int.from_bytes(",".join(sorted(held)).encode(), "big") << 64
         if op == "all_reduce":
             assert replicas is not None

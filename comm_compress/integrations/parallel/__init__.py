@@ -2,7 +2,9 @@
 
 `ReplicatedGradients` sums what every rank has a part of the gradient of. `ColwiseParallel`, `RowwiseParallel` and
 `PrepareModuleInput` are styles for torch's `parallelize_module`; `CompressedStage` is a stage for
-`torch.distributed.pipelining`, and `SampleMemory` has it send changes of each sample.
+`torch.distributed.pipelining`, and `SampleMemory` has it send changes of each sample. `Traffic` is several handles as
+one, beside which `StockSteps` computes what FSDP2's and DDP's own collectives send; `way_back` says what may bring a
+sum of gradients back to all ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from comm_compress.integrations.parallel.activations import Activations
 from comm_compress.integrations.parallel.place import Place
 from comm_compress.integrations.parallel.replicas import ReplicatedGradients
 from comm_compress.integrations.parallel.sample_memory import SampleMemory
+from comm_compress.integrations.parallel.stock_steps import StockSteps
+from comm_compress.integrations.parallel.traffic import Traffic
+from comm_compress.integrations.parallel.way_back import way_back
 
 if TYPE_CHECKING:
     from comm_compress.integrations.parallel.pipeline import CompressedStage
@@ -28,6 +33,9 @@ __all__ = [
     "ReplicatedGradients",
     "RowwiseParallel",
     "SampleMemory",
+    "StockSteps",
+    "Traffic",
+    "way_back",
 ]
 _LATER = {  # DTensor and pipelining take a second to import
     "ColwiseParallel": "styles",

@@ -42,6 +42,8 @@ class Activations(BaseHandle):
     the last visit of the same sample (AQ-SGD, Wang et al., 2022, arXiv 2206.01299), and both sides of a boundary
     remember what was sent. It counts among `state_bytes`, is part of `state_dict`, and `rollback`, called on all ranks,
     takes a void step's visits back. Where the method loses nothing (``identity``), nothing is remembered.
+    ``count_stock``: torch's own collectives are entered in the ledger as well, with bytes computed from their shapes
+    (`StockCounts`), and no direction is named as uncounted.
     Raises ValueError for a method that cannot carry activations, and for a memory without ``forward``.
     """
 
@@ -53,6 +55,7 @@ class Activations(BaseHandle):
         model: nn.Module | None = None,
         seed: int = 0,
         memory: SampleMemory | None = None,
+        count_stock: bool = False,
     ) -> None:
         super().__init__()
         self.forward, self.backward = chosen("forward", forward), chosen("backward", backward)
@@ -62,7 +65,8 @@ class Activations(BaseHandle):
             raise ValueError("memory: a method of forward is needed, which carries the changes of activations")
         stock: list[Op] = ["activations"] if self.forward is None else []
         stock += ["activation_gradients"] if self.backward is None else []
-        self.ledger.uncounted = tuple(stock)
+        self.ledger.uncounted = () if count_stock else tuple(stock)
+        self._counts_stock = count_stock
         self.seed, self.memory = seed, memory
         self.model = model
         self.steps: OptimizerSteps = OptimizerSteps(model)
@@ -136,7 +140,8 @@ class Activations(BaseHandle):
         if method is not None:
             check_ranks(method, group.size())
         memory = self.memory if op == "activations" else None
-        return Direction(op, name, group, method, self.seed, self.ledger, self.workspaces, self.steps, memory)
+        pool, counted = self.workspaces, self._counts_stock
+        return Direction(op, name, group, method, self.seed, self.ledger, pool, self.steps, memory, counted)
 
     def _states(self) -> dict[str, State]:
         directions = (way for place in self.places.values() for way in (place.forward, place.backward))

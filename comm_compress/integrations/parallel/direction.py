@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch.distributed as dist
 from torch import Tensor
@@ -13,6 +14,7 @@ from comm_compress.core.state import State
 from comm_compress.core.tracing import span
 from comm_compress.core.workspace import Workspace, WorkspacePool
 from comm_compress.drive import stock, transport
+from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.optimizer_steps import OptimizerSteps
 from comm_compress.integrations.parallel import collectives
 from comm_compress.integrations.parallel.sample_memory import ChangesBySample, SampleMemory
@@ -27,7 +29,7 @@ class Direction:
     collectives it ran; and what is remembered of each sample, where there is a ``memory``. Nothing else is.
     ``by_sample``: what carries messages between stages by changes of their samples; None without a ``memory``, and with
     a method that loses nothing, whose activations are sent as they are.
-    ``exact``: by torch's own for now (`Activations.exact`).
+    ``exact``: by torch's own for now (`Activations.exact`). ``counts``: enters what torch's own send in the ledger.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Direction:
         workspaces: WorkspacePool,
         steps: OptimizerSteps,
         memory: SampleMemory | None = None,
+        counts_stock: bool = False,
     ) -> None:
         self.op, self.place, self.group, self.method = op, place, group, method
         self.ledger, self.workspaces = ledger, workspaces
@@ -49,12 +52,15 @@ class Direction:
         if memory is not None and isinstance(method, Codec) and not method.traits.lossless:
             self.by_sample = ChangesBySample(method, memory, self.state)
         self.exact = False
+        counts = counts_stock and method is None
+        self.counts = StockCounts(ledger, op, place, group) if counts else None
         self._steps, self._step = steps, -1
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Return the sum of ``x`` over the ranks: the same bits on all of them."""
         if self.method is None or self.exact:
-            return stock.all_reduce(x, self.group)
+            run = partial(stock.all_reduce, x, self.group)
+            return run() if self.counts is None or self.exact else self.counts.all_reduce(x, run)
         n = collectives.row_length(x.shape, self.state.world)
         elements = 2 * (self.state.world - 1) * n  # both halves
         return self.run(collectives.all_reduce(x, self.method, self.state), x, elements, 2)
@@ -62,7 +68,8 @@ class Direction:
     def all_gather(self, x: Tensor, dim: int, sizes: Sizes = None) -> Tensor:
         """Return all ranks' ``x`` joined along ``dim``: the same bits on all of them."""
         if self.method is None or self.exact:
-            return stock.all_gather(x, dim, sizes, self.group)
+            run = partial(stock.all_gather, x, dim, sizes, self.group)
+            return run() if self.counts is None or self.exact else self.counts.all_gather(x, dim, sizes, run)
         elements = (self.state.world - 1) * x.numel()
         if sizes is not None:
             assert isinstance(self.method, Codec), "checked by the place"
@@ -72,7 +79,8 @@ class Direction:
     def reduce_scatter(self, x: Tensor, dim: int, sizes: Sizes = None) -> Tensor:
         """Return this rank's part of ``dim`` of the sum of ``x`` over the ranks."""
         if self.method is None or self.exact:
-            return stock.reduce_scatter(x, dim, sizes, self.group)
+            run = partial(stock.reduce_scatter, x, dim, sizes, self.group)
+            return run() if self.counts is None or self.exact else self.counts.reduce_scatter(x, run)
         if sizes is not None:
             assert isinstance(self.method, Codec), "checked by the place"
             elements = x.numel() - x.numel() // max(1, sum(sizes)) * sizes[self.state.rank]

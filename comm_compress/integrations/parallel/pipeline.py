@@ -139,6 +139,9 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
         """Return ``ops`` that send the encoded bytes of what the stock stage's ``ops`` would send."""
         codec = _codec(way)
         if codec is None:
+            if way.counts is not None and not way.exact:
+                for op in ops:
+                    way.counts.message(op.tensor)
             return ops
         samples = self._samples_of(way, chunk, ops)
         made = []

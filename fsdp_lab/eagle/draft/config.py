@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.settings.config import row_of
-from fsdp_lab.settings.groups import CommConfig, OptimConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, OptimConfig, ParallelConfig, RunConfig
 from fsdp_lab.settings.reading.fields import Config, ConfigError, Settings, setting
 
 
@@ -94,6 +94,11 @@ class EagleConfig(Config):
     run: DraftRunConfig = field(default_factory=DraftRunConfig)
 
     @property
+    def parallel(self) -> ParallelConfig:
+        """Drafts are trained by data-parallel ranks alone."""
+        return ParallelConfig()
+
+    @property
     def trained(self) -> str:
         """What is trained: a draft of the target's folder."""
         return f"draft-of-{Path(str(self.eagle.target_dir)).resolve().name}"
@@ -124,6 +129,9 @@ def _conflicts(config: EagleConfig) -> list[str]:
     wrong = {
         "target_dir: missing; give the target's folder": eagle.target_dir is None,
         "data_path: missing; give a file of conversations": eagle.data_path is None,
+        "activation, activation_grad: the ranks of a draft exchange no activations; leave it out": (
+            config.comm.activation != "none" or config.comm.activation_grad != "none"
+        ),
         "eval_steps: nothing to measure on; give eval_data": run.eval_steps > 0 and eagle.eval_data is None,
         "param_compress: would round the frozen target's parameters too; leave it with shard_target": (
             eagle.shard_target and config.comm.param_compress != "none"

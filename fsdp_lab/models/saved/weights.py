@@ -10,8 +10,10 @@ import json
 import math
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.architectures.families import family_of
-from fsdp_lab.models.sharding import held
+from fsdp_lab.models.sharding import Held
 from fsdp_lab.settings.reading.strict import load_json
 
 FILE_BYTES = 5_000_000_000
@@ -46,19 +48,16 @@ class SavedWeights:
         self._files = {path.name: self._open(path) for path in self._paths()}
         self._file_of = {name: file for file, tensors in self._files.items() for name in tensors.keys()}  # noqa: SIM118 - safe_open is no dict
 
-    def copy_to(self, model: PreTrainedModel) -> None:
-        """Fills ``model``'s parameters (whole, or this rank's shards of them) in their dtype: all of them, or none.
+    def copy_to(self, parameters: Mapping[str, Held], source: Mapping[str, str]) -> None:
+        """Fills what this process holds of the parameters, in their dtype; ``source``: what `check` gave for them."""
+        for name, parameter in parameters.items():
+            parameter.fill(self._slice(source[name]))
+
+    def check(self, model: PreTrainedModel) -> dict[str, str]:
+        """The tensor's name for every parameter of ``model``, which is whole, and may be on the meta device.
 
         ValueError when a tensor is missing, has another shape, or is one that the model does not have.
         """
-        source = self.check(model)
-        parameters = dict(model.named_parameters())
-        for name, parameter in parameters.items():
-            local, rows = held(parameter)
-            local.copy_(self._slice(source[name])[rows])
-
-    def check(self, model: PreTrainedModel) -> dict[str, str]:
-        """The tensor's name for every parameter of ``model``, which may be on the meta device. Raises as `copy_to`."""
         source = {self._in_model(name, model): name for name in self._file_of}
         self._check(model, dict(model.named_parameters()), source)
         return source
@@ -157,13 +156,30 @@ class SavedWeights:
             raise ValueError(f"{self._key}: {self.folder}: {complaints[0]}{more}")
 
 
-def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
-    """Writes ``model`` as `from_pretrained` reads it. All ranks of a sharded model call this; one of them ``writes``.
+@dataclass(frozen=True)
+class Weight:
+    """One whole tensor of a model: its size in the model's dtype, and how all ranks make it; collective."""
 
-    Each tensor is gathered whole on every rank, one after the other; the writing rank holds those of one file.
+    num_bytes: int
+    gather: Callable[[], Tensor]
+
+
+def weights_of(model: PreTrainedModel) -> dict[str, Weight]:
+    """The weights of a model that is whole, or sharded by FSDP2."""
+    named = model.named_parameters()
+    return {name: Weight(p.numel() * p.element_size(), partial(_whole, p)) for name, p in named}
+
+
+def save_folder(
+    model: PreTrainedModel, folder: Path, writes: bool, weights: Mapping[str, Weight] | None = None
+) -> None:
+    """Writes ``model`` as `from_pretrained` reads it. All ranks that hold it call this; one of them ``writes``.
+
+    ``weights``: how its tensors become whole, where FSDP2's shards are not all there is to it. Each is gathered whole
+    on every rank, one after the other; the writing rank holds those of one file.
     """
-    parameters = dict(model.named_parameters())
-    files = _files(parameters)
+    weights = weights_of(model) if weights is None else weights
+    files = _files(weights)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
         config = deepcopy(model.config)
@@ -174,34 +190,30 @@ def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
     for file, names in files.items():
         whole = {}
         for name in names:
-            tensor = _whole(parameters[name])
+            tensor = weights[name].gather()
             if writes:
                 whole[name] = tensor.cpu().contiguous()
         if writes:
             save_file(whole, folder / file, metadata={"format": "pt"})
     if writes and len(files) > 1:
-        sizes = {"total_size": sum(map(_nbytes, parameters.values()))}
+        sizes = {"total_size": sum(weight.num_bytes for weight in weights.values())}
         index = {"metadata": sizes, "weight_map": {name: file for file, names in files.items() for name in names}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _files(parameters: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def _files(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
     """The tensors of each file, in order; no file is larger than FILE_BYTES, unless a single tensor is."""
     groups: list[list[str]] = [[]]
     size = 0
-    for name, parameter in parameters.items():
-        if groups[-1] and size + _nbytes(parameter) > FILE_BYTES:
+    for name, weight in weights.items():
+        if groups[-1] and size + weight.num_bytes > FILE_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(name)
-        size += _nbytes(parameter)
+        size += weight.num_bytes
     if len(groups) == 1:
         return {"model.safetensors": groups[0]}
     return {f"model-{i:05d}-of-{len(groups):05d}.safetensors": names for i, names in enumerate(groups, start=1)}
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _whole(parameter: Tensor) -> Tensor:

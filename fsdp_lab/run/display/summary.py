@@ -22,6 +22,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
         "",
         f"trained      {row['model']}, {row['num_parameters'] / 1e6:.1f}M parameters, {row['steps']} steps, "
         f"{row['tokens_seen']:,} tokens of {row['dataset']}",
+        *_ranks(row),
         *_speed(row),
         *_reading(row),
     ]
@@ -133,17 +134,19 @@ def _goals(row: Mapping[str, Any]) -> list[str]:
 def _traffic(row: Mapping[str, Any]) -> list[str]:
     if not row["bytes_raw_total"]:
         return ["communication: none, there is one rank"]
-    methods = {"reduce_scatter": row["compress_method"], "all_gather": row["param_compress_method"]}
     raw, sent, steps = row["bytes_raw_by_op"], row["bytes_compressed_by_op"], row["steps"]
-    times = dict.fromkeys((*methods, "total"), "")
-    if not row["virtual_ranks"]:
+    times = dict.fromkeys((*raw, "total"), "")
+    if row["comm_time_ms_by_op"] is not None:
         milliseconds = {**row["comm_time_ms_by_op"], "total": row["comm_time_ms_total"]}
         times = {op: f"{milliseconds[op] / steps:8.1f} ms" for op in times}
-    heads = f"{'each rank, each step':28s}{'uncompressed':>14s}{'sent':>14s}{'ratio':>9s}"
-    lines = [heads + ("" if row["virtual_ranks"] else f"{'time':>11s}")]
-    for op, method in methods.items():
-        lines.append(_line(f"{op} ({method})", raw[op] / steps, sent[op] / steps, times[op]))
-    total = _line("total", row["bytes_raw_total"] / steps, row["bytes_compressed_total"] / steps, times["total"])
+    names = {op: f"{op} ({row.get(_METHOD_OF[op])})" for op in raw}
+    width = max(28, 1 + max(map(len, names.values())))
+    heads = f"{'each rank, each step':{width}s}{'uncompressed':>14s}{'sent':>14s}{'ratio':>9s}"
+    lines = [heads + ("" if row["comm_time_ms_by_op"] is None else f"{'time':>11s}")]
+    lines += [_line(names[op].ljust(width), raw[op] / steps, sent[op] / steps, times[op]) for op in raw]
+    total = _line(
+        "total".ljust(width), row["bytes_raw_total"] / steps, row["bytes_compressed_total"] / steps, times["total"]
+    )
     lines.append(total)
     if row["compress_time_ms_total"] is not None:
         encode, decode = row["compress_time_ms_total"] / steps, row["decompress_time_ms_total"] / steps
@@ -151,13 +154,48 @@ def _traffic(row: Mapping[str, Any]) -> list[str]:
     if row["comm_ratio"] is not None:
         lines.append(f"communication takes {100 * row['comm_ratio']:.1f} % of the step")
     if row["bytes_source"] == "computed":
-        source = (
-            "bytes of FSDP2's own on gloo" if row["virtual_ranks"] else "bytes and times from a profile of a few steps"
-        )
+        source = "bytes and times from a profile of a few steps"
+        if row["virtual_ranks"]:
+            source = "bytes of FSDP2's own on gloo"
+        elif _is_arranged(row):
+            source = "bytes computed from the sizes of what they carry"
         lines.append(f"stock collectives: {source}")
-    if sent["reduce_scatter"] > 1.5 * raw["reduce_scatter"]:
+    if sent.get("reduce_scatter", 0) > 1.5 * raw.get("reduce_scatter", 0):
         lines.append("gloo's own reduce-scatter is an all-reduce: it sends twice the bytes that identity needs")
     return lines
+
+
+_METHOD_OF = {
+    "reduce_scatter": "compress_method",
+    "all_gather": "param_compress_method",
+    "all_reduce": "compress_method",
+    "activations": "activation_method",
+    "activation_gradients": "activation_grad_method",
+}
+
+
+def _is_arranged(row: Mapping[str, Any]) -> bool:
+    return any(row.get(name) for name in ("tp", "pp", "dp_replicas"))
+
+
+def _ranks(row: Mapping[str, Any]) -> list[str]:
+    """How ranks that are arranged share the work."""
+    if not _is_arranged(row):
+        return []
+    parts = []
+    if row.get("pp"):
+        parts.append(f"{row['pp']} stages of a pipeline ({row['pp_schedule']})")
+    if row.get("tp"):
+        parts.append(f"{row['tp']} divide each block ({row['layout']}, shares {_shares(row['shares'])})")
+    dp = row["world_size"] // ((row.get("pp") or 1) * (row.get("tp") or 1))
+    copies = row.get("dp_replicas") or 1
+    if dp > 1:
+        parts.append(f"{dp} data parallel" + (f" with {copies} copies of the weights" if copies > 1 else ", sharded"))
+    return [f"ranks        {'; '.join(parts)}"]
+
+
+def _shares(shares: list[float]) -> str:
+    return ":".join(f"{share:g}" for share in shares)
 
 
 def _link(row: Mapping[str, Any]) -> list[str]:
@@ -179,7 +217,7 @@ def _rate(bits_per_s: float) -> str:
 
 
 def _line(name: str, raw: float, sent: float, time: str) -> str:
-    return f"{name:28s}{in_bytes(raw):>14s}{in_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}".rstrip()
+    return f"{name}{in_bytes(raw):>14s}{in_bytes(sent):>14s}{raw / sent if sent else 0:>8.2f}x{time:>11s}".rstrip()
 
 
 def _count(number: int, what: str) -> str:

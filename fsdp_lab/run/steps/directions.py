@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import comm_compress as cc
-from fsdp_lab.measure.profiling import OPS, Op
 from fsdp_lab.training.communication import Communication
 
 
@@ -27,7 +26,7 @@ class Directions:
         self._since = step, now
         scalars: dict[str, float] = {}
         raw = sent = 0.0
-        for op in OPS:
+        for op in self._comm.ops:
             numbers = self._hooked(now[op] - then[op], step - before) if self._comm.is_hooked(op) else self._stock(op)
             raw, sent = raw + numbers.get("raw_bytes", 0), sent + numbers.get("sent_bytes", 0)
             scalars |= {f"{op}/{name}": value for name, value in numbers.items()}
@@ -44,7 +43,7 @@ class Directions:
             numbers |= {f"{name}_ms": value / steps for name, value in times.items()}
         return numbers | {"ratio": passed.raw_bytes / passed.sent_bytes}
 
-    def _stock(self, op: Op) -> dict[str, float]:
+    def _stock(self, op: cc.Op) -> dict[str, float]:
         seen = self._comm.stock.ops[op]
         if not seen.sent_bytes:
             return {}

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import comm_compress as cc
 from fsdp_lab.measure.profile_report import read_profile, row as profile_row
-from fsdp_lab.measure.profiling import Op, StockTraffic, Window, stock_calls
+from fsdp_lab.measure.profiling import StockTraffic, Window, stock_calls
 from fsdp_lab.run.run import Run
 from fsdp_lab.trace import Profile
 from fsdp_lab.training.communication import Communication
@@ -33,12 +34,13 @@ class ProfiledSteps:
     def observe(self, events: Iterable[Any]) -> None:
         """Account for the stock collectives of all ranks that the window has seen; collective."""
         size = {"fp32": 4, "bf16": 2, "fp16": 2}
-        itemsize: dict[Op, int] = {
+        itemsize: dict[cc.Op, int] = {
             "reduce_scatter": size[self._run.config.comm.comm_dtype],
             "all_gather": size[self._run.record.noted["param_dtype"]],
         }
         ranks = self._run.ranks
-        self._comm.stock = StockTraffic(ranks.gather(stock_calls(events)), itemsize, ranks.backend)
+        if self._comm.has_stock_direction:
+            self._comm.stock = StockTraffic(ranks.gather(stock_calls(events)), itemsize, ranks.backend)
         if self.window.trace is not None:
             self._read_profile(self.window.trace)
 

@@ -28,11 +28,12 @@ def setting(default: Any, help: str, *, affects_training: bool = True, also: str
     """A dataclass field with its help text; ``also`` is another name that its flag and its YAML key may have.
 
     ``limits`` are any of at_least, above, at_most, below (numbers), choices (texts), pattern (a regular expression
-    and its description), method (a text that names one: an object with a method and its settings will do) and exists
+    and its description), method (a text that names one: an object with a method and its settings will do), numbers (a
+    text of several, by commas: a list will do) and exists
     ("file" or "folder", which has to be there when a run starts, and words that are no path). A setting with
     ``affects_training=False`` is left out of the config's digest.
     """
-    unknown = limits.keys() - {*_COMPARE, "choices", "pattern", "method", "exists"}
+    unknown = limits.keys() - {*_COMPARE, "choices", "pattern", "method", "numbers", "exists"}
     assert not unknown, f"no such limit: {unknown}"
     metadata = {"help": help, "affects_training": affects_training, "also": also, "limits": limits}
     if isinstance(default, dict):
@@ -85,6 +86,8 @@ class Spec:
             value = float(value)
         if "method" in self.limits:
             value = text_of(value)
+        if "numbers" in self.limits and isinstance(value, list):
+            value = ",".join(map(str, value))
         if self.base is int and type(value) is int and value.bit_length() > 63:
             raise ValueError(f"wants {self.wanted}; it does not fit in 64 bits")
         if type(value) is not self.base or not self._within(value):

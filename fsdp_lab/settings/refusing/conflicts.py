@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, ParallelConfig, RunConfig
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.shares import shares
 
@@ -22,6 +22,10 @@ class Groups(Protocol):
         """The settings of the model, and of the arithmetic it runs in."""
 
     @property
+    def parallel(self) -> ParallelConfig:
+        """The settings of how the ranks share the work."""
+
+    @property
     def comm(self) -> CommConfig:
         """The settings of the compression between ranks."""
 
@@ -33,7 +37,7 @@ class Groups(Protocol):
 def conflicts(config: Groups, has_gpu: bool) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
     of_model = [*_of_model(config.model), *_of_precision(config)]
-    return [*_of_virtual_ranks(config, has_gpu), *_of_data(config.data), *of_model]
+    return [*_of_virtual_ranks(config, has_gpu), *_of_parallel(config), *_of_data(config.data), *of_model]
 
 
 def check_data(data: DataConfig) -> None:
@@ -55,6 +59,39 @@ def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
         "compile: not with virtual ranks, which change the parameters under the compiled blocks": config.model.compile,
         "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
         "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_parallel(config: Groups) -> list[str]:
+    """Complaints about ranks that cannot share the work so."""
+    parallel, model = config.parallel, config.model
+    is_divided = parallel.is_divided
+    wrong = {
+        "virtual_ranks: virtual ranks are data-parallel ranks of FSDP2; leave out tp, pp and dp_replicas": (
+            config.run.virtual_ranks > 0 and (is_divided or parallel.dp_replicas > 1)
+        ),
+        f"layout: {parallel.layout} divides blocks over tp ranks, and tp is 1": (
+            parallel.tp == 1 and parallel.layout != "tp"
+        ),
+        f"shares: {parallel.shares} are not {parallel.tp} numbers, one for each of the tp ranks": (
+            len(parallel.share_list) != parallel.tp
+        ),
+        "activation, activation_grad: no activations are exchanged; give tp or pp": (
+            not is_divided and (config.comm.activation, config.comm.activation_grad) != ("none", "none")
+        ),
+        "compile: not with tp or pp, whose blocks exchange activations": is_divided and model.compile,
+        "attention: blocks that are divided over ranks have torch's own attention; give sdpa": (
+            is_divided and model.attention != "sdpa"
+        ),
+        "cpu_offload: what tp, pp and dp_replicas keep whole is not offloaded; leave it out": (
+            model.cpu_offload and (is_divided or parallel.dp_replicas > 1)
+        ),
+        "mixed_precision: the stages of a pipeline compute in float32; give no": (
+            parallel.pp > 1 and model.mixed_precision in ("bf16", "fp16")
+        ),
+        f"dp_replicas: {parallel.dp_replicas} copies of the weights on {parallel.dp} data-parallel ranks: give a "
+        "divisor": (parallel.dp > 0 and parallel.dp % parallel.dp_replicas > 0),
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
 

@@ -55,7 +55,14 @@ def _about_group(group: Any) -> list[str]:
 
 def _about_methods(comm: CommConfig) -> list[str]:
     """The registry's complaints about both methods. Default methods are not checked: that would import torch."""
-    names = ("comm_compress", "comm_config_json", "param_compress", "param_config_json")
+    names = (
+        "comm_compress",
+        "comm_config_json",
+        "param_compress",
+        "param_config_json",
+        "activation",
+        "activation_grad",
+    )
     default = type(comm)()
     if all(getattr(comm, name) in (getattr(default, name), "none") for name in names):
         return []

@@ -16,8 +16,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
+from comm_compress.drive.wire_bytes import Moved, gloo_bytes, ring_bytes
 from comm_compress.integrations.audit.lines import Line
-from comm_compress.integrations.audit.wire import Moved, gloo_bytes, ring_bytes
 from tests.distributed import run_ranks
 
 SIZE = 1200

@@ -1,0 +1,112 @@
+"""From the settings to a model on its ranks, however these are arranged."""
+
+from __future__ import annotations
+
+import math
+
+from torch.distributed.fsdp import FSDPModule
+
+import comm_compress as cc
+from fsdp_lab.models import build_model as build_sharded
+from fsdp_lab.models.architectures.choice import objective
+from fsdp_lab.models.architectures.objective import Objective
+from fsdp_lab.models.build import ModelPlan, plan_model, prepare_blocks, shard
+from fsdp_lab.models.model import Model
+from fsdp_lab.parallel.choice import divided_model
+from fsdp_lab.parallel.divided import Divided
+from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.model import ArrangedModel
+from fsdp_lab.parallel.objectives import Pipelined, Replicated
+from fsdp_lab.parallel.pipeline import Pipeline
+from fsdp_lab.parallel.wiring import Wiring
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.settings.config import TrainConfig
+
+
+def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, pad_id: int | None = None) -> Model:
+    """The model of ``config`` on ``ranks``: sharded by FSDP2 alone, or as their `Arrangement` says.
+
+    It is divided and sharded before it has weights. Raises ValueError as `fsdp_lab.models.build_model` does, and for a
+    model that cannot be divided so.
+    """
+    if ranks.arrangement is None:
+        return build_sharded(config, ranks, vocab_size, eot_id, pad_id)
+    plan = plan_model(config, ranks, vocab_size, eot_id, pad_id)
+    if not config.parallel.is_divided:
+        prepare_blocks(plan.sketch.model, config.model)
+        return ArrangedModel(
+            _distributed(objective(plan.sketch.model), plan, config, ranks), *plan.described, ranks, plan.sketch
+        )
+    wiring = _wiring(config, ranks)
+    divided = divided_model(plan.sketch.model, wiring)
+    plan.sketch.pieces = divided.division.pieces
+    prepare_blocks(plan.sketch.model, config.model, wiring.activations.recomputation)
+    pipeline = _pipeline(divided, config, ranks) if config.parallel.pp > 1 else None
+    module = _distributed(divided if pipeline is None else Pipelined(pipeline), plan, config, ranks)
+    _check_places(wiring, ranks)
+    return ArrangedModel(module, *plan.described, ranks, plan.sketch, divided, pipeline)
+
+
+def _distributed(module: Objective, plan: ModelPlan, config: TrainConfig, ranks: Ranks) -> Objective:
+    """``module`` with its weights, sharded or replicated over the data-parallel ranks, or alone on this rank."""
+    mesh, arrangement = ranks.mesh, ranks.arrangement
+    assert arrangement is not None
+    if arrangement.pp > 1 and plan.param_dtype != "fp32":
+        raise ValueError("mixed_precision: the stages of a pipeline compute in float32; give no")
+    if arrangement.pp == 1 and (arrangement.shards > 1 or plan.param_dtype != "fp32" or config.model.cpu_offload):
+        shard(
+            module, config, mesh["replicas", "shards"] if arrangement.replicas > 1 else mesh["shards"], plan.param_dtype
+        )
+    plan.realise(module, ranks.device, offloaded=config.model.cpu_offload)
+    if config.parallel.is_divided or isinstance(module, FSDPModule):
+        return module
+    if arrangement.replicas > 1:
+        return Replicated(module, mesh["replicas"].get_group())
+    return module
+
+
+def _wiring(config: TrainConfig, ranks: Ranks) -> Wiring:
+    """What the ranks of one model exchange, and by which methods. ValueError begins with the setting's name."""
+    parallel, comm = config.parallel, config.comm
+    carried = cc.parallel.Activations(
+        None if comm.activation == "none" else comm.activation,
+        None if comm.activation_grad == "none" else comm.activation_grad,
+        seed=config.run.seed,
+        count_stock=True,
+    )
+    exact = cc.parallel.Activations(count_stock=True)
+    return Wiring(LAYOUTS[parallel.layout], ranks.mesh["tp"].get_group(), parallel.share_list, carried, exact)
+
+
+def _pipeline(model: Divided, config: TrainConfig, ranks: Ranks) -> Pipeline:
+    parallel, batch = config.parallel, config.optim.batch_size
+    assert batch is not None, "resolved"
+    assert config.data.max_length is not None, "resolved"
+    most = 4 * parallel.pp
+    micro_batches = parallel.pp_micro_batches or max(n for n in range(1, most + 1) if batch % n == 0)
+    if batch % micro_batches:
+        raise ValueError(
+            f"pp_micro_batches: a batch of {batch} sequences does not make {micro_batches} micro-batches of one size"
+        )
+    pipeline = Pipeline(
+        model,
+        parallel.pp_schedule,
+        micro_batches,
+        ranks.mesh["pp"].get_group(),
+        model.wiring.activations,
+        config.data.max_length,
+        ranks.device,
+    )
+    if parallel.pp_schedule != "gpipe" and micro_batches < pipeline.num_stages:
+        raise ValueError(
+            f"batch_size, pp_micro_batches: {parallel.pp_schedule} keeps {pipeline.num_stages} stages busy with as "
+            f"many micro-batches or more, and {batch} sequences make {micro_batches}; give a batch_size of "
+            f"{pipeline.num_stages * math.ceil(batch / pipeline.num_stages)}, or gpipe"
+        )
+    return pipeline
+
+
+def _check_places(wiring: Wiring, ranks: Ranks) -> None:
+    """ValueError when a method's ``layers`` name no place on any rank; collective."""
+    places = {name for names in ranks.gather(list(wiring.activations.places)) for name in names}
+    wiring.activations.check_names(places)
