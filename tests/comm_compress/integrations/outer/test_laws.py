@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from comm_compress.integrations.outer.weights import OuterParameters
 from tests.comm_compress.integrations.outer.training import SPARSE, Net, adam, digest, flat, inner_step, loss_of
 
 STEPS = 6
+Plain = functools.partial(Net, dropout=0)
 
 
 def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -101,6 +103,85 @@ def test_a_broken_synchronisation_is_far_from_data_parallel(
 ) -> None:
     sabotage(monkeypatch)
     assert not far_from_data_parallel(2, "identity") < 1e-4
+
+
+class Single(nn.Module):
+    """One matrix, of which two ranks or four own whole chunks of 8 elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.pad(x, (0, 2)) @ self.weight[:, :5]
+
+
+def by_hand(make: Callable[[], nn.Module], world: int, every: int, feedback: float | None) -> list[torch.Tensor]:
+    """The outer parameters of DiLoCo (Nesterov, lr 0.7, momentum 0.9) or, with ``feedback``, of SparseLoCo's equations.
+
+    Written from the papers, parameter by parameter, without anything of ours but the model and its data. Of the
+    pseudo-gradients of SparseLoCo one element of each chunk of 8 is kept, in float32.
+    """
+    models = [make() for _ in range(world)]
+    optimizers = [adam(p for p in m.parameters() if p.requires_grad) for m in models]
+    outer = [p.detach().clone() for p in models[0].parameters() if p.requires_grad]
+    momentum = [torch.zeros_like(p) for p in outer]
+    owed = [[torch.zeros_like(p) for p in outer] for _ in range(world)]
+    for step in range(STEPS):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            inner_step(model, optimizer, rank, step)
+        if (step + 1) % every:
+            continue
+        replicas_now = [[p for p in m.parameters() if p.requires_grad] for m in models]
+        for i, theta in enumerate(outer):
+            mean = torch.zeros_like(theta)
+            for rank in range(world):
+                delta = theta - replicas_now[rank][i].detach()
+                if feedback is not None:
+                    target = feedback * owed[rank][i] + delta
+                    delta = largest_of_eight(target)
+                    owed[rank][i] = target - delta
+                mean += delta / world
+            if feedback is None:
+                momentum[i] = 0.9 * momentum[i] + mean
+                theta -= 0.7 * (mean + 0.9 * momentum[i])
+            else:
+                theta -= mean
+            for rank in range(world):
+                replicas_now[rank][i].data.copy_(theta)
+    return outer
+
+
+def largest_of_eight(target: torch.Tensor) -> torch.Tensor:
+    """What chunked top-k keeps of a parameter whose rows are not shared out, zeros elsewhere."""
+    kept, flat_target = torch.zeros(target.numel()), target.reshape(-1)
+    for start in range(0, target.numel(), 8):
+        chunk = flat_target[start : start + 8]
+        place = int(chunk.abs().argmax())
+        kept[start + place] = chunk[place]
+    return kept.view_as(target)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_diloco_is_the_papers_equations(world: int) -> None:
+    for method in (None, "identity"):
+        workers = replicas(world, every=2, method=method, outer_optimizer=cc.outer.nesterov())
+        train(workers)
+        for found, expected in zip(workers.outer.values.values(), by_hand(Plain, world, 2, None), strict=True):
+            torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_sparseloco_is_the_papers_equations(world: int) -> None:
+    method = "topk selection=chunked chunk_size=8 k=1 error_feedback(decay=0.95)"
+    torch.set_num_threads(1)
+    workers = cc.outer.VirtualReplicas(Single(), world, adam, method, every=2, exchange="all_gather")
+    train(workers)
+    (found,), (expected,) = workers.outer.values.values(), by_hand(Single, world, 2, 0.95)
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-5)
+    (other,) = by_hand(Single, world, 2, 1.0)
+    assert not torch.allclose(other, expected, rtol=1e-4, atol=1e-5), "the decay can be seen"
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])
