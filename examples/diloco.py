@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "stock": {"outer_optimizer": cc.outer.nesterov(lr=0.7, momentum=0.9)},
     "identity": {"method": "identity", "outer_optimizer": cc.outer.nesterov(lr=0.7, momentum=0.9)},
     "topk": {
-        "method": "topk selection=chunked chunk_size=4096 k=256 values=binned error_feedback(decay=0.95)",
+        "method": "topk selection=chunked chunk_size=4096 ratio=0.0625 values=binned error_feedback(decay=0.95)",
         "exchange": "all_gather",
         "outer_optimizer": cc.outer.averaging(lr=1.0),
     },

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from comm_compress.core.compressor import Codec, Compressor
@@ -46,9 +47,13 @@ def codec_of(method: Compressor) -> Codec:
 
 
 def all_reduce_of_messages(
-    rows: Tensor, reduce: Compressor, gather: Compressor, state: State, divisor: float
+    rows: Tensor, reduce: Compressor, gather: Compressor, state: State, divisor: float, *, heard: bool = True
 ) -> Generator[Request, Any, Tensor]:
-    """The rounds of one all-reduce of ``rows`` ``[W, n]``, instead of `allreduce.all_reduce`; ``gather`` is unused."""
+    """The rounds of one all-reduce of ``rows`` ``[W, n]``, instead of `allreduce.all_reduce`; ``gather`` is unused.
+
+    ``heard``: does anyone look at the result? Of virtual ranks, which all get the same, the first one's is enough: the
+    others only end their own reduce-scatters, for what their states remember of them.
+    """
     codec, world = codec_of(reduce), rows.shape[0]
     rounds = reduce.reduce_scatter(rows, state)
     request = next(rounds)
@@ -59,8 +64,8 @@ def all_reduce_of_messages(
     received = yield Gather(joined)
     by_sender = received.buffer.view(world, world, message.layout.row_bytes)
     everything = state.scratch("gathered", tuple(rows.shape), rows.dtype, rows.device)
-    total = state.scratch("total", (message.n,), rows.new_empty(0).float().dtype, rows.device)
-    for owner in range(world):
+    total = state.scratch("total", (message.n,), torch.float32, rows.device)
+    for owner in range(world) if heard else (state.rank,):
         of_owner = message.replaced(by_sender[:, owner].contiguous())
         summed = _own_total(rounds, of_owner) if owner == state.rank else codec.sum_into(of_owner, total)
         everything[owner] = (summed / divisor).to(rows.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from comm_compress.core.compressor import Compressor
@@ -36,6 +37,11 @@ class Methods:
     def rounds(self) -> AllReduceRounds:
         """The rounds of one exchange."""
         return all_reduce_of_messages if self._everywhere else allreduce.all_reduce
+
+    @property
+    def rounds_unheard(self) -> AllReduceRounds:
+        """The same of a virtual replica whose result, equal to the first one's, nobody looks at."""
+        return partial(all_reduce_of_messages, heard=False) if self._everywhere else allreduce.all_reduce
 
     def check(self, reduce: Compressor) -> None:
         """ValueError when messages are to go to everyone and ``reduce`` has none that everyone could add up."""

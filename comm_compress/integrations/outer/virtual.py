@@ -126,9 +126,10 @@ class VirtualReplicas(Synchroniser):
         states = self._states[number]
         for rows, state in zip(inputs, states, strict=True):
             state.begin(reduce.mark(rows))
+        start = [self._methods.rounds, *[self._methods.rounds_unheard] * (self.world - 1)]
         rounds = [
-            self._methods.rounds(rows, reduce, gather, state, self.world)
-            for rows, state in zip(inputs, states, strict=True)
+            begin(rows, reduce, gather, state, self.world)
+            for begin, rows, state in zip(start, inputs, states, strict=True)
         ]
         outcome = simulate.lockstep(rounds)
         for sent, state, ledger in zip(outcome.sent, states, self.ledgers, strict=True):
