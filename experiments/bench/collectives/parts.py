@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import pkgutil
-import statistics
 import sys
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 from unittest import mock
 
+import torch
 from numba.core.dispatcher import Dispatcher
 from torch.overrides import TorchFunctionMode
 
@@ -22,18 +22,9 @@ from comm_compress.drive import transport
 
 Part = Literal["python", "torch", "kernel", "allocation", "transport", "ledger"]
 PARTS: tuple[Part, ...] = get_args(Part)
-ALLOCATES = {
-    "empty",
-    "zeros",
-    "ones",
-    "full",
-    "empty_like",
-    "zeros_like",
-    "new_empty",
-    "new_zeros",
-    "new_full",
-    "clone",
-}
+TORCH: tuple[Part, ...] = ("torch", "allocation")
+MADE = ("empty", "zeros", "ones", "full")
+ALLOCATES = {"clone", *MADE, *(f"{name}_like" for name in MADE), *(f"new_{name}" for name in MADE)}
 NO_CALL = {"__get__", "__set__"}  # a look at a tensor's shape or dtype
 
 
@@ -64,7 +55,7 @@ class Clock:
     def reading(self) -> dict[Part, float]:
         """The seconds of each part so far."""
         self._turn_to(self._part)
-        own = {part: self.nanoseconds[part] - self.calls[part] * _reading_takes() for part in PARTS}
+        own = {part: self.nanoseconds[part] - self.calls[part] * _watching_takes(part in TORCH) for part in PARTS}
         return {part: max(nanoseconds, 0) / 1e9 for part, nanoseconds in own.items()}
 
     def _turn_to(self, part: Part) -> Part:
@@ -73,16 +64,6 @@ class Clock:
         self._part = part
         self._since = time.thread_time_ns()  # what it costs to keep the books belongs to nobody
         return before
-
-
-@functools.cache
-def _reading_takes() -> float:
-    """Nanoseconds of reading the clock that fall into each part that is timed: the median of many."""
-    took = []
-    for _ in range(1000):
-        start = time.thread_time_ns()
-        took.append(time.thread_time_ns() - start)
-    return statistics.median(took)
 
 
 class _TorchCalls(TorchFunctionMode):
@@ -97,9 +78,33 @@ class _TorchCalls(TorchFunctionMode):
         return self._clock.timed("allocation" if name in ALLOCATES else "torch", func, *args, **(kwargs or {}))
 
 
+@functools.cache
+def _watching_takes(torch_call: bool) -> float:
+    """Nanoseconds of a watched call that are the watching's own, in the part that it is counted in."""
+    clock, repeats, x = Clock(), 2000, torch.zeros(8)
+    if not torch_call:
+        for _ in range(repeats):
+            clock.timed("kernel", _nothing)
+        return clock.nanoseconds["kernel"] / repeats
+    start = time.thread_time_ns()
+    for _ in range(repeats):
+        x.view(2, 4)
+    bare = time.thread_time_ns() - start
+    with _TorchCalls(clock):
+        for _ in range(repeats):
+            x.view(2, 4)
+    return max(clock.nanoseconds["torch"] - bare, 0) / repeats
+
+
+def _nothing() -> None:
+    pass
+
+
 @contextlib.contextmanager
 def watched(clock: Clock) -> Iterator[None]:
     """Inside, ``clock`` runs by parts. Kernels must have been compiled: called once before with the same types."""
+    for torch_call in (True, False):
+        _watching_takes(torch_call)  # before anything is watched
     with contextlib.ExitStack() as stack:
         for owner, name, part in [*_kernels(), *_books()]:
             stack.enter_context(mock.patch.object(owner, name, _watched(clock, part, getattr(owner, name))))
