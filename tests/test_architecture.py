@@ -61,6 +61,7 @@ FLOORS = {
         {
             "fsdp",
             "ddp",
+            "outer",
             "parallel",
             "virtual",
             "audit",

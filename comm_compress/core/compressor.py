@@ -107,6 +107,13 @@ class Codec(Compressor):
         kernels.casts(out).sum_rows(self.decode(encoded), out)
         return out
 
+    def add_into(self, encoded: Encoded, out: Tensor, memory: Tensor) -> None:
+        """Add the decoded row, the only one, to ``out`` ``[n]`` of any float dtype.
+
+        ``memory`` float32 ``[n]`` may be used meanwhile.
+        """
+        out += self.decode_into(encoded, memory.unsqueeze(0))[0]
+
     def decode_sum(self, encoded: Encoded) -> Tensor:
         """Return the sum of the decoded rows, as `sum_into` computes it, in new memory (float32 ``[n]``)."""
         return self.sum_into(encoded, torch.empty(encoded.n, device=encoded.buffer.device))

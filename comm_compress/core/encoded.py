@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -81,7 +82,7 @@ class Layout:
         self.row_bytes = math.ceil(end / widest) * widest
         self.padding = self.row_bytes - sum(f.size * f.dtype.itemsize for f in fields)
 
-    @property
+    @functools.cached_property
     def byte_count(self) -> ByteCount:
         """The bytes of one row, by kind."""
         by_kind = {"values": 0, "indices": 0, "metadata": self.padding}
@@ -141,7 +142,8 @@ class Encoded:
         buffer = scratch("ragged", (len(rows), max(lengths)), torch.uint8, rows[0].parts[0].device)
         for out, row, length in zip(buffer, rows, lengths, strict=True):
             torch.cat(list(row.parts), out=out[:length])
-            out[length:] = 0
+            if length < buffer.shape[1]:
+                out[length:] = 0
         return cls(buffer, None, n, lengths=lengths, counts=counts or None, scratch=scratch)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -171,4 +173,4 @@ class Encoded:
     def replaced(self, buffer: Tensor) -> Encoded:
         """Return rows of this layout in another buffer: those that came back from a collective."""
         assert self.layout is not None
-        return replace(self, buffer=buffer)
+        return Encoded(buffer, self.layout, self.n, self.agreed, scratch=self.scratch)

@@ -13,10 +13,11 @@ import torch
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.tracing import Sent, mark_sent
 
-Op = Literal["reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients"]
-# what each takes without compression; activations, and their gradients, are moved by all three of the others
-ROUNDS: dict[Op, int] = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2}
+Op = Literal["reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients", "outer"]
+# what each takes without compression; activations, and their gradients, are moved by the first three of the others
+ROUNDS: dict[Op, int] = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2, "outer": 2}
 Part = Literal["encode", "wire", "decode"]
+PARTS: tuple[Part, ...] = get_args(Part)
 Moment = float | torch.cuda.Event
 
 
@@ -196,13 +197,20 @@ class Ledger:
 
     def _read(self) -> None:
         for totals, spans, extra in self._unread:
-            for span in spans:
-                took = _milliseconds(span.start, span.end)
-                setattr(totals, f"{span.part}_ms", getattr(totals, f"{span.part}_ms") + took)
-                totals.extra_ms += took * (span.round in extra)
-        if self._nonfinite:  # one transfer from a GPU for all of them
+            took = dict.fromkeys(PARTS, 0.0)
+            for part, start, end, number in spans:
+                milliseconds = _milliseconds(start, end)
+                took[part] += milliseconds
+                if number in extra:
+                    totals.extra_ms += milliseconds
+            totals.encode_ms += took["encode"]
+            totals.wire_ms += took["wire"]
+            totals.decode_ms += took["decode"]
+        if self._nonfinite:
             counted, flags = zip(*self._nonfinite, strict=True)
-            for totals, finite in zip(counted, torch.stack(flags).tolist(), strict=True):
+            # one transfer from a GPU for all of them
+            seen = torch.stack(flags).tolist() if flags[0].is_cuda else [bool(flag) for flag in flags]
+            for totals, finite in zip(counted, seen, strict=True):
                 totals.nonfinite_inputs += not finite
         self._unread.clear()
         self._nonfinite.clear()

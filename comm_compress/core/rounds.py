@@ -95,8 +95,10 @@ def sent_by(request: Request, rank: int, world: int) -> ByteCount:
     if isinstance(request, ExchangeParts):
         return sum((request.messages[peer].byte_count(0) for peer in peers), ByteCount())
     message = request.message
+    if message.layout is not None:
+        return message.layout.byte_count.times(len(peers))
     rows = peers if isinstance(request, Exchange | Sum) else [0] * len(peers)
-    lengths = ByteCount(metadata=LENGTH_BYTES * len(peers) if message.lengths is not None else 0)
+    lengths = ByteCount(metadata=LENGTH_BYTES * len(peers))
     return sum((message.byte_count(row) for row in rows), lengths)
 
 
@@ -108,9 +110,10 @@ def messages_by(request: Request, rank: int, world: int) -> float:
     if isinstance(request, ExchangeParts):
         return sum(request.messages[peer].byte_count(0).total > 0 for peer in peers)
     message = request.message
+    if message.layout is not None:
+        return len(peers) if message.layout.row_bytes else 0
     rows = peers if isinstance(request, Exchange | Sum) else [0] * len(peers)
-    lengths = len(peers) if message.lengths is not None else 0
-    return lengths + sum(message.byte_count(row).total > 0 for row in rows)
+    return len(peers) + sum(message.byte_count(row).total > 0 for row in rows)
 
 
 def ring_messages(nbytes: int, itemsize: int, world: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -28,10 +29,15 @@ class Segment(NamedTuple):
 
 def segments_of(shapes: Sequence[tuple[str, tuple[int, ...]]], world: int) -> tuple[Segment, ...]:
     """The segments of a unit that holds these (name, shape) in this order, sharded over ``world`` ranks."""
+    return _segments_of(tuple((name, tuple(shape)) for name, shape in shapes), world)
+
+
+@functools.lru_cache(maxsize=1024)  # hooks ask before every collective
+def _segments_of(shapes: tuple[tuple[str, tuple[int, ...]], ...], world: int) -> tuple[Segment, ...]:
     segments, start = [], 0
     for name, shape in shapes:
         width = math.ceil(shape[0] / world) * math.prod(shape[1:])
-        segments.append(Segment(name, tuple(shape), start, start + width))
+        segments.append(Segment(name, shape, start, start + width))
         start += width
     return tuple(segments)
 

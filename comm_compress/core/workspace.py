@@ -18,14 +18,22 @@ class Workspace:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.device], Tensor] = {}
+        self._views: dict[tuple[str, torch.device], Tensor] = {}  # of each buffer, what was taken last
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an uninitialised tensor; what was taken under this name before is overwritten through it."""
+        view = self._views.get((name, device))
+        if view is not None and view.shape == shape and view.dtype == dtype:
+            return view
         num_bytes = math.prod(shape) * dtype.itemsize
         buffer = self._buffers.get((name, device))
         if buffer is None or buffer.numel() < num_bytes:
             buffer = self._buffers[name, device] = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-        return buffer[:num_bytes].view(dtype).view(shape)
+        view = buffer[:num_bytes].view(dtype).view(shape)
+        self._views.pop((name, device), None)
+        if not view.is_inference():  # that one could not be written to outside of inference mode
+            self._views[name, device] = view
+        return view
 
     @property
     def num_bytes(self) -> int:

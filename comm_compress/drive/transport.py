@@ -80,12 +80,18 @@ class Running(Generic[Result]):
     def result(self) -> Result:
         """Wait for what is on its way, and take the remaining rounds."""
         while self._answer is not None:
-            start = self._collective.now()
-            with span("wire"):
-                answer = self._answer()
-            self._collective.spent("wire", start)
-            self._resume(answer)
+            self.advance()
         return self._result
+
+    def advance(self) -> None:
+        """Wait for the answer to the round under way, and begin the next one; nothing where all is done."""
+        if self._answer is None:
+            return
+        start = self._collective.now()
+        with span("wire"):
+            answer = self._answer()
+        self._collective.spent("wire", start)
+        self._resume(answer)
 
     def _resume(self, answer: Answer | None) -> None:
         collective = self._collective

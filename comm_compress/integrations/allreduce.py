@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from comm_compress.core.compressor import Compressor
-from comm_compress.core.ledger import Collective, Ledger
+from comm_compress.core.ledger import Collective, Ledger, Op
 from comm_compress.core.rounds import Reduced, Request
 from comm_compress.core.segments import (
     Ranges,
@@ -24,11 +24,14 @@ from comm_compress.core.segments import (
 )
 from comm_compress.core.state import State
 from comm_compress.core.tracing import spanned
-from comm_compress.core.workspace import WorkspacePool
+from comm_compress.core.workspace import Workspace, WorkspacePool
 from comm_compress.drive import transport
 from comm_compress.integrations.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.wrappers.error_feedback import ErrorFeedback
+
+AllReduceRounds = Callable[[Tensor, Compressor, Compressor, State, float], Generator[Request, Any, Tensor]]
+"""What gives the rounds of an all-reduce from the arguments of `all_reduce`, with its result."""
 
 
 def all_reduce(
@@ -69,6 +72,7 @@ class GradientAllReduce:
     They are laid out as FSDP2 lays out a unit (`segments.flatten`: row d holds dim-0 chunk d of every one), whatever
     the caller's own buffer looks like: so every method works here that works there, those with matrices and
     layers included, at the price of a copy and of FSDP2's padding.
+    ``op``: what the ledger calls it. ``rounds``: how it is done.
     """
 
     def __init__(
@@ -79,10 +83,14 @@ class GradientAllReduce:
         ledger: Ledger,
         workspaces: WorkspacePool,
         scale: LossScale | None = None,
+        *,
+        op: Op = "all_reduce",
+        rounds: AllReduceRounds = all_reduce,
     ) -> None:
         self.scale = scale or LossScale()
         self.state, self.reduce, self.ledger, self.workspaces = state, reduce, ledger, workspaces
         self.gather = gather if gather is not None else UNCOMPRESSED
+        self.op, self._rounds = op, rounds
 
     @spanned("all_reduce")
     def __call__(
@@ -97,6 +105,17 @@ class GradientAllReduce:
 
         ``goes_on``: in the same optimizer step as the last call (`State.begin`).
         """
+        self.begin(named, unit, group, divisor, goes_on).finish()
+
+    def begin(
+        self,
+        named: Sequence[tuple[str, Tensor]],
+        unit: str,
+        group: dist.ProcessGroup,
+        divisor: float,
+        goes_on: bool = False,
+    ) -> AllReduceUnderWay:
+        """Send the first messages of what a call does; the rest is up to `AllReduceUnderWay`, before the next one."""
         tensors = [tensor.view(-1) if tensor.dim() == 0 else tensor for _, tensor in named]
         collective = Collective(tensors[0].device)
         start = collective.now()
@@ -108,16 +127,44 @@ class GradientAllReduce:
         self.scale.take_off(rows)
         self.state.begin(finite, workspace=workspace, goes_on=goes_on)
         collective.spent("encode", start)
-        rounds = all_reduce(rows, self.reduce, self.gather, self.state, divisor)
-        everything = transport.run(rounds, group, collective, workspace)
+        rounds = self._rounds(rows, self.reduce, self.gather, self.state, divisor)
+        running = transport.Running(rounds, group, collective, workspace)
+        return AllReduceUnderWay(self, unit, tensors, rows, running, collective, workspace)
+
+
+class AllReduceUnderWay:
+    """One all-reduce of `GradientAllReduce` whose messages are being sent, on gloo while the caller computes."""
+
+    def __init__(
+        self,
+        reduction: GradientAllReduce,
+        unit: str,
+        tensors: Sequence[Tensor],
+        rows: Tensor,
+        running: transport.Running[Tensor],
+        collective: Collective,
+        workspace: Workspace,
+    ) -> None:
+        self._reduction, self._unit, self._tensors = reduction, unit, tensors
+        self._elements, self._itemsize = 2 * rows[1:].numel(), rows.itemsize  # both halves
+        self._running, self._collective, self._workspace = running, collective, workspace
+
+    def advance(self) -> None:
+        """Wait for the messages that are on their way, and send those of the next round, if there is one."""
+        self._running.advance()
+
+    def finish(self) -> None:
+        """Take the remaining rounds; every tensor becomes its sum over the ranks, divided."""
+        reduction, collective = self._reduction, self._collective
+        everything = self._running.result()
         start = collective.now()
-        for tensor, result in zip(tensors, unflatten(everything, self.state.segments), strict=True):
-            self.scale.put_on(tensor.copy_(result))
-        self.state.end()
-        self.workspaces.release(workspace)
+        state = reduction.state
+        for tensor, result in zip(self._tensors, unflatten(everything, state.segments), strict=True):
+            reduction.scale.put_on(tensor.copy_(result))
+        state.end()
+        reduction.workspaces.release(self._workspace)
         collective.spent("decode", start)
-        elements = 2 * rows[1:].numel()  # both halves
-        self.ledger.add("all_reduce", unit, collective, elements, rows.itemsize, self.state.finite)
+        reduction.ledger.add(reduction.op, self._unit, collective, self._elements, self._itemsize, state.finite)
 
 
 def check(name: str, reduce: Compressor, gather: Compressor | None, ranks: int) -> None:

@@ -44,6 +44,10 @@ def reshard(
     for key in states[0]:
         entries = sorted((s[key] for s in states), key=lambda entry: int(entry["rank"]))
         _check(key, entries)
+        if "layouts" not in entries[0]:
+            for rank, mine in enumerate(new):
+                mine[key] = {**entries[0], "world": new_world, "rank": rank}
+            continue
         for rank, mine in enumerate(new):
             if new_world == len(states):
                 mine[key] = dict(entries[rank])
@@ -68,6 +72,8 @@ def _check(key: str, entries: Sequence[Saved]) -> None:
             f"reshard: {key}: needs each rank's state once, got ranks {seen} in {world} states (states of a 2-D mesh "
             "cannot be moved to another number of ranks: start afresh)"
         )
+    if "layouts" not in entries[0]:  # no compressor's state
+        return
     if any(entry["layouts"][""] != entries[0]["layouts"][""] for entry in entries):
         raise ValueError(f"reshard: {key}: the ranks' states are of different parameters")
     if any(absent := {*entry.get("names", ())} - entry["tensors"].keys() for entry in entries):

@@ -9,13 +9,14 @@ A method calls ``kernels.TOPIC(tensor).FUNCTION(...)`` and never asks where its 
 
 from comm_compress.kernels import rans
 from comm_compress.kernels.common.block_code import BlockCode
-from comm_compress.kernels.common.matrix_scales import Matrices, Shape, matrices_of
+from comm_compress.kernels.common.matrix_scales import Matrices, Quantiser, Shape, matrices_of
 from comm_compress.kernels.common.residual import Residual
 from comm_compress.kernels.dispatch import (
     bitmap,
     bits,
     blocks,
     casts,
+    finite,
     matrix_scales,
     onebit,
     positions,
@@ -37,12 +38,14 @@ __all__ = [
     "WINDOW",
     "BlockCode",
     "Matrices",
+    "Quantiser",
     "Residual",
     "Shape",
     "bitmap",
     "bits",
     "blocks",
     "casts",
+    "finite",
     "matrices_of",
     "matrix_scales",
     "onebit",

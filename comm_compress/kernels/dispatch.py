@@ -19,6 +19,7 @@ from comm_compress.kernels.interfaces.bits import BitKernels
 from comm_compress.kernels.interfaces.blocks import BlockKernels
 from comm_compress.kernels.interfaces.casts import CastKernels
 from comm_compress.kernels.interfaces.entropy import EntropyKernels
+from comm_compress.kernels.interfaces.finite import FiniteKernels
 from comm_compress.kernels.interfaces.matrix_scales import MatrixScaleKernels
 from comm_compress.kernels.interfaces.onebit import OneBitKernels
 from comm_compress.kernels.interfaces.positions import PositionKernels
@@ -27,6 +28,7 @@ from comm_compress.kernels.interfaces.random import RandomKernels
 from comm_compress.kernels.interfaces.residual import ResidualKernels
 from comm_compress.kernels.interfaces.select import SelectKernels
 from comm_compress.kernels.interfaces.sketch import SketchKernels
+from comm_compress.kernels.interfaces.streams import StreamKernels
 from comm_compress.kernels.interfaces.subsets import SubsetKernels
 from comm_compress.kernels.interfaces.trits import TritKernels
 from comm_compress.kernels.interfaces.ulp import UlpKernels
@@ -64,6 +66,7 @@ bits = Topic[BitKernels]("bits")
 blocks = Topic[BlockKernels]("blocks")
 casts = Topic[CastKernels]("casts")
 entropy = Topic[EntropyKernels]("entropy")
+finite = Topic[FiniteKernels]("finite")
 matrix_scales = Topic[MatrixScaleKernels]("matrix_scales")
 onebit = Topic[OneBitKernels]("onebit")
 positions = Topic[PositionKernels]("positions")
@@ -72,6 +75,7 @@ random = Topic[RandomKernels]("random")
 residual = Topic[ResidualKernels]("residual")
 select = Topic[SelectKernels]("select")
 sketch = Topic[SketchKernels]("sketch")
+streams = Topic[StreamKernels]("streams")
 subsets = Topic[SubsetKernels]("subsets")
 trits = Topic[TritKernels]("trits")
 ulp = Topic[UlpKernels]("ulp")
@@ -102,6 +106,7 @@ if TYPE_CHECKING:  # each implementation has what its topic's interface asks
     _blocks: tuple[BlockKernels, ...] = (reference.blocks, cpu.blocks, triton.blocks)
     _casts: tuple[CastKernels, ...] = (reference.casts, cpu.casts, triton.casts)
     _entropy: tuple[EntropyKernels, ...] = (reference.entropy, cpu.entropy, triton.entropy)
+    _finite: tuple[FiniteKernels, ...] = (reference.finite, cpu.finite)
     _matrix_scales: tuple[MatrixScaleKernels, ...] = (reference.matrix_scales, cpu.matrix_scales)
     _onebit: tuple[OneBitKernels, ...] = (reference.onebit, cpu.onebit, triton.onebit)
     _positions: tuple[PositionKernels, ...] = (reference.positions, cpu.positions)
@@ -110,6 +115,7 @@ if TYPE_CHECKING:  # each implementation has what its topic's interface asks
     _residual: tuple[ResidualKernels, ...] = (reference.residual, cpu.residual)
     _select: tuple[SelectKernels, ...] = (reference.select, cpu.select, triton.select)
     _sketch: tuple[SketchKernels, ...] = (reference.sketch, cpu.sketch)
+    _streams: tuple[StreamKernels, ...] = (reference.streams, cpu.streams)
     _subsets: tuple[SubsetKernels, ...] = (reference.subsets, cpu.subsets)
     _trits: tuple[TritKernels, ...] = (reference.trits, cpu.trits)
     _ulp: tuple[UlpKernels, ...] = (reference.ulp, cpu.ulp)

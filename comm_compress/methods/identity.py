@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,7 @@ class Identity(Codec):
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """The layout of a row: its elements as they are."""
-        return Layout(Field("values", dtype, n, "values"))
+        return _layout(n, dtype)
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """The rows' own bytes, as a view."""
@@ -44,6 +45,11 @@ class Identity(Codec):
     def decode(self, encoded: Encoded) -> Tensor:
         """The rows as a view, in the dtype that they were sent in."""
         return encoded["values"]
+
+
+@functools.lru_cache(maxsize=1024)  # units times directions
+def _layout(n: int, dtype: torch.dtype) -> Layout:
+    return Layout(Field("values", dtype, n, "values"))
 
 
 UNCOMPRESSED = Identity(IdentityConfig())

@@ -32,10 +32,8 @@ def shortened(data: Tensor, coder: Coder, scratch: Scratch = fresh) -> list[Tens
     Parts may lie in memory of ``scratch``.
     """
     stored, how = [data], RAW
-    if data.numel() >= WORTH_CODING:
-        coded = _coded(data, coder, scratch)
-        if size_of(coded) < data.numel():
-            stored, how = coded, CODED
+    if data.numel() >= WORTH_CODING and (coded := _coded(data, coder, scratch)) is not None:
+        stored, how = [coded], CODED
     return [tensor_of(STREAM_HEAD.pack(how, size_of(stored)), data.device), *stored]
 
 
@@ -51,10 +49,14 @@ def restored(message: Tensor, offset: int, out: Tensor, coder: Coder, scratch: S
     return end
 
 
-def _coded(data: Tensor, coder: Coder, scratch: Scratch) -> list[Tensor]:
+def _coded(data: Tensor, coder: Coder, scratch: Scratch) -> Tensor | None:
+    """The coded bytes, if they are fewer."""
     if coder == "rans":
-        return kernels.rans.encode(data, scratch=scratch)
-    return [tensor_of(zstandard.ZstdCompressor(level=LEVEL).compress(bytes_of(data)), data.device)]
+        memory = scratch("stream", (data.numel(),), torch.uint8, data.device)
+        size = kernels.rans.encode_into(data, memory, scratch)
+        return memory[:size] if size else None
+    coded = zstandard.ZstdCompressor(level=LEVEL).compress(bytes_of(data))
+    return tensor_of(coded, data.device) if len(coded) < data.numel() else None
 
 
 def _decode(stored: Tensor, out: Tensor, coder: Coder, scratch: Scratch) -> None:
@@ -62,10 +64,11 @@ def _decode(stored: Tensor, out: Tensor, coder: Coder, scratch: Scratch) -> None
         octets = zstandard.ZstdDecompressor().decompress(bytes_of(stored), max_output_size=out.numel())
         out.copy_(tensor_of(octets, out.device))
     elif out.is_contiguous():
-        kernels.rans.decode(stored, out, scratch=scratch)
+        kernels.rans.decode_into(stored, out, scratch)
     else:
         symbols = scratch("symbols", tuple(out.shape), torch.uint8, out.device)
-        out.copy_(kernels.rans.decode(stored, symbols, scratch=scratch))
+        kernels.rans.decode_into(stored, symbols, scratch)
+        out.copy_(symbols)
 
 
 def tensor_of(data: bytes, device: torch.device) -> Tensor:

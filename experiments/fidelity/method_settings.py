@@ -36,6 +36,7 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
     "qsgd": [{}, {"bits": 2, "bucket_size": 128}, {"bits": 2}, {"bits": 8}, {"norm": "l2"}],
     "nc": [{}, {"bits": 8}, {"rounding": "nearest"}, {"entropy": "rans"}],
     "terngrad": [{}, {"clip_sigmas": 0.0}, {"packing": "base3"}],
+    "binned": [{}, {"num_bits": 1}, {"num_bits": 4}, {"range_sigmas": 6.0, "centre": "bin"}],
     "onebit": [{}, {"group_size": 128}, {"group_size": 8192}],
     "signsgd": [{}, {"mode": "majority"}, {"group_size": 128}],
     "topk": [
@@ -45,6 +46,7 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
         {"selection": "chunked", "ratio": 0.015625},
         {"values": {"method": "qsgd", "bits": 4}},
         {"values": "int8", "indices": "elias_fano"},
+        {"selection": "chunked", "k": 64, "values": "binned"},
     ],
     "randomk": [{}, {"ratio": 0.1}, {"ratio": 0.5}, {"ratio": 0.1, "scaling": "unbiased"}],
     "thresholdv": [{}, {"quantile": 0.9}, {"quantile": 0.999}],

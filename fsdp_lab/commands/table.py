@@ -62,6 +62,9 @@ COMMANDS = (
         _METHODS,
     ),
     Command("bench codecs", "experiments.bench.codecs", "how fast methods encode and decode", _METHODS),
+    Command(
+        "bench collectives", "experiments.bench.collectives", "what a collective costs beyond memory and wire", _METHODS
+    ),
     Command("bench link", "experiments.bench.link", "claimed bytes against the interface's own counter", _METHODS),
     Command("bench audit", "experiments.bench.audit", "audited bytes against the interface's counter", _METHODS),
     Command("bench layouts", "experiments.bench.layouts", "a model divided in every layout, behind a link", _METHODS),

@@ -29,6 +29,7 @@ ALL = pytest.mark.parametrize("example", EXAMPLES)
 for name, package in {**EXAMPLES, **dict.fromkeys((*DATA_PARALLEL, TENSOR_PARALLEL))}.items():
     if package is None or importlib.util.find_spec(package):
         preload(f"examples.{name}")
+preload("examples.diloco")
 preload("examples.pipeline_parallel")
 preload("examples.byte_audit")  # not my_method: its method would be registered in every process
 
@@ -122,6 +123,28 @@ def test_between_replicas_gradients_are_compressed_and_identity_is_stock(example
     whole, sent = identity.traffic["all_reduce"].sent, compressed.traffic["all_reduce"].sent
     assert whole > 4 * sent > 0
     assert compressed.loss(-1) < 0.85 * compressed.loss(0)
+
+
+def test_replicas_that_synchronise_now_and_then_send_little_and_identity_is_stock() -> None:
+    outs = {compress: _said("diloco", "--compress", compress) for compress in ("stock", "identity", "topk")}
+    pattern = r"^(?:losses|loss|outer parameters): ?(.*)$"
+    stock, identity, sparse = (re.findall(pattern, out.replace("losses ", "losses: "), re.M) for out in outs.values())
+    assert stock == identity != sparse
+    assert len(stock) == 2
+    first = float(stock[0].split()[0])
+    for losses, outer in (identity, sparse):
+        assert float(losses.split()[-1]) < 0.5 * first
+        assert float(outer.removeprefix("loss ")) < 0.5 * first
+    assert "bytes a step" not in outs["stock"], "torch's own all-reduce is counted by nobody"
+    found = {}
+    for compress in ("identity", "topk"):
+        sent, bits, ddp = re.findall(
+            r"^(\d+) bytes a step, ([\d.]+) bits a parameter; DDP: (\d+) ", outs[compress], re.M
+        )[0]
+        found[compress] = int(sent), float(bits), int(ddp)
+    sent, bits, ddp = found["identity"]
+    assert (5 * sent, bits) == (ddp, 12.8), "what DDP sends, every fifth step"
+    assert 20 * found["topk"][0] < sent
 
 
 def test_activations_are_compressed_and_identity_is_stock() -> None:

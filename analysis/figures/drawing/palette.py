@@ -32,6 +32,7 @@ LOOKS: Final[dict[str, Look]] = {
     "int4": Look("#56B4E9", "D"),
     "uniform": Look("#1F4FC4", "h"),
     "ecsq": Look("#0A1172", "*"),
+    "binned": Look("#2B8CBE", "p"),
     "taco": Look("#4A7FB5", "v"),
     "tahquant": Look("#003D9E", "X"),
     # unbiased rounding: green

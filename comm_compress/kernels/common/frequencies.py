@@ -40,7 +40,7 @@ class Table(NamedTuple):
         A frequency cannot be less than 1, and a symbol has to be named. Rare symbols that would cost more by that
         than a literal byte each are merged under one of them, the escape symbol; `RARE` says what is tried.
         """
-        frequencies, escape = _cheapest(counts)
+        frequencies, escape = cheapest(counts)
         return cls(frequencies, escape if escape >= 0 else None)
 
     def write(self) -> bytes:
@@ -72,7 +72,7 @@ class Table(NamedTuple):
 
 
 @compiled
-def _cheapest(counts: Counts) -> tuple[Counts, int]:
+def cheapest(counts: Counts) -> tuple[Counts, int]:
     """The table of the fewest bits in all, and its escape symbol (-1: none)."""
     least = counts.sum() / TOTAL  # what a frequency of 1 stands for
     best, best_escape, fewest, last = counts, -1, np.inf, -1
@@ -151,12 +151,13 @@ def slots_of(frequencies: Counts) -> Words:
     In bits from `FREQUENCY`, from `WITHIN` and from 0 on.
     """
     slots = np.empty((len(frequencies), TOTAL), np.uint32)
-    _fill_slots(frequencies, slots)
+    fill_slots(frequencies, slots)
     return slots
 
 
 @compiled
-def _fill_slots(frequencies: Counts, slots: Words) -> None:
+def fill_slots(frequencies: Counts, slots: Words) -> None:
+    """Write what `slots_of` gives to ``slots``."""
     for table in range(frequencies.shape[0]):
         slot = 0
         for symbol in range(256):

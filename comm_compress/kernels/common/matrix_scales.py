@@ -31,6 +31,20 @@ class Shape(NamedTuple):
     columns: bool
 
 
+class Quantiser(NamedTuple):
+    """How matrices are quantised: rows' scales from mean squares, codes from scales.
+
+    ``own``, ``beside``: what the mean square of a row of the matrices, and that of the same row of what lies beside
+    them, are multiplied by; the larger one gives the row's scale. ``step``: rows' scales are multiplied by it in the
+    end. ``dead_zone``: as for `MatrixScaleKernels.quantise`.
+    """
+
+    step: float
+    dead_zone: float
+    own: float = 1.0
+    beside: float = 0.0
+
+
 class Tables(NamedTuple):
     """Where everything lies, for loops over all matrices at once."""
 
@@ -40,6 +54,11 @@ class Tables(NamedTuple):
     """``[parts, 3]``: of the rows whose columns are summed together: first, one past the last, place of the sums."""
     sums: Table
     """``[matrices with columns' scales, 5]``: place of the first part's sums, parts, width, first column's scale, a."""
+    heights: Table
+    widths: Table
+    """``[matrices]``: as in `Matrices`."""
+    ones: int
+    """How many ones follow the columns' scales."""
 
 
 class Matrices:
@@ -74,7 +93,8 @@ class Matrices:
                 column += b
             start, row = start + a * b, row + a
         whole = np.concatenate(rows) if rows else np.empty((0, 3))
-        return Tables(*(np.array(t, np.int64).reshape(-1, w) for t, w in ((whole, 3), (parts, 3), (sums, 5))))
+        tables = [np.array(t, np.int64).reshape(-1, w) for t, w in ((whole, 3), (parts, 3), (sums, 5))]
+        return Tables(tables[0], tables[1], tables[2], self.heights.numpy(), self.widths.numpy(), self.ones.numel())
 
 
 @functools.lru_cache(maxsize=1024)  # units times directions

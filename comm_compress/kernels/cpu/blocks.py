@@ -34,6 +34,7 @@ from comm_compress.kernels.cpu.vectors.vectors import (
     floor,
     larger,
     largest_bits,
+    load,
     magnitudes,
     rows_in_line,
     smaller,
@@ -100,8 +101,24 @@ def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
         return
     if code.bits is None:
         codes, code = trits_cpu.unpack(codes, n).view(torch.uint8), code._replace(bits=8)
+    _sum(False, codes, scales, code, out)
+
+
+def decode_add(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    if code.bits is None or code.bits == 1:
+        decoded = torch.empty_like(out, dtype=torch.float32)
+        decode_sum(codes, scales, code, decoded)
+        out += decoded
+    else:
+        _sum(True, codes, scales, code, out)
+
+
+def _sum(add: bool, codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    """Write the sum of the decoded rows to ``out``, or add it."""
+    n = out.numel()
+    assert code.bits is not None
     over_blocks(
-        _summer(code.rounding, code.bits, code.rotate),
+        _summer(code.rounding, code.bits, code.rotate, add),
         math.ceil(n / PIECE),
         PIECE,
         *(codes.shape[0], code.block(n), *rows_in_line(codes), *rows_in_line(scales), bits_of(out)),
@@ -225,7 +242,7 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
 
 
 @functools.cache
-def _summer(rounding: str, bits: int, rotate: bool) -> Kernel:
+def _summer(rounding: str, bits: int, rotate: bool, add: bool) -> Kernel:
     mantissa = MANTISSA.get(rounding, 0)
 
     @compiled
@@ -258,7 +275,9 @@ def _summer(rounding: str, bits: int, rotate: bool) -> Kernel:
                             total = total + whole_floats(code) * scale
                     if rotate and i + LANES <= end:
                         total = rotated(total)
-                    if far:
+                    if add:
+                        total = load(out, i, end) + total
+                    if far and not add:
                         stream(out, i, end, total)
                     else:
                         store(out, i, end, total)

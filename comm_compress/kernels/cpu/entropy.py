@@ -56,7 +56,7 @@ TO_WITHIN, TO_FEWER = np.uint32(WITHIN), np.uint32(FREQUENCY)  # of a slot
 
 def histogram(symbols: Tensor, contexts: Tensor | None, num_contexts: int) -> Counts:
     counts = np.zeros((math.ceil(symbols.numel() / BLOCK), COUNTERS, num_contexts * 256), np.uint32)
-    over_blocks(_histogram, len(counts), BLOCK, *_arrays(symbols, contexts), counts)
+    over_blocks(count_symbols, len(counts), BLOCK, *_arrays(symbols, contexts), counts)
     total: Counts = counts.sum((0, 1), dtype=np.int64).reshape(num_contexts, 256)
     return total
 
@@ -65,7 +65,7 @@ def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -
     positions = np.empty(number, np.int64)
     together = None if contexts is not None else _interval(marked[0])
     if together is not None:
-        found = _positions_within(symbols.numpy(), *together, positions)
+        found = positions_within(symbols.numpy(), *together, positions)
     else:
         found = _positions(*_arrays(symbols, contexts), marked.ravel(), positions)
     assert found == number
@@ -87,7 +87,7 @@ def encode(
     sizes, states = np.empty(blocks, np.uint32), np.full(blocks * lanes, LOWEST, np.uint32)
     entries = entries_of(frequencies, starts).ravel()
     arrays = *_arrays(symbols, contexts), entries, lanes, room.numpy().view(np.uint16), sizes, states
-    over_blocks(_encode, blocks, BLOCK, *arrays)
+    over_blocks(encode_blocks, blocks, BLOCK, *arrays)
     words = [room[b * REGION : b * REGION + size].view(torch.uint8) for b, size in enumerate(sizes.tolist())]
     return [as_bytes(sizes), as_bytes(states), *words]
 
@@ -98,7 +98,7 @@ def decode(
     lanes, slots = lanes_of(symbols.numel()), slots_of(frequencies).ravel()
     ends = sizes.cumsum(0).numpy()
     coded = words.numpy().view(np.uint16), ends, states.numpy().view(np.uint32)
-    over_blocks(_decode, len(ends), BLOCK, *_arrays(symbols, contexts), slots, lanes, *coded)
+    over_blocks(decode_blocks, len(ends), BLOCK, *_arrays(symbols, contexts), slots, lanes, *coded)
 
 
 def _arrays(symbols: Tensor, contexts: Tensor | None) -> tuple[Bytes, Bytes | None]:
@@ -112,7 +112,7 @@ def _place(symbols: Any, contexts: Any, i: Any) -> Any:
 
 
 @compiled
-def _histogram(first: int, last: int, symbols: Bytes, contexts: Bytes | None, counts: Words) -> None:
+def count_symbols(first: int, last: int, symbols: Bytes, contexts: Bytes | None, counts: Words) -> None:
     for block in range(first, last):
         for i in range(block * BLOCK, min((block + 1) * BLOCK, symbols.size)):
             counts[block, i % COUNTERS, _place(symbols, contexts, i)] += 1
@@ -129,7 +129,7 @@ def _positions(symbols: Bytes, contexts: Bytes | None, marked: Marks, positions:
 
 
 @compiled
-def _positions_within(symbols: Bytes, low: np.uint8, width: np.uint8, positions: Counts) -> int:
+def positions_within(symbols: Bytes, low: np.uint8, width: np.uint8, positions: Counts) -> int:
     found, whole = 0, symbols.size // LANES * LANES
     for i in range(0, whole, LANES):
         mask = within(symbols, i, low, width)
@@ -145,7 +145,7 @@ def _positions_within(symbols: Bytes, low: np.uint8, width: np.uint8, positions:
 
 
 @compiled
-def _encode(
+def encode_blocks(
     first: int,
     last: int,
     symbols: Bytes,
@@ -206,7 +206,7 @@ def _encode_one_by_one(
 
 
 @compiled
-def _decode(
+def decode_blocks(
     first: int,
     last: int,
     symbols: Bytes,

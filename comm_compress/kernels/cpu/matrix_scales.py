@@ -5,20 +5,22 @@ One call does all matrices of a vector: they are many, and most of them are smal
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Matrices
-from comm_compress.kernels.reference.matrix_scales import LARGEST
+from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Matrices, Quantiser
+from comm_compress.kernels.cpu.vectors.vectors import LANES, doubles, load, splat, sum_of_pairs
+from comm_compress.kernels.reference.matrix_scales import LARGEST, add_with, encode_with
 from comm_compress.kernels.tools.compiled import TINY, Array, compiled, inlined
-from comm_compress.kernels.tools.threads import over_blocks
+from comm_compress.kernels.tools.threads import over_blocks, shared_out
 
-LANES = 16
 EXPONENT, BIAS = 52, 1023  # of a float64
 LIMITS, SCALES = EDGES.numpy(), FACTORS.numpy()
+NO_ROW: Array = np.empty(0, np.float32)
 
 
 def encode_scales(mean_squares: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,6 +62,34 @@ def quantise(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: 
 def add_decoded(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, matrices: Matrices) -> None:
     arrays = (codes.numpy(), rows.numpy(), columns.numpy(), out.numpy(), matrices.tables.rows)
     over_blocks(_add, matrices.num_rows, _width(codes, matrices), *arrays)
+
+
+def encode(
+    x: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    beside: Tensor | None = None,
+) -> None:
+    if shared_out(x.numel()):
+        encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside)
+        return
+    other = NO_ROW if beside is None else beside.numpy()
+    weights = (quantiser.own, quantiser.beside, np.float32(quantiser.step), np.float32(1 - quantiser.dead_zone))
+    out = (codes.numpy(), octets.numpy(), peaks.numpy())
+    rows, parts, sums, heights, widths, ones = matrices.tables
+    _encode(x.numpy(), other, *weights, rows, parts, sums, heights, widths, ones, LIMITS, SCALES, *out)
+
+
+def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
+    if shared_out(out.numel()):
+        add_with(sys.modules[__name__], codes, octets, peaks, out, matrices)
+        return
+    tables = matrices.tables
+    lengths = (tables.rows, tables.heights, tables.widths, tables.ones)
+    _add_all(codes.numpy(), octets.numpy(), peaks.numpy(), out.numpy(), *lengths, SCALES)
 
 
 def _width(x: Tensor, matrices: Matrices) -> int:
@@ -124,23 +154,13 @@ def _decode_scales(codes: Array, lengths: Array, peaks: Array, factors: Array, s
 
 @compiled
 def _row_mean_squares(first: int, last: int, x: Array, rows: Array, means: Array) -> None:
-    lanes = np.empty(LANES, np.float64)
     for i in range(first, last):
         start, width, _ = rows[i]
-        row = x[start : start + width]
-        whole = width - width % LANES
-        lanes[:] = 0.0
-        for j in range(0, whole, LANES):
-            for lane in range(LANES):
-                value = np.float64(row[j + lane])
-                lanes[lane] += value * value
-        total = 0.0
-        for j in range(whole, width):
-            value = np.float64(row[j])
-            total += value * value
-        for lane in range(LANES):
-            total += lanes[lane]
-        means[i] = total / width
+        squares = doubles(splat(np.float32(0)))
+        for j in range(start, start + width, LANES):
+            wide = doubles(load(x, j, start + width))
+            squares = squares + wide * wide
+        means[i] = sum_of_pairs(squares) / width
 
 
 @compiled
@@ -208,3 +228,89 @@ def _add(
         scales = column_scales[column : column + width]
         for j in range(width):
             out[j] += np.float32(row[j]) * scales[j] * scale
+
+
+@compiled
+def _encode(
+    x: Array,
+    beside: Array,
+    own: float,
+    other: float,
+    step: np.float32,
+    offset: np.float32,
+    rows: Array,
+    parts: Array,
+    sums: Array,
+    heights: Array,
+    widths: Array,
+    ones: int,
+    limits: Array,
+    factors: Array,
+    codes: Array,
+    octets: Array,
+    peaks: Array,
+) -> None:
+    num_rows, count = rows.shape[0], heights.size
+    of_rows, of_columns, row_peaks, column_peaks = octets[:num_rows], octets[num_rows:], peaks[:count], peaks[count:]
+    means, scales = np.empty(num_rows, np.float64), np.empty(num_rows, np.float32)
+    _row_mean_squares(0, num_rows, x, rows, means)
+    for i in range(num_rows):
+        means[i] *= own
+    if beside.size:
+        others = np.empty(num_rows, np.float64)
+        _row_mean_squares(0, num_rows, beside, rows, others)
+        for i in range(num_rows):
+            weighted = other * others[i]
+            if weighted > means[i] or np.isnan(weighted):
+                means[i] = weighted
+    _encode_scales(means, heights, limits, of_rows, row_peaks)
+    columns = np.ones(of_columns.size + ones, np.float32)
+    column_peaks[:] = 0
+    if of_columns.size:
+        _decode_scales(of_rows, heights, row_peaks, factors, scales)
+        _column_scales(x, scales, rows, parts, sums, widths, limits, of_columns, column_peaks)
+        _decode_scales(of_columns, widths, column_peaks, factors, columns)
+    for i in range(count):
+        row_peaks[i] *= step
+    _decode_scales(of_rows, heights, row_peaks, factors, scales)
+    _quantise(0, num_rows, x, scales, columns, _inverses(columns), offset, codes, rows)
+
+
+@compiled
+def _column_scales(
+    x: Array,
+    scales: Array,
+    rows: Array,
+    parts: Array,
+    groups: Array,
+    widths: Array,
+    limits: Array,
+    codes: Array,
+    peaks: Array,
+) -> None:
+    size = 0
+    for g in range(groups.shape[0]):
+        size += groups[g, 1] * groups[g, 2]
+    sums, means = np.zeros(size, np.float64), np.empty(codes.size, np.float64)
+    _column_sums(0, parts.shape[0], x, scales, rows, parts, sums)
+    _column_means(sums, groups, means)
+    _encode_scales(means, widths, limits, codes, peaks)
+
+
+@compiled
+def _add_all(
+    codes: Array,
+    octets: Array,
+    peaks: Array,
+    out: Array,
+    rows: Array,
+    heights: Array,
+    widths: Array,
+    ones: int,
+    factors: Array,
+) -> None:
+    num_rows, count = rows.shape[0], heights.size
+    scales, columns = np.empty(num_rows, np.float32), np.ones(octets.size - num_rows + ones, np.float32)
+    _decode_scales(octets[:num_rows], heights, peaks[:count], factors, scales)
+    _decode_scales(octets[num_rows:], widths, peaks[count:], factors, columns)
+    _add(0, num_rows, codes, scales, columns, out, rows)

@@ -44,3 +44,7 @@ class BlockKernels(Protocol):
         Rows are added in ascending order. Where the code rotates, the sum is rotated back, once.
         """
         ...
+
+    def decode_add(self, codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+        """Add what `decode` writes for a single row to ``out`` ``[n]`` of any float dtype, in float32, rounded once."""
+        ...

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from comm_compress.kernels.common.matrix_scales import Matrices
+from comm_compress.kernels.common.matrix_scales import Matrices, Quantiser
 
 
 class MatrixScaleKernels(Protocol):
@@ -61,4 +61,26 @@ class MatrixScaleKernels(Protocol):
 
     def add_decoded(self, codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, matrices: Matrices) -> None:
         """Add what ``codes`` int8 ``[n]`` stand for to ``out`` float32 ``[n]``."""
+        ...
+
+    def encode(
+        self,
+        x: Tensor,
+        matrices: Matrices,
+        quantiser: Quantiser,
+        codes: Tensor,
+        octets: Tensor,
+        peaks: Tensor,
+        beside: Tensor | None = None,
+    ) -> None:
+        """All of the above for the matrices in ``x`` float32 ``[n]``, in which what codes lose is left.
+
+        ``beside`` float32 ``[n]``: what else gives the rows' scales (`Quantiser`). Written: ``codes`` int8 ``[n]``;
+        ``octets`` uint8, the bytes of the rows' scales ``[rows]`` and those of the columns' ``[columns]``; ``peaks``
+        float32 ``[2 * matrices]``, the largest of the rows' and of the columns'.
+        """
+        ...
+
+    def add(self, codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
+        """Add what `encode` made of a vector to ``out`` float32 ``[n]``."""
         ...

@@ -65,6 +65,12 @@ def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
         out.copy_(rotated(out.unsqueeze(0))[0])
 
 
+def decode_add(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    decoded = torch.empty_like(out, dtype=torch.float32)
+    decode(codes, scales, code, decoded.unsqueeze(0))
+    out += decoded
+
+
 def in_blocks(rows: Tensor, block_size: int) -> Tensor:
     """``[R, n]`` as float32 ``[R, ceil(n / block_size), block_size]``, zero-padded."""
     n = rows.shape[1]

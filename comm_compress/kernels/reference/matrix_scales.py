@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, TINY, Matrices
+from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, TINY, Matrices, Quantiser
+
+if TYPE_CHECKING:
+    from comm_compress.kernels.interfaces.matrix_scales import MatrixScaleKernels
 
 LARGEST = 127  # magnitude of a code
 
@@ -56,6 +61,67 @@ def quantise(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: 
 def add_decoded(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, matrices: Matrices) -> None:
     for (c, m), row, column in zip(_each(matrices, codes, out), *_scales(matrices, rows, columns), strict=True):
         m += c * column * row
+
+
+def encode(
+    x: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    beside: Tensor | None = None,
+) -> None:
+    encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside)
+
+
+def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
+    add_with(sys.modules[__name__], codes, octets, peaks, out, matrices)
+
+
+def encode_with(
+    kernels: MatrixScaleKernels,
+    x: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    beside: Tensor | None,
+) -> None:
+    """`encode` step by step, each by one implementation."""
+    count, (of_rows, of_columns) = matrices.heights.numel(), _split(octets, matrices)
+    means = quantiser.own * kernels.row_mean_squares(x, matrices)
+    if beside is not None:
+        means = torch.maximum(quantiser.beside * kernels.row_mean_squares(beside, matrices), means)
+    made, largest = kernels.encode_scales(means, matrices.heights)
+    of_rows.copy_(made)
+    peaks[:count], peaks[count:] = largest * quantiser.step, 0
+    if matrices.num_columns:
+        rows = kernels.decode_scales(of_rows, matrices.heights, largest)
+        columns = kernels.column_mean_squares(x, rows, matrices)
+        made, peaks[count:] = kernels.encode_scales(columns, matrices.widths)
+        of_columns.copy_(made)
+    kernels.quantise(x, *_decoded(kernels, octets, peaks, matrices), quantiser.dead_zone, codes, matrices)
+
+
+def add_with(
+    kernels: MatrixScaleKernels, codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices
+) -> None:
+    """`add` step by step, each by one implementation."""
+    kernels.add_decoded(codes, *_decoded(kernels, octets, peaks, matrices), out, matrices)
+
+
+def _split(octets: Tensor, matrices: Matrices) -> tuple[Tensor, Tensor]:
+    return octets[: matrices.num_rows], octets[matrices.num_rows :]
+
+
+def _decoded(kernels: MatrixScaleKernels, octets: Tensor, peaks: Tensor, matrices: Matrices) -> tuple[Tensor, Tensor]:
+    """The scales of rows, and those of columns with ones after them."""
+    count, (of_rows, of_columns) = matrices.heights.numel(), _split(octets, matrices)
+    rows = kernels.decode_scales(of_rows, matrices.heights, peaks[:count])
+    columns = kernels.decode_scales(of_columns, matrices.widths, peaks[count:])
+    return rows, torch.cat([columns, matrices.ones])
 
 
 def _each(matrices: Matrices, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -32,13 +32,18 @@ Team = Callable[[Callable[[int], None], int], None]
 def over_blocks(function: Callable[..., None], num_blocks: int, block_size: int, *arguments: object) -> None:
     """``function(first, last, *arguments)`` over all blocks, shared out among torch's threads; it releases the GIL."""
     threads, elements = torch.get_num_threads(), num_blocks * block_size
-    if threads == 1 or num_blocks < 2 or elements < WORTH_SHARING:
+    if num_blocks < 2 or not shared_out(elements):
         function(0, num_blocks, *arguments)
         return
     parts = min(PARTS_A_THREAD * threads, num_blocks, elements // PART)
     (openmp_team() or pool_team)(
         lambda part: function(num_blocks * part // parts, num_blocks * (part + 1) // parts, *arguments), parts
     )
+
+
+def shared_out(elements: int) -> bool:
+    """Are so many elements worth more than one thread, and are there several?"""
+    return elements >= WORTH_SHARING and torch.get_num_threads() > 1
 
 
 def pool_team(part: Callable[[int], None], number: int) -> None:

@@ -88,6 +88,12 @@ def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
     decode(codes, scales, code, out)  # one row: the sum
 
 
+def decode_add(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
+    decoded = torch.empty_like(out, dtype=torch.float32)
+    decode(codes, scales, code, decoded)
+    out += decoded
+
+
 # Parts of the kernels
 
 

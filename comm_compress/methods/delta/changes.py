@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from comm_compress.core import nonfinite
+from comm_compress import kernels
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.core.rounds import AllGatherRounds, Gather, ReduceScatterRounds
@@ -18,6 +19,16 @@ from comm_compress.core.traits import Traits
 
 WHOLE, CHANGE = 0, 1  # a row's first byte
 FLAG_BYTES = 1
+
+
+class Change(NamedTuple):
+    """The bytes of a change, and, where it is quicker than to read them, what makes the change to this rank's replica.
+
+    ``make`` is given the replica, which it changes in place, to the same bits as the bytes do.
+    """
+
+    row: RaggedRow
+    make: Callable[[Tensor], object] | None = None
 
 
 class Delta(Compressor):
@@ -42,26 +53,29 @@ class Delta(Compressor):
         shape, replicas = (state.world, row.numel()), state.get("replicas")
         if replicas is not None and (replicas.shape != shape or replicas.dtype != source.dtype):
             replicas = None  # on all ranks alike: another world size, or another precision
-        message = self._message(row, source, replicas, state)
+        message, make = self._message(row, source, replicas, state)
         received = yield Gather(Encoded.ragged([message], row.numel(), state.scratch))
         followed = torch.empty(shape, dtype=source.dtype, device=row.device) if replicas is None else replicas
         if replicas is None or any(received.lengths):
             if replicas is not None:
                 followed = state.changing("replicas", replicas)
             for r, replica in enumerate(followed):
-                self._follow(replica, received.row(r), replicas is not None, row.dtype, r, state)
+                if r == state.rank and make is not None:
+                    make(replica)
+                else:
+                    self._follow(replica, received.row(r), replicas is not None, row.dtype, r, state)
         state.put("replicas", followed)
         return followed
 
-    def _message(self, row: Tensor, source: Tensor, replicas: Tensor | None, state: State) -> RaggedRow:
+    def _message(self, row: Tensor, source: Tensor, replicas: Tensor | None, state: State) -> Change:
         if replicas is not None:
             if self._unchanged(source, replicas[state.rank], state):
-                return RaggedRow([row.new_empty(0, dtype=torch.uint8)], ByteCount())
+                return Change(RaggedRow([row.new_empty(0, dtype=torch.uint8)], ByteCount()))
             if (change := self._change(source, self._expected(replicas, state.rank, state), state)) is not None:
-                return _flagged(CHANGE, change)
+                return Change(_flagged(CHANGE, change.row), change.make)
         self._sent_whole(source, state)
         data = row.contiguous().view(torch.uint8)
-        return _flagged(WHOLE, RaggedRow([data], ByteCount(values=data.numel())))
+        return Change(_flagged(WHOLE, RaggedRow([data], ByteCount(values=data.numel()))))
 
     def _follow(
         self, replica: Tensor, message: Tensor, known: bool, dtype: torch.dtype, rank: int, state: State
@@ -90,7 +104,7 @@ class Delta(Compressor):
         """Is ``row`` bit for bit what this rank last sent?"""
 
     @abstractmethod
-    def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
+    def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
         """The bytes that bring ``expected`` to ``row``; None: send the row."""
 
     @abstractmethod
@@ -121,7 +135,7 @@ class LossyDelta(Delta):
     traits = replace(Delta.traits, no_feedback="the difference to the replica feeds the error back already")
 
     @abstractmethod
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
+    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> Change:
         """The bytes for ``difference`` (float32 ``[n]``, finite): from what is expected to ``row``."""
 
     def _source(self, row: Tensor, state: State) -> Tensor:
@@ -131,9 +145,9 @@ class LossyDelta(Delta):
         last = state.get("last")
         return last is not None and same_bits(row, last)
 
-    def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
-        difference = torch.sub(row.float(), expected.float(), out=self._scratch(row, state))
-        if not bool(nonfinite.all_finite(difference)):
+    def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
+        difference = self._scratch(row, state)
+        if row.numel() and not bool(kernels.finite(row).difference(row, expected, difference)):
             return None
         self._keep(row, state)
         return self._encoded(difference, row, state)

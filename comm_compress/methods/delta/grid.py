@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from comm_compress import kernels
-from comm_compress.core.encoded import RaggedRow
 from comm_compress.core.state import State
-from comm_compress.methods.delta.changes import LossyDelta
-from comm_compress.methods.shared.scaled_matrices import Scales, add_message, matrices_of_row, message_of, quantised
+from comm_compress.kernels import Quantiser
+from comm_compress.kernels.common.scratch import apart
+from comm_compress.methods.delta.changes import Change, LossyDelta
+from comm_compress.methods.shared.scaled_matrices import Quantised, matrices_of_row
 
 STEP = 0.02
 NEAREST = 0.5
@@ -35,15 +34,20 @@ class GridDelta(LossyDelta):
     def __init__(self, step: float) -> None:
         self.step = step
 
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
+    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> Change:
         matrices = matrices_of_row(difference.numel(), state.segments, False, row.device)
-        mean_squares = kernels.matrix_scales(row).row_mean_squares
-        wanted = self.step**2 * mean_squares(row.float().contiguous(), matrices)
-        scales = Scales.of_rows(torch.maximum(wanted, FINEST**2 * mean_squares(difference, matrices)), matrices)
-        return message_of(scales, quantised(difference, scales, NEAREST, state.scratch), state.scratch)
+        quantiser = Quantiser(1.0, NEAREST, own=FINEST**2, beside=self.step**2)
+        scratch = apart(state.scratch, "own")
+        made = Quantised.of(difference, matrices, quantiser, scratch, row.float().contiguous())
+        return Change(made.message(scratch), lambda replica: _moved(replica, made))
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
-        moved = replica.float()  # itself where it is float32
-        add_message(data, moved, state.scratch)
-        if moved is not replica:
-            replica.copy_(moved)
+        _moved(replica, Quantised.read(data, replica.numel(), state.scratch))
+
+
+def _moved(replica: Tensor, change: Quantised) -> None:
+    """Add a change to a replica of any dtype, rounded once."""
+    moved = replica.float()  # itself where it is float32
+    change.add_to(moved)
+    if moved is not replica:
+        replica.copy_(moved)

@@ -14,7 +14,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.core.encoded import ByteCount, RaggedRow, size_of
 from comm_compress.core.state import State
-from comm_compress.methods.delta.changes import Delta, same_bits
+from comm_compress.methods.delta.changes import Change, Delta, same_bits
 from comm_compress.wrappers.entropy import bytes_of, tensor_of
 
 SYMBOL_HEAD = struct.Struct("<I")  # bytes of the coded symbols
@@ -39,14 +39,15 @@ class LosslessDelta(Delta):
     def _unchanged(self, row: Tensor, replica: Tensor, state: State) -> bool:
         return same_bits(row, replica)
 
-    def _change(self, row: Tensor, expected: Tensor, state: State) -> RaggedRow | None:
+    def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
         symbols, raw_bits = kernels.ulp(row).difference(expected, row.contiguous(), state.scratch)
         coded = kernels.rans.encode(symbols, *_contexts(expected, state), state.scratch)
         values = [*coded, raw_bits]
         if SYMBOL_HEAD.size + size_of(values) >= row.nbytes:
             return None
         head = tensor_of(SYMBOL_HEAD.pack(size_of(coded)), row.device)
-        return RaggedRow([head, *values], ByteCount(values=size_of(values), metadata=SYMBOL_HEAD.size))
+        message = RaggedRow([head, *values], ByteCount(values=size_of(values), metadata=SYMBOL_HEAD.size))
+        return Change(message, lambda replica: replica.copy_(row))
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
         (size,) = SYMBOL_HEAD.unpack(bytes_of(data[: SYMBOL_HEAD.size]))

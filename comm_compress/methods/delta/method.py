@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from comm_compress.core.compressor import Codec, Compressor
-from comm_compress.core.encoded import RaggedRow
+from comm_compress.core.encoded import Encoded, RaggedRow
 from comm_compress.core.state import State
-from comm_compress.methods.delta.changes import LossyDelta
+from comm_compress.methods.delta.changes import Change, LossyDelta
 from comm_compress.methods.delta.grid import STEP, GridDelta
 from comm_compress.methods.delta.lossless import LosslessDelta
 from comm_compress.registry import nested, register, require
@@ -68,15 +68,18 @@ class QuantizedDelta(LossyDelta):
         self.codec = codec
         self.traits = replace(self.traits, needs_segments=codec.traits.needs_segments)
 
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> RaggedRow:
+    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> Change:
         encoded = self.codec.encode(difference.unsqueeze(0), state.child("values", state.segments))
-        return RaggedRow([encoded.row(0)], encoded.byte_count(0))
+        return Change(RaggedRow([encoded.row(0)], encoded.byte_count(0)))
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
-        replica += self._difference(replica, data, state)
+        self.codec.add_into(self._received(replica, data), replica, self._scratch(replica, state))
+
+    def _received(self, replica: Tensor, data: Tensor) -> Encoded:
+        return self.codec.received(data.clone(), replica.numel())  # the clone is aligned
 
     def _difference(self, replica: Tensor, data: Tensor, state: State) -> Tensor:
-        received = self.codec.received(data.clone(), replica.numel())  # the clone is aligned
+        received = self._received(replica, data)
         return self.codec.decode_into(received, self._scratch(replica, state).unsqueeze(0))[0]
 
 

@@ -5,6 +5,7 @@ PowerSGD (Vogels, Karimireddy and Jaggi, 2019, arXiv 1905.13727) without its all
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow, size_of
 from comm_compress.core.segments import Ranges, Segment, other_columns, put_columns, take_columns
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
+from comm_compress.kernels import Matrices, Shape
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.projections.thin_factors import orthonormal, times
 from comm_compress.methods.shared.value_codec import value_codec
@@ -97,15 +99,45 @@ class _Matrix(NamedTuple):
         """The lines of the matrix that a row holds, as a view ``[long, short]``."""
         return self.within(row) if self.is_tall else self.within(row).t()
 
+
+class _Plan(NamedTuple):
+    """What a row of a unit is made of: the matrices that go as factors, and the columns between them.
+
+    ``along``: all of the row as matrices, those that go as factors and what lies between; ``which``: of each of the
+    former, its place among the latter. ``short`` float64: of every line of every matrix, how many elements it has.
+    """
+
+    matrices: tuple[_Matrix, ...]
+    others: Ranges
+    along: Matrices
+    which: tuple[int, ...]
+    short: Tensor
+
     def lengths(self, row: Tensor) -> Tensor:
-        """The 2-norms of the lines in a float32 ``row``: float32 ``[long]``."""
-        values = row[self.start : self.stop]
-        along = kernels.matrices_of((kernels.Shape(self.a, self.b, columns=not self.is_tall),), row.device)
-        if self.is_tall:
-            squares = kernels.matrix_scales(values).row_mean_squares(values, along)
-        else:
-            squares = kernels.matrix_scales(values).column_mean_squares(values, values.new_ones(self.a), along)
-        return (squares * self.short).sqrt().float()
+        """The 2-norms of all lines in a float32 ``row``, matrix after matrix: float32 ``[sum of long]``."""
+        topic, shapes = kernels.matrix_scales(row), self.along.shapes
+        of_rows = topic.row_mean_squares(row, self.along).split_with_sizes([s.a for s in shapes])
+        of_columns: Sequence[Tensor] = ()
+        if self.along.num_columns:
+            means = topic.column_mean_squares(row, row.new_ones(self.along.num_rows), self.along)
+            of_columns = means.split_with_sizes([s.b * s.columns for s in shapes])
+        squares = [of_rows[i] if m.is_tall else of_columns[i] for m, i in zip(self.matrices, self.which, strict=True)]
+        return (torch.cat(squares) * self.short).sqrt().float()
+
+
+@functools.lru_cache(maxsize=1024)  # units times directions
+def _plan(n: int, matrices: tuple[_Matrix, ...], device: torch.device) -> _Plan:
+    shapes, which, column = list[Shape](), list[int](), 0
+    for m in matrices:
+        if m.start > column:
+            shapes.append(Shape(1, m.start - column, columns=False))
+        which.append(len(shapes))
+        shapes.append(Shape(m.a, m.b, columns=not m.is_tall))
+        column = m.stop
+    if n > column:
+        shapes.append(Shape(1, n - column, columns=False))
+    short = torch.tensor([m.short for m in matrices for _ in range(m.long)], dtype=torch.float64, device=device)
+    return _Plan(matrices, _others(matrices, n), kernels.matrices_of(tuple(shapes), device), tuple(which), short)
 
 
 class _Factors(NamedTuple):
@@ -160,21 +192,14 @@ class LowRank(Codec):
         """Encode each row by right factors of its own, which are kept for the next step."""
         num_rows, n = rows.shape
         matrices = self._matrices(n, state.segments)
-        starts = self._starts(matrices, rows, state)
-        sizes = [m.short * m.r for m in matrices]
-        factors = [
-            [
-                _factor(m, row, v.view(m.short, m.r))
-                for m, v in zip(matrices, start.split_with_sizes(sizes), strict=True)
-            ]
-            for row, start in zip(rows.float(), starts, strict=True)
-        ]
+        plan, starts = _plan(n, matrices, rows.device), self._starts(matrices, rows, state)
+        factors = [_factors(plan, row, start) for row, start in zip(rows.float(), starts, strict=True)]
         long = [
             torch.cat([part.flatten() for f in of_row for part in (f.left, f.whole)] or [rows[0, :0].float()])
             for of_row in factors
         ]
         values = self.values.encode(torch.stack(long), state.child("values"))
-        rest = self.rest.encode(take_columns(rows, _others(matrices, n)).float(), state.child("rest"))
+        rest = self.rest.encode(take_columns(rows, plan.others).float(), state.child("rest"))
         if matrices:
             rights = [torch.cat([f.right.float().flatten() for f in of_row]) for of_row in factors]
             state.propose("right_factors", torch.stack(rights))
@@ -203,21 +228,13 @@ class LowRank(Codec):
             put_columns(take_columns(row, others) - rest, others, row)
         return target
 
-    def _matrices(self, n: int, segments: Sequence[Segment]) -> list[_Matrix]:
+    def _matrices(self, n: int, segments: tuple[Segment, ...]) -> tuple[_Matrix, ...]:
         """The matrices in a row that go as factors."""
         if n and not segments:
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
-        matrices = []
-        for s in segments:
-            b = math.prod(s.shape[1:])
-            a, r = (s.stop - s.start) // max(1, b), self.config.rank
-            if len(s.shape) > 1 and a * b >= WORTH_FACTORS * r * (a + b) > 0:
-                matrices.append(
-                    _Matrix(s.start, a, b, r, round(self.config.lines * max(a, b)), self.config.line_scales)
-                )
-        return matrices
+        return _matrices(tuple(segments), self.config.rank, self.config.lines, self.config.line_scales)
 
-    def _starts(self, matrices: list[_Matrix], rows: Tensor, state: State) -> Tensor:
+    def _starts(self, matrices: Sequence[_Matrix], rows: Tensor, state: State) -> Tensor:
         """Right factors to begin with, ``[R, sum of short * r]``."""
         size = (rows.shape[0], sum(m.short * m.r for m in matrices))
         kept = state.get("right_factors")
@@ -229,46 +246,95 @@ class LowRank(Codec):
         """Read a row's message: its matrices' products, the other columns, and what these hold."""
         reader = _Reader(message)
         count, size = HEAD.unpack(reader.raw(HEAD.size))
-        matrices = [_Matrix(*MATRIX_HEAD.unpack(reader.raw(MATRIX_HEAD.size))) for _ in range(count)]
-        index = [reader.take(torch.int32, m.whole).long() for m in matrices]
-        scales = [reader.take(torch.int8, m.long if m.scaled else 0) for m in matrices]
-        rights = [reader.take(torch.bfloat16, m.short * m.r).float().view(m.short, m.r) for m in matrices]
+        matrices = _described(reader.raw(count * MATRIX_HEAD.size))
+        index = (
+            reader.take(torch.int32, sum(m.whole for m in matrices))
+            .long()
+            .split_with_sizes([m.whole for m in matrices])
+        )
+        exponents = [m.long * m.scaled for m in matrices]
+        scales = torch.exp2(reader.take(torch.int8, sum(exponents)).float()).split_with_sizes(exponents)
+        shorts = [m.short * m.r for m in matrices]
+        rights = reader.take(torch.bfloat16, sum(shorts)).float().split_with_sizes(shorts)
         sizes = [part for m in matrices for part in (m.r * m.long, m.whole * m.short)]
         values = _decoded(self.values, reader.take(torch.uint8, size), sum(sizes))
         parts = torch.split_with_sizes(values, sizes)
         products = []
-        for m, which, exponents, right, left, whole in zip(
+        for m, which, scale, flat, left, whole in zip(
             matrices, index, scales, rights, parts[::2], parts[1::2], strict=True
         ):
-            lengths = torch.exp2(exponents.float()) if m.scaled else left.new_ones(m.long)
-            factor = left.view(m.r, m.long) * lengths
+            lengths = scale if m.scaled else left.new_ones(m.long)
+            factor, right = left.view(m.r, m.long) * lengths, flat.view(m.short, m.r)
             pair = (factor.t(), right.t()) if m.is_tall else (right, factor)
             products.append(_Product(m, *pair, which, whole.view(m.whole, m.short) * lengths[which, None]))
         others = _others(matrices, n)
         return products, others, _decoded(self.rest, reader.rest(), sum(b - a for a, b in others))
 
 
-def _factor(m: _Matrix, row: Tensor, start: Tensor) -> _Factors:
+@functools.lru_cache(maxsize=1024)  # units times directions
+def _matrices(segments: tuple[Segment, ...], r: int, lines: float, scaled: bool) -> tuple[_Matrix, ...]:
+    matrices = []
+    for s in segments:
+        b = math.prod(s.shape[1:])
+        a = (s.stop - s.start) // max(1, b)
+        if len(s.shape) > 1 and a * b >= WORTH_FACTORS * r * (a + b) > 0:
+            matrices.append(_Matrix(s.start, a, b, r, round(lines * max(a, b)), scaled))
+    return tuple(matrices)
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(heads: bytes) -> tuple[_Matrix, ...]:
+    return tuple(_Matrix(*fields) for fields in MATRIX_HEAD.iter_unpack(heads))
+
+
+def _factors(plan: _Plan, row: Tensor, start: Tensor) -> list[_Factors]:
+    """The factors of all matrices in a float32 ``row``, from right factors side by side."""
+    matrices, longs = plan.matrices, [m.long for m in plan.matrices]
+    starts = start.split_with_sizes([m.short * m.r for m in matrices])
+    measured = any(m.scaled or m.whole for m in matrices)
+    lengths = plan.lengths(row) if measured else row.new_empty(sum(longs))
+    exponents = torch.frexp(lengths).exponent.clamp(-126, 127).to(torch.int8)
+    scales = torch.exp2(-exponents.float())
+    parts = zip(
+        matrices,
+        starts,
+        lengths.split_with_sizes(longs),
+        exponents.split_with_sizes(longs),
+        scales.split_with_sizes(longs),
+        strict=True,
+    )
+    return [_factor(m, row, v.view(m.short, m.r), _Lines(*lines)) for m, v, *lines in parts]
+
+
+class _Lines(NamedTuple):
+    """A matrix's lines: their lengths, and what brings all to one length; ``[long]`` each."""
+
+    lengths: Tensor
+    exponents: Tensor  # int8
+    scales: Tensor
+
+
+def _factor(m: _Matrix, row: Tensor, start: Tensor, of_lines: _Lines) -> _Factors:
     """The factors of the matrix in a float32 ``row``, from ``start`` ``[short, r]``.
 
     Factors are scaled, not lines: they are much smaller.
     """
-    lines, weights = m.lines(row), row.new_ones(m.long)
-    exponents, index = row.new_empty(0, dtype=torch.int8), row.new_empty(0, dtype=torch.int64)
-    if m.scaled or m.whole:
-        lengths = m.lengths(row)
-        if m.scaled:
-            exponents = torch.frexp(lengths).exponent.clamp(-126, 127).to(torch.int8)
-            weights = torch.exp2(-exponents.float())
-        if m.whole:
-            index = lengths.topk(m.whole).indices.sort().values
-    whole = lines[index] * weights[index, None]
-    weights[index] = 0
-    turned = times(lines, start) * weights[:, None]
-    right = orthonormal(times(lines.t(), turned / _peak(turned) * weights[:, None])).bfloat16()
+    lines = m.lines(row)
+    exponents, weights = of_lines.exponents[:0], row.new_ones(m.long)
+    if m.scaled:
+        exponents, weights = of_lines.exponents, of_lines.scales
+    if m.whole:
+        index = of_lines.lengths.topk(m.whole).indices.sort().values
+        whole = lines[index] * weights[index, None]
+        weights[index] = 0
+    else:
+        index, whole = row.new_empty(0, dtype=torch.int64), row.new_empty(0, m.short)
+    columns = weights[:, None]
+    turned = times(lines, start) * columns
+    right = orthonormal(times(lines.t(), turned / _peak(turned) * columns)).bfloat16()
     rounded = right.float()
     gram = torch.linalg.inv_ex(rounded.t() @ rounded).inverse
-    return _Factors(exponents, index, whole, ((times(lines, rounded) * weights[:, None]) @ gram).t(), right)
+    return _Factors(exponents, index, whole, ((times(lines, rounded) * columns) @ gram).t(), right)
 
 
 def _message(

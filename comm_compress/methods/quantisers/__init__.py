@@ -1,5 +1,5 @@
-"""Every element in fewer bits: narrower floats, integers with a scale, powers of two, signs, entropy-coded steps."""
+"""Every element in fewer bits: narrower floats, integers with a scale, powers of two, signs, bins, coded steps."""
 
-from comm_compress.methods.quantisers import cast, ecsq, float8, natural, qsgd, sign, taco, tahquant, uniform
+from comm_compress.methods.quantisers import binned, cast, ecsq, float8, natural, qsgd, sign, taco, tahquant, uniform
 
-__all__ = ["cast", "ecsq", "float8", "natural", "qsgd", "sign", "taco", "tahquant", "uniform"]
+__all__ = ["binned", "cast", "ecsq", "float8", "natural", "qsgd", "sign", "taco", "tahquant", "uniform"]

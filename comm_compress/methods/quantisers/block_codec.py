@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import torch
@@ -30,12 +31,12 @@ class BlockCodec(FusedCodec):
 
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """The layout of a row: scales first (they need the alignment), then the packed codes."""
-        return Layout(
-            Field(
-                "scales", torch.bfloat16 if self.code.short_scales else torch.float32, self.code.blocks(n), "metadata"
-            ),
-            Field("codes", torch.uint8, self.code.code_bytes(n), "values"),
-        )
+        return _layout(self.code, n)
+
+    def add_into(self, encoded: Encoded, out: Tensor, memory: Tensor) -> None:
+        """Decode and add in one pass over memory."""
+        if out.numel():
+            kernels.blocks(out).decode_add(encoded["codes"], encoded["scales"].float(), self.code, out)
 
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
         key = state.key("rounding") if self.code.rounding == "stochastic" else None
@@ -49,6 +50,14 @@ class BlockCodec(FusedCodec):
 
     def _sum(self, encoded: Encoded, out: Tensor) -> None:
         kernels.blocks(out).decode_sum(encoded["codes"], encoded["scales"].float(), self.code, out)
+
+
+@functools.lru_cache(maxsize=1024)  # units times directions
+def _layout(code: BlockCode, n: int) -> Layout:
+    scales = torch.bfloat16 if code.short_scales else torch.float32
+    return Layout(
+        Field("scales", scales, code.blocks(n), "metadata"), Field("codes", torch.uint8, code.code_bytes(n), "values")
+    )
 
 
 def require_block(key: str, size: int | None) -> None:

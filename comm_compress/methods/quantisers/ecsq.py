@@ -6,6 +6,7 @@ within 0.25 bits of the rate-distortion bound.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +14,13 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.core.compressor import Codec
-from comm_compress.core.encoded import Encoded
+from comm_compress.core.encoded import Encoded, RaggedRow
+from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
-from comm_compress.kernels import Matrices, Residual
+from comm_compress.kernels import Quantiser, Residual
 from comm_compress.kernels.common.scratch import apart
-from comm_compress.methods.shared.scaled_matrices import Scales, add_message, matrices_of_row, message_of, quantised
+from comm_compress.methods.shared.scaled_matrices import Quantised, matrices_of_row
 from comm_compress.registry import register, require
 
 
@@ -74,39 +76,54 @@ class Ecsq(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Encode each row as a message of its own length."""
-        target = state.scratch("target", tuple(rows.shape), torch.float32, rows.device)
-        return self._encode(target.copy_(rows), state)
+        return self._encode(self._copied(rows, state), state)[0]
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """Encode the residual's target, and leave in ``residual.new`` what the codes lose."""
-        return self._encode(kernels.residual(rows).write_target(rows, residual), state)
+        return self._encode(kernels.residual(rows).write_target(rows, residual), state)[0]
 
-    def _encode(self, target: Tensor, state: State) -> Encoded:
-        """Encode ``target`` float32 ``[R, n]``, which becomes what the codes lose of it."""
-        n = target.shape[1]
+    def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
+        """Encode the rows, exchange them, and sum what arrives."""
+        return (yield from self._exchange(*self._encode(self._copied(rows, state), state), state))
+
+    def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
+        """Encode the residual's target and exchange it; the new residual is ready before anything is sent."""
+        target = kernels.residual(rows).write_target(rows, residual)
+        return (yield from self._exchange(*self._encode(target, state), state))
+
+    def _copied(self, rows: Tensor, state: State) -> Tensor:
+        return state.scratch("target", tuple(rows.shape), torch.float32, rows.device).copy_(rows)
+
+    def _encode(self, target: Tensor, state: State) -> tuple[Encoded, list[Quantised]]:
+        """Encode ``target`` float32 ``[R, n]``, which becomes what the codes lose; return what rows stand for, too."""
+        n, quantiser = target.shape[1], Quantiser(self.config.step, self.config.dead_zone)
         matrices = matrices_of_row(n, state.segments, self.config.columns, target.device)
-        made = []
+        made, messages = list[Quantised](), list[RaggedRow]()
         for i, row in enumerate(target):
-            scales, scratch = self._scales(row, matrices), apart(state.scratch, f"row {i}")
-            made.append(message_of(scales, quantised(row, scales, self.config.dead_zone, scratch), scratch))
-        return Encoded.ragged(made, n, state.scratch)
+            scratch = apart(state.scratch, f"row {i}")
+            made.append(Quantised.of(row, matrices, quantiser, scratch))
+            messages.append(made[-1].message(scratch))
+        return Encoded.ragged(messages, n, state.scratch), made
 
-    def _scales(self, row: Tensor, matrices: Matrices) -> Scales:
-        scales = Scales.of_rows(kernels.matrix_scales(row).row_mean_squares(row, matrices), matrices)
-        if matrices.num_columns:
-            scales = scales.with_columns(kernels.matrix_scales(row).column_mean_squares(row, scales.rows(), matrices))
-        return scales.times(self.config.step)
+    def _exchange(self, message: Encoded, made: list[Quantised], state: State) -> ReduceScatterRounds:
+        """Exchange messages, and sum what arrives; this rank knows what its own message to itself stands for."""
+        received = yield Exchange(message)
+        out = state.result((message.n,), message.buffer.device)
+        return Reduced(self._sum(received, out, {state.rank: made[state.rank]}), message)
 
     def decode(self, encoded: Encoded) -> Tensor:
         """The rows, float32 ``[R, n]``."""
         out = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for i, row in enumerate(out):
-            add_message(encoded.row(i), row, encoded.scratch)
+            Quantised.read(encoded.row(i), encoded.n, encoded.scratch).add_to(row)
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """Add one row after the other to ``out``; decoded rows are never held."""
+        return self._sum(encoded, out, {})
+
+    def _sum(self, encoded: Encoded, out: Tensor, known: Mapping[int, Quantised]) -> Tensor:
         out.zero_()
         for i in range(encoded.num_rows):
-            add_message(encoded.row(i), out, encoded.scratch)
+            (known.get(i) or Quantised.read(encoded.row(i), encoded.n, encoded.scratch)).add_to(out)
         return out

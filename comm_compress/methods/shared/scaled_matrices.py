@@ -10,11 +10,10 @@ The last two are rANS streams, or stored as they are where that is shorter. A re
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +21,8 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.core.encoded import ByteCount, RaggedRow, size_of
 from comm_compress.core.segments import Segment
-from comm_compress.kernels import Matrices, Shape
-from comm_compress.kernels.common.matrix_scales import NOTHING
-from comm_compress.kernels.common.scratch import Scratch
+from comm_compress.kernels import Matrices, Quantiser, Shape
+from comm_compress.kernels.common.scratch import Scratch, apart
 from comm_compress.wrappers.entropy import bytes_of, restored, shortened, tensor_of
 
 HEAD = struct.Struct("<I")
@@ -34,45 +32,55 @@ WORTH_COLUMNS = 16  # rows: of fewer, columns have no scales of their own
 BLOCK = 256  # elements of a row where nobody knows which parameter lies where
 
 
-@dataclass(frozen=True)
-class Scales:
-    """The scales of all matrices' rows, and of those columns that have some: a byte each, below the matrix's largest.
-
-    ``row_bytes``, ``column_bytes`` uint8 ``[rows]``, ``[columns]``; ``row_peaks``, ``column_peaks`` float32
-    ``[matrices]``.
-    """
+class Quantised(NamedTuple):
+    """Matrices that are quantised: codes int8 ``[n]``, and their scales as `MatrixScaleKernels.encode` writes them."""
 
     matrices: Matrices
-    row_bytes: Tensor
-    row_peaks: Tensor
-    column_bytes: Tensor
-    column_peaks: Tensor
+    codes: Tensor
+    octets: Tensor
+    peaks: Tensor
 
     @classmethod
-    def of_rows(cls, mean_squares: Tensor, matrices: Matrices) -> Scales:
-        """The scales of rows with these mean squares, float64 ``[rows]``; those of columns are zero."""
-        rows, row_peaks = kernels.matrix_scales(mean_squares).encode_scales(mean_squares, matrices.heights)
-        columns = rows.new_full((matrices.num_columns,), NOTHING)
-        return cls(matrices, rows, row_peaks, columns, torch.zeros_like(row_peaks))
+    def of(
+        cls, x: Tensor, matrices: Matrices, quantiser: Quantiser, scratch: Scratch, beside: Tensor | None = None
+    ) -> Quantised:
+        """Quantise ``x`` float32 ``[n]``, in which what codes lose is left, in memory of ``scratch``.
 
-    def with_columns(self, mean_squares: Tensor) -> Scales:
-        """These scales, with those of columns that have these mean squares, float64 ``[columns]``."""
-        columns, peaks = kernels.matrix_scales(mean_squares).encode_scales(mean_squares, self.matrices.widths)
-        return dataclasses.replace(self, column_bytes=columns, column_peaks=peaks)
+        Of a matrix whose scales are not finite, all is lost: NaN. ``beside``: as for `MatrixScaleKernels.encode`.
+        """
+        made = cls._in_memory(x.numel(), matrices, scratch, x.device)
+        kernels.matrix_scales(x).encode(x, matrices, quantiser, made.codes, made.octets, made.peaks, beside)
+        return made
 
-    def times(self, factor: float) -> Scales:
-        """These scales, with the rows' times ``factor``."""
-        return dataclasses.replace(self, row_peaks=self.row_peaks * factor)
+    @classmethod
+    def read(cls, message: Tensor, n: int, scratch: Scratch) -> Quantised:
+        """What `message` was made of, in memory of ``scratch``."""
+        (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
+        offset = HEAD.size + count * SHAPE.size
+        matrices = kernels.matrices_of(_shapes(bytes_of(message[HEAD.size : offset])), message.device)
+        made = cls._in_memory(n, matrices, scratch, message.device)
+        made.peaks.view(torch.uint8).copy_(message[offset : offset + 8 * count])
+        offset = restored(message, offset + 8 * count, made.octets, "rans", scratch)
+        restored(message, offset, made.codes.view(torch.uint8), "rans", scratch)
+        return made
 
-    def rows(self) -> Tensor:
-        """The rows' scales, float32 ``[rows]``."""
-        decode = kernels.matrix_scales(self.row_bytes).decode_scales
-        return decode(self.row_bytes, self.matrices.heights, self.row_peaks)
+    @classmethod
+    def _in_memory(cls, n: int, matrices: Matrices, scratch: Scratch, device: torch.device) -> Quantised:
+        codes = scratch("codes", (n,), torch.int8, device)
+        octets = scratch("octets", (matrices.num_rows + matrices.num_columns,), torch.uint8, device)
+        return cls(matrices, codes, octets, scratch("peaks", (2 * len(matrices.shapes),), torch.float32, device))
 
-    def columns(self) -> Tensor:
-        """The columns' scales, float32 ``[columns]``, then ones for matrices whose columns have none."""
-        decode = kernels.matrix_scales(self.column_bytes).decode_scales
-        return torch.cat([decode(self.column_bytes, self.matrices.widths, self.column_peaks), self.matrices.ones])
+    def message(self, scratch: Scratch) -> RaggedRow:
+        """The bytes of one row, in parts, some of them in memory of ``scratch``."""
+        described = _described(self.matrices.shapes, self.codes.device)
+        of_scales = shortened(self.octets, "rans", apart(scratch, "octets"))
+        head, *values = shortened(self.codes.view(torch.uint8), "rans", scratch)
+        metadata = [described, self.peaks.view(torch.uint8), *of_scales, head]
+        return RaggedRow([*metadata, *values], ByteCount(values=size_of(values), metadata=size_of(metadata)))
+
+    def add_to(self, out: Tensor) -> None:
+        """Add what it stands for to ``out`` float32 ``[n]``."""
+        kernels.matrix_scales(out).add(self.codes, self.octets, self.peaks, out, self.matrices)
 
 
 @functools.lru_cache(maxsize=1024)  # as `kernels.matrices_of`
@@ -90,41 +98,6 @@ def matrices_of_row(n: int, segments: tuple[Segment, ...], columns: bool, device
         column = s.stop
     shapes += _blocks(n - column, columns)
     return kernels.matrices_of(tuple(shapes), device)
-
-
-def quantised(x: Tensor, scales: Scales, dead_zone: float, scratch: Scratch) -> Tensor:
-    """The codes int8 ``[n]`` of ``x`` float32 ``[n]``, in which what they lose is left; in memory of ``scratch``.
-
-    Of a matrix whose scales are not finite, all is lost: NaN.
-    """
-    codes = scratch("codes", tuple(x.shape), torch.int8, x.device)
-    kernels.matrix_scales(x).quantise(x, scales.rows(), scales.columns(), dead_zone, codes, scales.matrices)
-    return codes
-
-
-def message_of(scales: Scales, codes: Tensor, scratch: Scratch) -> RaggedRow:
-    """The bytes of one row with these ``codes`` int8 ``[n]``, in parts, some of them in memory of ``scratch``."""
-    peaks = torch.cat([scales.row_peaks, scales.column_peaks]).view(torch.uint8)
-    octets = torch.cat([scales.row_bytes, scales.column_bytes])
-    metadata = [_described(scales.matrices.shapes, codes.device), peaks, *shortened(octets, "rans")]
-    head, *values = shortened(codes.view(torch.uint8), "rans", scratch)
-    metadata.append(head)
-    return RaggedRow([*metadata, *values], ByteCount(values=size_of(values), metadata=size_of(metadata)))
-
-
-def add_message(message: Tensor, out: Tensor, scratch: Scratch) -> None:
-    """Add what a message stands for to ``out`` float32 ``[n]``; what is needed meanwhile lies in ``scratch``."""
-    (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
-    offset = HEAD.size + count * SHAPE.size
-    matrices = kernels.matrices_of(_shapes(bytes_of(message[HEAD.size : offset])), message.device)
-    peaks = message[offset : offset + 8 * count].clone().view(torch.float32)  # the clone is aligned
-    octets = message.new_empty(matrices.num_rows + matrices.num_columns)
-    codes = scratch("codes", tuple(out.shape), torch.int8, out.device)
-    offset = restored(message, offset + 8 * count, octets, "rans")
-    restored(message, offset, codes.view(torch.uint8), "rans", scratch)
-    rows, columns = torch.split_with_sizes(octets, [matrices.num_rows, matrices.num_columns])
-    scales = Scales(matrices, rows, peaks[:count], columns, peaks[count:])
-    kernels.matrix_scales(out).add_decoded(codes, scales.rows(), scales.columns(), out, matrices)
 
 
 @functools.lru_cache(maxsize=1024)

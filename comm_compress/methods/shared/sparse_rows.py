@@ -83,6 +83,7 @@ class SparseRows:
         self.packed = packed or Packed()
         fixed_values = self.codec is None or self.codec.fixed_size
         self.fixed_size = fixed_values and (indices == "best" or CODES[indices].fixed_size)
+        self._layouts: dict[tuple[int, int], SparseLayout] = {}  # of every unit, the same at every step
 
     def code(self, n: int, k: int, fixed_size: bool) -> IndexCode:
         """How the positions of k of n are written."""
@@ -92,6 +93,11 @@ class SparseRows:
 
     def layout(self, n: int, k: int) -> SparseLayout:
         """The layout of a row of fixed size."""
+        if (n, k) not in self._layouts:
+            self._layouts[n, k] = self._new_layout(n, k)
+        return self._layouts[n, k]
+
+    def _new_layout(self, n: int, k: int) -> SparseLayout:
         inner = None if self.codec is None else self.codec.layout(k, torch.float32)
         return SparseLayout(n, k, self.code(n, k, True), inner)
 

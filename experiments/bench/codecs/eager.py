@@ -26,7 +26,7 @@ def reference_kernels() -> Iterator[set[str]]:
     chosen = dispatch.implementation
 
     def reference(topic: str, device_type: str) -> Any:
-        if topic == dispatch.entropy.name:
+        if topic in (dispatch.entropy.name, dispatch.streams.name):
             return chosen(topic, device_type)
         asked.add(topic)
         return importlib.import_module(f"comm_compress.kernels.reference.{topic}")

@@ -25,6 +25,20 @@ def test_a_name_means_the_same_memory_that_grows_and_stays() -> None:
     assert other.data_ptr() != workspace.take("rows", (1,), torch.float64, CPU).data_ptr()
 
 
+def test_what_is_asked_for_again_is_the_same_view() -> None:
+    """Unless it was taken in inference mode: such a view cannot be written to outside of it."""
+    workspace = Workspace()
+    small = workspace.take("rows", (2, 3), torch.float32, CPU)
+    assert workspace.take("rows", (2, 3), torch.float32, CPU) is small
+    large = workspace.take("rows", (9,), torch.float32, CPU)
+    again = workspace.take("rows", (2, 3), torch.float32, CPU)
+    assert again.data_ptr() == large.data_ptr() != small.data_ptr()
+    with torch.inference_mode():
+        assert workspace.take("rows", (4,), torch.float32, CPU).data_ptr() == large.data_ptr()
+    workspace.take("rows", (4,), torch.float32, CPU).zero_()
+    assert workspace.take("rows", (2, 3), torch.float32, CPU).data_ptr() == large.data_ptr()
+
+
 def test_names_apart_and_fresh_memory_are_nobody_elses() -> None:
     workspace = Workspace()
     mine = apart(workspace.take, "mine")("rows", (2,), torch.float32, CPU)

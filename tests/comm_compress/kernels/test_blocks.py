@@ -180,3 +180,22 @@ def test_long_rows_are_written_past_the_caches_all_the_same(dtype: torch.dtype) 
     blocks_cpu.decode_sum(codes, scales, code, total)
     blocks_reference.decode_sum(codes, scales, code, rows[0])
     assert torch.equal(total, rows[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("code", CODES)
+def test_adding_is_decoding_and_adding(code: BlockCode, dtype: torch.dtype) -> None:
+    """In float32 and rounded once; zeros keep their signs."""
+    n = 5000
+    rows, start = torch.randn(2, 1, n, generator=torch.Generator().manual_seed(3)).unbind()
+    rows[0, :200] = 0
+    start[0, :100], start[0, 100:200] = 0.0, -0.0
+    codes = torch.empty(1, code.code_bytes(n), dtype=torch.uint8)
+    scales = torch.empty(1, code.blocks(n))
+    blocks_reference.encode(rows, code, (5, 6), codes, scales)
+    for module in (blocks_cpu, blocks_reference):
+        decoded, expected, out = torch.empty(1, n), start[0].to(dtype), start[0].to(dtype)
+        module.decode(codes, scales, code, decoded)
+        expected += decoded[0]
+        module.decode_add(codes, scales, code, out)
+        assert torch.equal(out.view(torch.int16), expected.view(torch.int16))

@@ -16,10 +16,9 @@ from comm_compress.core.encoded import Encoded
 from comm_compress.core.segments import Segment, segments_of
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
-from comm_compress.kernels import Matrices, Shape
+from comm_compress.kernels import Matrices, Quantiser, Residual, Shape
 from comm_compress.kernels.cpu import matrix_scales as matrix_scales_cpu
 from comm_compress.kernels.reference import matrix_scales as matrix_scales_reference
-from comm_compress.methods.shared.scaled_matrices import Scales
 from tests.comm_compress.table import build, codec
 
 CPU = torch.device("cpu")
@@ -78,10 +77,15 @@ def test_kernels_agree(
     if bad is not None:
         x[bad[0] * a * b] = bad[1]
     found = []
+    heights, widths = matrices.heights, matrices.widths
     for topic in (matrix_scales_cpu, matrix_scales_reference):
-        scales = Scales.of_rows(matrix_scales_reference.row_mean_squares(x, matrices), matrices)
-        wanted = matrix_scales_reference.column_mean_squares(x, scales.rows(), matrices)
-        rows, columns = scales.rows(), scales.with_columns(wanted).columns()
+        octets, peaks = matrix_scales_reference.encode_scales(
+            matrix_scales_reference.row_mean_squares(x, matrices), heights
+        )
+        rows = matrix_scales_reference.decode_scales(octets, heights, peaks)
+        wanted = matrix_scales_reference.column_mean_squares(x, rows, matrices)
+        octets, peaks = matrix_scales_reference.encode_scales(wanted, widths)
+        columns = torch.cat([matrix_scales_reference.decode_scales(octets, widths, peaks), matrices.ones])
         lost, codes, back = x.clone(), torch.empty_like(x, dtype=torch.int8), torch.zeros_like(x)
         topic.quantise(lost, rows, columns, dead_zone, codes, matrices)
         topic.add_decoded(codes, rows, columns, back, matrices)
@@ -91,6 +95,54 @@ def test_kernels_agree(
         torch.testing.assert_close(of_rows, expected, rtol=1e-12, atol=0, equal_nan=True)
         torch.testing.assert_close(of_columns, wanted, rtol=1e-12, atol=0, equal_nan=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("quantiser", [Quantiser(1.4, 0.5), Quantiser(1.0, 0.5, own=0.25, beside=0.0004)])
+def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
+    """With scales of columns and without, of zeros, and of a matrix that is not finite."""
+    shapes = (Shape(40, 33, columns=True), Shape(3, 70, columns=False), Shape(20, 16, columns=True))
+    matrices = Matrices(shapes, CPU)
+    n = sum(a * b for a, b, _ in shapes)
+    x, beside = random(2, n).unbind()
+    x[:66] = 0
+    x[-1] = math.inf
+    found = []
+    for encode in (matrix_scales_cpu.encode, matrix_scales_reference.encode, _steps):
+        lost, codes, back = x.clone(), torch.full((n + 1,), 7, dtype=torch.int8), torch.ones(n)
+        octets = torch.empty(matrices.num_rows + matrices.num_columns, dtype=torch.uint8)
+        peaks = torch.full((2 * len(shapes),), 7.0)
+        encode(lost, matrices, quantiser, codes[:n], octets, peaks, beside if quantiser.beside else None)
+        topic = matrix_scales_reference if encode is matrix_scales_reference.encode else matrix_scales_cpu
+        topic.add(codes[:n], octets, peaks, back, matrices)
+        finite = matrices.num_rows - 20  # the bytes of the last matrix mean nothing
+        found.append((codes, lost.view(torch.int32), octets[:finite], peaks.view(torch.int32), back.view(torch.int32)))
+    for other in found[1:]:
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(found[0], other, strict=True))
+
+
+def _steps(x: Tensor, *arguments: Any) -> None:
+    """What several threads do."""
+    matrix_scales_reference.encode_with(matrix_scales_cpu, x, *arguments)
+
+
+@pytest.mark.parametrize("feedback", [False, True])
+def test_a_rank_knows_what_its_own_message_stands_for(feedback: bool) -> None:
+    """It sums what the messages say, and does not read its own."""
+    n, rank, world = 3000, 1, 3
+    state = State("unit", rank, world)
+    state.begin()
+    method = codec("ecsq", ONCE)
+    residual = Residual(None, 1.0, torch.empty(world, n))
+    rows = random(world, n)
+    rounds = (
+        method.reduce_scatter_with_feedback(rows, residual, state) if feedback else method.reduce_scatter(rows, state)
+    )
+    received = simulate.echo(next(rounds), rank, world)
+    expected = method.decode_sum(received)
+    received.buffer[rank] = 0
+    with pytest.raises(StopIteration) as stop:
+        rounds.send(received)
+    assert torch.equal(stop.value.value.total, expected)
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_threads() -> None:

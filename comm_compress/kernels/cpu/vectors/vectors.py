@@ -59,7 +59,8 @@ def bits_of(tensor: Tensor) -> Array:
 
     numba knows neither bfloat16 (uint16 here) nor float16 (int16). `load` takes float32's bits (int32) as well.
     """
-    array: Array = tensor.view(NARROW.get(tensor.dtype, tensor.dtype)).numpy()
+    narrow = NARROW.get(tensor.dtype)
+    array: Array = (tensor if narrow is None else tensor.view(narrow)).numpy()
     return array
 
 
@@ -67,6 +68,8 @@ def rows_in_line(rows: Tensor) -> tuple[Array, int]:
     """One such array over all of ``rows`` ``[R, m]`` and the gaps between them, and how far apart they begin."""
     num_rows, m = rows.shape
     assert num_rows
+    if rows.is_contiguous():
+        return bits_of(rows).reshape(-1), m
     assert m <= 1 or rows.stride(1) == 1
     return bits_of(rows.as_strided(((num_rows - 1) * rows.stride(0) + m,), (1,))), rows.stride(0)
 

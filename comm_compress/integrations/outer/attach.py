@@ -1,0 +1,210 @@
+"""Local steps on real ranks: `attach` and the handle it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+
+from comm_compress.core.segments import segments_of
+from comm_compress.core.state import State
+from comm_compress.drive import stock
+from comm_compress.integrations.allreduce import AllReduceUnderWay, GradientAllReduce
+from comm_compress.integrations.handle import BaseHandle, load
+from comm_compress.integrations.outer.bits import bits
+from comm_compress.integrations.outer.fragments import Fragment, Named, divide, held, trainable
+from comm_compress.integrations.outer.methods import How, Methods
+from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
+from comm_compress.integrations.outer.schedule import Schedule
+from comm_compress.integrations.outer.start import require_equal, require_local_steps
+from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Means, Synchroniser
+from comm_compress.registry import AnyMethod
+from comm_compress.wrappers.replicas import apart
+
+
+class Handle(Synchroniser, BaseHandle):
+    """What `attach` returns: `step` after every inner optimizer step; a ledger (operation "outer"); states.
+
+    ``state_dict()``, `rank_states` and their likes hold all that is needed to go on bit for bit, also between two
+    synchronisations: the compressor's states, the outer parameters and optimizer, the number of steps, and means that
+    are not applied yet. With ``overlap``, saving waits for what is under way, so all replicas save after the same step.
+    The replicas' own parameters and inner optimizers are the trainer's to save, of every replica.
+    """
+
+    def __init__(
+        self,
+        model: Named,
+        fragments: Sequence[Fragment],
+        group: dist.ProcessGroup,
+        methods: Methods,
+        schedule: Schedule,
+        optimizer: OptimizerFactory,
+        seed: int,
+    ) -> None:
+        BaseHandle.__init__(self)
+        Synchroniser.__init__(self, [fragments], schedule, optimizer)
+        self.method = methods.reduce
+        self._group, self._rank, self._world = group, dist.get_rank(group), dist.get_world_size(group)
+        self._sharded = (
+            [m for m in model.modules() if isinstance(m, FSDPModule)] if isinstance(model, nn.Module) else []
+        )
+        self._reductions: list[GradientAllReduce] = []
+        if methods.reduce is None:
+            self.ledger.uncounted = (OUTER,)
+            return
+        for fragment in fragments:
+            holders = {name: held(p) for name, p in fragment.parameters.items()}
+            state = State(fragment.name, self._rank, self._world, seed, _segments(fragment, self._world), lasting=False)
+            back = None if methods.gather is None else apart(methods.gather, holders)
+            reduce = apart(methods.reduce, holders)
+            methods.check(reduce)
+            self._reductions.append(
+                GradientAllReduce(state, reduce, back, self.ledger, self.workspaces, op=OUTER, rounds=methods.rounds)
+            )
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes that compressor states, outer parameters and the outer optimizer hold on this rank."""
+        return super().state_bytes + self.outer.num_bytes
+
+    @property
+    def bits(self) -> float:
+        """Bits a parameter and inner step so far, as `comm_compress.outer.bits` counts them, of this rank's shards."""
+        parameters = sum(p.numel() for p in self.outer.values.values())
+        return bits(self.ledger.totals(OUTER).sent_bytes, max(parameters, 1), max(self.inner_steps, 1), self._world)
+
+    def rollback(self) -> None:
+        """Do nothing: an inner step that is skipped has left no trace here; a synchronisation takes itself back."""
+
+    def _states(self) -> dict[str, State]:
+        named = zip(self._fragments, self._reductions, strict=False)
+        return {f"{OUTER}/{fragment.name}": reduction.state for fragment, reduction in named}
+
+    def _state_dict(self) -> dict[str, dict[str, Any]]:
+        mine = self._saved(self._rank, self._world)  # first: it ends what is under way
+        return {**super()._state_dict(), OUTER: mine}
+
+    def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put back what ``state_dict()`` gave on the same replica of as many. ValueError, with nothing changed, when
+        anything differs, or something is under way here."""
+        if OUTER not in states:
+            raise ValueError("no outer state to load: not saved by a handle of comm_compress.outer")
+        if any(under_way.exchange is not None for under_way in self._under_way.values()):
+            raise ValueError("a fragment is under way: load before the first step, or after synchronise()")
+        self._check(states[OUTER], self._rank, self._world)
+        load({key: state for key, state in states.items() if key != OUTER}, self._states())
+        self._load(states[OUTER])
+
+    def _begin(self, number: int) -> Exchange:
+        fragment = self._fragments[number]
+        pseudo_gradients = self.outer.pseudo_gradient(fragment)
+        if self._world == 1:
+            return Arrived(pseudo_gradients)
+        if not self._reductions:
+            return Arrived(_mean(pseudo_gradients, self._group))
+        reduction = self._reductions[number]
+        return _Sent(pseudo_gradients, reduction.begin(pseudo_gradients, fragment.name, self._group, self._world))
+
+    def _void(self, number: int) -> None:
+        if self._reductions:
+            self._reductions[number].state.rollback()
+
+    def _written(self) -> None:
+        for module in self._sharded:  # what was gathered before is out of date
+            module.reshard()
+
+
+class _Sent:
+    """Pseudo-gradients that an all-reduce is about to replace by their means."""
+
+    def __init__(self, pseudo_gradients: Means, under_way: AllReduceUnderWay) -> None:
+        self._pseudo_gradients, self._under_way = pseudo_gradients, under_way
+
+    def advance(self) -> None:
+        self._under_way.advance()
+
+    def finish(self) -> Means:
+        self._under_way.finish()
+        return self._pseudo_gradients
+
+
+def _segments(fragment: Fragment, world: int) -> Any:
+    return segments_of([(name, tuple(t.shape) or (1,)) for name, t in fragment.local().items()], world)
+
+
+def _mean(pseudo_gradients: Means, group: dist.ProcessGroup) -> Means:
+    """Return the mean over the group by torch's own all-reduce."""
+    total = stock.all_reduce(torch.cat([t.reshape(-1) for _, t in pseudo_gradients]), group) / group.size()
+    parts = torch.split(total, [t.numel() for _, t in pseudo_gradients])
+    return [(name, part.view_as(t)) for (name, t), part in zip(pseudo_gradients, parts, strict=True)]
+
+
+def attach(
+    model: Named,
+    group: dist.ProcessGroup | DeviceMesh | None = None,
+    method: AnyMethod | None = None,
+    *,
+    every: int,
+    outer_optimizer: OptimizerFactory | None = None,
+    all_gather: AnyMethod | None = None,
+    exchange: How = "reduce_scatter",
+    fragments: int | Sequence[Sequence[str]] = 1,
+    overlap: int = 0,
+    mixing: float = 0.0,
+    seed: int = 0,
+) -> Handle:
+    """Let the ranks of ``group`` train by themselves, and synchronise their parameters every ``every`` inner steps.
+
+        handle = cc.outer.attach(model, mesh["replica"], "int4", every=30, outer_optimizer=cc.outer.nesterov())
+        ...
+        optimizer.step()            # the inner one: of the replica alone
+        handle.step()               # after each, on every rank
+
+    ``model``: a module, or named parameters; plain, or sharded by FSDP2 over another mesh dimension than ``group``,
+    each of whose ranks then holds the same shard. What does not require a gradient, and buffers, are left alone.
+    ``group``: the replicas, as a process group or a 1-D mesh; None: all ranks.
+    ``method``: how a replica's pseudo-gradient (outer parameters minus own ones, float32) is sent; any method for
+    gradients, with error feedback where it has it. None: torch's own all-reduce, which the ledger names as uncounted.
+    ``all_gather`` carries the means back to everyone, exactly by default.
+    ``exchange``: "reduce_scatter", then all-gather of the means, as in `comm_compress.ddp`; "all_gather": every replica
+    sends its whole message to all others, which add them up (`messages`).
+    ``outer_optimizer``: makes the optimizer that moves the outer parameters by the mean pseudo-gradient;
+    default: `averaging`, after which replicas go on with their mean. `nesterov`: DiLoCo.
+    ``fragments``, ``overlap``, ``mixing``: parts of the model that are sent in turn, steps between sending and
+    applying, and what is kept of a replica's own parameters (`Schedule`, `fragments.divide`). On gloo the messages of
+    an overlapped exchange travel while the replica computes; on CUDA the exchange is queued in the current stream.
+    ``seed``: of the methods' own random numbers.
+    Memory: a float32 copy of what this rank trains, and what the outer optimizer and the method remember; while a
+    fragment is exchanged, about four times its float32 size. Raises ValueError when replicas do not begin equal, when
+    something else reduces gradients among them at every step, and for methods and schedules that cannot do it.
+    """
+    replicas = _process_group(group)
+    if not isinstance(model, nn.Module):
+        model = list(model)
+    parameters = trainable(model)
+    parts = divide(parameters, fragments)
+    schedule = Schedule(every, len(parts), overlap, mixing)
+    methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas))
+    methods.check_names(list(parameters))
+    require_local_steps(model, parameters, replicas)
+    require_equal(parameters, replicas)
+    return Handle(model, parts, replicas, methods, schedule, outer_optimizer or averaging(), seed)
+
+
+def _process_group(group: dist.ProcessGroup | DeviceMesh | None) -> dist.ProcessGroup:
+    """Return the replicas' group. ValueError for a mesh of several dimensions, and on ranks outside of it."""
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise ValueError(
+                f'group: a mesh of {group.ndim} dimensions; give the replicas\' alone, as in mesh["replica"]'
+            )
+        group = group.get_group()
+    group = group or dist.group.WORLD
+    if group is None or dist.get_rank(group) < 0:
+        raise ValueError("group: this process is not a rank of it; call torch.distributed.init_process_group first")
+    return group

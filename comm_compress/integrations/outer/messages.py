@@ -1,0 +1,82 @@
+"""An all-reduce in which every rank sends its whole message to every other: what sparse messages of few ranks want.
+
+SparseLoCo (arXiv 2508.15706) and DeMo (2411.19870) exchange so. Each rank decodes and adds up all messages by itself,
+in the order of ranks. So nothing is rounded a second time, and the sums are those of a reduce-scatter followed by an
+exact all-gather, bit for bit. What is sent grows with the number of ranks: W - 1 messages, instead of (W - 1) / W of
+one and (W - 1) / W of the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comm_compress.core.compressor import Codec, Compressor
+from comm_compress.core.encoded import ByteCount, Encoded, Layout
+from comm_compress.core.rounds import Exchange, Gather, Reduced, Request
+from comm_compress.core.state import State
+from comm_compress.wrappers.error_feedback import ErrorFeedback
+
+
+class _Joined(Layout):
+    """So many rows of one layout, one behind the other."""
+
+    def __init__(self, row: Layout, times: int) -> None:
+        super().__init__()
+        self._row, self._times = row, times
+        self.row_bytes = row.row_bytes * times
+
+    @property
+    def byte_count(self) -> ByteCount:
+        return self._row.byte_count.times(self._times)
+
+
+def codec_of(method: Compressor) -> Codec:
+    """Return the codec that adds up messages of ``method``. ValueError when it has none with rows of one size."""
+    inner = method.inner if isinstance(method, ErrorFeedback) else method
+    if not isinstance(inner, Codec) or not inner.fixed_size:
+        raise ValueError(
+            f'exchange = "all_gather": {method.name} with these settings does not send one message of a size that all '
+            'ranks know, which every rank could add up; use exchange="reduce_scatter", or settings without layers, '
+            "warmup_steps, min_numel, entropy and Rice codes"
+        )
+    return inner
+
+
+def all_reduce_of_messages(
+    rows: Tensor, reduce: Compressor, gather: Compressor, state: State, divisor: float, *, heard: bool = True
+) -> Generator[Request, Any, Tensor]:
+    """The rounds of one all-reduce of ``rows`` ``[W, n]``, instead of `allreduce.all_reduce`; ``gather`` is unused.
+
+    ``heard``: does anyone look at the result? Of virtual ranks, which all get the same, the first one's is enough: the
+    others only end their own reduce-scatters, for what their states remember of them.
+    """
+    codec, world = codec_of(reduce), rows.shape[0]
+    rounds = reduce.reduce_scatter(rows, state)
+    request = next(rounds)
+    assert isinstance(request, Exchange), "a codec takes one exchange"
+    message = request.message
+    assert message.layout is not None
+    joined = Encoded(message.buffer.view(1, -1), _Joined(message.layout, world), world * message.n)
+    received = yield Gather(joined)
+    by_sender = received.buffer.view(world, world, message.layout.row_bytes)
+    everything = state.scratch("gathered", tuple(rows.shape), rows.dtype, rows.device)
+    total = state.scratch("total", (message.n,), torch.float32, rows.device)
+    for owner in range(world) if heard else (state.rank,):
+        of_owner = message.replaced(by_sender[:, owner].contiguous())
+        summed = _own_total(rounds, of_owner) if owner == state.rank else codec.sum_into(of_owner, total)
+        everything[owner] = (summed / divisor).to(rows.dtype)
+    return everything
+
+
+def _own_total(rounds: Generator[Any, Any, Reduced], received: Encoded) -> Tensor:
+    """Let the method end its reduce-scatter with what this rank received for itself."""
+    try:
+        rounds.send(received)
+    except StopIteration as stop:
+        reduced: Reduced = stop.value
+        return reduced.total
+    raise AssertionError("a codec takes one exchange")

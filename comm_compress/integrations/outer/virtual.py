@@ -1,0 +1,207 @@
+"""Local steps of many replicas in one process: the numbers and bytes of real ones, without a network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from comm_compress.core.ledger import Collective, Ledger
+from comm_compress.core.segments import flatten, segments_of, unflatten
+from comm_compress.core.state import State
+from comm_compress.drive import simulate
+from comm_compress.integrations.handle import load, save
+from comm_compress.integrations.outer.bits import bits
+from comm_compress.integrations.outer.fragments import divide, trainable
+from comm_compress.integrations.outer.methods import How, Methods
+from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
+from comm_compress.integrations.outer.schedule import Schedule
+from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Synchroniser
+from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.registry import AnyMethod
+
+
+class VirtualReplicas(Synchroniser):
+    """``world`` replicas of a plain module that train in turn and synchronise as with `attach`.
+
+        replicas = cc.outer.VirtualReplicas(model, 8, lambda p: torch.optim.AdamW(p, lr=1e-3), "int8", every=30)
+        for step in range(steps):
+            for rank in range(8):
+                with replicas.worker(rank) as (module, optimizer):
+                    loss_of(module, batches[step][rank]).backward()
+                    optimizer.step(); optimizer.zero_grad()
+            replicas.step()
+
+    ``optimizer`` makes each replica's inner one. The other arguments are those of `attach`, and so are methods' random
+    numbers, states, ledgers and results, bit for bit; above two replicas methods that have the network add up floats
+    (powersgd) agree to its order of sums, and so does torch's own all-reduce. Each replica has torch's global random
+    numbers to itself (dropout), from where they stood: as ranks that were seeded alike.
+    Memory: W copies of parameters, gradients and inner optimizers; one copy of the outer parameters. Times in ledgers
+    are zero, and nothing is really overlapped: what is applied later was exchanged when it was sent.
+    Raises ValueError as `attach` does.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        world: int,
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        method: AnyMethod | None = None,
+        *,
+        every: int,
+        outer_optimizer: OptimizerFactory | None = None,
+        all_gather: AnyMethod | None = None,
+        exchange: How = "reduce_scatter",
+        fragments: int | Sequence[Sequence[str]] = 1,
+        overlap: int = 0,
+        mixing: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        if world < 1:
+            raise ValueError(f"world = {world}: must be 1 or more")
+        parts = divide(trainable(model), fragments)
+        schedule = Schedule(every, len(parts), overlap, mixing)
+        self._methods = Methods(method, all_gather, exchange, world)
+        self._methods.check_names([name for part in parts for name in part.parameters])
+        self.world = world
+        self.models = [copy.deepcopy(model) for _ in range(world)]
+        """Each replica's module; the one that was given is left alone."""
+        self.optimizers = [optimizer([p for p in m.parameters() if p.requires_grad]) for m in self.models]
+        """Each replica's inner optimizer."""
+        super().__init__(
+            [divide(trainable(m), fragments) for m in self.models], schedule, outer_optimizer or averaging()
+        )
+        self.ledgers = [Ledger((OUTER,) if self._methods.reduce is None else ()) for _ in range(world)]
+        """Each replica's ledger."""
+        self._random = [_RandomState() for _ in range(world)]
+        self._states = [
+            [
+                State(part.name, rank, world, seed, _segments(part.local(), world), lasting=False)
+                for rank in range(world)
+            ]
+            for part in parts
+        ]
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of replica 0."""
+        return self.ledgers[0]
+
+    @property
+    def bits(self) -> float:
+        """Bits a parameter and inner step so far of replica 0, as `comm_compress.outer.bits` counts them."""
+        parameters = sum(p.numel() for p in self.outer.values.values())
+        return bits(self.ledger.totals(OUTER).sent_bytes, parameters, max(self.inner_steps, 1), self.world)
+
+    @contextmanager
+    def worker(self, rank: int) -> Iterator[tuple[nn.Module, torch.optim.Optimizer]]:
+        """One replica's module and inner optimizer; inside, torch's global random numbers are its own."""
+        with self._random[rank].in_use():
+            yield self.models[rank], self.optimizers[rank]
+
+    def _begin(self, number: int) -> Exchange:
+        pseudo_gradients = [self.outer.pseudo_gradient(replica[number]) for replica in self._replicas]
+        if self.world == 1:
+            return Arrived(pseudo_gradients[0])
+        names = [name for name, _ in pseudo_gradients[0]]
+        shapes = [tensor.shape for _, tensor in pseudo_gradients[0]]
+        if self._methods.reduce is None:
+            return Arrived([(name, _mean([m[i][1] for m in pseudo_gradients])) for i, name in enumerate(names)])
+        inputs = []
+        while pseudo_gradients:  # of a replica there is either this or the rows
+            tensors = [tensor.view(-1) if tensor.dim() == 0 else tensor for _, tensor in pseudo_gradients.pop(0)]
+            inputs.append(flatten(tensors, self.world))
+        everything = self._exchanged(number, inputs)
+        parts = unflatten(everything, self._states[number][0].segments)
+        return Arrived([(n, part.reshape(s).clone()) for n, part, s in zip(names, parts, shapes, strict=True)])
+
+    def _exchanged(self, number: int, inputs: list[Tensor]) -> Tensor:
+        """Return the means ``[W, n]`` of ``inputs``, which every replica gets, and enter what each has sent."""
+        reduce, gather = self._methods.reduce, self._methods.gather or UNCOMPRESSED
+        assert reduce is not None
+        states = self._states[number]
+        for rows, state in zip(inputs, states, strict=True):
+            state.begin(reduce.mark(rows))
+        start = [self._methods.rounds, *[self._methods.rounds_unheard] * (self.world - 1)]
+        rounds = [
+            begin(rows, reduce, gather, state, self.world)
+            for begin, rows, state in zip(start, inputs, states, strict=True)
+        ]
+        outcome = simulate.lockstep(rounds)
+        for sent, state, ledger in zip(outcome.sent, states, self.ledgers, strict=True):
+            collective = Collective(torch.device("cpu"), sent, outcome.rounds)
+            elements = 2 * inputs[0][1:].numel()
+            ledger.add(OUTER, self._fragments[number].name, collective, elements, 4, state.finite)
+        everything: Tensor = outcome.results[0]
+        return everything
+
+    def _void(self, number: int) -> None:
+        for state in self._states[number]:
+            state.rollback()
+
+    def state_dicts(self) -> list[dict[str, Any]]:
+        """Return what each replica's ``Handle.state_dict()`` would be: real ranks can go on with it."""
+        saved = [self._saved(rank, self.world) for rank in range(self.world)]
+        by_rank = [{key: save(state) for key, state in self._by_key(rank).items()} for rank in range(self.world)]
+        return [{**states, OUTER: mine} for states, mine in zip(by_rank, saved, strict=True)]
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
+        """Put back what `state_dicts`, or as many real replicas, gave. Raises ValueError when anything differs."""
+        if len(states) != self.world:
+            raise ValueError(f"outer states of {len(states)} replicas do not fit {self.world} virtual ones")
+        for rank, saved in enumerate(states):
+            if OUTER not in saved:
+                raise ValueError("no outer state to load: not saved by a handle of comm_compress.outer")
+            self._check(saved[OUTER], rank, self.world)
+        for rank, saved in enumerate(states):
+            load({key: state for key, state in saved.items() if key != OUTER}, self._by_key(rank))
+        self._load(states[0][OUTER])
+
+    def _by_key(self, rank: int) -> dict[str, State]:
+        if self._methods.reduce is None:
+            return {}
+        named = zip(self._fragments, self._states, strict=True)
+        return {f"{OUTER}/{fragment.name}": states[rank] for fragment, states in named}
+
+
+class _RandomState:
+    """Torch's global random numbers, of one replica among several."""
+
+    def __init__(self) -> None:
+        self._take()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside, they are this replica's; outside, those of before."""
+        others = _RandomState()
+        self._give()
+        try:
+            yield
+        finally:
+            self._take()
+            others._give()
+
+    def _take(self) -> None:
+        self._cpu = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def _give(self) -> None:
+        torch.set_rng_state(self._cpu)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    """Sum up rank after rank, and divide."""
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total.div_(len(tensors))
+
+
+def _segments(tensors: Mapping[str, Tensor], world: int) -> Any:
+    return segments_of([(name, tuple(t.shape) or (1,)) for name, t in tensors.items()], world)

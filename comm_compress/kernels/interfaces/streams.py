@@ -1,0 +1,27 @@
+"""Whole rANS streams without contexts, as `common.rans_stream` defines them, in one call each."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from comm_compress.kernels.common.scratch import Scratch
+
+
+class StreamKernels(Protocol):
+    """Codes small and middling streams, where the fixed cost of many calls is more than that of the symbols."""
+
+    def encode(self, symbols: Tensor, out: Tensor, scratch: Scratch) -> int:
+        """Write the stream of ``symbols`` uint8 ``[n]``, contiguous, n above 0, to the front of ``out`` uint8 ``[n]``.
+
+        Returns its bytes; 0, and ``out`` is as it may be, where they are no fewer than the symbols.
+        """
+        ...
+
+    def decode(self, stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
+        """Write to ``symbols`` uint8 ``[n]``, contiguous, n above 0, what `encode` was given.
+
+        ``stream`` uint8 begins at any address and ends with the stream. ValueError where it is too short.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Local steps: `comm_compress.outer`."""
