@@ -140,6 +140,7 @@ class Run:
             if self.has_begun:  # by now it is our mistake, not the user's
                 self.ending.failed(error)
                 raise RuntimeError(f"training failed: {error}") from error
+            self.ending.refused(str(error))
             self._forget()
             raise
         except BaseException as error:
@@ -150,6 +151,7 @@ class Run:
                 status = "preempted"
             raise
         finally:
+            self.ending.over()
             self.progress.leave_bar()  # however it ended, the last words are not written behind a bar
             self.watchdog.close()
             self.trackers.finish(status)
