@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     os.environ[LAUNCHER] = str(os.getpid())
     if arguments.nproc_per_node.isdecimal():
         os.environ.update(rank_environment(int(arguments.nproc_per_node)))
-    for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api"):
+    for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api", "rendezvous.dynamic_rendezvous"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     on_signal = _OneSignal()
     try:

@@ -2,6 +2,7 @@
 
     fsdp-lab faults nodes [--out nodes.md] [--cases NAME ...]
 
+With --cases the table keeps what the file beside --out has of others.
 Machines are made of this one (`experiments.faults.machines`; needs root): each has an address, a name, process ids and
 a folder of its own. Ranks are started by torchrun's own rendezvous (c10d), a launcher on each machine, or by hand, each
 with a settings file of its own, as on edge devices. "equal" means: every loss, the validation's PPL, the bytes and the
@@ -56,7 +57,7 @@ class Case:
     ``fault`` is injected (docs/faults.md); ``cable`` is the machine that leaves the network after step 7;
     ``further`` are settings of all, ``differing`` rank 1's own, ``ranks`` the numbers that are said by hand. ``codes``:
     the exit codes that are promised (None: any, of one that is cut off), ``named``: a pattern of what every machine
-    must say whose rank is not killed."""
+    must say whose rank is not killed, ``row_on`` the machine that then has the row."""
 
     by: Literal["torchrun", "hand"]
     machines: int
@@ -68,6 +69,7 @@ class Case:
     ranks: tuple[int, ...] = ()
     codes: tuple[int | None, ...] = ()
     named: str = ""
+    row_on: int = 0
 
     @property
     def has_begun(self) -> bool:
@@ -85,13 +87,13 @@ CASES: dict[str, Case] = {
         "torchrun", 2, fault="kill:rank=1,step=7", codes=(1, 1), named="rank 1 (died|was killed)"
     ),
     "torchrun, 2 machines: rank 0 killed": Case(
-        "torchrun", 2, fault="kill:rank=0,step=7", codes=(1, 1), named="rank 0 (died|was killed)"
+        "torchrun", 2, fault="kill:rank=0,step=7", codes=(1, 1), named="rank 0 (died|was killed)", row_on=1
     ),
     "by hand, 4 machines: rank 2 killed": Case(
         "hand", 4, fault="kill:rank=2,step=7", codes=(1, 1, _KILLED, 1), named="rank 2 died"
     ),
     "by hand, 4 machines: rank 0 killed": Case(
-        "hand", 4, fault="kill:rank=0,step=7", codes=(_KILLED, 1, 1, 1), named="rank 0 died"
+        "hand", 4, fault="kill:rank=0,step=7", codes=(_KILLED, 1, 1, 1), named="rank 0 died", row_on=1
     ),
     "by hand, 4 machines: the cable of machine 3 is pulled": Case(
         "hand", 4, cable=3, codes=(1, 1, 1, None), named="rank 3 died"
@@ -114,8 +116,9 @@ CASES: dict[str, Case] = {
 class Outcome:
     """What was seen of one case.
 
-    ``seconds``: from the fault to the end of the last program that was not killed. ``ppl`` and ``equal``: of a run that
-    finished. ``status``, ``error``: of the row, ``row_on`` the machine that has it."""
+    ``named_s``: seconds from the fault until the last machine has said what it must. ``seconds``: until the last
+    program has ended that was not killed. ``ppl`` and ``equal``: of a run that finished. ``status``, ``error``: of the
+    row, which is on the machine ``row_on``."""
 
     case: str
     as_promised: bool
@@ -127,6 +130,7 @@ class Outcome:
     error: str | None
     row_on: str | None
     said: dict[str, str]
+    named_s: float | None = None
 
 
 class Lab:
@@ -153,6 +157,7 @@ class Lab:
         base = self._folder / name.replace(":", "")
         folders = [base / f"node{number}" for number in range(case.machines)]
         at: list[float] = []
+        named: dict[int, float] = {}
         with Machines(case.machines) as machines:
 
             def on_line(machine: int, line: str) -> None:
@@ -161,11 +166,15 @@ class Lab:
                 elif case.cable is not None and not at and re.match(r"step +7/", line):
                     machines.pull_cable(case.cable)
                     at.append(time.monotonic())
+                elif case.named and re.search(case.named, line):
+                    named.setdefault(machine, time.monotonic())
 
             commands = [self._command(case, machines, number, folder) for number, folder in enumerate(folders)]
             environments = [_environment(case)] * case.machines
             programs = machines.run(commands, environments, on_line)
         outcome = _outcome(name, case, programs, folders, reference, at)
+        if at and named:
+            outcome.named_s = max(named.values()) - at[0]
         if not outcome.as_promised:
             for folder, done in zip(folders, programs, strict=True):
                 print(f"---- {folder.name}", *done.output[-40:], sep="\n", file=sys.stderr)
@@ -236,7 +245,7 @@ def _outcome(
     seconds = max(ends) - at[0] if at and len(ends) == len(living) else None
     promised = all(code in (None, seen) for code, seen in zip(case.codes, codes, strict=True))
     promised &= all(re.search(case.named, said[folders[number].name]) is not None for number in living)
-    promised &= (row_on == folders[living[0]].name and row["status"] == "failed") if case.has_begun else not kept
+    promised &= (row_on == folders[case.row_on].name and row["status"] == "failed") if case.has_begun else not kept
     return Outcome(name, promised, codes, seconds, None, None, row["status"], row["error"], row_on, said)
 
 
@@ -244,10 +253,10 @@ def _complaint(output: Sequence[str]) -> str:
     """What the trainer or its launcher said last, with the lines that belong to it."""
     said: list[str] = []
     for line in output:
-        if line.startswith(("fsdp_lab.train: ", "launch: ", "train: ")):
+        if line.startswith(("fsdp_lab.train: ", "train: ")):
             said = [line.partition(": ")[2]]
-        elif re.match(r"rank \d+ was killed", line):
-            said = [line]
+        elif re.match(r"rank \d+ was killed|launch: ", line):
+            said = [*said, line]
         elif said and line.startswith("  "):
             said.append(line.strip())
     return " / ".join(said)
@@ -269,14 +278,22 @@ def table(outcomes: Sequence[Outcome]) -> str:
         f"| {o.case} | {_codes(o)} | {o.ppl} | {'those of one machine' if o.equal else 'NOT those of one machine'} |"
         for o in finished
     ]
-    lines += ["", "| what happens | exit codes | seconds | row |", "|---|---|---|---|"]
+    lines += ["", "| what happens | exit codes | named everywhere after | ended after | row |", "|---|---|---|---|---|"]
     for o in lost:
-        seconds = "" if o.seconds is None else f"{o.seconds:.1f}"
-        lines.append(f"| {o.case} | {_codes(o)} | {seconds} | {f'{o.status}, on {o.row_on}' if o.status else 'none'} |")
+        times = ["" if seconds is None else f"{seconds:.1f} s" for seconds in (o.named_s, o.seconds)]
+        row = f"{o.status}, on {o.row_on}" if o.status else "none"
+        lines.append(f"| {' | '.join([o.case, _codes(o), *times, row])} |")
     lines += ["", "What was said:", ""]
     for o in lost:
         lines += [f"- **{o.case}**", *(f"  - {node}: {text or 'nothing'}" for node, text in o.said.items())]
     return "\n".join(lines) + "\n"
+
+
+def known_of(out: Path) -> dict[str, Outcome]:
+    """What earlier starts have seen, by case, without cases that do not exist any more."""
+    path = out.with_suffix(".json")
+    outcomes = [Outcome(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
+    return {outcome.case: outcome for outcome in outcomes if outcome.case in CASES}
 
 
 def _codes(outcome: Outcome) -> str:
@@ -296,12 +313,15 @@ def main(argv: list[str]) -> int:
         with Machines(1):
             pass
         with tempfile.TemporaryDirectory(prefix="fsdp_lab_nodes_") as folder:
-            lab, outcomes = Lab(Path(folder)), []
+            lab, seen = Lab(Path(folder)), known_of(arguments.out)
             for name in arguments.cases:
-                outcomes.append(lab.drill(name, CASES[name]))
-                print(f"{name}: {_codes(outcomes[-1])}", file=sys.stderr, flush=True)
+                seen[name] = lab.drill(name, CASES[name])
+                print(f"{name}: {_codes(seen[name])}", file=sys.stderr, flush=True)
+    outcomes = [seen[name] for name in CASES if name in seen]
     arguments.out.write_text(table(outcomes))
-    arguments.out.with_suffix(".json").write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+    arguments.out.with_suffix(".json").write_text(
+        json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n"
+    )
     print(table(outcomes))
     return 0 if all(outcome.as_promised for outcome in outcomes) else 1
 

@@ -39,7 +39,11 @@ class Preempted(BaseException):
 
 
 class RankLostError(RuntimeError):
-    """Another rank died or hangs; the message says which."""
+    """Another rank died or hangs; the message says which. ``is_said``: it has been printed already."""
+
+    def __init__(self, text: str, is_said: bool = False) -> None:
+        super().__init__(text)
+        self.is_said = is_said
 
 
 def stop_signals() -> list[signal.Signals]:

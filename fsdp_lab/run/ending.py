@@ -134,17 +134,23 @@ class Ending:
 
     def _is_unrecorded(self) -> bool:
         """Is it certain that nobody has written the row?"""
-        if self._ranks.by_hand and self._board_is_gone():  # with rank 0, which wrote the row if it had a word left
+        if self.stop.lifeline.knows_of(0):  # which wrote the row, if it had a word left
             return self.stop.lifeline.died_silently(0)
         return self._board.get([_RECORDED]) == {}
 
     def _board_is_gone(self) -> bool:
-        """Has whoever kept the board ended: the launcher, or rank 0 where there is none?"""
-        return self.stop.lifeline.knows_of(0) if self._ranks.by_hand else processes.launcher_is_gone()
+        """Has whoever kept the board ended: rank 0, or the launcher of its machine, which ends soon after it?"""
+        return self.stop.lifeline.knows_of(0) or processes.launcher_is_gone()
 
     def _leave(self, how: How, why: str = "") -> None:
         """Tell ranks that no launcher watches how this one ends."""
         self.stop.lifeline.leave(how, why)
+
+    def say_at_once(self, lost: str) -> bool:
+        """Print what became of another rank where others have to be told; what is still open may take long to close."""
+        if self.stop.lifeline.is_on:
+            print(f"{self._program}: {lost}", file=sys.stderr, flush=True)
+        return self.stop.lifeline.is_on
 
     def refused(self, why: str) -> None:
         """Tell the others that this rank does not begin, and ``why``."""

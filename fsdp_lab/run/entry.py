@@ -54,7 +54,8 @@ def run_training(train: Callable[[C], Any], config: type[C], program: str) -> No
             print(f"{program}: stopped by {error}", file=sys.stderr)
     except RankLostError as error:
         code = FAILED
-        print(f"{program}: {error}", file=sys.stderr)
+        if not error.is_said:
+            print(f"{program}: {error}", file=sys.stderr)
     except Exception as error:
         code = FAILED
         rank = os.environ.get("RANK", "0")

@@ -146,7 +146,7 @@ class Run:
         except BaseException as error:
             lost = self.ending.failed(error)
             if lost is not None:
-                raise RankLostError(lost) from error
+                raise RankLostError(lost, is_said=self.ending.say_at_once(lost)) from error
             if isinstance(error, Preempted):
                 status = "preempted"
             raise
