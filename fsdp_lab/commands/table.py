@@ -79,6 +79,7 @@ COMMANDS = (
     Command(
         "faults nodes", "experiments.faults.nodes", "runs over several emulated machines, and lost ranks", _MACHINE
     ),
+    Command("faults slurm", "experiments.faults.slurm", "a sweep's scripts under a Slurm on this machine", _MACHINE),
     Command("faults hostile", "experiments.faults.hostile", "hostile files and flags against our commands", _MACHINE),
     Command(
         "faults wrong-inputs", "experiments.faults.wrong_inputs", "wrong inputs, and the message that answers", _MACHINE
