@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -23,11 +24,12 @@ from types import FrameType
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
 from fsdp_lab.ranks import loopback
 from fsdp_lab.ranks.environment import rank_environment
-from fsdp_lab.ranks.exit_codes import PREEMPTED, USER_ERROR
+from fsdp_lab.ranks.exit_codes import FAILED, PREEMPTED, USER_ERROR
 from fsdp_lab.ranks.preempt import SAME_S, stop_signals
 from fsdp_lab.ranks.processes import LAUNCHER
 from fsdp_lab.settings.config import TrainConfig
@@ -47,7 +49,7 @@ def main(argv: list[str]) -> int:
     os.environ[LAUNCHER] = str(os.getpid())
     if arguments.nproc_per_node.isdecimal():
         os.environ.update(rank_environment(int(arguments.nproc_per_node)))
-    for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api"):
+    for name in ("multiprocessing.api", "multiprocessing.errors", "agent.server.api", "rendezvous.dynamic_rendezvous"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     on_signal = _OneSignal()
     try:
@@ -64,13 +66,20 @@ def main(argv: list[str]) -> int:
         return 1
     except SignalException:
         return PREEMPTED
+    except RendezvousConnectionError:
+        print("launch: the launcher that kept the meeting place is gone, with its machine's ranks", file=sys.stderr)
+        return FAILED
     except DistNetworkError as error:
         print(f"launch: {_network_trouble(str(error), arguments)}", file=sys.stderr)
         return USER_ERROR
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+        if isinstance(error, socket.gaierror):
+            trouble = _unknown_name(error, arguments)
+        elif error.errno == errno.EADDRINUSE:
+            trouble = _network_trouble("EADDRINUSE", arguments)
+        else:
             raise
-        print(f"launch: {_network_trouble(errno.errorcode[error.errno], arguments)}", file=sys.stderr)
+        print(f"launch: {trouble}", file=sys.stderr)
         return USER_ERROR
     return 0
 
@@ -122,6 +131,17 @@ def _refuse_early(module: str, flags: list[str]) -> None:
         return
     with user_errors(module):
         checked(config, flags, module)
+
+
+def _unknown_name(error: OSError, arguments: Namespace) -> str:
+    """Which of the names that torchrun looks up is not known; it asks for this machine's own, too."""
+    endpoint = str(arguments.rdzv_endpoint or arguments.master_addr).partition(":")[0]
+    for name in (endpoint, os.uname().nodename):
+        try:
+            socket.getaddrinfo(name, None)
+        except OSError:
+            return f"no address of {name} is known ({error.strerror}); add a line of it to /etc/hosts"
+    return f"a machine's name could not be looked up ({error.strerror})"
 
 
 def _network_trouble(text: str, arguments: Namespace) -> str:

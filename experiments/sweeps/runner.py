@@ -2,7 +2,7 @@
 
 What is known about a cell is in the results file and nowhere else, so that any start, on any machine, goes on where
 the last one was. Beside the file, FILE.cells/ has the settings and the output of running and of failed cells, a folder
-a cell and in it a folder a run.
+a cell and in it a folder a run. A run that was stopped and has left a checkpoint there goes on from it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Attempt:
     lock: Lock
     process: subprocess.Popen[Any]
     started: float
+    goes_on: bool  # from what an earlier start of the run has left
+    rows_before: int  # of the run, by earlier starts
 
     @property
     def name(self) -> str:
@@ -54,6 +56,14 @@ class Attempt:
     def log(self) -> Path:
         """The file that the run's output goes to."""
         return self.folder / "log.txt"
+
+    def clear(self, status: str) -> None:
+        """Remove what need not stay of a run that ended so: all; of a failed one what it put out, of a stopped one
+        nothing where it can go on."""
+        if status == "failed":
+            shutil.rmtree(self.folder / "output", ignore_errors=True)  # settings and log stay
+        elif status == "ok" or not may_go_on(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Runner:
@@ -113,17 +123,22 @@ class Runner:
         return past.ok or next(row for row in reversed(rows) if row["status"] == "failed")
 
     def _start(self, cell: Cell, lock: Lock) -> Attempt:
-        name, slot, own = new_run_name(cell), self.free.pop(0), self.folder / folder_name(cell)
-        for output in own.glob("*/output"):  # we hold the lock: these are of runs that were killed with their sweep
-            shutil.rmtree(output.parent)
+        slot, own = self.free.pop(0), self.folder / folder_name(cell)
+        # We hold the lock: these are of runs that were stopped, or killed with their sweep.
+        stopped = sorted(output.parent for output in own.glob("*/output"))
+        name = next((folder.name for folder in stopped if may_go_on(folder)), None) or new_run_name(cell)
+        for left in stopped:
+            if left.name != name:
+                shutil.rmtree(left)
         folder = own / name
-        folder.mkdir()
+        goes_on, before = may_go_on(folder), len(self._rows_of(name))
+        folder.mkdir(exist_ok=True)
         keeps_output = "output_dir" in self.plan.recipe.common
         config = config_of(cell, name, self.out, None if keeps_output else folder / "output")
         settings = folder / "config.yaml"
         settings.write_text(config.to_yaml())
         slurm = dict(os.environ) if "SLURM_JOB_ID" in os.environ else None
-        with (folder / "log.txt").open("wb") as log:
+        with (folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 command_of(cell, settings, slurm),
                 env={**environment_of(cell), **slot.environment()},
@@ -134,7 +149,7 @@ class Runner:
                 preexec_fn=_prepared(slot),
                 pass_fds=(lock.fd,),
             )
-        return Attempt(cell, config, folder, slot, lock, process, time.monotonic())
+        return Attempt(cell, config, folder, slot, lock, process, time.monotonic(), goes_on, before)
 
     def _collect(self) -> None:
         for attempt in [attempt for attempt in self.running if attempt.process.poll() is not None]:
@@ -156,16 +171,17 @@ class Runner:
         cell = attempt.cell
         row = self._row_of(attempt)
         if row is None:
+            if code == USER_ERROR and attempt.goes_on:  # from that checkpoint it cannot: it begins anew
+                shutil.rmtree(attempt.folder)
+                self.waiting.insert(0, cell)
+                return
             if code == USER_ERROR and not self.recorded:
                 said = attempt.log.read_text(errors="replace").strip()
                 shutil.rmtree(attempt.folder)
                 raise ValueError(f"cell {cell.number} ({cell.arm.label}) was refused:\n{said}")
             row = record(cell, attempt.config, "failed", _what_went_wrong(attempt, code), self.out)
         self.recorded += 1
-        if row["status"] == "failed":
-            shutil.rmtree(attempt.folder / "output", ignore_errors=True)  # settings and log stay
-        else:
-            shutil.rmtree(attempt.folder)
+        attempt.clear(row["status"])
         self.tries[cell.key] -= row["status"] != "ok"
         again = row["status"] != "ok" and self.tries[cell.key] > 0
         if again:
@@ -176,7 +192,10 @@ class Runner:
         self.progress.ended(cell, row, seconds, [*self.waiting, *(a.cell for a in self.running)], note, log)
 
     def _row_of(self, attempt: Attempt) -> Row | None:
-        return next((row for row in sound_rows(self.out) if row["run_name"] == attempt.name), None)
+        return next(iter(self._rows_of(attempt.name)[attempt.rows_before :]), None)
+
+    def _rows_of(self, name: str) -> list[Row]:
+        return [row for row in sound_rows(self.out) if row["run_name"] == name]
 
     def _stop(self, error: BaseException) -> None:
         """End what runs; every cell leaves its row, or has one written for it."""
@@ -185,12 +204,18 @@ class Runner:
         self.progress.say("stopping the running cells ...")
         end([attempt.process for attempt in self.running], _STOP_S)
         for attempt in self.running:
-            if self._row_of(attempt) is None:
+            row = self._row_of(attempt)
+            if row is None:
                 text = f"the sweep was stopped before this run's training began: {type(error).__name__} {error}"
                 record(attempt.cell, attempt.config, "preempted", text, self.out)
-            shutil.rmtree(attempt.folder, ignore_errors=True)
+            attempt.clear(row["status"] if row is not None else "preempted")
             self._release(attempt.lock)
         self.running.clear()
+
+
+def may_go_on(folder: Path) -> bool:
+    """Has the run in ``folder``, which has its name, left a checkpoint to go on from?"""
+    return any(folder.glob("output/runs/*/checkpoints/step-*/manifest.json"))
 
 
 def _prepared(slot: Slot) -> Callable[[], None]:

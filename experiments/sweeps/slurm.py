@@ -17,14 +17,15 @@ _SUBMIT = """\
 # Submitting again is safe: finished cells end at once, cells that were cut short run again.
 set -euo pipefail
 
-# Resources, to be set for your cluster
-PARTITION=""         # empty: the cluster's default
-ACCOUNT=""           # empty: your default
-TIME=04:00:00        # for one cell
-RANKS_PER_NODE=8     # GPUs of a node, or CPU ranks
-GPUS=yes             # no: ranks without GPUs
-CPUS_PER_RANK=4
-AT_ONCE=8            # cells of an array that may run at the same time
+# Resources, to be set for your cluster: here, or in the environment of this script
+PARTITION=${{PARTITION-}}                 # empty: the cluster's default
+ACCOUNT=${{ACCOUNT-}}                     # empty: your default
+TIME=${{TIME-04:00:00}}                   # for one cell; one that needs longer goes on from its checkpoint
+NOTICE=${{NOTICE-120}}                    # seconds before TIME is up, in which a cell saves its checkpoint
+RANKS_PER_NODE=${{RANKS_PER_NODE-8}}      # GPUs of a node, or CPU ranks
+GPUS=${{GPUS-yes}}                        # no: ranks without GPUs
+CPUS_PER_RANK=${{CPUS_PER_RANK-4}}
+AT_ONCE=${{AT_ONCE-8}}                    # cells of an array that may run at the same time
 export PYTHON={python}
 export CHECKOUT={checkout}
 export SWEEP={folder}
@@ -38,6 +39,7 @@ submit() {{ # RANKS CELLS
         return 2
     fi
     local options=(--job-name={name} --array="$cells%$AT_ONCE" --time="$TIME" --output="$SWEEP/logs/%A_%a.txt")
+    options+=(--signal="B:TERM@$NOTICE")
     options+=(--nodes=$((ranks / per_node)) --ntasks-per-node=1 --cpus-per-task=$((per_node * CPUS_PER_RANK)))
     [ "$GPUS" = no ] || options+=(--gpus-per-node="$per_node")
     [ -z "$PARTITION" ] || options+=(--partition="$PARTITION")
@@ -52,11 +54,27 @@ mkdir -p "$SWEEP/logs"
 _CELL = """\
 #!/usr/bin/env bash
 #SBATCH --requeue
-#SBATCH --signal=B:TERM@120
-# One cell of the sweep {name}; submitted by submit.sh. Told to stop, it records itself as preempted and may run again.
-set -euo pipefail
-cd "$CHECKOUT"
-exec "$PYTHON" -m experiments.sweep "$SWEEP/recipe.yaml" --only "$SLURM_ARRAY_TASK_ID" --out "$OUT"{flags}
+#SBATCH --open-mode=append
+# One cell of the sweep {name}; submitted by submit.sh. Told to stop, before its time is up or because another job
+# needs the node, it saves a checkpoint, records itself as preempted, and goes on from there when it is started again.
+set -uo pipefail
+cd "$CHECKOUT" || exit
+"$PYTHON" -m experiments.sweep "$SWEEP/recipe.yaml" --only "$SLURM_ARRAY_TASK_ID" --out "$OUT"{flags} &
+sweep=$!
+told=""
+trap 'told=yes; kill -s TERM "$sweep" 2>/dev/null' TERM
+while :; do # a trapped signal ends wait early: wait again until the sweep has ended
+    wait "$sweep"
+    status=$?
+    [ -n "$told" ] && [ "$status" -gt 128 ] || break
+    told=""
+done
+# Slurm itself starts a job again that it preempted, but not one whose time is up. One that was cancelled stays so.
+if [ "$status" = 143 ]; then
+    element=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID of one of them stands for the whole array
+    [ "$(squeue --noheader --jobs="$element" --format=%T)" != RUNNING ] || scontrol requeue "$element"
+fi
+exit "$status"
 """
 
 

@@ -79,6 +79,10 @@ COMMANDS = (
     Command("completion", "fsdp_lab.commands.completion", "completion of commands on Tab, for bash and zsh", _MACHINE),
     Command("faults", "experiments.faults", "runs that are broken on purpose, and must end as promised", _MACHINE),
     Command("faults soak", "experiments.faults.soak", "a long run that is killed again and again", _MACHINE),
+    Command(
+        "faults nodes", "experiments.faults.nodes", "runs over several emulated machines, and lost ranks", _MACHINE
+    ),
+    Command("faults slurm", "experiments.faults.slurm", "a sweep's scripts under a Slurm on this machine", _MACHINE),
     Command("faults hostile", "experiments.faults.hostile", "hostile files and flags against our commands", _MACHINE),
     Command(
         "faults wrong-inputs", "experiments.faults.wrong_inputs", "wrong inputs, and the message that answers", _MACHINE

@@ -16,7 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from fsdp_lab.ranks import loopback
 from fsdp_lab.ranks.arrangement import Arrangement
+from fsdp_lab.ranks.by_hand import is_by_hand, place_of
 from fsdp_lab.ranks.link import Link, link_of_this_run
+from fsdp_lab.ranks.roll_call import meet
 from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.settings.reading.fields import ConfigError
 
@@ -37,6 +39,7 @@ class Ranks:
     link: Link | None = None  # what emulates the network, if something does
     played: int = 1  # how many of the ranks this process is: all of them when they are virtual
     arrangement: Arrangement | None = None  # None: all are data-parallel ranks of FSDP2
+    by_hand: bool = False  # was each rank started by itself, with nobody to watch it?
 
     @property
     def data_rank(self) -> int:
@@ -101,12 +104,16 @@ class Ranks:
 
 @contextmanager
 def join(config: AnyTraining) -> Iterator[Ranks]:
-    """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank.
+    """The process group: NCCL and gloo with GPUs, gloo without. Without torchrun this process is the only rank, or the
+    one that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name (`by_hand`).
 
     Ranks that are all on this machine listen on its loopback address only.
 
-    Virtual ranks are all in this process; ConfigError where there is another one, or an emulated link.
+    Virtual ranks are all in this process; ConfigError where there is another one, or an emulated link, and where ranks
+    started by hand do not find each other.
     """
+    timeout = timedelta(seconds=config.run.timeout_s)
+    meeting = _met_by_hand(config, timeout) if is_by_hand(os.environ) else None
     if "RANK" not in os.environ:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -120,16 +127,34 @@ def join(config: AnyTraining) -> Iterator[Ranks]:
     if virtual := config.run.virtual_ranks:
         _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    timeout = timedelta(seconds=config.run.timeout_s)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timeout, **_meeting(timeout))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timeout, **(meeting or _meeting(timeout))
+    )
     rank, world = dist.get_rank(), dist.get_world_size()
     try:
         arrangement = Arrangement.of(config.parallel, world)
         mesh = arrangement.mesh(device.type)
         asked = None if arrangement.is_plain else arrangement
-        yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, virtual or 1, asked)
+        by_hand = meeting is not None
+        yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, virtual or 1, asked, by_hand)
     finally:
         dist.destroy_process_group()
+
+
+def _met_by_hand(config: AnyTraining, timeout: timedelta) -> dict[str, Any] | None:
+    """The same as `_meeting` for ranks that were started by hand; LOCAL_RANK and LOCAL_WORLD_SIZE are found out.
+
+    None where this rank is the only one.
+    """
+    place = place_of(os.environ)
+    os.environ.update({**place.variables(), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"})
+    if config.run.virtual_ranks:
+        _check_alone(config.run.virtual_ranks, place.world, None)
+    if place.world == 1:
+        return None
+    met = meet(place, timeout)
+    os.environ.update(LOCAL_RANK=str(met.local_rank), LOCAL_WORLD_SIZE=str(met.local_world))
+    return {"store": met.store, "rank": place.rank, "world_size": place.world}
 
 
 def _meeting(timeout: timedelta) -> dict[str, Any]:

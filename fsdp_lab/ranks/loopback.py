@@ -27,15 +27,18 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.")
 
 
-def listening_store(port: int = 0, timeout: timedelta = _TIMEOUT) -> dist.TCPStore:
-    """A store that this process keeps, at `HOST` and ``port`` (0: a free one). OSError when the port is taken."""
-    with socket.socket() as listener:
+def listening_store(port: int = 0, timeout: timedelta = _TIMEOUT, address: str = HOST) -> dist.TCPStore:
+    """A store that this process keeps, at ``address`` alone and ``port`` (0: a free one).
+
+    OSError when the port is taken, or the numerical ``address`` is none of this machine.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
+        listener.bind((address, port))
         listener.listen(1024)
         port = listener.getsockname()[1]
         return dist.TCPStore(
-            HOST, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
+            address, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
         )
 
 

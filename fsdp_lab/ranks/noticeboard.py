@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -18,10 +19,13 @@ _TIMEOUT_S = 5.0
 
 
 class Noticeboard:
-    """Short texts by key. Opens its connection when first used; ``is_used`` False: a board that nobody else reads."""
+    """Short texts by key. Opens its connection when first used; ``is_used`` False: a board that nobody else reads.
 
-    def __init__(self, is_used: bool = True) -> None:
-        self._is_used = is_used
+    ``is_gone`` says whether the store is known to be gone: connecting would be tried for seconds.
+    """
+
+    def __init__(self, is_used: bool = True, is_gone: Callable[[], bool] = processes.launcher_is_gone) -> None:
+        self._is_used, self._is_gone = is_used, is_gone
         self._store: dist.Store | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -47,8 +51,8 @@ class Noticeboard:
                 return None
 
     def _open(self) -> dist.Store | None:
-        if processes.launcher_is_gone():
-            raise RuntimeError("the store is gone with its launcher")  # at once: connecting would be tried for seconds
+        if self._is_gone():
+            raise RuntimeError("the store is gone with the process that kept it")
         if self._store is None and self._is_used:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = dist.TCPStore(

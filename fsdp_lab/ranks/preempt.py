@@ -14,8 +14,11 @@ import torch
 
 from fsdp_lab.ranks import processes
 from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.ranks.hosts import host_key
+from fsdp_lab.ranks.lifeline import Lifeline
 
 _FINAL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # SIGKILL follows; a closed terminal is SIGHUP
+_LOST_S = 5.0  # that a rank may take to notice by itself that another is dead
 _SIGNALS = (*_FINAL, signal.SIGUSR1, signal.SIGUSR2)  # which are a scheduler's notice
 
 
@@ -36,7 +39,11 @@ class Preempted(BaseException):
 
 
 class RankLostError(RuntimeError):
-    """Another rank died or hangs; the message says which."""
+    """Another rank died or hangs; the message says which. ``is_said``: it has been printed already."""
+
+    def __init__(self, text: str, is_said: bool = False) -> None:
+        super().__init__(text)
+        self.is_said = is_said
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -62,11 +69,13 @@ class Stop:
         self._received_at = 0.0
         self._heeded = threading.Event()
         self._unheeded, self._grace_s = unheeded, grace_s
-        host = os.uname().nodename
-        self.local_pids = {r: pid for r, (name, pid) in enumerate(ranks.gather((host, os.getpid()))) if name == host}
+        host = host_key()
+        self.local_pids = {r: pid for r, (key, pid) in enumerate(ranks.gather((host, os.getpid()))) if key == host}
         for number in stop_signals():
             signal.signal(number, self._on_signal)
         self._watch_signals()
+        self.lifeline = Lifeline(ranks)  # it signals this process, from now on
+        """What becomes of ranks that no launcher of this machine watches."""
 
     def check(self) -> None:
         """Raise `Preempted` when this rank was told to stop (only where no other rank waits for this one)."""
@@ -88,8 +97,14 @@ class Stop:
             raise Preempted(_who_was_told(self._ranks.gather(self._received)), is_agreed=True)
 
     def dead_ranks(self) -> list[int]:
-        """The ranks on this machine whose process has ended."""
-        return [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("Z", "X")]
+        """The ranks whose process has ended: on this machine, and wherever the lifeline tells of them."""
+        ended = [rank for rank, pid in self.local_pids.items() if processes.state(pid) in ("Z", "X")]
+        here = [rank for rank in ended if not self.lifeline.has_left(rank)]
+        return sorted({*here, *self.lifeline.dead()})
+
+    def obituary(self, rank: int) -> str:
+        """``rank 1 died``, with what is known besides, of one of `dead_ranks`."""
+        return self.lifeline.obituary(rank) if rank in self.lifeline.dead() else f"rank {rank} died"
 
     def stopped_ranks(self) -> list[int]:
         """The ranks on this machine whose process is stopped by a signal: nothing more comes from them."""
@@ -115,8 +130,10 @@ class Stop:
         number = 0
         while number not in _FINAL:
             number = os.read(watched, 1)[0]
-        if not self._heeded.wait(self._grace_s):
-            faulthandler.dump_traceback(all_threads=True)
+        is_lost = bool(self.lifeline.dead())  # then the signal is our own, and nothing is left to be saved
+        if not self._heeded.wait(min(self._grace_s, _LOST_S) if is_lost else self._grace_s):
+            if not is_lost:
+                faulthandler.dump_traceback(all_threads=True)
             self._unheeded(signal.Signals(number).name)
 
 

@@ -7,13 +7,15 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 from fsdp_lab import results
 from fsdp_lab.checkpoint import NOT_BEGUN, newest_step
-from fsdp_lab.ranks import faults
+from fsdp_lab.ranks import faults, processes
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.ranks.exit_codes import FAILED, PREEMPTED
+from fsdp_lab.ranks.lifeline import How
 from fsdp_lab.ranks.noticeboard import Noticeboard
 from fsdp_lab.ranks.preempt import Preempted, Stop
 from fsdp_lab.ranks.watchdog import Watchdog
@@ -22,6 +24,7 @@ from fsdp_lab.settings.config import AnyTraining
 
 _ERROR_CHARACTERS = 1000
 _FIRST_SPEAKS_S = 6
+_NEWS_S = 5.0  # that the lifeline may take to say who broke a connection; more than a busy rank 0 takes
 _RECORDED, _LEFT = "recorded", "rank {} left as it was told to"
 _GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
@@ -33,7 +36,7 @@ class Ending:
         config = training.run
         self._record, self._config, self._ranks = record, config, ranks
         self._folder, self._program = record.paths.folder, training.program
-        self._board = Noticeboard(is_used=ranks.world > ranks.played)
+        self._board = Noticeboard(ranks.world > ranks.played, self._board_is_gone)
         self._is_recorded = threading.Lock()
         self.stop = Stop(ranks, self._unheeded, config.stop_grace_s)
         self.watchdog = Watchdog(ranks, self._board, self.stop.local_pids, self._hung, config.hang_timeout_s)
@@ -50,11 +53,11 @@ class Ending:
         text = " ".join(str(error).split()).partition(_GLOO_ADVICE)[0]
         if isinstance(error, Preempted):
             return self._told_to_stop(f"stopped by {text}", error.is_agreed)
-        time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
-        lost = self._dead() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
+        lost = self._who_broke_it() if isinstance(error, RuntimeError) else ""  # torch.distributed's are
         if not lost and "timed out" in text.lower() and self._ranks.world > 1:
             lost = f"no answer for {self._config.timeout_s} s: {self.watchdog.whereabouts()}; "
         self._append("failed", f"{lost}{type(error).__name__}: {text}")
+        self._leave("left" if lost else "failed", f"{type(error).__name__}: {text}")
         return lost + self._what_to_do() if lost else None
 
     def _told_to_stop(self, how: str, is_agreed: bool) -> str | None:
@@ -62,8 +65,10 @@ class Ending:
         # also where all agreed: a slow rank must not call it a stop when rank 0 has died over the row meanwhile
         if not (is_agreed and self._ranks.is_first) and (died := self._died_unsaid()):
             self._append("failed", died + how)
+            self._leave("left")
             return died + self._what_to_do()
         self._append("preempted", how)
+        self._leave("left" if is_agreed else "stopped", how)
         self._board.put(_LEFT.format(self._ranks.rank), "yes")
         if is_agreed and not self._ranks.is_first:
             self._see_it_recorded(how)
@@ -72,48 +77,88 @@ class Ending:
     def _see_it_recorded(self, how: str) -> None:
         """Wait until rank 0, which ends at the same time, has written the row, and write it where that one dies."""
         end = time.monotonic() + _FIRST_SPEAKS_S
-        while time.monotonic() < end and self._board.get([_RECORDED]) == {}:
+        while time.monotonic() < end and self._is_unrecorded():
             if died := self._died_unsaid():
                 self._append("failed", died + how)
             time.sleep(0.1)
 
     def _died_unsaid(self) -> str:
         """The ranks of this machine that have ended without saying that they were told to; none if nobody can tell."""
+        if far := self.stop.lifeline.dead():
+            return self._obituaries(far)
         dead = self.stop.dead_ranks()
         left = self._board.get([_LEFT.format(rank) for rank in dead]) if dead else None
         if left is None:  # with the launcher, which then is what has ended
             return ""
-        return "".join(f"rank {rank} died; " for rank in dead if _LEFT.format(rank) not in left)
+        return self._obituaries([rank for rank in dead if _LEFT.format(rank) not in left])
 
     def _unheeded(self, signal_name: str) -> None:
         """Record a run that hangs, in the place of its main thread, and end this process."""
         dead = self._dead()
         where = f"stopped by {signal_name} while waiting for the other ranks"
-        if dead and self._speaks():
+        if dead and (self._speaks() or self.stop.lifeline.is_on):
             print(f"{self._program}: {dead}{self._what_to_do()}", file=sys.stderr, flush=True)
         self._end_now("failed" if dead else "preempted", dead + where)
 
     def _hung(self, report: str) -> None:
         """Record a run in which no rank moves any more and that nobody sent a signal, and end this process."""
-        if self._speaks():
+        if self._speaks() or self.stop.lifeline.is_on:  # on another machine, where nobody reads rank 0's
             print(f"{self._program}: {report}; {self._what_to_do()}", file=sys.stderr, flush=True)
         self._end_now("failed", report)
 
     def _end_now(self, status: Literal["failed", "preempted"], error: str) -> NoReturn:
-        if not self._ranks.is_first:
+        if not self._ranks.is_first and not self.stop.lifeline.dead():
             time.sleep(_FIRST_SPEAKS_S)  # all give up at the same time: rank 0 must not take those that left for dead
         self._append(status, error)
+        self._leave("left" if status == "failed" else "stopped", error)
         os._exit(FAILED if status == "failed" else PREEMPTED)
 
+    def _who_broke_it(self) -> str:
+        time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
+        if not self.stop.dead_ranks():
+            self.stop.lifeline.wait(_NEWS_S)
+        return self._dead()
+
     def _dead(self) -> str:
-        return "".join(f"rank {rank} died; " for rank in self.stop.dead_ranks())
+        return self._obituaries(self.stop.dead_ranks())
+
+    def _obituaries(self, ranks: Sequence[int]) -> str:
+        return "".join(f"{self.stop.obituary(rank)}; " for rank in ranks)
 
     def _speaks(self) -> bool:
         """Is it for this rank to write the row? It is for rank 0, or the first rank left where nobody wrote it yet."""
         gone = {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
         if not all(rank in gone for rank in range(self._ranks.rank)):
             return False
-        return self._ranks.is_first or self._board.get([_RECORDED]) == {}
+        return self._ranks.is_first or self._is_unrecorded()
+
+    def _is_unrecorded(self) -> bool:
+        """Is it certain that nobody has written the row?"""
+        if self.stop.lifeline.knows_of(0):  # which wrote the row, if it had a word left
+            return self.stop.lifeline.died_silently(0)
+        return self._board.get([_RECORDED]) == {}
+
+    def _board_is_gone(self) -> bool:
+        """Has whoever kept the board ended: rank 0, or the launcher of its machine, which ends soon after it?"""
+        return self.stop.lifeline.knows_of(0) or processes.launcher_is_gone()
+
+    def _leave(self, how: How, why: str = "") -> None:
+        """Tell ranks that no launcher watches how this one ends."""
+        self.stop.lifeline.leave(how, why)
+
+    def say_at_once(self, lost: str) -> bool:
+        """Print what became of another rank where others have to be told; what is still open may take long to close."""
+        if self.stop.lifeline.is_on:
+            print(f"{self._program}: {lost}", file=sys.stderr, flush=True)
+        return self.stop.lifeline.is_on
+
+    def refused(self, why: str) -> None:
+        """Tell the others that this rank does not begin, and ``why``."""
+        self._leave("failed", why)
+
+    def over(self) -> None:
+        """This rank has nothing more to do with the others."""
+        self._leave("left")
 
     def _what_to_do(self) -> str:
         saved = newest_step(self._folder)  # of the disk: a save may have ended that nobody has heard of yet

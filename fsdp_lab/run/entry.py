@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from fsdp_lab.files import disk
 from fsdp_lab.files.errors import DataError
+from fsdp_lab.ranks.by_hand import is_by_hand
 from fsdp_lab.ranks.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
 from fsdp_lab.ranks.preempt import Preempted, RankLostError
 from fsdp_lab.ranks.processes import end_with_launcher
@@ -37,23 +38,24 @@ def run_training(train: Callable[[C], Any], config: type[C], program: str) -> No
     _quiet()
     _outlive_the_terminal()
     end_with_launcher()
-    first = os.environ.get("RANK", "0") == "0"
+    speaks = os.environ.get("RANK", "0") == "0" or is_by_hand(os.environ)  # no two of those on one terminal
     code = OK
     try:
         train(checked(config, sys.argv[1:], program))
     except ValueError as error:
         code = USER_ERROR
-        if first:
+        if speaks:
             print(f"{program}: {error}", file=sys.stderr)
         else:
             time.sleep(2)  # the first rank to leave has torchrun end the others: let rank 0 speak before
     except Preempted as error:
         code = PREEMPTED
-        if first:
+        if speaks:
             print(f"{program}: stopped by {error}", file=sys.stderr)
     except RankLostError as error:
         code = FAILED
-        print(f"{program}: {error}", file=sys.stderr)
+        if not error.is_said:
+            print(f"{program}: {error}", file=sys.stderr)
     except Exception as error:
         code = FAILED
         rank = os.environ.get("RANK", "0")

@@ -140,16 +140,18 @@ class Run:
             if self.has_begun:  # by now it is our mistake, not the user's
                 self.ending.failed(error)
                 raise RuntimeError(f"training failed: {error}") from error
+            self.ending.refused(str(error))
             self._forget()
             raise
         except BaseException as error:
             lost = self.ending.failed(error)
             if lost is not None:
-                raise RankLostError(lost) from error
+                raise RankLostError(lost, is_said=self.ending.say_at_once(lost)) from error
             if isinstance(error, Preempted):
                 status = "preempted"
             raise
         finally:
+            self.ending.over()
             self.progress.leave_bar()  # however it ended, the last words are not written behind a bar
             self.watchdog.close()
             self.trackers.finish(status)

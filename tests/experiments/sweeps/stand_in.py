@@ -31,9 +31,12 @@ def main() -> None:
     seed, out = config.run.seed, Path(config.run.results_path)
 
     def leave_row(status: str, error: str | None = None) -> None:
-        results.append(out, row_with(config.resolved(), config.digest(), 1, status) | {"error": error})
+        own = {"error": error, "resumed_at_steps": [3] if goes_on else []}
+        results.append(out, row_with(config.resolved(), config.digest(), 1, status) | own)
 
-    Path(config.run.output_dir, "runs").mkdir(parents=True)
+    Path(config.run.output_dir, "runs").mkdir(parents=True, exist_ok=True)
+    saved = Path(config.run.output_dir, "runs", str(config.run.run_name), "checkpoints", "step-00000003")
+    goes_on = saved.exists()
     if seed == 11:  # diverges
         leave_row("failed", "diverged")
         sys.exit(1)
@@ -48,9 +51,14 @@ def main() -> None:
     if seed == 14:  # refuses its settings
         print("fsdp_lab.train: batch_size: too many tokens", file=sys.stderr)
         sys.exit(2)
-    if seed == 15 and not out.with_name("go").exists():  # runs until it is told to stop
+    if seed == 17 and goes_on:  # cannot read its checkpoint
+        sys.exit(2)
+    if seed in (15, 16, 17) and not out.with_name("go").exists():  # runs until it is told to stop
 
         def stop(number: int, frame: object) -> None:
+            if seed != 15:  # and saves
+                saved.mkdir(parents=True)
+                (saved / "manifest.json").touch()
             leave_row("preempted", "stopped by SIGTERM")
             sys.exit(143)
 

@@ -154,6 +154,26 @@ def test_a_sweep_that_is_stopped_leaves_a_preempted_row_and_can_go_on(tmp_path: 
     assert not (tmp_path / "rows.jsonl.cells").exists()
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_cell_that_was_stopped_goes_on_from_its_checkpoint_or_begins_anew(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"arms": ["none"], "seeds": [16, 17]}
+    process = start_sweep(tmp_path, "--jobs", "2", **changes)
+    wait_until((tmp_path / "ready").exists)
+    wait_until(lambda: len(list((tmp_path / "rows.jsonl.cells").glob("*/*/output/runs"))) == 2)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert len(list((tmp_path / "rows.jsonl.cells").rglob("manifest.json"))) == 2
+    (tmp_path / "go").touch()
+    assert run(tmp_path, **changes) == 0
+    ended = {row["seed"]: row for row in rows(tmp_path) if row["status"] == "ok"}
+    stopped = {row["seed"]: row for row in rows(tmp_path) if row["status"] == "preempted"}
+    assert ended[16]["run_name"] == stopped[16]["run_name"]
+    assert ended[17]["run_name"] != stopped[17]["run_name"]
+    assert [ended[seed]["resumed_at_steps"] for seed in (16, 17)] == [[3], []]
+    assert not (tmp_path / "rows.jsonl.cells").exists()
+
+
 def test_real_cells_killed_in_the_middle_end_up_with_one_row_each(tmp_path: Path) -> None:
     """With the trainer itself; and the arms of a seed begin alike."""
     lab = Lab(tmp_path)

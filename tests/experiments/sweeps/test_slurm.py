@@ -19,6 +19,7 @@ from fsdp_lab import results
 from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
+from tests.fsdp_lab.test_train import wait_until
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -49,6 +50,12 @@ def test_an_array_for_each_number_of_ranks(written: Path) -> None:
         assert call[-1] == str(written / "cell.sbatch")
         assert {f"--array={cells}%8", f"--nodes={nodes}", f"--gpus-per-node={gpus}"} <= set(call)
         assert f"--output={written}/logs/%A_%a.txt" in call
+        assert "--signal=B:TERM@120" in call
+    environment |= {"GPUS": "no", "RANKS_PER_NODE": "16", "CPUS_PER_RANK": "1", "NOTICE": "60"}
+    done = subprocess.run([written / "submit.sh"], env=environment, capture_output=True, text=True, check=True)
+    for line, cores in zip(done.stdout.splitlines(), (1, 16), strict=True):
+        assert {"--nodes=1", f"--cpus-per-task={cores}", "--signal=B:TERM@60"} <= set(shlex.split(line))
+        assert "gpus" not in line
 
 
 def test_an_element_runs_its_cell_with_the_flags_of_the_day(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +71,42 @@ def test_an_element_runs_its_cell_with_the_flags_of_the_day(written: Path, monke
     assert sweep.main(words) == 0
     (row,) = results.load(places["OUT"])
     assert (row["compress_method"], row["seed"], row["world_size"], row["config"]["max_steps"]) == ("int8", 2, 1, 7)
+
+
+WAITS = """trap 'echo stopping; exit 143' TERM; touch "$OUT.runs"; for _ in {1..100}; do sleep 0.1; done; exit 1"""
+
+
+def test_an_element_that_saved_in_time_is_started_again(written: Path) -> None:
+    cases = [
+        ("RUNNING", WAITS, 143, ["requeue 70_6"]),  # told to stop before its time is up
+        ("COMPLETING", WAITS, 143, []),  # Slurm has seen to it, or the user has cancelled it
+        ("RUNNING", "exit 143", 143, ["requeue 70_6"]),
+        ("RUNNING", "exit 1", 1, []),
+        ("RUNNING", "exit 0", 0, []),
+    ]
+    for number, (state, python, status, asked) in enumerate(cases):
+        assert end_of_an_element(written, written / f"tools {number}", state, python) == (status, asked)
+
+
+def end_of_an_element(written: Path, tools: Path, state: str, python: str) -> tuple[int, list[str]]:
+    """Its exit code and what it asks of Slurm, which says that its job is in ``state``; ``python`` is the sweep."""
+    tools.mkdir()
+    program(tools, "python", python)
+    program(tools, "squeue", f"echo {state}")
+    program(tools, "scontrol", f'echo "$@" >> {shlex.quote(str(tools / "calls"))}')
+    places = {"PYTHON": str(tools / "python"), "CHECKOUT": str(ROOT), "SWEEP": str(written), "OUT": str(tools / "out")}
+    places |= {
+        "SLURM_ARRAY_TASK_ID": "6",
+        "SLURM_ARRAY_JOB_ID": "70",
+        "SLURM_JOB_ID": "77",
+        "PATH": f"{tools}:{os.environ['PATH']}",
+    }
+    process = subprocess.Popen(["bash", written / "cell.sbatch"], env={**os.environ, **places})
+    if python == WAITS:
+        wait_until((tools / "out.runs").exists)
+        process.terminate()
+    status, calls = process.wait(timeout=30), tools / "calls"
+    return status, calls.read_text().splitlines() if calls.exists() else []
 
 
 def cell_of(folder: Path, ranks: int) -> Cell:
