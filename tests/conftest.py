@@ -3,12 +3,20 @@
 import pytest
 from hypothesis import settings
 
+from tests.distributed import preload
+
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", max_examples=1000)
 settings.load_profile("fixed")
 
 
+STARTS_RANKS = ("run_ranks", "run_program", "train_all", "forked_on_terminal", "Lab")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    modules = {item.module for item in items if isinstance(item, pytest.Function)}
+    for name in sorted(m.__name__ for m in modules if any(hasattr(m, starts) for starts in STARTS_RANKS)):
+        preload(name)  # each rank would import the file of its function
     if "slow" not in str(config.option.markexpr):
         for item in items:
             if item.get_closest_marker("slow") is not None:

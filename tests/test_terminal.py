@@ -24,7 +24,7 @@ from tests.distributed import preload, torchrun_environment
 from tests.experiments.sweeps.kitchen import quick, write_recipe
 from tests.fsdp_lab.eagle.test_train import _main as train_draft, chats, words
 from tests.fsdp_lab.eagle.tiny import save_target
-from tests.fsdp_lab.test_train import Lab, train_as_program
+from tests.fsdp_lab.test_train import Lab, train_tiny
 from tests.terminal import ROOT, Ended, forked_on_terminal, on_terminal
 from tests.test_scripts import Checkout
 
@@ -33,7 +33,7 @@ preload("fsdp_lab.eagle.train")
 
 
 def train(_: list[str]) -> None:
-    train_as_program()
+    train_tiny()
 
 
 def eagle(_: list[str]) -> None:

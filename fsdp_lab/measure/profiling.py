@@ -41,26 +41,56 @@ class StepCalls(NamedTuple):
 StockCalls = list[dict[cc.Op, StepCalls]]  # step by step
 
 
-def stock_calls(events: Iterable[Any]) -> StockCalls:
-    """This rank's stock collectives, from a profiler's function events with a `STEP` span around every step."""
+class Span(NamedTuple):
+    """From when to when, in microseconds."""
+
+    start: float
+    end: float
+
+
+class Event(NamedTuple):
+    """What a profiler saw of one call: its name, its time, and the sizes of its tensors."""
+
+    name: str
+    time_range: Span
+    input_shapes: list[list[int]]
+
+
+def _events(results: Any) -> list[Event]:
+    """Those of a finished profile's events that `stock_calls` looks at.
+
+    Not `torch.profiler.profile.events()`: it makes a Python object of every operation of the window, with all that is
+    known of each, which takes seconds on every rank.
+    """
+    wanted = (STEP, *_CALLS.values(), *_WORK["reduce_scatter"], *_WORK["all_gather"])
+    begin = results.trace_start_ns()
+    return [
+        Event(event.name(), Span((event.start_ns() - begin) / 1e3, (event.end_ns() - begin) / 1e3), event.shapes())
+        for event in results.events()
+        if event.name().startswith(wanted)
+    ]
+
+
+def stock_calls(events: Iterable[Event]) -> StockCalls:
+    """This rank's stock collectives, from a profiler's events with a `STEP` span around every step."""
     ordered = sorted(events, key=lambda e: e.time_range.start)
     spans = [e.time_range for e in ordered if e.name == STEP]
     steps = [[e for e in ordered if span.start <= e.time_range.start < span.end] for span in spans]
     return [{op: _calls(step, op) for op in OPS} for step in steps]
 
 
-def _calls(events: list[Any], op: cc.Op) -> StepCalls:
+def _calls(events: list[Event], op: cc.Op) -> StepCalls:
     sizes = [max(math.prod(shape) for shape in e.input_shapes[:2]) for e in events if e.name == _CALLS[op]]
     # gloo names the algorithm, not the caller: the optimizer's own all-reduces are told by their sizes
     work = [e for e in events if e.name.startswith(_WORK[op]) and not (_is_all_reduce(e) and _numel(e) not in sizes)]
     return StepCalls(sizes, [(e.time_range.end - e.time_range.start) / 1e3 for e in work])
 
 
-def _is_all_reduce(event: Any) -> bool:
-    return bool(event.name == "gloo:all_reduce")
+def _is_all_reduce(event: Event) -> bool:
+    return event.name == "gloo:all_reduce"
 
 
-def _numel(event: Any) -> int:
+def _numel(event: Event) -> int:
     return math.prod(event.input_shapes[0]) if event.input_shapes else 0
 
 
@@ -147,7 +177,7 @@ class Window:
             activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
             recorded = self.last - self.first + 1
             steps = schedule(wait=0, warmup=1, active=recorded, repeat=1) if self._warmup else None  # None: at once
-            self._profiler = profile(activities=activities, schedule=steps, record_shapes=True, acc_events=True)
+            self._profiler = profile(activities=activities, schedule=steps, record_shapes=True)
             self._profiler.start()
         if self._profiler is not None:
             self._step = record_function(STEP)
@@ -159,22 +189,23 @@ class Window:
             self._step.__exit__(None, None, None)
             self._step = None
 
-    def collect(self, step: int) -> Iterable[Any] | None:
-        """After the last step of the window: its function events (the trace is written, if asked for); else None."""
+    def collect(self, step: int) -> list[Event] | None:
+        """After the last step of the window: its events (the trace is written, if asked for); else None."""
         if self._profiler is None:
             return None
         if step != self.last:
             self._profiler.step()
             return None
         self._profiler.stop()
-        events = self._profiler.events()  # type: ignore[no-untyped-call]
+        finished = self._profiler.profiler
+        events = _events(finished.kineto_results) if finished is not None else []
         if self.trace is not None:
             self.trace.parent.mkdir(parents=True, exist_ok=True)
             unfinished = self.trace.with_suffix(".unfinished")  # no half-written trace if the run is killed here
             self._profiler.export_chrome_trace(str(unfinished))
             unfinished.rename(self.trace)
         self._profiler = None
-        return events or []
+        return events
 
     def close(self) -> None:
         """Profile no more, also where the run ends in the middle of the window.

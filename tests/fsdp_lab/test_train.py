@@ -1,8 +1,12 @@
-"""The trainer as a user starts it: real ranks, tiny settings; under torchrun where starting and ending matter."""
+"""The trainer as a user starts it: real ranks, tiny settings; under torchrun where starting and ending matter.
+
+One run begins with `python -m`, as the user's does; `Lab.fork` and `Lab.run` save the others their imports.
+"""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
@@ -11,22 +15,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
-from fsdp_lab import results
+from fsdp_lab import chat, results, validate
 from fsdp_lab.data import WIKI_LEADS
+from fsdp_lab.ranks.faults import VARIABLE
 from fsdp_lab.results.validation import problems
 from fsdp_lab.run.entry import run_as_program
 from tests.distributed import preload, run_program, torchrun_environment
+from tests.forked_launch import Launched, forked_ranks
+from tests.fsdp_lab.training_ranks import make_nano_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
+Started = TypeVar("Started", "subprocess.Popen[str]", Launched)
 preload("fsdp_lab.train")
+preload("torch.utils.tensorboard")
 
 
 def train_as_program() -> None:
@@ -35,6 +45,12 @@ def train_as_program() -> None:
 
     tqdm.set_lock(RLock())  # its own is a semaphore, and ranks leave by os._exit
     run_as_program(train)
+
+
+def train_tiny() -> None:
+    """The same, with a gpt2-nano that costs next to nothing."""
+    make_nano_tiny()
+    train_as_program()
 
 
 class Lab:
@@ -70,11 +86,20 @@ class Lab:
         return [word for k, v in {**defaults, **settings}.items() for word in (f"--{k}", str(v))]
 
     def start(self, ranks: int = 2, **settings: Any) -> subprocess.Popen[str]:
+        """A run as a user starts it, under torchrun: 10 s of imports."""
         command = [sys.executable, "-m", "fsdp_lab.launch", "--standalone", "--local-addr=127.0.0.1"]
         command += [f"--nproc-per-node={ranks}", "-m", "--", "fsdp_lab.train", *self.flags(**settings)]
         pipe = subprocess.PIPE
-        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=pipe, stderr=pipe, text=True)
+
+    def fork(self, ranks: int = 2, fault: str = "", **settings: Any) -> Launched:
+        """The same without the imports: launcher and ranks are forked, and gpt2-nano is tiny.
+
+        ``fault``: what the fault injector is told.
+        """
+        words = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}", "-m", "--", "fsdp_lab.train"]
+        words += self.flags(**settings)
+        return Launched(words, ranks, {**_environment(), VARIABLE: fault}, self.folder, make_nano_tiny)
 
     def launch(self, ranks: int = 2, **settings: Any) -> tuple[int, str, str]:
         """A run under torchrun: its exit code, what it printed, what it complained of."""
@@ -83,11 +108,15 @@ class Lab:
         return int(process.returncode), out, err
 
     def run(self, ranks: int = 2, **settings: Any) -> tuple[int, str, str]:
-        """The same on forked ranks, which start at once."""
-        return run_program(train_as_program, [self.flags(**settings)] * ranks, torchrun_environment(ranks))
+        """The same on forked ranks, which start at once; gpt2-nano is tiny."""
+        return run_program(train_tiny, [self.flags(**settings)] * ranks, torchrun_environment(ranks))
 
     def rows(self) -> list[dict[str, Any]]:
         return results.load(self.rows_file) if self.rows_file.exists() else []
+
+
+def _environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
 
 
 @pytest.fixture
@@ -232,19 +261,25 @@ def test_bytes_are_said_from_when_all_are_known(lab: Lab) -> None:
 def test_the_saved_model_has_the_runs_perplexity(finished: tuple[Lab, str]) -> None:
     lab, _ = finished
     model = lab.folder / "out" / "runs" / "ordinary" / "final_model"
-    command = [sys.executable, "-m", "fsdp_lab.validate", "--model_dir", str(model), "--cache_dir"]
-    done = subprocess.run([*command, str(lab.folder / "c")], cwd=ROOT, capture_output=True, text=True, check=True)
+    words = ["--model_dir", str(model), "--cache_dir", str(lab.folder / "c")]
+    code, out, err = run_program(partial(validate.main, words), [words], [{}])
+    assert code == 0, err
     (row,) = lab.rows()
-    assert f"loss {row['val_loss']:.4f}" in done.stdout
-    assert f"over {row['val_tokens']:,} tokens" in done.stdout
+    assert f"loss {row['val_loss']:.4f}" in out
+    assert f"over {row['val_tokens']:,} tokens" in out
+
+
+def chat_about(asked: str, words: list[str]) -> None:
+    sys.stdin = io.StringIO(asked)
+    sys.exit(chat.main(words))
 
 
 def test_the_saved_model_continues_prompt_after_prompt(finished: tuple[Lab, str]) -> None:
     model = finished[0].folder / "out" / "runs" / "ordinary" / "final_model"
-    command = [sys.executable, "-m", "fsdp_lab.chat", "--model_dir", str(model), "--max_new_tokens", "5"]
-    command += ["--temperature", "0"]
+    words = ["--model_dir", str(model), "--max_new_tokens", "5", "--temperature", "0"]
     asked = "Hello world\nHello world\n"
-    said = subprocess.run(command, cwd=ROOT, input=asked, capture_output=True, text=True, check=True).stdout
+    code, said, err = run_program(partial(chat_about, asked, words), [words], [{}])
+    assert code == 0, err
     assert said.startswith("Hello world")
     assert len(said) > len(asked)
     assert said == 2 * said[: len(said) // 2], "the most likely tokens are the same every time"
@@ -252,19 +287,21 @@ def test_the_saved_model_continues_prompt_after_prompt(finished: tuple[Lab, str]
 
 def test_a_used_run_name_is_refused_and_nothing_is_lost(finished: tuple[Lab, str]) -> None:
     lab, _ = finished
-    code, out, err = lab.launch(run_name="ordinary")
-    assert code == 2
+    process = lab.fork(run_name="ordinary")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 2
     assert "run_name" in err
     assert "Traceback" not in out + err
     assert (lab.folder / "out" / "runs" / "ordinary" / "final_model" / "config.json").is_file()
     assert len(lab.rows()) == 1
 
 
-def test_identity_is_none_and_runs_repeat(lab: Lab) -> None:
-    for method, sample in (("none", 3), ("identity", 0), ("identity", 3)):
-        settings = {"comm_compress": method, "param_compress": method, "grad_error_every": sample}
+def test_identity_is_none_and_runs_repeat_and_seeds_differ(lab: Lab) -> None:
+    for method, sample, seed in (("none", 3, 1), ("identity", 0, 1), ("identity", 3, 1), ("identity", 0, 2)):
+        settings = {"comm_compress": method, "param_compress": method, "grad_error_every": sample, "seed": seed}
         assert lab.run(save_model="false", **settings)[0] == 0
-    stock, first, second = lab.rows()
+    stock, first, second, other = lab.rows()
+    assert other["train_loss"] != first["train_loss"]
     assert [row["grad_samples"] for row in (stock, first, second)] == [0, 0, 4]
     assert (second["grad_rel_error"], second["grad_cos_sim"], second["density"]) == (0, 1, 1)
     assert stock["train_loss"] == first["train_loss"] == second["train_loss"]
@@ -290,7 +327,7 @@ def test_other_world_sizes(lab: Lab, ranks: int) -> None:
     assert "PPL 1.5 not reached" in out
     assert row["loss_curve"] == f"curves/{row['run_name']}.jsonl"
     assert (lab.folder / row["loss_curve"]).is_file()
-    assert (row["extra_collectives"] or 0) == (0 if ranks == 1 else 12 * 5), "a scale for each unit and step"
+    assert (row["extra_collectives"] or 0) == (0 if ranks == 1 else 12 * 3), "a scale for each unit and step"
 
 
 def test_steps_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(lab: Lab) -> None:
@@ -348,12 +385,19 @@ def rank_pid(launcher: int, rank: int) -> int | None:
                 return int(stat.parent.name)
         except OSError:
             continue
-    return None
+    return forked_ranks(launcher).get(rank)
 
 
-def start_endless(lab: Lab, **settings: Any) -> subprocess.Popen[str]:
-    """A run that has begun to train and would not end by itself."""
-    process = lab.start(run_name="endless", max_steps=100_000, tensorboard="true", log_interval=1, **settings)
+def start_endless(lab: Lab, **settings: Any) -> Launched:
+    """A run that has begun to train and would not end by itself; forked."""
+    return until_it_trains(lab, lab.fork(**ENDLESS, **settings))
+
+
+ENDLESS = {"run_name": "endless", "max_steps": 100_000, "tensorboard": "true", "log_interval": 1}
+
+
+def until_it_trains(lab: Lab, process: Started) -> Started:
+    """An endless run once it has logged a step."""
     curve = lab.folder / "out" / "runs" / "endless" / "curve.jsonl"
     wait_until(lambda: (curve.exists() and curve.stat().st_size > 0) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
@@ -405,7 +449,7 @@ def test_a_stop_signal_is_a_preempted_row(lab: Lab) -> None:
 def test_ranks_that_were_told_different_things_stop_at_once(lab: Lab) -> None:
     told = {"comm_compress": ("int8", "bf16"), "grad_error_every": (5, 6), "curves_dir": ("/x/0", "/x/1")}
     flags = [lab.flags(**{name: values[rank] for name, values in told.items()}) for rank in (0, 1)]
-    code, _, said = run_program(train_as_program, flags, torchrun_environment(2))
+    code, _, said = run_program(train_tiny, flags, torchrun_environment(2))
     assert code == 2
     assert "comm_compress: rank 0 has 'int8', rank 1 has 'bf16'" in said
     assert "grad_error_every: rank 0 has 5, rank 1 has 6" in said, "they would wait for different collectives"
@@ -415,7 +459,7 @@ def test_ranks_that_were_told_different_things_stop_at_once(lab: Lab) -> None:
 
 def test_a_mix_is_trained_on_and_its_row_says_what_came_of_the_weights(lab: Lab) -> None:
     flags = lab.flags(data_mix=lab.mix(), run_name="mixed", comm_compress="none", shuffle_rows=8, save_model="false")
-    code, _, err = run_program(train_as_program, [flags] * 2, torchrun_environment(2))
+    code, _, err = run_program(train_tiny, [flags] * 2, torchrun_environment(2))
     assert code == 0, err
     (row,) = lab.rows()
     assert problems(row) == []

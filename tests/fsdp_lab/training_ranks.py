@@ -42,10 +42,18 @@ class StopAfter:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def make_nano_tiny() -> None:
+    """From now on, in this process, gpt2-nano is a model that costs next to nothing."""
+    from fsdp_lab.settings import presets
+
+    shape = presets.PRESETS["gpt2-nano"].shape | {"n_embd": 8, "n_layer": 2, "n_head": 2}
+    presets.PRESETS["gpt2-nano"] = replace(presets.PRESETS["gpt2-nano"], shape=shape)
+
+
 def train_all(trainings: list[Training], timeout: float = 600, tiny: bool = False) -> list[str | None]:
     """What rank 0's trainings ended with, one after the other: None, or the exception as "Type: message".
 
-    ``tiny``: gpt2-nano is a model that costs next to nothing.
+    ``tiny``: with `make_nano_tiny`.
     """
     world = max(training.ranks for training in trainings)
     ports = [free_port() for _ in trainings]
@@ -62,15 +70,13 @@ def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, p
     from fsdp_lab.ranks.faults import VARIABLE
     from fsdp_lab.ranks.preempt import Preempted
     from fsdp_lab.run.steps.loop import Loop
-    from fsdp_lab.settings import presets
     from fsdp_lab.settings.config import parse
     from fsdp_lab.settings.reading.cli import parse_as
     from fsdp_lab.training.optim import StepOutcome
 
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     if tiny:
-        shape = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 64}
-        presets.PRESETS["gpt2-nano"] = replace(presets.PRESETS["gpt2-nano"], shape=shape)
+        make_nano_tiny()
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     plain = Loop._count
     ended: list[str | None] = []

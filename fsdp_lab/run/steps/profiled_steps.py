@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import comm_compress as cc
 from fsdp_lab.measure.profile_report import read_profile, row as profile_row
-from fsdp_lab.measure.profiling import StockTraffic, Window, stock_calls
+from fsdp_lab.measure.profiling import Event, StockTraffic, Window, stock_calls
 from fsdp_lab.run.run import Run
 from fsdp_lab.trace import Profile
 from fsdp_lab.training.communication import Communication
@@ -31,7 +29,7 @@ class ProfiledSteps:
         self.profile: Profile | None = None
         """What the traces say, if a profile was asked for and could be read."""
 
-    def observe(self, events: Iterable[Any]) -> None:
+    def observe(self, events: list[Event]) -> None:
         """Account for the stock collectives of all ranks that the window has seen; collective."""
         size = {"fp32": 4, "bf16": 2, "fp16": 2}
         itemsize: dict[cc.Op, int] = {

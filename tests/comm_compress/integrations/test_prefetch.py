@@ -17,7 +17,8 @@ from comm_compress.integrations.fsdp.prefetch import Prefetch, _in_order_of_use
 from tests.comm_compress.integrations.test_fsdp import Net, _groups, batch, full, loss_of, sharded, worst
 from tests.distributed import run_ranks
 
-GATHERS: list[tuple[str, dict[str, Any]]] = [
+Gathers = list[tuple[str, dict[str, Any]]]
+GATHERS: Gathers = [
     ("none", {}),
     ("identity", {}),
     ("int8", {"block_size": 8}),
@@ -69,11 +70,12 @@ def _trained(reshard: bool | int, prefetch: int, gather: tuple[str, dict[str, An
     return run.outcome(), len(run.handle.workspaces._all)
 
 
-def _same_with_and_without() -> list[str]:
+def _same_with_and_without(reshard: bool | int, gathers: Gathers) -> list[str]:
     wrong = []
-    for reshard in (False, 2) if dist.get_world_size() == 4 else (True,):
-        for ahead, gather in [(2, gather) for gather in GATHERS] + [(1, GATHERS[2])]:
-            (without, _), (with_, workspaces) = (_trained(reshard, p, gather) for p in (0, ahead))
+    for gather in gathers:
+        without, _ = _trained(reshard, 0, gather)
+        for ahead in (2, 1) if gather == GATHERS[2] else (2,):
+            with_, workspaces = _trained(reshard, ahead, gather)
             unused = with_[2] - without[2]
             if worst(without[0], with_[0]) != 0 or without[1] != with_[1]:
                 wrong.append(f"{gather}, reshard {reshard}: other numbers")
@@ -86,9 +88,18 @@ def _same_with_and_without() -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("world", [1, 3, 4])
-def test_no_number_changes(world: int) -> None:
-    assert run_ranks(world, _same_with_and_without) == [[]] * world
+@pytest.mark.parametrize(
+    ("world", "reshard", "gathers"),
+    [
+        (1, True, [GATHERS[0], GATHERS[2], GATHERS[4]]),
+        (3, True, GATHERS),
+        (2, False, GATHERS),
+        (4, 2, GATHERS[2:5]),  # backward gathers from a half of the ranks: what is whole, ragged, remembered
+    ],
+    ids=["one rank", "gathered twice", "gathered once", "gathered from half"],
+)
+def test_no_number_changes(world: int, reshard: bool | int, gathers: Gathers) -> None:
+    assert run_ranks(world, _same_with_and_without, reshard, gathers) == [[]] * world
 
 
 def _bytes(prefetch: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from comm_compress.methods.identity import Identity, IdentityConfig
 from experiments.fidelity import capture, update_error
 from experiments.fidelity.capture import GRADIENTS, PARAMETERS, Unit
 from experiments.fidelity.update_error import measure
-from tests.distributed import preload
+from tests.distributed import preload, run_program, torchrun_environment
+from tests.fsdp_lab.test_train import Lab
+from tests.fsdp_lab.test_virtual_ranks import save_tiny_model
 
 preload("experiments.fidelity.capture")
 WORLD, STEPS = 2, 16
@@ -99,12 +102,27 @@ def test_feedback_lessens_the_error_and_a_dead_zone_lags() -> None:
     assert abs(behind[0]) < 0.02 < behind[1]
 
 
-def test_a_real_run_captured_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--model", "gpt2-mini", "--batch_size", "1", "--max_length", "16", "--mixed_precision", "bf16"]
+def forked(folder: Path, flags: list[str], ranks: int, program: list[str]) -> int:
+    """`capture.train` without torchrun and the imports of its ranks."""
+    where = ["--output_dir", str(folder / "out"), "--results_path", str(folder / "rows.jsonl"), "--no_save_model"]
+    words = [*program[1:], *where, *flags]
+    code, _, err = run_program(capture.main, [words] * ranks, torchrun_environment(ranks), timeout=240)
+    assert code == 0, err
+    return code
+
+
+def test_a_real_run_captured_and_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "train", partial(forked, tmp_path))
+    corpus = ["--data_path", str(Lab(tmp_path).folder / "corpus.json"), "--cache_dir", str(tmp_path / "cache")]
+    save_tiny_model(tmp_path / "tiny")
+    flags = ["--model_dir", str(tmp_path / "tiny"), "--batch_size", "1", "--max_length", "16", *corpus]
+    flags += ["--mixed_precision", "bf16", "--val_fraction", "0.01"]
     capture.capture(tmp_path, range(1, 5), 2, [*flags, "--threads", "1", "--no_tensorboard", "--eval_steps", "0"])
     units = {kind: capture.load(tmp_path, kind) for kind in (GRADIENTS, PARAMETERS)}
     for found in units.values():
-        assert [(len(u.steps), len(u.steps[0])) for u in found] == [(4, 2)] * 5
+        assert [(len(u.steps), len(u.steps[0])) for u in found] == [(4, 2)] * 3
     for reduced, gathered in zip(units[GRADIENTS], units[PARAMETERS], strict=True):
         assert reduced.name == gathered.name
         assert reduced.segments == gathered.segments

@@ -180,7 +180,8 @@ def test_real_cells_killed_in_the_middle_end_up_with_one_row_each(tmp_path: Path
     documents = json.loads((lab.folder / "corpus.json").read_text())[:20]
     (lab.folder / "corpus.json").write_text(json.dumps(documents))
     common = {"max_steps": 2, "max_length": 16, "batch_size": 2, "val_fraction": 0.05, "log_interval": 1}
-    changes = {"common": {**common, "cache_dir": str(tmp_path / "cache")}, "corpus": str(tmp_path / "corpus.json")}
+    changes: dict[str, Any] = {"corpus": str(tmp_path / "corpus.json"), "seeds": [1]}
+    changes["common"] = {**common, "cache_dir": str(tmp_path / "cache")}
     process = start_sweep(tmp_path, stand_in=False, **changes)
     wait_until(lambda: len(rows(tmp_path)) == 1, 120)
     process.kill()
@@ -190,7 +191,7 @@ def test_real_cells_killed_in_the_middle_end_up_with_one_row_each(tmp_path: Path
     cells = cells_of(read(write_recipe(tmp_path, **changes)))
     assert Counter(key_of(row) for row in ended) == Counter(cell.key for cell in cells)
     first = {said(row)[:2]: _first_loss(tmp_path / row["loss_curve"]) for row in ended}
-    assert first["none", 1] == first["int8", 1] != first["none", 2] == first["int8", 2]
+    assert first["none", 1] == first["int8", 1]
 
 
 def _first_loss(curve: Path) -> float:

@@ -21,7 +21,17 @@ from fsdp_lab.ranks.faults import VARIABLE, Fault, parse
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload, run_program, torchrun_environment
-from tests.fsdp_lab.test_train import ROOT, Lab, rank_pid, start_endless, train_as_program, wait_until
+from tests.forked_launch import forked_ranks, is_running
+from tests.fsdp_lab.test_train import (
+    ENDLESS,
+    ROOT,
+    Lab,
+    rank_pid,
+    start_endless,
+    train_tiny,
+    until_it_trains,
+    wait_until,
+)
 from tests.fsdp_lab.training_ranks import Training, train_all
 
 preload("fsdp_lab.train")
@@ -201,7 +211,7 @@ def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path, fault: str, wo
     lab = Lab(tmp_path)
     environments = [{**environment, VARIABLE: fault} for environment in torchrun_environment(2)]
     flags = lab.flags(hang_timeout_s=8, save_model="false")
-    code, _, said = run_program(train_as_program, [flags] * 2, environments)
+    code, _, said = run_program(train_tiny, [flags] * 2, environments)
     assert code == 1
     (row,) = lab.rows()
     assert row["status"] == "failed"
@@ -214,11 +224,11 @@ def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path, fault: str, wo
 
 def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    process = start_endless(lab)
+    process = until_it_trains(lab, lab.start(**ENDLESS))
     ranks = [rank_pid(process.pid, rank) for rank in (0, 1)]
     process.kill()
     _, err = process.communicate(timeout=60)  # until nobody holds the pipes
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() and is_running(pid) for pid in ranks))
+    wait_until(lambda: not any(pid is not None and is_running(pid) for pid in ranks))
     (row,) = lab.rows()
     assert row["status"] == "preempted", row["error"]
     assert row["saved_step"] > 0
@@ -244,32 +254,34 @@ def test_a_closed_terminal_is_a_signal_to_stop(tmp_path: Path) -> None:
 def test_a_run_that_lost_a_rank_while_tokenising_begins_again(tmp_path: Path, fault: str, words: str) -> None:
     lab = Lab(tmp_path)
     # rank 0 may be connecting to the dead one, where it hears of nothing: it is given up after the grace
-    flags = lab.flags(run_name="early", max_steps=2, save_model="false", stop_grace_s=2)
-    ended = Drill(flags, 2, fault).follow()
+    settings = {"run_name": "early", "max_steps": 2, "save_model": "false", "stop_grace_s": 2}
+    process = lab.fork(fault=fault, **settings)
+    _, err = process.communicate(timeout=120)
     (row,) = lab.rows()
-    assert (ended.code, row["status"], ended.left) == (1, "failed", [])
+    assert (process.returncode, row["status"], forked_ranks(process.pid)) == (1, "failed", {})
     assert row["error"].startswith(words)
-    assert "begins again" in ended.message
-    assert not any("frame #" in line for line in ended.output)
-    code, _, said = run_program(train_as_program, [flags] * 2, torchrun_environment(2))
+    assert re.search(r"^fsdp_lab.train: .*begins again", err, re.M)
+    assert "frame #" not in err
+    code, _, said = lab.run(**settings)
     assert code == 0, said
     assert [row["status"] for row in lab.rows()] == ["failed", "ok"]
 
 
 def test_rank_0_killed_over_the_row_leaves_a_failed_one(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    flags = lab.flags(max_steps=2, save_model="false")
-    ended = Drill(flags, 2, "kill:rank=0,at=row").follow()
+    process = lab.fork(fault="kill:rank=0,at=row", max_steps=2, save_model="false")
+    process.communicate(timeout=120)
     (row,) = lab.rows()
-    assert (ended.code, row["status"]) == (1, "failed")
+    assert (process.returncode, row["status"]) == (1, "failed")
     assert row["error"].startswith("rank 0 died")
 
 
 def test_rank_0_killed_over_the_row_of_a_stopped_run_leaves_one(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    ended = Drill(lab.flags(save_model="false"), 2, "usr2:rank=1,step=2; kill:rank=0,at=row").follow()
+    process = lab.fork(fault="usr2:rank=1,step=2; kill:rank=0,at=row", save_model="false")
+    process.communicate(timeout=120)
     (row,) = lab.rows()
-    assert (ended.code, row["status"]) == (1, "failed")
+    assert (process.returncode, row["status"]) == (1, "failed")
     assert row["error"].startswith("rank 0 died; stopped by SIGUSR2")
 
 
@@ -291,7 +303,7 @@ def test_a_run_is_not_started_twice(tmp_path: Path) -> None:
 
 def test_of_two_that_start_together_one_runs(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    both = [lab.start(ranks=1, run_name="both", max_steps=3, save_steps=1, save_model="false") for _ in range(2)]
+    both = [lab.fork(ranks=1, run_name="both", max_steps=3, save_steps=1, save_model="false") for _ in range(2)]
     said = [process.communicate(timeout=180)[1] for process in both]
     codes = sorted(process.returncode for process in both)
     assert codes == [0, 2], said  # or the second came when the first had finished: refused as well
@@ -317,13 +329,6 @@ def test_a_rank_alone_that_is_told_to_stop_stops_all(broken: tuple[Lab, dict[str
     assert str(ended[name]) == f"Preempted: {name} to rank 1"
     row = row_of(lab, name)
     assert (row["status"], row["saved_step"]) == ("preempted", 4)
-
-
-def is_running(pid: int | None) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_an_occupied_port_is_one_message() -> None:

@@ -15,7 +15,9 @@ import pytest
 
 from fsdp_lab.ranks.distributed import join
 from tests.distributed import free_port, run_program, torchrun_environment
+from tests.forked_launch import Launched
 from tests.fsdp_lab.test_train import ROOT, Lab, lab, start_endless, wait_until
+from tests.fsdp_lab.training_ranks import make_nano_tiny
 
 __all__ = ["lab"]  # pytest finds the fixture here
 
@@ -98,10 +100,10 @@ def test_several_nodes_still_meet(lab: Lab) -> None:
     port = str(free_port())
     nodes = []
     for node in (0, 1):
-        command = [sys.executable, "-m", "fsdp_lab.launch", "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
-        command += ["--master-addr=127.0.0.1", f"--master-port={port}", "-m", "--", "fsdp_lab.train"]
-        command += lab.flags(run_name="nodes", max_steps=2, save_model="false")
-        nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+        words = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+        words += [f"--master-port={port}", "-m", "--", "fsdp_lab.train"]
+        words += lab.flags(run_name="nodes", max_steps=2, save_model="false")
+        nodes.append(Launched(words, 1, os.environ, lab.folder, make_nano_tiny))
     said = [node.communicate(timeout=120)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     (row,) = lab.rows()
