@@ -97,12 +97,18 @@ class Quotas:
             time.sleep(0.02)
 
     def _stop_and_go(self, process: subprocess.Popen[Any], quota: float) -> None:
+        """Stops as long as it let the process run, in proportion: sleeps last longer than asked on a busy machine."""
+        owed, resumed = 0.0, time.monotonic()
         while process.poll() is None and not self._stopping.is_set():
             time.sleep(quota * _STOPPED_PERIOD_S)
             with suppress(ProcessLookupError):
+                stopped = time.monotonic()
                 os.killpg(process.pid, signal.SIGSTOP)
-                time.sleep((1 - quota) * _STOPPED_PERIOD_S)
+                owed += (stopped - resumed) * (1 - quota) / quota
+                time.sleep(max(0.0, owed))
                 os.killpg(process.pid, signal.SIGCONT)
+                resumed = time.monotonic()
+                owed -= resumed - stopped
 
 
 def _writable(root: Path) -> tuple[Path | None, str]:

@@ -1,7 +1,7 @@
 """Measures the devices of a job for `fsdp-lab plan`: what each rank computes, what memory it has, and their link.
 
     torchrun --nproc_per_node 2 -m fsdp_lab.parallel.planning.measure --model gpt2-mini --out devices.json
-        [--sequences 4] [--length 128] [--activation int8] [--gradients int8] [--repeats 3]
+        [--sequences 4] [--length 128] [--activation int8] [--gradients int8] [--repeats 5]
 
 Started once on every machine of the job, as training would be (`torchrun --nnodes ...`). All ranks compute at the
 same time, as they do in training; rank 0 writes the file.
@@ -147,7 +147,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=whole(2), default=128, help="tokens of a sequence")
     parser.add_argument("--activation", default="int8", help="method of activations, beside none")
     parser.add_argument("--gradients", default="int8", help="method of parameters' gradients, beside none")
-    parser.add_argument("--repeats", type=whole(1), default=3, help="timed steps of every part")
+    parser.add_argument("--repeats", type=whole(1), default=5, help="timed steps of every part")
 
 
 def methods_of(options: argparse.Namespace, job: Job) -> Methods:

@@ -115,13 +115,15 @@ def part_of(before: str, after: str) -> str:
 def step_times(model: Divided, batch: Tensor, repeats: int) -> dict[str, float]:
     """Seconds of forward and backward of ``model``, whose wiring is a `Stopwatch`, by the parts of `PARTS`.
 
-    Those of a block are means over the model's blocks (which must be 2 or more); all are medians of ``repeats`` steps
-    after one that is not timed. "ends" is what is left of the step.
+    ``repeats`` steps after one that is not timed. Those of a block are means over the model's blocks (which must be 2
+    or more). A quota stops a rank in some steps during one part, in others during another: the parts are means over
+    the steps, in proportion of which the median step is divided. "ends" is what is left of the step.
     """
     watch = model.wiring
     assert isinstance(watch, Stopwatch)
     layers = len(model.blocks)
     taken: dict[str, list[float]] = defaultdict(list)
+    whole = []
     for repeat in range(repeats + 1):
         model.zero_grad()
         watch.marks.clear()
@@ -129,9 +131,11 @@ def step_times(model: Divided, batch: Tensor, repeats: int) -> dict[str, float]:
         (model(batch) / model.num_targets(batch)).backward()
         watch.note("end backward")
         if repeat:
+            whole.append(watch.marks[-1][1] - watch.marks[0][1])
             for part, seconds in _by_part(watch.marks, layers, _layout_name(watch)).items():
                 taken[part].append(seconds)
-    return {part: statistics.median(times) for part, times in taken.items()}
+    usual = statistics.median(whole) / statistics.fmean(whole)
+    return {part: usual * statistics.fmean(times) for part, times in taken.items()}
 
 
 def _layout_name(watch: Stopwatch) -> str:

@@ -18,6 +18,14 @@ def test_every_pass_is_made_once_and_forward_first(schedule: str) -> None:
             assert all(order.index(("F", m)) < order.index(("B", m)) for m in range(micro))
 
 
+def test_1f1b_keeps_few_micro_batches_and_gpipe_all() -> None:
+    for stages, micro, stage in product((2, 3), (4, 7), (0, 1)):
+        for schedule, most in (("1f1b", min(micro, stages - stage)), ("gpipe", micro)):
+            order = order_of(schedule, stage, stages, micro)
+            under_way = [sum(1 if way == "F" else -1 for way, _ in order[:i]) for i in range(len(order) + 1)]
+            assert max(under_way) == most
+
+
 @pytest.mark.parametrize("schedule", PIPELINES)
 def test_equal_stages_leave_the_known_bubble(schedule: str) -> None:
     """(M + S - 1) passes of each direction (Narayanan et al., arXiv 2104.04473, section 2.2)."""

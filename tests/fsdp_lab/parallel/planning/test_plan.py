@@ -128,6 +128,16 @@ def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     assert not any(one.refused for one in roomy)
 
 
+def test_what_does_not_fit_comes_last_however_fast() -> None:
+    quick = plan(devices(30.0, 30.0, mbit=1e7), JOB, [STOCK], ["ddp", "galaxy", "gpipe"])
+    held = {one.layout: max(one.prediction.memory) / 1e6 for one in quick if one.prediction}
+    assert quick[-1].layout != "ddp"
+    between = (held["ddp"] + held["galaxy"]) / 2
+    found = plan(devices(30.0, 30.0, mbit=1e7, memory_mb=between), JOB, [STOCK], ["ddp", "galaxy", "gpipe"])
+    assert found[-1].layout == "ddp"
+    assert [bool(one.refused) for one in found] == sorted(bool(one.refused) for one in found)
+
+
 def test_memory_changes_shares_where_the_fast_device_is_small() -> None:
     free = best(plan(devices(30.0, 10.0), JOB, [STOCK], ["tp"]), "tp")
     assert free.prediction is not None
@@ -138,6 +148,7 @@ def test_memory_changes_shares_where_the_fast_device_is_small() -> None:
     assert not held.refused
     assert held.prediction is not None
     assert held.prediction.memory[0] <= limit_mb * 1e6
+    assert held.shares != (1, 1), "the best that fits, and not what is at hand"
     assert held.shares[0] / sum(held.shares) < free.shares[0] / sum(free.shares)
     assert seconds(held) > seconds(free)
 
