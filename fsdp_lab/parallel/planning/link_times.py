@@ -20,15 +20,17 @@ from fsdp_lab.parallel.shares import counts
 
 _SMALL, _FIRST = 1 << 10, 1 << 18  # bytes
 _LARGE_S = 0.25  # a large message takes about so long
-_PINGS, _REPEATS, _CALLS = 30, 3, 6
+_PINGS, _REPEATS, _CALLS = 30, 3, 3
+_LONG_S = 0.1  # a collective takes about so long at most
 _ROWS = 64  # of the tensors that collectives are timed with
 
 
-def measured_link(methods: Methods, elements: int, burst_kb: float = 0.0) -> LinkSpeed:
-    """The link of the default group, by what the slowest rank saw. ``elements``: of the largest collective, float32.
+def measured_link(methods: Methods, activations: int, gradients: int, burst_kb: float = 0.0) -> LinkSpeed:
+    """The link of the default group, by what the slowest rank saw.
 
-    All ranks must call it. Each rank sends to the next and receives from the one before at the same time. ``burst_kb``:
-    what an emulated link lets pass at once after a silence.
+    Collectives are timed with tensors of a sixteenth of ``activations`` elements, and of as many as ``gradients`` has,
+    or fewer where these would take long. All ranks must call it. Each rank sends to the next and receives from the one
+    before at the same time. ``burst_kb``: what an emulated link lets pass at once after a silence.
     """
     latency_s = _agreed(lambda: _ring(_SMALL), _PINGS)
     first_s = _agreed(lambda: _ring(_FIRST), 3)
@@ -36,11 +38,12 @@ def measured_link(methods: Methods, elements: int, burst_kb: float = 0.0) -> Lin
     large = int(burst + min(64 << 20, max(_FIRST, _FIRST * _LARGE_S / max(first_s - latency_s, 1e-5))))
     bytes_per_s = (large - burst) / max(1e-9, _agreed(lambda: _ring(large), 3) - latency_s)
     link = LinkSpeed(bytes_per_s * 8 / 1e6, latency_s * 1e3, burst_kb)
+    large = max(activations, min(gradients, int(_LONG_S * bytes_per_s / FLOAT)))
     costs = {}
     for method in dict.fromkeys(("none", "identity", methods.activations, methods.gradients)):
         for kind in ("all_reduce", "all_gather", "reduce_scatter"):
             for equal in (True,) if kind == "all_reduce" else (True, False):
-                key, line = _cost(kind, equal, method, methods.bits_of(method), elements, link)
+                key, line = _cost(kind, equal, method, methods.bits_of(method), (activations // 16, large), link)
                 costs[key] = line
     return replace(link, costs=costs)
 
@@ -68,13 +71,15 @@ def _agreed(call: Callable[[], object], repeats: int) -> float:
     return float(statistics.median(slowest.tolist()))
 
 
-def _cost(kind: str, equal: bool, method: str, bits: float, elements: int, link: LinkSpeed) -> tuple[str, Line]:
+def _cost(
+    kind: str, equal: bool, method: str, bits: float, elements: tuple[int, int], link: LinkSpeed
+) -> tuple[str, Line]:
     """The straight line through the times of two sizes of one collective, less the time of their bytes.
 
     Several calls follow one another, so that what passes at once after a silence does so once.
     """
     world = dist.get_world_size()
-    sizes = [world * _ROWS * max(1, n // (world * _ROWS)) for n in (elements // 16, elements)]
+    sizes = [world * _ROWS * max(1, n // (world * _ROWS)) for n in elements]
     beside, name = [], ""
     carrier = None if method == "none" else method
     activations = cc.parallel.Activations(carrier, carrier)

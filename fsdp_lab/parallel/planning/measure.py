@@ -4,7 +4,7 @@
         [--sequences 4] [--length 128] [--activation int8] [--gradients int8] [--repeats 5]
 
 Started once on every machine of the job, as training would be (`torchrun --nnodes ...`). All ranks compute at the
-same time, as they do in training; rank 0 writes the file.
+same time, as they do in training; rank 0 writes the file. CPUs and gloo only: of GPUs write the file by hand.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def measure(job: Job, methods: Methods, repeats: int, burst_kb: float = 0.0) -> 
     )
     by_rank: list[Any] = [None] * world
     dist.all_gather_object(by_rank, device)
-    link = measured_link(methods, job.tokens * job.shape.width, burst_kb)
+    link = measured_link(methods, job.tokens * job.shape.width, job.shape.block, burst_kb)
     return Devices(by_rank, link, {"model": job.model, "sequences": job.sequences, "length": job.length})
 
 
@@ -125,15 +126,13 @@ def _update_ns() -> float:
 
 
 def _memory_mb(world: int) -> float:
-    """What this rank may use: of its GPU, or its part of what this machine has free and its control group allows."""
-    if torch.cuda.is_available():
-        return torch.cuda.mem_get_info()[0] / 1e6
+    """What this rank may use: its part of what this machine has free, and what it has already."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
-        if line.startswith("MemAvailable:"):
-            free = [int(line.split()[1]) * 1024]
-    return min(free) / here / 1e6 + _base_mb()
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError):  # Linux knows what it could free, too
+        told = Path("/proc/meminfo").read_text()
+        free = next(1024 * int(line.split()[1]) for line in told.splitlines() if line.startswith("MemAvailable:"))
+    return free / here / 1e6 + _base_mb()
 
 
 def _base_mb() -> float:

@@ -75,8 +75,6 @@ class Stopwatch(Wiring):
 
     def note(self, name: str) -> None:
         """Remember that ``name`` was passed now."""
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
         self.marks.append((name, time.perf_counter()))
 
     def enter(self, name: str) -> Collective:
