@@ -28,6 +28,7 @@ from fsdp_lab.parallel.layouts import LAYOUTS
 from fsdp_lab.parallel.planning.devices import Device, Devices, Line
 from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.link_times import measured_link
+from fsdp_lab.parallel.planning.meeting import with_meetings
 from fsdp_lab.parallel.planning.models import random_batch, whole_model
 from fsdp_lab.parallel.planning.stopwatch import Stopwatch, step_times
 from fsdp_lab.parallel.planning.work import PARTS, counts_by, operations
@@ -81,7 +82,10 @@ def measure(job: Job, methods: Methods, repeats: int, burst_kb: float = 0.0) -> 
     by_rank: list[Any] = [None] * world
     dist.all_gather_object(by_rank, device)
     link = measured_link(methods, job.tokens * job.shape.width, job.shape.block, burst_kb)
-    return Devices(by_rank, link, {"model": job.model, "sequences": job.sequences, "length": job.length})
+    alone_s = Devices(by_rank, link, {"model": job.model, "sequences": job.sequences, "length": job.length})
+    if job.shape.key_heads < world:  # too few heads for steps of the real layout
+        return alone_s
+    return with_meetings(alone_s, job, methods, repeats)
 
 
 def _times_of_layout(job: Job, layout: str, alone: dist.ProcessGroup, repeats: int) -> dict[str, Line]:

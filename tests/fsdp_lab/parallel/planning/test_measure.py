@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fsdp_lab.parallel.layouts import LAYOUTS
-from fsdp_lab.parallel.planning.devices import Devices
+from fsdp_lab.parallel.planning.devices import Devices, Line
 from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.measure import line_through, measure, shares_to_time
+from fsdp_lab.parallel.planning.meeting import _added
 from fsdp_lab.parallel.planning.plan import plan
 from fsdp_lab.parallel.planning.work import PARTS
 from tests.distributed import run_ranks
@@ -58,3 +59,18 @@ def test_shares_to_time_surround_equal_ones() -> None:
         shares = shares_to_time(world)
         assert all(0 < share < 1 for share in shares)
         assert min(shares) < 1 / world <= max(shares)
+
+
+def test_meetings_are_added_to_what_each_method_takes() -> None:
+    costs = {
+        "all_reduce none": Line(1.0, 2.0),
+        "all_gather identity": Line(0.5, 0.0),
+        "all_reduce int8": Line(0.0, 1.0),
+    }
+    added = _added(costs, {"none": 0.25, "int8": 4.0})
+    assert added == {
+        "all_reduce none": Line(1.25, 2.0),
+        "all_gather identity": Line(4.5, 0.0),
+        "all_reduce int8": Line(4.0, 1.0),
+    }
+    assert _added(costs, {"none": 0.25})["all_gather identity"] == Line(0.75, 0.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -214,3 +216,8 @@ def test_four_unequal_devices() -> None:
                 except ValueError:
                     continue
                 assert moved >= seconds(one) - 1e-12
+
+
+def test_planning_needs_no_torch() -> None:
+    program = "import sys; from fsdp_lab.parallel.planning import plan, table; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
