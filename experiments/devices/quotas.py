@@ -13,6 +13,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -51,6 +52,8 @@ class Quotas:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
+        if self._parent is None:
+            print("no control group can be written (root?): ranks are stopped and continued instead", file=sys.stderr)
         for rank in range(len(self.quotas)):
             self._make(rank)
         return self

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from experiments.bench.layouts import run_arms
 from experiments.devices.quotas import check_quotas
+from experiments.network.namespaces import unavailable
 from experiments.network.units import parse_rate
 from experiments.planning import checking
 from experiments.planning.measuring import measured
@@ -66,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"\nbest: {flags(candidates[0], job)}")
     if options.check:
         try:
-            print("\n" + _checked(candidates, options, job))
+            with user_errors("plan"):
+                print("\n" + _checked(candidates, options, job))
         except RuntimeError as error:
             print(f"plan: {error}", file=sys.stderr)
             return 1
@@ -113,6 +115,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"memory_mb: {len(options.memory_mb)} given for {options.ranks} ranks; wants one, or one for each"
         )
+    if options.check and (why := unavailable()):
+        raise ValueError(f"check: runs the ranks on a network of their own, and {why}")
     if options.json is not None and not options.check:
         raise ValueError("json: is the table of --check, which is not asked for")
 

@@ -79,6 +79,18 @@ def test_mistakes_are_one_message(
     assert "Traceback" not in said
 
 
+def test_a_check_needs_a_network_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "unavailable", lambda: "network namespaces need root; start this with sudo")
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--check", "2"])
+    assert ended.value.code == 2
+    assert (
+        "check: runs the ranks on a network of their own, and network namespaces need root" in capsys.readouterr().err
+    )
+
+
 def test_what_is_checked() -> None:
     job = Job.of("gpt2-mini", 4, 128)
     found = plan(Devices.of(BY_HAND), job, [Methods(), Methods("int8", "int8", {"int8": 8.125})])
