@@ -92,9 +92,10 @@ FLOORS = {
     ],
     "experiments": [
         {"runs", "__init__"},
-        {"network"},
+        {"network", "devices"},
         {"drafts", "faults", "fidelity", "sweeps"},
         {"bench", "links", "sweep"},
+        {"planning"},
     ],
     "analysis": [
         {"predict", "rows", "__init__"},

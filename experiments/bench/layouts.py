@@ -1,16 +1,18 @@
 """Step times and bytes of one model divided over ranks in every layout, behind a link, compressed or not.
 
     sudo python -m experiments.bench.layouts [--model gpt2-mini] [--ranks 2] [--rate 200mbit] [--sequences 4]
-        [--length 128] [--layouts fsdp ddp tp sp galaxy galaxy2] [--methods none int8] [--gradients int8] [--steps 5]
-        [--json FILE]
+        [--length 128] [--layouts fsdp ddp tp sp galaxy galaxy2 gpipe 1f1b] [--methods none int8] [--gradients int8]
+        [--quota 1.0 0.33] [--shares 3 1] [--blocks 3 1] [--micro_batches 2] [--steps 5] [--json FILE]
 
 One network namespace a rank, its link shaped to the rate. Every arm computes loss and gradients of the same batch
 (``sequences`` of random tokens): data parallel ones (fsdp, ddp) some sequences on each rank, the layouts of
 `fsdp_lab.parallel` all sequences with a part of the model, or of the positions. ``methods`` carry activations and their
 gradients; ``gradients`` carries parameters' gradients, of data parallel arms and of what a layout replicates, and in
-fsdp also the parameters ("none": as they are). No optimizer step is made. Columns:
+fsdp also the parameters ("none": as they are). No optimizer step is made. ``quota`` gives each rank a part of a
+processor only (`experiments.devices.quotas`); with ``shares`` every layout runs with equal shares and with these.
+Columns:
 
-    step        milliseconds of the median step, rounds of all arms interleaved
+    step        milliseconds of the median step until the last rank has ended, rounds of all arms interleaved
     link        milliseconds that rank 0's link needs for them: the interface's bytes over the rate
     counted     bytes that rank 0 sent in a step, as our ledgers count them; -: torch's own collectives
     interface   bytes that its interface sent, headers included
@@ -25,141 +27,98 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-from transformers.modeling_utils import PreTrainedModel
 
 import comm_compress as cc
+from experiments.bench.layout_arms import Arm, Asked, made
+from experiments.devices.quotas import Quotas, check_quotas
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
 from fsdp_lab.measure.wire_check import interface_counters
-from fsdp_lab.models.architectures.choice import objective
-from fsdp_lab.models.architectures.families import blocks_of, family_of, new_config
-from fsdp_lab.parallel.choice import divided_model
 from fsdp_lab.parallel.layouts import LAYOUTS
-from fsdp_lab.parallel.wiring import Wiring
+from fsdp_lab.parallel.planning.models import random_batch
+from fsdp_lab.parallel.planning.pipelines import PIPELINES
+from fsdp_lab.parallel.planning.plan import DATA_PARALLEL
+from fsdp_lab.parallel.planning.table import told
 from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.settings.flag_values import real
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.masked import MASKED
-from fsdp_lab.settings.presets import PRESETS, unknown_preset
+from fsdp_lab.settings.presets import unknown_preset
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
-DATA_PARALLEL = ("fsdp", "ddp")
+CHOICES = (*DATA_PARALLEL, *LAYOUTS, *PIPELINES)
+_MODULE = "experiments.bench.layouts"
+Lines = list[dict[str, Any]]
 
 
-@dataclass
-class Arm:
-    """One way to run the model: ``step`` computes all gradients; ``ledgers`` count what our collectives send."""
-
-    layout: str
-    method: str
-    step: Callable[[], object]
-    ledgers: list[cc.Ledger]
-
-    def counted(self) -> int:
-        """Bytes that this rank sent by our collectives so far."""
-        return sum(ledger.totals().sent_bytes for ledger in self.ledgers)
-
-
-def whole_model(preset: str) -> PreTrainedModel:
-    """The model of a preset with random weights, the same on every rank."""
-    chosen = PRESETS[preset]
-    config = new_config(
-        chosen.family, **{**chosen.shape, "vocab_size": _vocabulary(preset)}, bos_token_id=0, eos_token_id=0
-    )
-    config._attn_implementation = "sdpa"
-    torch.manual_seed(0)
-    return family_of(config).model(config)
-
-
-def random_batch(preset: str, rows: int, length: int) -> Tensor:
-    """Random tokens; for a BERT also types, masks and labels, as its data has them."""
-    tokens = torch.randint(_vocabulary(preset), (rows, length), generator=torch.Generator().manual_seed(1))
-    if PRESETS[preset].family not in MASKED:
-        return tokens
-    labels = torch.full_like(tokens, IGNORED)
-    labels[:, 1 : 1 + num_chosen(length)] = tokens[:, 1 : 1 + num_chosen(length)]
-    labels[:, 0] = torch.arange(rows) % 2
-    return torch.stack([tokens, (torch.arange(length) >= length // 2).long().expand(rows, length), labels], -1)
-
-
-def _vocabulary(preset: str) -> int:
-    chosen = PRESETS[preset]
-    return int(chosen.shape.get("vocab_size") or chosen.vocab_size or 50257)
-
-
-def data_parallel(kind: str, gradients: str, preset: str, batch: Tensor) -> Arm:
-    """FSDP2 or DDP, each rank with its sequences of the batch."""
-    module: Any = objective(whole_model(preset))
-    mine = batch.chunk(dist.get_world_size())[dist.get_rank()]
-    targets, method = module.num_targets(mine), None if gradients == "none" else gradients
-    ledgers = []
-    if kind == "ddp":
-        module = DistributedDataParallel(module)
-        if method is not None:
-            ledgers.append(cc.ddp.attach(module, method).ledger)
-    else:
-        for block in blocks_of(module.hf).values():
-            fully_shard(block)
-        fully_shard(module)
-        if method is not None:
-            ledgers.append(cc.attach(module, reduce_scatter=method, all_gather=method).ledger)
-
-    def step() -> None:
-        module.zero_grad()
-        (module(mine) / targets).backward()
-
-    return Arm(kind, gradients, step, ledgers)
-
-
-def in_layout(layout: str, method: str, gradients: str, preset: str, batch: Tensor) -> Arm:
-    """A layout of `fsdp_lab.parallel`: every rank has all sequences, and a part of the model or of the positions."""
-    carrier, exact = (None, None) if method == "none" else (method, "identity")
-    group, world = dist.group.WORLD, dist.get_world_size()
-    activations, exact_places = cc.parallel.Activations(carrier, carrier), cc.parallel.Activations(exact, exact)
-    model = divided_model(whole_model(preset), Wiring(LAYOUTS[layout], group, [1] * world, activations, exact_places))
-    replicas = cc.parallel.ReplicatedGradients(model.replicated(), group, None if gradients == "none" else gradients)
-
-    def step() -> None:
-        model.zero_grad()
-        (model(batch) / model.num_targets(batch)).backward()
-        replicas.reduce()
-
-    name = method if gradients == "none" or not model.division.summed else f"{method} + {gradients}"
-    return Arm(layout, name, step, [activations.ledger, exact_places.ledger, replicas.ledger])
-
-
-def rank_main(options: argparse.Namespace) -> None:
-    """One rank: every arm, its steps interleaved with the others'; rank 0 writes the measurements."""
-    dist.init_process_group("gloo")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    batch = random_batch(options.model, options.sequences, options.length)
-    arms = []
+def asked_for(options: argparse.Namespace) -> list[Asked]:
+    """The arms that the flags name: every layout with every method that changes something for it."""
+    arms: list[Asked] = []
     for layout in options.layouts:
         if layout in DATA_PARALLEL:
-            both = dict.fromkeys(("none", options.gradients))
-            arms += [data_parallel(layout, method, options.model, batch) for method in both]
-        else:
-            for method in options.methods:
-                gradients = "none" if method == "none" else options.gradients
-                arms.append(in_layout(layout, method, gradients, options.model, batch))
-    lines = measured(arms, options.steps)
+            arms += [Asked(layout, "none", method) for method in dict.fromkeys(("none", options.gradients))]
+            continue
+        for method in options.methods:
+            gradients = "none" if method == "none" else options.gradients
+            one = Asked(layout, method, gradients, micro_batches=options.micro_batches)
+            if layout in PIPELINES:
+                arms.append(replace(one, gradients="none", shares=tuple(options.blocks or ())))
+            else:
+                equal = (1.0,) * options.ranks
+                arms += [
+                    replace(one, shares=shares) for shares in dict.fromkeys((equal, tuple(options.shares or equal)))
+                ]
+    return arms
+
+
+def run_arms(
+    asked: Sequence[Asked],
+    model: str,
+    ranks: int,
+    rate: str,
+    quotas: Sequence[float] | None,
+    batch: tuple[int, int],
+    steps: int,
+) -> Lines:
+    """Measures the arms on ranks behind links of ``rate``; ``quotas``: processors of each rank (None: not limited).
+
+    ``batch``: sequences and their length. RuntimeError when a rank fails, UnavailableError as `Namespaces`.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        job, out = Path(folder) / "job.json", Path(folder) / "lines.json"
+        arms = [one.plain() for one in asked]
+        job.write_text(json.dumps({"arms": arms, "model": model, "batch": batch, "steps": steps, "out": str(out)}))
+        net = stack.enter_context(Namespaces(ranks, rate))
+        hold = None if quotas is None else stack.enter_context(Quotas(quotas)).hold
+        command = [sys.executable, "-m", _MODULE, "--as-rank", str(job)]
+        if code := net.run(command, rank_environment(ranks), on_start=hold):
+            raise RuntimeError(f"the ranks ended with exit code {code}")
+        lines: Lines = json.loads(out.read_text())
+    return lines
+
+
+def rank_main(path: Path) -> None:
+    """One rank: every arm, its steps interleaved with the others'; rank 0 writes the measurements."""
+    job = json.loads(path.read_text())
+    dist.init_process_group("gloo")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    asked = [Asked(**{**arm, "shares": tuple(arm["shares"])}) for arm in job["arms"]]
+    arms = made(asked, job["model"], random_batch(job["model"], *job["batch"]))
+    lines = measured(arms, job["steps"])
     if dist.get_rank() == 0:
-        options.as_rank.write_text(json.dumps(lines))
+        Path(job["out"]).write_text(json.dumps(lines))
     dist.barrier()
     os._exit(0)
 
 
-def measured(arms: list[Arm], steps: int) -> list[dict[str, Any]]:
+def measured(arms: list[Arm], steps: int) -> Lines:
     """The figures of every arm: medians of ``steps`` steps after one that compiles and allocates."""
     for arm in arms:
         arm.step()
@@ -170,15 +129,17 @@ def measured(arms: list[Arm], steps: int) -> list[dict[str, Any]]:
             dist.barrier()
             counted_before, sent_before, start = arm.counted(), _interface_bytes(), time.perf_counter()
             arm.step()
+            dist.barrier()  # a pipeline's ranks end at different times
             seconds[i].append(time.perf_counter() - start)
-            dist.barrier()
             counted[i] += arm.counted() - counted_before
             interface[i] += _interface_bytes() - sent_before
     return [
         {
-            "layout": arm.layout,
-            "method": arm.method,
+            "layout": arm.asked.layout,
+            "method": arm.carried,
+            "shares": list(arm.asked.shares),
             "step_s": statistics.median(seconds[i]),
+            "steps_s": [round(each, 5) for each in seconds[i]],
             "counted_bytes": counted[i] // steps or None,
             "interface_bytes": interface[i] // steps,
         }
@@ -190,49 +151,67 @@ def _interface_bytes() -> int:
     return interface_counters(("eth0",)).sent_bytes
 
 
-def table(lines: list[dict[str, Any]], rate_bytes: float | None) -> str:
+def table(lines: Lines, rate_bytes: float | None) -> str:
     """The measurements as a table."""
-    rows = [f"{'layout':10s}{'carried by':24s}{'step ms':>10s}{'link ms':>10s}{'counted MB':>13s}{'interface MB':>14s}"]
+    rows = [
+        f"{'layout':9s}{'shares':>9s}  {'carried by':22s}{'step ms':>9s}{'link ms':>9s}"
+        f"{'counted MB':>12s}{'interface MB':>14s}"
+    ]
     for line in lines:
         link = f"{1e3 * line['interface_bytes'] / rate_bytes:.0f}" if rate_bytes else "-"
         counted = f"{line['counted_bytes'] / 1e6:.2f}" if line["counted_bytes"] else "-"
         rows.append(
-            f"{line['layout']:10s}{line['method']:24s}{1e3 * line['step_s']:10.0f}{link:>10s}{counted:>13s}"
-            f"{line['interface_bytes'] / 1e6:14.2f}"
+            f"{line['layout']:9s}{told(line['shares']):>9s}  {line['method']:22s}{1e3 * line['step_s']:9.0f}{link:>9s}"
+            f"{counted:>12s}{line['interface_bytes'] / 1e6:14.2f}"
         )
     return "\n".join(rows)
 
 
-def main() -> int:
-    """Build the network, run the ranks in it, print the table."""
-    parser = program("experiments.bench.layouts", __doc__)
+def _parser() -> argparse.ArgumentParser:
+    parser = program(_MODULE, __doc__)
     parser.add_argument("--model", default="gpt2-mini")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rate", default="200mbit")
+    parser.add_argument("--quota", type=real(above=0), nargs="+", help="processors of each rank: 1.0 0.33")
     parser.add_argument("--sequences", type=int, default=4, help="sequences of the whole batch")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sequence")
-    parser.add_argument("--layouts", nargs="+", default=[*DATA_PARALLEL, *LAYOUTS], choices=[*DATA_PARALLEL, *LAYOUTS])
+    parser.add_argument("--layouts", nargs="+", default=[*DATA_PARALLEL, *LAYOUTS], choices=CHOICES)
+    parser.add_argument("--shares", type=real(above=0), nargs="+", help="layouts also with these, one for each rank")
+    parser.add_argument("--blocks", type=int, nargs="+", help="of each stage of a pipeline (default: equal)")
+    parser.add_argument("--micro_batches", type=int, default=2, help="of a pipeline")
     parser.add_argument("--methods", nargs="+", default=["none", "int8"])
     parser.add_argument("--gradients", default="int8")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Build the network, run the ranks in it, print the table."""
+    options = _parser().parse_args()
     if options.as_rank is not None:
-        rank_main(options)
-    with user_errors("bench_layouts"), tempfile.TemporaryDirectory() as folder:
+        rank_main(options.as_rank)
+    with user_errors("bench_layouts"):
         check(options)
-        out = Path(folder) / "lines.json"
-        words = [word for word in sys.argv[1:] if word]
-        command = [sys.executable, "-m", "experiments.bench.layouts", *words, "--as-rank", str(out)]
-        with Namespaces(options.ranks, options.rate) as net:
-            code = net.run(command, rank_environment(options.ranks))
-        if code:
-            return code
-        lines = json.loads(out.read_text())
+        try:
+            lines = run_arms(
+                asked_for(options),
+                options.model,
+                options.ranks,
+                options.rate,
+                options.quota,
+                (options.sequences, options.length),
+                options.steps,
+            )
+        except RuntimeError as error:
+            print(f"bench_layouts: {error}", file=sys.stderr)
+            return 1
     bits = parse_rate(options.rate)
+    held = "" if options.quota is None else f", processors {' '.join(f'{each:g}' for each in options.quota)}"
     print(
-        f"{options.model}, {options.ranks} ranks, {options.rate}, {options.sequences} x {options.length} tokens a step"
+        f"{options.model}, {options.ranks} ranks{held}, {options.rate}, "
+        f"{options.sequences} x {options.length} tokens a step"
     )
     print(table(lines, bits / 8 if bits else None))
     if options.json is not None:
@@ -245,11 +224,21 @@ def check(options: argparse.Namespace) -> None:
     """ValueError for what the ranks could only fail at."""
     if complaint := unknown_preset(options.model):
         raise ValueError(complaint)
-    for flag in ("ranks", "sequences", "length", "steps"):
+    for flag in ("ranks", "sequences", "length", "steps", "micro_batches"):
         if getattr(options, flag) < (2 if flag in ("ranks", "length") else 1):
             raise ValueError(f"{flag}: got {getattr(options, flag)}, which is too few")
-    if options.sequences % options.ranks:
+    if set(options.layouts) & set(DATA_PARALLEL) and options.sequences % options.ranks:
         raise ValueError(f"sequences: {options.sequences} do not divide among {options.ranks} data parallel ranks")
+    if set(options.layouts) & set(PIPELINES) and options.sequences % options.micro_batches:
+        raise ValueError(
+            f"micro_batches: {options.sequences} sequences do not make {options.micro_batches} of one size"
+        )
+    for flag in ("shares", "blocks"):
+        given = getattr(options, flag)
+        if given is not None and len(given) != options.ranks:
+            raise ValueError(f"{flag}: {len(given)} given for {options.ranks} ranks; wants one for each")
+    if options.quota is not None:
+        check_quotas(options.quota, options.ranks)
     for method in (*options.methods, options.gradients):
         if method != "none":
             cc.make(method)

@@ -17,7 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -114,12 +114,26 @@ class Namespaces:
         return subprocess.Popen(line, env=environment, start_new_session=True, preexec_fn=tied, **popen)
 
     def run(
-        self, command: Sequence[str], env: Mapping[str, str] | None = None, grace_s: float = 5, **popen: Any
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        grace_s: float = 5,
+        on_start: Callable[[int, "subprocess.Popen[Any]"], None] | None = None,
+        **popen: Any,
     ) -> int:
         """Run the command once per rank; returns 0, or the exit code of the first rank that failed.
 
-        When one fails, the others have ``grace_s`` seconds to notice before they are ended."""
-        return wait_together((self.start(rank, command, env, **popen) for rank in range(self.ranks)), grace_s)
+        When one fails, the others have ``grace_s`` seconds to notice before they are ended. ``on_start`` is called
+        with every rank and its process as soon as that is there."""
+
+        def started() -> Iterator["subprocess.Popen[Any]"]:
+            for rank in range(self.ranks):
+                process = self.start(rank, command, env, **popen)
+                yield process  # from here on it is ended with the others, whatever happens
+                if on_start is not None:
+                    on_start(rank, process)
+
+        return wait_together(started(), grace_s)
 
     def measure(self) -> float | None:
         """Bits/s that a TCP stream gets between the first two nodes, each sending to the other, the slower direction.
@@ -129,7 +143,7 @@ class Namespaces:
         if self.nodes < 2:
             return None
         bytes_per_s = (self._bits_per_s or 2e9) / 8
-        skipped = int(max(4 * _bucket(bytes_per_s), 0 if self._bits_per_s else 1 << 24))
+        skipped = int(max(4 * burst_bytes(bytes_per_s), 0 if self._bits_per_s else 1 << 24))
         counted = int(max(0.3 * bytes_per_s, 4 * _SEGMENT))
         ends = [0, self.per_node]
         streams = []
@@ -182,7 +196,7 @@ class Namespaces:
         _command("ip", "-n", namespace, "link", "set", "eth0", "addrgenmode", "none")  # no IPv6 chatter in the counters
         _command("ip", "-n", namespace, "link", "set", "eth0", "up")
         if self._bits_per_s is not None:
-            rate = f"rate {int(self._bits_per_s)}bit burst {_bucket(self._bits_per_s / 8)}b latency 400ms"
+            rate = f"rate {int(self._bits_per_s)}bit burst {burst_bytes(self._bits_per_s / 8)}b latency 400ms"
             _command("tc", "-n", namespace, *f"qdisc add dev eth0 root tbf {rate}".split())
         if self._delay_s:
             delay = f"delay {round(self._delay_s * 1e6)}us limit 100000"
@@ -193,8 +207,8 @@ class Namespaces:
             remove(name)  # those that were made
 
 
-def _bucket(bytes_per_s: float) -> int:
-    """The bytes that the shaper lets through at once."""
+def burst_bytes(bytes_per_s: float) -> int:
+    """The bytes that the shaper lets through at once after a silence, on a link of so many bytes a second."""
     return max(int(bytes_per_s * _BUCKET_S), _SEGMENT)
 
 

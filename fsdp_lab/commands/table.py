@@ -47,6 +47,7 @@ COMMANDS = (
     Command("links bottleneck", "experiments.links.bottleneck", "is communication the bottleneck?", _LOOK),
     Command("links calibrate", "experiments.links.calibrate", "measure what predictions need to know", _LOOK),
     Command("links matrix", "experiments.links.matrix", "step times by model, ranks, rate and method", _LOOK),
+    Command("plan", "experiments.planning", "layout and shares for unequal devices, predicted and checked", _LOOK),
     Command("predict", "analysis.predict", "the fastest method behind a link, from a calibration", _LOOK),
     Command("predict speedup", "analysis.predict.speedup", "what compression gained behind measured links", _LOOK),
     Command("predict scaling", "analysis.predict.scaling", "on paper: 8 to 1024 ranks", _LOOK),
@@ -102,6 +103,7 @@ STARTED_BY_OTHERS = (
     "experiments.network.tcp_stream",
     "fsdp_lab.commands.reference.methods_file",
     "fsdp_lab.commands.reference.reference_pages",
+    "fsdp_lab.parallel.planning.measure",
 )
 """Modules with a command line of their own that nobody types: programs of ranks, and what developers run."""
 

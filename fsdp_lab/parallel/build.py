@@ -18,6 +18,7 @@ from fsdp_lab.parallel.layouts import LAYOUTS
 from fsdp_lab.parallel.model import ArrangedModel
 from fsdp_lab.parallel.objectives import Pipelined, Replicated
 from fsdp_lab.parallel.pipeline import Pipeline
+from fsdp_lab.parallel.shares import counts_for_all
 from fsdp_lab.parallel.wiring import Wiring
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
@@ -75,7 +76,8 @@ def _wiring(config: TrainConfig, ranks: Ranks) -> Wiring:
         count_stock=True,
     )
     exact = cc.parallel.Activations(count_stock=True)
-    return Wiring(LAYOUTS[parallel.layout], ranks.mesh["tp"].get_group(), parallel.share_list, carried, exact)
+    shares = parallel.share_list if parallel.tp > 1 else [1.0]
+    return Wiring(LAYOUTS[parallel.layout], ranks.mesh["tp"].get_group(), shares, carried, exact)
 
 
 def _pipeline(model: Divided, config: TrainConfig, ranks: Ranks) -> Pipeline:
@@ -95,6 +97,7 @@ def _pipeline(model: Divided, config: TrainConfig, ranks: Ranks) -> Pipeline:
         ranks.mesh["pp"].get_group(),
         model.wiring.activations,
         config.data.max_length,
+        None if parallel.tp > 1 or parallel.shares is None else _blocks_of_stages(model, parallel.share_list),
         ranks.device,
     )
     if parallel.pp_schedule != "gpipe" and micro_batches < pipeline.num_stages:
@@ -104,6 +107,10 @@ def _pipeline(model: Divided, config: TrainConfig, ranks: Ranks) -> Pipeline:
             f"{pipeline.num_stages * math.ceil(batch / pipeline.num_stages)}, or gpipe"
         )
     return pipeline
+
+
+def _blocks_of_stages(model: Divided, shares: list[float]) -> list[int]:
+    return counts_for_all("blocks", len(model.blocks), shares)
 
 
 def _check_places(wiring: Wiring, ranks: Ranks) -> None:

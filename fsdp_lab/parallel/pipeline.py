@@ -65,8 +65,10 @@ class Pipeline:
     """The stages that this rank of ``group`` has of ``model``; the schedule that runs them in micro-batches.
 
     ``model``: whole (or divided over the ranks of its wiring), built alike on all ranks; what belongs to other ranks'
-    stages is dropped from it. ``length``: positions of the sequences. ``device``: where the model will be, if it is on
-    the meta device yet. Losses are means over the targets of the batch. Raises ValueError for more stages than blocks.
+    stages is dropped from it. ``length``: positions of the sequences. ``stage_blocks``: how many blocks each stage has,
+    in the order of the stages; None: as many as the others. ``device``: where the model will be, if it is on the meta
+    device yet. Losses are means over the targets of the batch. Raises ValueError for more stages than blocks, and for
+    ``stage_blocks`` that are not all blocks of the model.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Pipeline:
         group: dist.ProcessGroup,
         activations: cc.parallel.Activations,
         length: int,
+        stage_blocks: Sequence[int] | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.model, self._micro_batches, self._group = model, micro_batches, group
@@ -85,7 +88,7 @@ class Pipeline:
         self.mine = stages_of(schedule, rank, ranks)
         model.wiring.length = length
         blocks = list(model.blocks.values())
-        parts = ranges(counts_for_all("blocks", len(blocks), [1] * self.num_stages))
+        parts = ranges(_sizes(len(blocks), self.num_stages, stage_blocks))
         made = [
             Stage(model, blocks[parts[i].start : parts[i].stop], i == 0, i == self.num_stages - 1) for i in self.mine
         ]
@@ -197,3 +200,12 @@ class Pipeline:
             return None
         pair = [dist.get_global_rank(group, rank) for rank in (0, last)]
         return dist.new_group(pair, use_local_synchronization=True)
+
+
+def _sizes(blocks: int, stages: int, given: Sequence[int] | None) -> list[int]:
+    """How many of the model's blocks each stage has. ValueError when ``given`` are no such numbers."""
+    if given is None:
+        return counts_for_all("blocks", blocks, [1] * stages)
+    if len(given) != stages or min(given) < 1 or sum(given) != blocks:
+        raise ValueError(f"stage_blocks: got {list(given)}, wants {stages} numbers above 0 that make {blocks} blocks")
+    return list(given)

@@ -15,7 +15,7 @@ _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=
 _TRACKER = "(tensorboard|wandb|mlflow|trackio)"
 _TRACKERS = (rf"{_TRACKER}( *, *{_TRACKER})*", "one or more of tensorboard, wandb, mlflow, trackio, by commas")
 _SHARE = r"(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?"
-_SHARES = (rf"{_SHARE}( *, *{_SHARE})*", "numbers above 0, one for each of the tp ranks, by commas: 3,1")
+_SHARES = (rf"{_SHARE}( *, *{_SHARE})*", "numbers above 0, one for each of the ranks, by commas: 3,1")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ class ParallelConfig(Settings):
     )
     shares: str | None = setting(
         None,
-        "how much of heads, columns, words and positions each tp rank takes: 3,1; none: equal parts",
+        "how much of heads, columns, words and positions each tp rank takes: 3,1; of a pipeline without tp how many "
+        "blocks each stage has; none: equal parts",
         pattern=_SHARES,
         numbers=True,
     )
@@ -145,8 +146,9 @@ class ParallelConfig(Settings):
 
     @property
     def share_list(self) -> list[float]:
-        """The shares of the tp ranks, one number a rank."""
-        return [float(share) for share in self.shares.split(",")] if self.shares else [1.0] * self.tp
+        """The shares of the tp ranks, or of the stages of a pipeline without these: one number each."""
+        shared = self.tp if self.tp > 1 else self.pp
+        return [float(share) for share in self.shares.split(",")] if self.shares else [1.0] * shared
 
 
 @dataclass(frozen=True)

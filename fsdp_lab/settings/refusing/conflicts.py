@@ -66,7 +66,7 @@ def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
 def _of_parallel(config: Groups) -> list[str]:
     """Complaints about ranks that cannot share the work so."""
     parallel, model = config.parallel, config.model
-    is_divided = parallel.is_divided
+    is_divided, shared = parallel.is_divided, parallel.tp if parallel.tp > 1 else parallel.pp
     wrong = {
         "virtual_ranks: virtual ranks are data-parallel ranks of FSDP2; leave out tp, pp and dp_replicas": (
             config.run.virtual_ranks > 0 and (is_divided or parallel.dp_replicas > 1)
@@ -74,8 +74,11 @@ def _of_parallel(config: Groups) -> list[str]:
         f"layout: {parallel.layout} divides blocks over tp ranks, and tp is 1": (
             parallel.tp == 1 and parallel.layout != "tp"
         ),
-        f"shares: {parallel.shares} are not {parallel.tp} numbers, one for each of the tp ranks": (
-            len(parallel.share_list) != parallel.tp
+        f"shares: {parallel.shares} are not {shared} numbers, one for each of the ranks that divide the model": (
+            len(parallel.share_list) != shared
+        ),
+        f"shares: {parallel.pp_schedule} has two stages a rank, of equal parts; leave it out": (
+            parallel.shares is not None and parallel.tp == 1 and parallel.pp_schedule in ("interleaved", "zbv")
         ),
         "activation, activation_grad: no activations are exchanged; give tp or pp": (
             not is_divided and (config.comm.activation, config.comm.activation_grad) != ("none", "none")

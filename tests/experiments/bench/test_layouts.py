@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments.bench.layouts import check
+from experiments.bench.layouts import asked_for, check
 from experiments.network.namespaces import unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,6 +41,29 @@ def test_counted_bytes_are_those_of_the_interface(tmp_path: Path) -> None:
     assert lines["tp", "identity"]["counted_bytes"] > 3.5 * lines["tp", "int8"]["counted_bytes"]
 
 
+def test_arms_are_those_that_the_flags_name() -> None:
+    flags = {
+        "layouts": ["ddp", "tp", "gpipe"],
+        "methods": ["none", "int8"],
+        "gradients": "int4",
+        "ranks": 2,
+        "shares": [3.0, 1.0],
+        "blocks": [3, 1],
+        "micro_batches": 2,
+    }
+    found = asked_for(Namespace(**flags))
+    assert [(one.layout, one.method, one.gradients, one.shares) for one in found] == [
+        ("ddp", "none", "none", ()),
+        ("ddp", "none", "int4", ()),
+        ("tp", "none", "none", (1.0, 1.0)),
+        ("tp", "none", "none", (3.0, 1.0)),
+        ("tp", "int8", "int4", (1.0, 1.0)),
+        ("tp", "int8", "int4", (3.0, 1.0)),
+        ("gpipe", "none", "none", (3, 1)),
+        ("gpipe", "int8", "none", (3, 1)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -48,6 +71,11 @@ def test_counted_bytes_are_those_of_the_interface(tmp_path: Path) -> None:
         ({"sequences": 3}, "sequences: 3 do not divide among 2 data parallel ranks"),
         ({"ranks": 1}, "ranks: got 1"),
         ({"methods": ["itn8"]}, "itn8"),
+        ({"micro_batches": 3}, "micro_batches: 4 sequences do not make 3"),
+        ({"shares": [1.0]}, "shares: 1 given for 2 ranks"),
+        ({"blocks": [1, 2, 1]}, "blocks: 3 given for 2 ranks"),
+        ({"quota": [1.0]}, "quota: 1 given for 2 ranks"),
+        ({"quota": [1.0, 0.01]}, "quota: got 0.01"),
     ],
 )
 def test_mistakes_are_found_before_ranks_start(change: dict[str, Any], message: str) -> None:
@@ -59,6 +87,11 @@ def test_mistakes_are_found_before_ranks_start(change: dict[str, Any], message: 
         "steps": 1,
         "methods": [],
         "gradients": "none",
+        "layouts": ["fsdp", "gpipe"],
+        "micro_batches": 2,
+        "shares": None,
+        "blocks": None,
+        "quota": None,
     }
     check(Namespace(**right))
     with pytest.raises(ValueError, match=message):

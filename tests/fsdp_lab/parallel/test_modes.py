@@ -28,6 +28,7 @@ MODES: dict[str, tuple[int, int, str]] = {
     "pipeline": (2, 4, "--pp 2"),
     "fsdp x tp": (4, 2, "--tp 2"),
     "ddp x tp": (4, 2, "--tp 2 --dp_replicas 2 --layout galaxy"),
+    "unequal pipeline": (2, 4, "--pp 2 --pp_schedule gpipe --shares 3,1"),
     "pipeline x ddp": (4, 2, "--pp 2 --dp_replicas 2 --pp_schedule gpipe"),
     "pipeline x tp": (4, 4, "--pp 2 --tp 2 --layout galaxy"),
     "accumulated tp": (2, 2, "--tp 2 --gradient_accumulation_steps 2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -22,7 +23,14 @@ from tests.fsdp_lab.parallel.test_divided import TOLERANCE, batch, fresh
 LENGTH, BLOCKS = 16, 4
 
 
-def differences(family: str, schedule: str, tp: int = 1, layout: str = "tp", tied: bool = True) -> list[str]:
+def differences(
+    family: str,
+    schedule: str,
+    tp: int = 1,
+    layout: str = "tp",
+    tied: bool = True,
+    stage_blocks: Sequence[int] | None = None,
+) -> list[str]:
     """What is wrong on this rank: parameters whose gradient is not (its piece of) the whole model's, the loss."""
     torch.set_num_threads(1)
     tokens = batch(family, LENGTH, rows=4)
@@ -33,7 +41,7 @@ def differences(family: str, schedule: str, tp: int = 1, layout: str = "tp", tie
     exact = cc.parallel.Activations()
     wiring = Wiring(LAYOUTS[layout], mesh["tp"].get_group(), [1] * tp, exact, cc.parallel.Activations())
     model = divided_model(fresh(family, blocks=BLOCKS), wiring)
-    pipeline = Pipeline(model, schedule, 2, mesh["pp"].get_group(), cc.parallel.Activations(), LENGTH)
+    pipeline = Pipeline(model, schedule, 2, mesh["pp"].get_group(), cc.parallel.Activations(), LENGTH, stage_blocks)
     loss = pipeline.step(tokens)
     if tied:
         pipeline.reduce_tied()
@@ -53,7 +61,9 @@ def differences(family: str, schedule: str, tp: int = 1, layout: str = "tp", tie
 
 
 def of_all_schedules(family: str) -> dict[str, Any]:
-    return {schedule: differences(family, schedule) for schedule in SCHEDULES}
+    equal: dict[str, Any] = {schedule: differences(family, schedule) for schedule in SCHEDULES}
+    unequal = {f"{s} {b}": differences(family, s, stage_blocks=b) for s, b in (("1f1b", [3, 1]), ("gpipe", [1, 3]))}
+    return equal | unequal
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
@@ -93,10 +103,14 @@ def refusals() -> list[str]:
     wiring = Wiring(LAYOUTS["tp"], wiring.group, [1], cc.parallel.Activations(), cc.parallel.Activations())
     with pytest.raises(ValueError, match="blocks") as few:
         Pipeline(divided_model(fresh("gpt2", blocks=1), wiring), "zbv", 2, group, activations, LENGTH)
-    return [str(uneven.value), str(few.value)]
+    wiring = Wiring(LAYOUTS["tp"], wiring.group, [1], cc.parallel.Activations(), cc.parallel.Activations())
+    with pytest.raises(ValueError, match="stage_blocks") as wrong:
+        Pipeline(divided_model(fresh("gpt2"), wiring), "gpipe", 2, group, activations, LENGTH, [1])
+    return [str(uneven.value), str(few.value), str(wrong.value)]
 
 
 def test_what_cannot_be_a_pipeline_is_refused() -> None:
-    uneven, few = run_ranks(1, refusals)[0]
+    uneven, few, wrong = run_ranks(1, refusals)[0]
     assert uneven == "pipeline: 3 sequences do not make 2 micro-batches of one size"
     assert "of 1 blocks" in few
+    assert wrong == "stage_blocks: got [1], wants 1 numbers above 0 that make 2 blocks"
