@@ -7,8 +7,8 @@
 Every variant is a value of the trainer's ``--operators`` (docs/operators.md). In each repeat all take a turn, in
 another order each time: a model is built anew by the trainer's own code, makes a few steps on the same random tokens
 from the same weights, and is thrown away. Its losses and gradients must be the naive variant's, to rounding, or its row
-says that they are not. What this machine cannot do is listed with the reason. `--out FOLDER` writes
-operators_MODEL.json and operators_MODEL.md there.
+says that they are not. What this machine cannot do is listed with the reason. ``--out FOLDER``
+writes operators_MODEL.json and operators_MODEL.md there, after each repeat.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import random
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -56,20 +56,21 @@ def main(argv: Sequence[str]) -> int:
             facts = _facts(config, ranks, options.mixed_precision)
             arms = _arms(facts, options)
             _check_memory(config, ranks)
-            result = measured(config, facts, arms, options, ranks)
-        result["command"] = shlex.join(["fsdp-lab", "bench", "operators", *argv])
-        page = markdown(result)
+            page, command = "", shlex.join(["fsdp-lab", "bench", "operators", *argv])
+            for result in measured(config, facts, arms, options, ranks):  # after each repeat, so that none is lost
+                result["command"] = command
+                page = markdown(result)
+                if options.out is not None:
+                    (options.out / f"operators_{options.model}.json").write_text(json.dumps(result, indent=1) + "\n")
+                    (options.out / f"operators_{options.model}.md").write_text(page)
     print(page)
-    if options.out is not None:
-        (options.out / f"operators_{options.model}.json").write_text(json.dumps(result, indent=1) + "\n")
-        (options.out / f"operators_{options.model}.md").write_text(page)
     return 0
 
 
 def measured(
     config: TrainConfig, facts: Facts, arms: list[Arm], options: argparse.Namespace, ranks: Ranks
-) -> dict[str, Any]:
-    """All turns of all variants, as what is written."""
+) -> Iterator[dict[str, Any]]:
+    """Turns of all variants; after each repeat, what is written of all turns so far."""
     batches = random_batches(config, options.warm_up + options.steps)
     turns: dict[str, list[Turn | None]] = {arm.name: [] for arm in arms}
     failed: dict[str, str] = {}
@@ -86,23 +87,30 @@ def measured(
                     failed[arm.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             turns[arm.name].append(took)
             _progress(repeat, arm, took, failed)
-    example = next(turn for by_repeat in turns.values() for turn in by_repeat if turn is not None)
+        yield {
+            "setting": _setting(config, facts, options, repeat + 1),
+            **_where(ranks),
+            "peak_flops": {dtype: peaks[dtype] for dtype in sorted({arm.dtype for arm in arms})},
+            **_size(turns),
+            "rows": rows(turns, arms, failed, config.tokens_per_step(1), peaks),
+            "not_here": [asdict(absent) for absent in not_here(facts)],
+        }
+
+
+def _where(ranks: Ranks) -> dict[str, Any]:
+    machine = hardware()
     return {
-        "setting": _setting(config, facts, options),
-        "machine": {
-            "torch": versions()["torch"],
-            "cpu": hardware()["cpu"],
-            "gpu": next(iter(hardware()["gpus"]), None),
-        },
-        "num_parameters": example.num_parameters,
-        "multiplying": example.multiplying,
-        "peak_flops": {dtype: peaks[dtype] for dtype in sorted({arm.dtype for arm in arms})},
+        "machine": {"torch": versions()["torch"], "cpu": machine["cpu"], "gpu": next(iter(machine["gpus"]), None)},
         "peak_source": _peak_source(ranks),
-        "rows": rows(
-            turns, arms, failed, batches[0, ..., 0].numel() if batches.dim() > 3 else batches[0].numel(), peaks
-        ),
-        "not_here": [asdict(absent) for absent in not_here(facts)],
     }
+
+
+def _size(turns: Mapping[str, Sequence[Turn | None]]) -> dict[str, int]:
+    """The parameters of the model, and those among them that multiply. ValueError where no variant could run."""
+    example = next((turn for by_repeat in turns.values() for turn in by_repeat if turn is not None), None)
+    if example is None:
+        raise ValueError("no variant could run: the lines above say why")
+    return {"num_parameters": example.num_parameters, "multiplying": example.multiplying}
 
 
 _TORCH = {"fp32": "float32", "bf16": "bfloat16"}
@@ -118,14 +126,16 @@ def _higher(one: float | None, other: float | None) -> float | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
 
-def _setting(config: TrainConfig, facts: Facts, options: argparse.Namespace) -> dict[str, Any]:
+def _setting(config: TrainConfig, facts: Facts, options: argparse.Namespace, repeats: int) -> dict[str, Any]:
     return {
         "model": options.model,
         "batch_size": config.optim.batch_size,
         "length": config.data.max_length,
         "dtype": facts.dtype,
         "threads": torch.get_num_threads(),
-        **{name: getattr(options, name) for name in ("repeats", "steps", "warm_up")},
+        "repeats": repeats,
+        "steps": options.steps,
+        "warm_up": options.warm_up,
     }
 
 

@@ -56,7 +56,8 @@ def rows(
             continue
         row |= _figures(measured, tokens, peaks[arm.dtype])
         row["of_best"] = _paired(turns[arm.name], turns[BEST])
-        row["complaints"] = ["the naive one did not run: not compared"] if reference is None else []
+        row["complaints"] = [failed[arm.name]] if arm.name in failed else []
+        row["complaints"] += ["the naive one did not run: not compared"] if reference is None else []
         if reference is not None:
             dtype = "bf16" if "bf16" in (arm.dtype, named[NAIVE].dtype) else "fp32"
             for turn in measured:
