@@ -13,6 +13,8 @@ PACKAGES = {
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "trackio": ("trackio",),
+    "liger": ("liger_kernel",),
+    "flash": ("flash_attn",),
 }
 """The names under which each extra's packages are imported."""
 

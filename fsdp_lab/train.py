@@ -43,7 +43,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         run.note(**data.row(), **model.row(), bf16_products=products)
         comm = Communication(model, config.comm, config.run.seed)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
-        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps)
+        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, model.operators["adamw"])
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()

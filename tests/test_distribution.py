@@ -196,7 +196,10 @@ def test_the_lab_extra_is_all_that_the_trainer_needs(lab: Environment, command: 
 
 
 def test_advice_names_the_extra_that_brings_the_package() -> None:
-    distributions = {"yaml": "PyYAML", "mlflow": "mlflow-skinny"}
+    distributions = {"yaml": "PyYAML", "mlflow": "mlflow-skinny"} | {
+        "liger_kernel": "liger-kernel",
+        "flash_attn": "flash-attn",
+    }
     for extra, packages in PACKAGES.items():
         brought = {Requirement(line).name for line in PROJECT["optional-dependencies"][extra]}
         assert {distributions.get(name, name) for name in packages} <= brought

@@ -16,7 +16,7 @@ from typing import Any
 
 from analysis.rows.quality import loss_of
 from analysis.rows.reading import Row
-from analysis.rows.setting_roles import arm_settings, side_settings
+from analysis.rows.setting_roles import arm_settings, is_as_before, side_settings
 from comm_compress.labels import Method, arm_label, label, parse_arm, spelled_out
 from fsdp_lab.settings.user_errors import printable
 
@@ -236,7 +236,13 @@ def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
     """Everything that must be equal for two rows to be compared: all settings that affect training but seed, arm and
     tuning."""
     left_out = {"seed", *_NAMED, *arm_settings(row), *side_settings(row), *tuned}
-    config = tuple(sorted((name, canonical(v)) for name, v in row["config"].items() if name not in left_out))
+    config = tuple(
+        sorted(
+            (name, canonical(v))
+            for name, v in row["config"].items()
+            if name not in left_out and not is_as_before(name, v)
+        )
+    )
     return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
 
 

@@ -30,3 +30,12 @@ def side_settings(row: Mapping[str, Any]) -> frozenset[str]:
 def arm_settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings that say how the ranks communicated, with their defaults; empty for rows of version 3."""
     return row.get("arm_settings") or {}
+
+
+LATER: Mapping[str, Any] = {"operators": {}}
+"""Settings that came after rows had been written, with their defaults: a row without one did what its default says."""
+
+
+def is_as_before(name: str, value: Any) -> bool:
+    """Is a setting as it was when there was no such setting?"""
+    return name in LATER and value == LATER[name]

@@ -17,13 +17,22 @@ from typing import Literal, Protocol
 from analysis.rows.arms import Arm, ArmRuns, Comparison, failed
 from analysis.rows.curves.files import read_curve
 from analysis.rows.reading import Row, is_number
+from analysis.rows.setting_roles import LATER
 from analysis.statistics.answers import MARGIN
 
 Source = Literal["measured", "predicted"]
 Rate = float | None  # bit/s; None: no limit
 _ROUNDING = 2e-6  # nats: curve files have seven digits
 # which rows' step times belong to a comparison
-_SAME_WORK = ("model", "model_dir", "batch_size", "max_length", "gradient_accumulation_steps", "mixed_precision")
+_SAME_WORK = (
+    "model",
+    "model_dir",
+    "batch_size",
+    "max_length",
+    "gradient_accumulation_steps",
+    "mixed_precision",
+    "operators",
+)
 
 
 class Predicts(Protocol):
@@ -124,11 +133,11 @@ def times(
 def step_times(rows: Iterable[Row], comparison: Comparison) -> dict[tuple[Arm, Rate], float]:
     """Seconds of a step by arm and link: the median over the rows with the comparison's work on as many ranks."""
     example = next(row for runs in comparison.arms for row in runs.runs.values())
-    wanted = {name: example["config"].get(name) for name in _SAME_WORK}
+    wanted = {name: example["config"].get(name, LATER.get(name)) for name in _SAME_WORK}
     seconds: dict[tuple[Arm, Rate], list[float]] = {}
     for row in rows:
         same = row["world_size"] == comparison.setting.world_size and not row.get("link_delay_ms")
-        same = same and all(row["config"].get(name) == value for name, value in wanted.items())
+        same = same and all(row["config"].get(name, LATER.get(name)) == value for name, value in wanted.items())
         if same and not failed(row) and is_number(row.get("step_time_ms_p50")):
             seconds.setdefault((Arm.of(row), row.get("link_rate_asked")), []).append(row["step_time_ms_p50"] / 1e3)
     return {key: statistics.median(values) for key, values in seconds.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import resource
 import sys
@@ -30,6 +32,24 @@ def peak(device: torch.device) -> Peak:
     if device.type != "cuda":
         return Peak(rss, rss, rss)
     return Peak(rss, torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9)
+
+
+def reset_peak(device: torch.device) -> bool:
+    """From now on `peak` is the most since now; False where this system cannot do that (it is not Linux).
+
+    Memory that was freed goes back to the system first, as far as the allocators let go of it.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        return True
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): the highest resident size starts anew
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 def row(ranks: Ranks) -> dict[str, float]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -22,6 +19,8 @@ from fsdp_lab.models.architectures.families import blocks_of, new_config, read_c
 from fsdp_lab.models.architectures.flops import flops_per_token
 from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.model import Model
+from fsdp_lab.models.operators import choices_for, install
+from fsdp_lab.models.operators.blocks import compile_whole
 from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
@@ -33,7 +32,6 @@ from fsdp_lab.settings.presets import PRESETS
 transformers_logging.disable_progress_bar()
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2", "flex": "flex_attention"}
 
 
 def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, pad_id: int | None = None) -> Model:
@@ -41,17 +39,18 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
 
     It is sharded before it has weights, so that no rank ever holds more than its shards and one whole parameter.
     Virtual ranks share the unsharded model. ``pad_id``: of a tokenizer that has one. Raises ValueError
-    for an unusable folder, a vocabulary or context too small for the data, and for an attention kernel that is not
-    available here.
+    for an unusable folder, a vocabulary or context too small for the data, and for operators that are not available
+    here.
     """
     plan = plan_model(config, ranks, vocab_size, eot_id, pad_id)
     module = objective(plan.sketch.model)
-    prepare_blocks(plan.sketch.model, config.model)
+    install(module, plan.operators)
     if not ranks.are_virtual:
         shard(module, config, ranks.mesh, plan.param_dtype)
+    compile_whole(module, plan.operators)
     plan.realise(module, ranks.device, offloaded=config.model.cpu_offload)
     if ranks.are_virtual:
-        return VirtualModel(module, *plan.described, config)
+        return VirtualModel(module, *plan.described, config=config)
     return Model(module, *plan.described)
 
 
@@ -67,14 +66,15 @@ class ModelPlan:
     param_dtype: str
     num_parameters: int
     flops_per_token: float | None
+    operators: dict[str, str]
     seed: int
     saved: SavedWeights | None
     source: Mapping[str, str]
 
     @property
-    def described(self) -> tuple[str, int, str, float | None]:
+    def described(self) -> tuple[str, int, str, float | None, dict[str, str]]:
         """What a `Sharded` model says of itself."""
-        return self.name, self.num_parameters, self.param_dtype, self.flops_per_token
+        return self.name, self.num_parameters, self.param_dtype, self.flops_per_token, self.operators
 
     def realise(self, module: nn.Module, device: torch.device, offloaded: bool = False) -> None:
         """Gives ``module``, which holds the model or this process's part of it, memory and weights."""
@@ -90,15 +90,15 @@ def plan_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, 
     name, hf_config = _configuration(config.model, vocab_size, eot_id, pad_id)
     _check_sizes(config, name, hf_config, vocab_size)
     param_dtype = _param_dtype(config, ranks)
-    hf_config._attn_implementation = _attention(config.model.attention, ranks.device, param_dtype)
+    operators = choices_for(hf_config, config.model, ranks.device, param_dtype)
     saved = SavedWeights(Path(name), config.model.trust_pickle) if config.model.model_dir is not None else None
     if saved is not None:
         saved.check_blocks(hf_config)
-    sketch = _sketch(hf_config, config.model)
+    sketch = _sketch(hf_config, config.model, operators["attention"])
     source = {} if saved is None else saved.check(sketch.model)  # while nothing has memory yet
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
     flops = flops_per_token(sketch.model, config.data.max_length or 0)
-    return ModelPlan(name, sketch, param_dtype, num_parameters, flops, config.run.seed, saved, source)
+    return ModelPlan(name, sketch, param_dtype, num_parameters, flops, operators, config.run.seed, saved, source)
 
 
 def save_pretrained(model: Model, folder: Path, ranks: Ranks) -> None:
@@ -143,21 +143,13 @@ def _check_sizes(config: TrainConfig, name: str, hf_config: PreTrainedConfig, vo
         )
 
 
-def _attention(name: str, device: torch.device, param_dtype: str) -> str:
-    if name in ("flash", "flex") and device.type != "cuda":
-        raise ValueError(f"attention: {name} trains on a CUDA device only; give sdpa or eager")
-    if name == "flash" and param_dtype == "fp32":
-        raise ValueError("attention: flash has no float32; give --mixed_precision bf16, or sdpa")
-    return ATTENTION[name]
-
-
-def _sketch(hf_config: PreTrainedConfig, config: ModelConfig) -> Sketch:
-    if config.model_dir is not None and config.attention not in ("flash", "flex"):
+def _sketch(hf_config: PreTrainedConfig, config: ModelConfig, attention: str) -> Sketch:
+    if config.model_dir is not None and attention not in ("flash", "flex"):
         return _sketch_of_folder(hf_config, Path(config.model_dir))
     try:
         return Sketch.of(hf_config)
     except (ImportError, ValueError) as error:  # a package is missing, or sizes do not fit each other
-        what = f"attention: {config.attention} is not available"
+        what = f"attention: {attention} is not available"
         raise ValueError(f"{what}: {' '.join(str(error).split())}") from None
 
 
@@ -167,22 +159,6 @@ def _sketch_of_folder(hf_config: PreTrainedConfig, folder: Path) -> Sketch:
     except Exception as error:  # sizes that do not fit each other, unknown names: transformers raises any exception
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"model_dir: no model can be built from {folder / 'config.json'}: {what}") from None
-
-
-def prepare_blocks(hf: PreTrainedModel, config: ModelConfig, contexts: Callable[[], Any] | None = None) -> None:
-    """Sets up activation checkpointing and compilation of every block; no parameter's name changes.
-
-    Checkpointing wraps a block's forward and not the block, so FSDP2's hooks stay outside and gather once.
-    ``contexts``: of a block's forward and of its recomputation, for `torch.utils.checkpoint`.
-    """
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: nothing is random
-    if contexts is not None:
-        options["context_fn"] = contexts
-    for block in blocks_of(hf).values():
-        if config.activation_checkpointing:
-            block.forward = partial(checkpoint, block.forward, **options)
-        if config.compile:
-            block.compile()
 
 
 def shard(module: Objective, config: TrainConfig, mesh: DeviceMesh, param_dtype: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -39,6 +39,8 @@ class Sharded(Generic[M]):
     num_parameters: int
     param_dtype: str
     flops_per_token: float | None
+    operators: dict[str, str] = field(default_factory=dict)
+    """The implementation of each operator that the model has (`fsdp_lab.settings.operators.table`); empty: a draft."""
 
     @property
     def updated(self) -> nn.Module:
@@ -91,6 +93,7 @@ class Sharded(Generic[M]):
             "num_parameters": self.num_parameters,
             "param_dtype": self.param_dtype,
             "flops_per_token": self.flops_per_token,
+            "operators": self.operators or None,
         }
 
 

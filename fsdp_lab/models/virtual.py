@@ -28,7 +28,7 @@ class VirtualModel(Model):
     would differ in their last bits, because torch's kernels round a tensor's last elements differently from the others.
     """
 
-    config: TrainConfig
+    config: TrainConfig = field(kw_only=True)
     _ranks: cc.VirtualRanks = field(init=False)
     _reduces: bool = field(default=True, init=False)
 

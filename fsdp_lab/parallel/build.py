@@ -10,8 +10,9 @@ import comm_compress as cc
 from fsdp_lab.models import build_model as build_sharded
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.objective import Objective
-from fsdp_lab.models.build import ModelPlan, plan_model, prepare_blocks, shard
+from fsdp_lab.models.build import ModelPlan, plan_model, shard
 from fsdp_lab.models.model import Model
+from fsdp_lab.models.operators import blocks, install
 from fsdp_lab.parallel.choice import divided_model
 from fsdp_lab.parallel.divided import Divided
 from fsdp_lab.parallel.layouts import LAYOUTS
@@ -41,11 +42,12 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     wiring = _wiring(config, ranks)
     divided = divided_model(plan.sketch.model, wiring)
     plan.sketch.pieces = divided.division.pieces
-    prepare_blocks(plan.sketch.model, config.model, wiring.activations.recomputation)
+    recomputes = plan.operators["checkpointing"] == "blocks"
+    blocks.install(plan.sketch.model, recomputes, compile=False, contexts=wiring.activations.recomputation)
     pipeline = _pipeline(divided, config, ranks) if config.parallel.pp > 1 else None
     module = _distributed(divided if pipeline is None else Pipelined(pipeline), plan, config, ranks)
     _check_places(wiring, ranks)
-    return ArrangedModel(module, *plan.described, ranks, plan.sketch, divided, pipeline)
+    return ArrangedModel(module, *plan.described, ranks=ranks, sketch=plan.sketch, divided=divided, pipeline=pipeline)
 
 
 def _distributed(module: Objective, plan: ModelPlan, config: TrainConfig, ranks: Ranks) -> Objective:

@@ -28,7 +28,7 @@ _ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 Units = dict[str, list[tuple[str, nn.Parameter]]]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ArrangedModel(Model):
     """A model on the ranks of an `Arrangement`: sharded or replicated over data-parallel ranks, and perhaps divided.
 

@@ -100,6 +100,13 @@ FIELDS = (
         "instructions for them (docs/measuring.md); null in other dtypes and on GPUs",
         "no",
     ),
+    Field(
+        "operators",
+        "object of str",
+        "",
+        "what computed each operator of the model (docs/operators.md); null for drafts, and in rows from before it",
+        "no",
+    ),
     Field("seed", "int", "", "seed of the run", "always"),
     Field("config", "object", "", "every setting, resolved", "always"),
     Field("config_hash", "str", "sha256", "digest of the settings that affect the training", "always"),

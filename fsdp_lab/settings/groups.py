@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fsdp_lab.settings.operators import WORDS, complaints_about
 from fsdp_lab.settings.reading import method_flags
 from fsdp_lab.settings.reading.fields import ConfigError, Settings, setting
 from fsdp_lab.settings.reading.specs import specs_of
@@ -78,6 +79,12 @@ class ModelConfig(Settings):
         "attention kernel: torch's own, FlashAttention 2 (needs flash-attn), FlexAttention, or plain matrices",
         choices=("sdpa", "flash", "flex", "eager"),
     )
+    operators: dict[str, Any] = setting(  # noqa: RUF009 - a new dict each
+        {},
+        "what computes each operator, {operator: implementation}, with others for those that are not named; or a word "
+        "for all: naive, best (docs/operators.md)",
+        others=WORDS,
+    )
     activation_checkpointing: bool = setting(
         False, "compute each block's activations again in backward instead of keeping them"
     )
@@ -86,6 +93,16 @@ class ModelConfig(Settings):
         False,
         "keep each rank's parameters, gradients and optimiser state in the CPU's memory (FSDP2's CPUOffloadPolicy)",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if complaints := complaints_about(self, self.mixed_precision):
+            raise ConfigError(complaints)
+        operators = {name: asked for name, asked in self.operators.items() if (name, asked) != ("others", "default")}
+        if "precision" in operators:  # one setting with two names, of which everyone reads the other
+            precision = operators.pop("precision")
+            object.__setattr__(self, "mixed_precision", "no" if precision == "fp32" else precision)
+        object.__setattr__(self, "operators", operators)
 
 
 @dataclass(frozen=True)

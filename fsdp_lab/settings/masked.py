@@ -18,17 +18,28 @@ def is_masked(model: ModelConfig) -> bool:
 
     A folder that cannot be read is none: whoever builds the model says what is wrong with it.
     """
+    return family_of(model) in MASKED
+
+
+def family_of(model: ModelConfig) -> str | None:
+    """The family of a model, by its preset or by its folder's config.json; None where neither tells."""
     if model.model_dir is not None:
-        return folder_is_masked(Path(model.model_dir))
+        return family_of_folder(Path(model.model_dir))
     preset = PRESETS.get(str(model.model))
-    return preset is not None and preset.family in MASKED
+    return None if preset is None else preset.family
 
 
 def folder_is_masked(folder: Path) -> bool:
     """Does the config.json in ``folder`` say that it is a masked model?"""
+    return family_of_folder(folder) in MASKED
+
+
+def family_of_folder(folder: Path) -> str | None:
+    """The model_type of the config.json in ``folder``; None where there is none that can be read."""
     path = folder / "config.json"
     try:
         saved = load_json(path.read_bytes()) if path.stat().st_size <= _LARGEST_FILE else None
     except (OSError, ValueError):
-        return False
-    return isinstance(saved, dict) and saved.get("model_type") in MASKED
+        return None
+    family = saved.get("model_type") if isinstance(saved, dict) else None
+    return family if isinstance(family, str) else None

@@ -52,6 +52,7 @@ PRESETS = {
     "qwen3-1.7b": Preset(512, 4, 3e-4, 100, None, shapes.QWEN3_17B, "qwen3"),
     "qwen3-8b": Preset(512, 2, 3e-4, 100, None, shapes.QWEN3_8B, "qwen3"),
     "llama-3.2-1b": Preset(512, 4, 3e-4, 100, None, shapes.LLAMA_32_1B, "llama"),
+    "z2all-1b": Preset(2048, 2, 3e-4, 100, None, shapes.Z2ALL_1B, "llama"),
     "llama-3.1-8b": Preset(512, 2, 3e-4, 100, None, shapes.LLAMA_31_8B, "llama"),
 }
 _LOADED = Preset(512, 8, 1e-4, 20, None)  # weights from a folder

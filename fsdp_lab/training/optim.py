@@ -16,9 +16,16 @@ from torch.optim.lr_scheduler import LambdaLR
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.settings.groups import OptimConfig
 
+_ADAMW = {"loop": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
-def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> tuple[AdamW, LambdaLR]:
-    """Fused AdamW (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate."""
+
+def build_optimizer(
+    model: nn.Module, config: OptimConfig, total_steps: int, adamw: str = "fused"
+) -> tuple[AdamW, LambdaLR]:
+    """AdamW (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate.
+
+    ``adamw``: torch's implementation of the update, "fused", "foreach" or "loop".
+    """
     learning_rate, warmup_steps = config.learning_rate, config.warmup_steps
     assert learning_rate is not None, "resolved"
     assert warmup_steps is not None, "resolved"
@@ -28,7 +35,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig, total_steps: int) -> 
         [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
         lr=learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
-        fused=True,
+        **_ADAMW[adamw],
     )
 
     def factor(step: int) -> float:

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.architectures.families import logits_divisor
-from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
+from fsdp_lab.models.architectures.linear_loss import HeadLoss, LinearCrossEntropy
 from fsdp_lab.models.architectures.objective import Objective
 
 IGNORED = -100  # F.cross_entropy's own "no target here"
@@ -18,7 +18,7 @@ class CausalLM(Objective):
 
     def __init__(self, hf: PreTrainedModel) -> None:
         super().__init__(hf)
-        self.loss = LinearCrossEntropy(IGNORED)
+        self.loss: HeadLoss = LinearCrossEntropy(IGNORED)
         self._divisor = logits_divisor(hf.config)
 
     def forward(self, batch: Tensor, weight: Tensor | None = None) -> Tensor:

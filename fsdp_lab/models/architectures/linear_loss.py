@@ -9,13 +9,22 @@ whole logits do (docs/log/learnt-about-machines.md).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 512 << 20}  # of float32 logits held at a time
+
+
+class HeadLoss(Protocol):
+    """Head and loss of a causal model: ``hidden`` ``[N, d]`` and ``weight`` ``[V, d]`` of one dtype, ``targets``
+    int64 ``[N]`` with -100 where there is none. Gives the loss in nats, summed over the targets, a float32 scalar.
+    """
+
+    def __call__(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        """The summed loss."""
 
 
 class LinearCrossEntropy:

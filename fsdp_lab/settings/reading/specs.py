@@ -29,11 +29,11 @@ def setting(default: Any, help: str, *, affects_training: bool = True, also: str
 
     ``limits`` are any of at_least, above, at_most, below (numbers), choices (texts), pattern (a regular expression
     and its description), method (a text that names one: an object with a method and its settings will do), numbers (a
-    text of several, by commas: a list will do) and exists
-    ("file" or "folder", which has to be there when a run starts, and words that are no path). A setting with
-    ``affects_training=False`` is left out of the config's digest.
+    text of several, by commas: a list will do), exists ("file" or "folder", which has to be there when a run starts,
+    and words that are no path), or others (words that an object may be replaced by: such a word becomes
+    ``{"others": word}``). A setting with ``affects_training=False`` is left out of the config's digest.
     """
-    unknown = limits.keys() - {*_COMPARE, "choices", "pattern", "method", "numbers", "exists"}
+    unknown = limits.keys() - {*_COMPARE, "choices", "pattern", "method", "numbers", "exists", "others"}
     assert not unknown, f"no such limit: {unknown}"
     metadata = {"help": help, "affects_training": affects_training, "also": also, "limits": limits}
     if isinstance(default, dict):
@@ -62,6 +62,8 @@ class Spec:
         phrases = [f"{limit.replace('_', ' ')} {self.limits[limit]}" for limit in _COMPARE if limit in self.limits]
         if "pattern" in self.limits:
             phrases.append(self.limits["pattern"][1])
+        if "others" in self.limits:
+            phrases.append("or one of " + ", ".join(self.limits["others"]))
         none = " (or none)" if self.optional and self.base is not str else ""
         return ", ".join([_NOUNS[self.base], *phrases]) + none
 
@@ -69,7 +71,7 @@ class Spec:
         """The value that the text of a flag stands for; ValueError says what the setting takes."""
         if self.optional and self.base is not str and text.lower() in ("none", "null"):
             return None
-        if self.base is dict:
+        if self.base is dict and text not in self.limits.get("others", ()):
             try:
                 return self.check(load_json(text))
             except NotJSONError as error:
@@ -88,6 +90,8 @@ class Spec:
             value = text_of(value)
         if "numbers" in self.limits and isinstance(value, list):
             value = ",".join(map(str, value))
+        if isinstance(value, str) and value in self.limits.get("others", ()):
+            value = {"others": value}
         if self.base is int and type(value) is int and value.bit_length() > 63:
             raise ValueError(f"wants {self.wanted}; it does not fit in 64 bits")
         if type(value) is not self.base or not self._within(value):

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, ParallelConfig, RunConfig
+from fsdp_lab.settings.operators import named
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.shares import shares
 
@@ -56,7 +57,9 @@ def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
         or (config.model.mixed_precision == "auto" and has_gpu),
         "comm_dtype: virtual ranks reduce in float32; give fp32": config.comm.comm_dtype != "fp32",
         "cpu_offload: virtual ranks are not sharded; leave it out": config.model.cpu_offload,
-        "compile: not with virtual ranks, which change the parameters under the compiled blocks": config.model.compile,
+        "compile: not with virtual ranks, which change the parameters under the compiled blocks": _compiles(
+            config.model, has_gpu
+        ),
         "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
         "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
     }
@@ -87,6 +90,8 @@ def _of_parallel(config: Groups) -> list[str]:
         "attention: blocks that are divided over ranks have torch's own attention; give sdpa": (
             is_divided and model.attention != "sdpa"
         ),
+        "operators: a model that is divided over ranks has a loss and an attention of its own; only adamw and "
+        "checkpointing can be chosen": is_divided and bool(model.operators.keys() - {"adamw", "checkpointing"}),
         "cpu_offload: what tp, pp and dp_replicas keep whole is not offloaded; leave it out": (
             model.cpu_offload and (is_divided or parallel.dp_replicas > 1)
         ),
@@ -97,6 +102,12 @@ def _of_parallel(config: Groups) -> list[str]:
         "divisor": (parallel.dp > 0 and parallel.dp % parallel.dp_replicas > 0),
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _compiles(model: ModelConfig, has_gpu: bool) -> bool:
+    """Is torch.compile asked for, or may it be the best choice?"""
+    asked = named(model).get("compile", model.operators.get("others"))
+    return asked in ("blocks", "whole") or (asked == "best" and has_gpu)
 
 
 def _of_precision(config: Groups) -> list[str]:

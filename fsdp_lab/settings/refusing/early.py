@@ -40,10 +40,8 @@ def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") 
 def _about_group(group: Any) -> list[str]:
     if isinstance(group, CommConfig):
         return _about_methods(group)
-    if isinstance(group, ModelConfig) and group.model is not None and group.model_dir is None:
-        from fsdp_lab.settings.presets import unknown_preset
-
-        return [complaint] if (complaint := unknown_preset(group.model)) else []
+    if isinstance(group, ModelConfig):
+        return _about_model(group)
     if isinstance(group, RunConfig):
         absent = [missing(name) for name in group.tracker_names if name != "tensorboard"]
         return [f"trackers: {complaint}" for complaint in absent if complaint]
@@ -51,6 +49,16 @@ def _about_group(group: Any) -> list[str]:
         complaints = [_absent(name) for name in group.data_mix if name != "embedded"]
         return [f"data_mix: {complaint}" for complaint in complaints if complaint]
     return []
+
+
+def _about_model(model: ModelConfig) -> list[str]:
+    from fsdp_lab.settings.presets import unknown_preset
+
+    if model.model is not None and model.model_dir is None and (complaint := unknown_preset(model.model)):
+        return [complaint]
+    from fsdp_lab.settings.refusing.operators import about_operators
+
+    return about_operators(model)
 
 
 def _about_methods(comm: CommConfig) -> list[str]:

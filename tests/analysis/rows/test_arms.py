@@ -8,7 +8,7 @@ import pytest
 
 from analysis.rows.arms import Arm, comparisons, setting_of, titles
 from analysis.rows.reading import Row
-from analysis.rows.setting_roles import arm_settings, side_settings
+from analysis.rows.setting_roles import LATER, arm_settings, side_settings
 from analysis.statistics.names import called, full, named
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.settings.config import TrainConfig
@@ -31,15 +31,18 @@ def test_a_row_says_which_of_its_settings_are_the_arms_and_which_do_not_affect_t
     assert side_settings(written) == unimportant
     assert set(arm_settings(written)) == communication
     compared = {name for name, _ in setting_of(written, tuned=()).config}
-    assert compared == kind.specs().keys() - unimportant - communication - {"seed"}
+    assert compared == kind.specs().keys() - unimportant - communication - {"seed", *LATER}
     assert Arm.of(written).further == ()
 
 
 def test_rows_of_version_3_and_of_the_version_after_it_are_compared_with_each_other() -> None:
     new = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2))
     config = {name: value for name, value in new["config"].items() if name != "trackers"}  # which came later
+    assert config.pop("operators") == {}  # so did this
     old = Row({**new, "schema_version": 3, "arm_settings": None, "side_settings": None, "config": config})
     assert (Arm.of(new), setting_of(new)) == (Arm.of(old), setting_of(old))
+    other = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2, operators={"others": "naive"}))
+    assert setting_of(other) != setting_of(old)
 
 
 def test_a_setting_that_analysis_has_never_heard_of_is_what_its_row_says_it_is() -> None:

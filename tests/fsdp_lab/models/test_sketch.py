@@ -20,6 +20,7 @@ PUBLISHED = {  # parameters that the models' own pages on the Hugging Face hub c
     "qwen3-1.7b": 1_720_574_976,
     "qwen3-8b": 8_190_735_360,
     "llama-3.2-1b": 1_235_814_400,
+    "z2all-1b": 1_255_499_776,
     "llama-3.1-8b": 8_030_261_248,
 }
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fsdp_lab import chat, validate
 from fsdp_lab.models.architectures.families import new_config
-from fsdp_lab.models.build import _attention, _sketch
+from fsdp_lab.models.build import _sketch
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.groups import ModelConfig
 from tests.fsdp_lab.models.tiny import save_tiny
@@ -29,6 +28,7 @@ class Trained:
         on_two = [
             self.flags("real"),
             self.flags("recomputed", activation_checkpointing="true"),
+            self.flags("plain", operators='{"others": "naive", "adamw": "foreach"}'),
             self.flags("flash", attention="flash"),
             self.flags("long", max_length=64),
         ]
@@ -69,6 +69,16 @@ def test_virtual_ranks_and_recomputing_train_alike_bit_for_bit(trained: Trained)
     assert [line[1:] for line in trained.curve("virtual")] == [line[1:] for line in real]
 
 
+def test_other_operators_train_alike_to_rounding_and_rows_name_them(trained: Trained) -> None:
+    assert problems(trained.rows["plain"]) == []
+    plain, default = trained.rows["plain"]["operators"], trained.rows["real"]["operators"]
+    assert (plain["attention"], plain["cross_entropy"], plain["adamw"]) == ("eager", "whole", "foreach")
+    assert (default["attention"], default["cross_entropy"], default["adamw"]) == ("sdpa", "chunked", "fused")
+    assert trained.rows["plain"]["config"]["operators"] == {"others": "naive", "adamw": "foreach"}
+    assert trained.rows["plain"]["val_loss"] == pytest.approx(trained.rows["real"]["val_loss"], rel=1e-2)
+    assert trained.curve("plain")[0][0] == pytest.approx(trained.curve("real")[0][0], rel=1e-5)
+
+
 def test_rows_say_how_much_of_the_machine_was_used(trained: Trained) -> None:
     row = trained.rows["real"]
     assert problems(row) == []
@@ -93,9 +103,7 @@ def test_what_was_saved_can_be_validated_and_talked_to(trained: Trained, capsys:
 
 def test_what_the_machine_or_the_model_cannot_do_is_refused(trained: Trained) -> None:
     with pytest.raises(ValueError, match=r"^attention: flash is not available: FlashAttention2 .* installed"):
-        _sketch(new_config("llama", attn_implementation="flash_attention_2"), ModelConfig(attention="flash"))
-    with pytest.raises(ValueError, match="flash has no float32"):
-        _attention("flash", torch.device("cuda"), "fp32")
+        _sketch(new_config("llama", attn_implementation="flash_attention_2"), ModelConfig(), "flash")
     assert trained.flash == "ValueError: attention: flash trains on a CUDA device only; give sdpa or eager"
     assert str(trained.long).startswith("ValueError: max_length: 64 is beyond")
     assert {"flash", "long"}.isdisjoint(trained.rows)

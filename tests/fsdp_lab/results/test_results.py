@@ -30,6 +30,7 @@ SAMPLES: dict[str, Any] = {
     "bool": True,
     "object": {"ratio": 0.01, "deep": [1, None]},
     "object of int": {"all_gather": 3, "reduce_scatter": 5},
+    "object of str": {"attention": "sdpa"},
     "object of float": {"all_gather": 1.5},
     "list of int": [3],
     "list of float": [0.5, 1],

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from fsdp_lab.settings.__main__ import main
 from fsdp_lab.settings.config import TrainConfig, default_run_name, parse
 from fsdp_lab.settings.groups import DataConfig, OptimConfig
+from fsdp_lab.settings.operators import OPERATORS
 from fsdp_lab.settings.reading import strict
 from fsdp_lab.settings.reading.fields import Config, ConfigError, digest_of
 from fsdp_lab.settings.reading.specs import Spec
@@ -35,6 +36,8 @@ def values_of(spec: Spec) -> st.SearchStrategy[Any]:
         return st.sampled_from(spec.limits["choices"])
     if "method" in spec.limits:
         return st.from_regex("[a-z][a-z0-9_]{0,6}", fullmatch=True)  # labels are taken apart: test_method_flags.py
+    if "others" in spec.limits:  # what the words and precision become: test_operators.py
+        return st.fixed_dictionaries({}, optional={n: st.sampled_from(list(o.choices)) for n, o in OPERATORS.items()})
     if "pattern" in spec.limits:
         return st.from_regex(spec.limits["pattern"][0], fullmatch=True)
     by_type: dict[type, st.SearchStrategy[Any]] = {
