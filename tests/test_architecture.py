@@ -93,7 +93,7 @@ FLOORS = {
         {"runs", "__init__"},
         {"network"},
         {"drafts", "faults", "fidelity", "sweeps"},
-        {"bench", "links", "sweep"},
+        {"bench", "finetuning", "links", "sweep"},
     ],
     "analysis": [
         {"predict", "rows", "__init__"},

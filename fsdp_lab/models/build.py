@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from fsdp_lab.models.adapted import add_adapters, draw_adapters
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import blocks_of, new_config, read_config
 from fsdp_lab.models.architectures.flops import flops_per_token
 from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.model import Model
+from fsdp_lab.models.saved.adapters import FOLDER as ADAPTERS, save_adapters
 from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
@@ -50,8 +53,9 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     if saved is not None:
         saved.check(sketch.model)  # while nothing has memory yet
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
+    add_adapters(sketch.model, config.lora, config.model.model_dir)
     module = objective(sketch.model)
-    _prepare_blocks(sketch.model, config.model)
+    _prepare_blocks(sketch.model, config)
     if not ranks.are_virtual:
         _shard(module, config, ranks, param_dtype)
     sketch.allocate(module, ranks.device, offloaded=config.model.cpu_offload)
@@ -59,16 +63,39 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
         saved.copy_to(sketch.model)
     else:
         sketch.draw(config.run.seed)
+    draw_adapters(sketch.model, config.lora, config.run.seed, ranks.rank)
     flops = flops_per_token(sketch.model, config.data.max_length or 0)
     if ranks.are_virtual:
         return VirtualModel(module, name, num_parameters, param_dtype, flops, config)
     return Model(module, name, num_parameters, param_dtype, flops)
 
 
+def remarks_on_adapters(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """What a user should know who trains adapters in this way; nothing without adapters."""
+    if config.lora.lora_rank is None:
+        return
+    if config.model.model_dir is None:
+        yield (
+            f"lora_rank: adapters on random weights ({model.name}) test the system and make no useful model; "
+            "--model_dir FOLDER fine-tunes saved weights"
+        )
+    frozen = [p.numel() for p in model.module.parameters() if not p.requires_grad]
+    if ranks.world > 1 and not ranks.are_virtual and not config.comm.fsdp_keep_frozen:
+        share = 100 * sum(frozen) / (sum(frozen) + model.row()["trainable_parameters"])
+        yield (
+            f"{share:.1f} % of the parameters are frozen, and FSDP2 gathers them in every forward and backward; "
+            "--fsdp_keep_frozen sends them once, for which every rank keeps "
+            f"{sum(frozen) * DTYPES[model.param_dtype].itemsize / 1e6:.1f} MB"
+        )
+
+
 def save_pretrained(model: Model, folder: Path, ranks: Ranks) -> None:
-    """Writes the full float32 weights as a Hugging Face folder. All ranks call this together, rank 0 writes."""
+    """Writes the full float32 weights as a Hugging Face folder, merged with adapters, which are in a folder in it too.
+
+    All ranks call this together, rank 0 writes."""
     model.reshard()
     save_folder(model.module.hf, folder, writes=ranks.rank == 0)
+    save_adapters(model.module.hf, folder / ADAPTERS, writes=ranks.rank == 0)
 
 
 def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel:
@@ -133,15 +160,16 @@ def _sketch_of_folder(hf_config: PreTrainedConfig, folder: Path) -> Sketch:
         raise ValueError(f"model_dir: no model can be built from {folder / 'config.json'}: {what}") from None
 
 
-def _prepare_blocks(hf: PreTrainedModel, config: ModelConfig) -> None:
+def _prepare_blocks(hf: PreTrainedModel, config: TrainConfig) -> None:
     """Sets up activation checkpointing and compilation of every block; no parameter's name changes.
 
     Checkpointing wraps a block's forward and not the block, so FSDP2's hooks stay outside and gather once.
     """
     for block in blocks_of(hf).values():
-        if config.activation_checkpointing:  # nothing in a block is random: no dropout
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-        if config.compile:
+        if config.model.activation_checkpointing:  # nothing in a block is random but adapters' dropout
+            is_random = config.lora.lora_dropout > 0
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=is_random)
+        if config.model.compile:
             block.compile()
 
 

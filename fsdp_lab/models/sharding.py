@@ -1,4 +1,4 @@
-"""Which rows (slices along the first dimension) of a parameter a rank holds."""
+"""Which rows (slices along the first dimension) of a parameter a rank holds, and the whole of it."""
 
 from __future__ import annotations
 
@@ -21,3 +21,9 @@ def held(parameter: Tensor) -> tuple[Tensor, slice]:
     rows = rows_of_rank(parameter.shape[0], mesh.get_local_rank(), mesh.size())
     assert local.shape[0] == rows.stop - rows.start, "FSDP2 shards dim 0 evenly"
     return local, rows
+
+
+def whole(parameter: Tensor) -> Tensor:
+    """All rows of ``parameter``, gathered from every rank where it is sharded; then all ranks call this together."""
+    rows = parameter.detach()
+    return rows.full_tensor() if isinstance(rows, DTensor) else rows

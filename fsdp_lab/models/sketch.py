@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.models.adapted import plain_name, plain_parameters
 from fsdp_lab.models.architectures.families import family_of
 from fsdp_lab.models.sharding import held
 
@@ -71,14 +72,14 @@ class Sketch:
             submodule._buffers |= {name: b if b is None else b.to(device) for name, b in submodule._buffers.items()}
         self.model.tie_weights()  # two names of one tensor have become two tensors, where it is not sharded
         for name, tensor in _tensors(self.model):
-            if name in self.small:
+            if (plain := plain_name(name)) in self.small:
                 local, rows = held(tensor)
-                local.copy_(self.small[name][rows])
+                local.copy_(self.small[plain][rows])
 
     def draw(self, seed: int) -> None:
         """Initialises the weights: the same ones at every world size. No global random generator is touched."""
         generator = torch.Generator().manual_seed(seed)
-        parameters = dict(self.model.named_parameters())
+        parameters = plain_parameters(self.model)
         last = {fill.name: i for i, fill in enumerate(self.fills) if fill.row is None}
         assert parameters.keys() <= last.keys() | self.small.keys(), "every weight has a value"
         for i, fill in enumerate(self.fills):

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
+from fsdp_lab.settings import adapters
+from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, OptimConfig, RunConfig
 from fsdp_lab.settings.reading.cli import parse_as
 from fsdp_lab.settings.reading.fields import Config
 from fsdp_lab.settings.reading.specs import Spec, specs_of
@@ -70,6 +71,7 @@ class TrainConfig(Config):
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -96,7 +98,7 @@ class TrainConfig(Config):
 
     def row(self) -> dict[str, Any]:
         """The fields of a results row that say what the settings were."""
-        return {"max_length": self.data.max_length, **row_of(self)}
+        return {"max_length": self.data.max_length, **adapters.row(self.lora), **row_of(self)}
 
 
 def row_of(config: AnyTraining) -> dict[str, Any]:

@@ -15,6 +15,8 @@ _SAFE_NAME = (r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,127}", "letters, digits and ._+=
 _TRACKER = "(tensorboard|wandb|mlflow|trackio)"
 _TRACKERS = (rf"{_TRACKER}( *, *{_TRACKER})*", "one or more of tensorboard, wandb, mlflow, trackio, by commas")
 
+_LAYERS = (r"[A-Za-z0-9_.-]+( *, *[A-Za-z0-9_.-]+)*", "one or more names of layers, by commas, or all-linear")
+
 
 @dataclass(frozen=True)
 class DataConfig(Settings):
@@ -87,6 +89,27 @@ class ModelConfig(Settings):
 
 
 @dataclass(frozen=True)
+class LoraConfig(Settings):
+    """LoRA (arXiv 2106.09685): adapters of low rank are trained, the model's own weights stay as they are."""
+
+    lora_rank: int | None = setting(
+        None, "train LoRA adapters of this rank, and nothing else (docs/lora.md); none: train all weights", at_least=1
+    )
+    lora_alpha: float | None = setting(
+        None,
+        "scale of the adapters: lora_alpha / lora_rank times what they give is added; none: twice the rank",
+        above=0,
+    )
+    lora_dropout: float = setting(0.0, "share of the adapters' inputs that training drops", at_least=0, below=1)
+    lora_targets: str | None = setting(
+        None,
+        "layers of every block that get adapters, by commas (c_attn; q_proj,v_proj), or all-linear; none: those that "
+        "make queries and values",
+        pattern=_LAYERS,
+    )
+
+
+@dataclass(frozen=True)
 class OptimConfig(Settings):
     """AdamW, its schedule, and how much data one step sees."""
 
@@ -124,6 +147,9 @@ class CommConfig(Settings):
         1, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0
     )
     fsdp_reshard: bool = setting(True, "free the full parameters after forward, gather them again for backward")
+    fsdp_keep_frozen: bool = setting(
+        False, "lora_rank: send the model's own weights once, exactly, and keep them whole on every rank"
+    )
 
     @classmethod
     def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:

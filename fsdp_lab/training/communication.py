@@ -21,7 +21,7 @@ class Communication:
     def __init__(self, model: Sharded[Any], config: CommConfig, seed: int) -> None:
         gradients, parameters = of_gradients(config), of_parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
-        self._hooked = {"reduce_scatter": gradients, "all_gather": parameters}
+        self._hooked = {"reduce_scatter": self._handle.reduce_scatter, "all_gather": self._handle.all_gather}
         self.stock = model.stock_traffic()
         self._untimed_steps = 0
         self._untimed = {op: cc.Totals() for op in OPS}

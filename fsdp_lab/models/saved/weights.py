@@ -19,12 +19,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.models.adapted import additions, plain_parameters
 from fsdp_lab.models.architectures.families import family_of
-from fsdp_lab.models.sharding import held
+from fsdp_lab.models.sharding import held, whole
 from fsdp_lab.settings.reading.strict import load_json
 
 FILE_BYTES = 5_000_000_000
@@ -52,15 +52,14 @@ class SavedWeights:
         ValueError when a tensor is missing, has another shape, or is one that the model does not have.
         """
         source = self.check(model)
-        parameters = dict(model.named_parameters())
-        for name, parameter in parameters.items():
+        for name, parameter in plain_parameters(model).items():
             local, rows = held(parameter)
             local.copy_(self._slice(source[name])[rows])
 
     def check(self, model: PreTrainedModel) -> dict[str, str]:
         """The tensor's name for every parameter of ``model``, which may be on the meta device. Raises as `copy_to`."""
         source = {self._in_model(name, model): name for name in self._file_of}
-        self._check(model, dict(model.named_parameters()), source)
+        self._check(model, plain_parameters(model), source)
         return source
 
     def check_blocks(self, config: PreTrainedConfig) -> None:
@@ -160,9 +159,10 @@ class SavedWeights:
 def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
     """Writes ``model`` as `from_pretrained` reads it. All ranks of a sharded model call this; one of them ``writes``.
 
-    Each tensor is gathered whole on every rank, one after the other; the writing rank holds those of one file.
+    What adapters add is in the weights. Each tensor is gathered whole on every rank, one after the other; the writing
+    rank holds those of one file.
     """
-    parameters = dict(model.named_parameters())
+    parameters, added = plain_parameters(model), additions(model)
     files = _files(parameters)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,13 +172,15 @@ def save_folder(model: PreTrainedModel, folder: Path, writes: bool) -> None:
         if model.can_generate():  # a masked model generates nothing
             model.generation_config.save_pretrained(folder)
     for file, names in files.items():
-        whole = {}
+        tensors = {}
         for name in names:
-            tensor = _whole(parameters[name])
+            tensor = whole(parameters[name])
+            if name in added:
+                tensor = tensor + added[name]()
             if writes:
-                whole[name] = tensor.cpu().contiguous()
+                tensors[name] = tensor.cpu().contiguous()
         if writes:
-            save_file(whole, folder / file, metadata={"format": "pt"})
+            save_file(tensors, folder / file, metadata={"format": "pt"})
     if writes and len(files) > 1:
         sizes = {"total_size": sum(map(_nbytes, parameters.values()))}
         index = {"metadata": sizes, "weight_map": {name: file for file, names in files.items() for name in names}}
@@ -202,8 +204,3 @@ def _files(parameters: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 def _nbytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _whole(parameter: Tensor) -> Tensor:
-    whole = parameter.detach()
-    return whole.full_tensor() if isinstance(whole, DTensor) else whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, RunConfig
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.shares import shares
 
@@ -22,6 +22,10 @@ class Groups(Protocol):
         """The settings of the model, and of the arithmetic it runs in."""
 
     @property
+    def lora(self) -> LoraConfig:
+        """The settings of LoRA adapters."""
+
+    @property
     def comm(self) -> CommConfig:
         """The settings of the compression between ranks."""
 
@@ -32,7 +36,7 @@ class Groups(Protocol):
 
 def conflicts(config: Groups, has_gpu: bool) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
-    of_model = [*_of_model(config.model), *_of_precision(config)]
+    of_model = [*_of_model(config.model), *_of_lora(config), *_of_precision(config)]
     return [*_of_virtual_ranks(config, has_gpu), *_of_data(config.data), *of_model]
 
 
@@ -55,6 +59,23 @@ def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
         "compile: not with virtual ranks, which change the parameters under the compiled blocks": config.model.compile,
         "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
         "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_lora(config: Groups) -> list[str]:
+    """Complaints about settings of adapters without adapters, and about those that virtual ranks cannot have."""
+    lora, keeps, played = config.lora, config.comm.fsdp_keep_frozen, config.run.virtual_ranks
+    if lora.lora_rank is None:
+        given = {"lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout, "lora_targets": lora.lora_targets}
+        alone = ", ".join(name for name, value in given.items() if value)
+        complaints = [f"{alone}: there are no adapters without lora_rank; give it"] if alone else []
+        return complaints + ["fsdp_keep_frozen: no weight is frozen without lora_rank; leave it out"] * keeps
+    wrong = {
+        "lora_dropout: each real rank drops inputs of its own, which virtual ranks cannot repeat; leave it out": (
+            played and lora.lora_dropout > 0
+        ),
+        "fsdp_keep_frozen: not with virtual ranks, which count every gather; leave it out": played and keeps,
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
 
