@@ -10,6 +10,7 @@ PACKAGES = {
     "lab": ("filelock", "safetensors", "tensorboard", "tokenizers", "tqdm", "transformers", "yaml"),
     "analysis": ("matplotlib", "pandas", "scipy"),
     "eagle": ("jinja2",),
+    "lora": ("peft",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "trackio": ("trackio",),

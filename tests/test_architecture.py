@@ -94,7 +94,7 @@ FLOORS = {
         {"runs", "__init__"},
         {"network", "devices"},
         {"drafts", "faults", "fidelity", "sweeps"},
-        {"bench", "links", "sweep"},
+        {"bench", "finetuning", "links", "sweep"},
         {"planning"},
     ],
     "analysis": [

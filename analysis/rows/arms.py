@@ -30,6 +30,7 @@ _NAMED = (
     "fsdp_prefetch",
     "fsdp_reshard",
 )
+_ADAPTERS = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets"}
 TUNED = ("learning_rate",)
 PLAIN = ("none", "identity")  # what goes over the wire as it is
 
@@ -123,6 +124,7 @@ class Setting:
             f"draft of {target}" if target else str(config.get("model_dir") or config.get("model") or "?"),
             f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} rank{'s' * (self.world_size > 1)}",
         ]
+        parts += [f"LoRA rank {config['lora_rank']}"] if config.get("lora_rank") else []
         parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
         parts += [_rate(self.link_rate)] if self.link_rate else []
         parts += [f"{self.link_delay_ms:g} ms"] if self.link_delay_ms else []
@@ -236,6 +238,8 @@ def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
     """Everything that must be equal for two rows to be compared: all settings that affect training but seed, arm and
     tuning."""
     left_out = {"seed", *_NAMED, *arm_settings(row), *side_settings(row), *tuned}
+    if row["config"].get("lora_rank") is None:  # rows from before there were adapters have none
+        left_out |= _ADAPTERS
     config = tuple(
         sorted(
             (name, canonical(v))

@@ -113,6 +113,12 @@ class VirtualRanks:
         """How many elements all ranks' shards of each unit have together, padding included."""
         return {u.name: self.world * _segments(u.parameters, self.world)[-1].stop for u in self._units}
 
+    @property
+    def trainable_elements(self) -> dict[str, int]:
+        """The same of the parameters that are trained, which are what is reduced; a unit that has none is left out."""
+        trainable = {unit.name: unit.trainable for unit in self._units if unit.trainable}
+        return {name: self.world * _segments(held, self.world)[-1].stop for name, held in trainable.items()}
+
     def exact(self) -> AbstractContextManager[None]:
         """For evaluation, as `Handle.exact`: outside `gathered` the parameters are exact anyway."""
         return nullcontext()

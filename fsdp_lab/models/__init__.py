@@ -3,7 +3,7 @@
 ``architectures``: what can be trained, and its loss. ``saved``: Hugging Face folders, read and written.
 """
 
-from fsdp_lab.models.build import build_model, save_pretrained
+from fsdp_lab.models.build import build_model, remarks_on_adapters, save_pretrained
 from fsdp_lab.models.model import Model, Sharded
 
-__all__ = ["Model", "Sharded", "build_model", "save_pretrained"]
+__all__ = ["Model", "Sharded", "build_model", "remarks_on_adapters", "save_pretrained"]

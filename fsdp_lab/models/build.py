@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from fsdp_lab.models.adapted import add_adapters, draw_adapters
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import blocks_of, new_config, read_config
 from fsdp_lab.models.architectures.flops import flops_per_token
@@ -21,12 +22,13 @@ from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.operators import choices_for, install
 from fsdp_lab.models.operators.blocks import compile_whole
+from fsdp_lab.models.saved.adapters import FOLDER as ADAPTERS, save_adapters
 from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.groups import ModelConfig
+from fsdp_lab.settings.groups import LoraConfig, ModelConfig
 from fsdp_lab.settings.presets import PRESETS
 
 transformers_logging.disable_progress_bar()
@@ -44,7 +46,7 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     """
     plan = plan_model(config, ranks, vocab_size, eot_id, pad_id)
     module = objective(plan.sketch.model)
-    install(module, plan.operators)
+    install(module, plan.operators, is_random=config.lora.lora_dropout > 0)
     if not ranks.are_virtual:
         shard(module, config, ranks.mesh, plan.param_dtype)
     compile_whole(module, plan.operators)
@@ -58,7 +60,7 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
 class ModelPlan:
     """A model without memory, and where its weights will come from: ``saved`` ones, or the ``seed``.
 
-    ``source``: the name in ``saved`` of every parameter.
+    ``source``: the name in ``saved`` of every parameter. Adapters are drawn as ``lora`` says, on ``rank``.
     """
 
     name: str
@@ -70,6 +72,8 @@ class ModelPlan:
     seed: int
     saved: SavedWeights | None
     source: Mapping[str, str]
+    lora: LoraConfig
+    rank: int
 
     @property
     def described(self) -> tuple[str, int, str, float | None, dict[str, str]]:
@@ -83,6 +87,7 @@ class ModelPlan:
             self.saved.copy_to(self.sketch.held(), self.source)
         else:
             self.sketch.draw(self.seed)
+        draw_adapters(self.sketch.model, self.lora, self.seed, self.rank)
 
 
 def plan_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, pad_id: int | None) -> ModelPlan:
@@ -97,14 +102,38 @@ def plan_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, 
     sketch = _sketch(hf_config, config.model, operators["attention"])
     source = {} if saved is None else saved.check(sketch.model)  # while nothing has memory yet
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
+    add_adapters(sketch.model, config.lora, config.model.model_dir)
     flops = flops_per_token(sketch.model, config.data.max_length or 0)
-    return ModelPlan(name, sketch, param_dtype, num_parameters, flops, operators, config.run.seed, saved, source)
+    drawn = config.run.seed, saved, source, config.lora, ranks.rank
+    return ModelPlan(name, sketch, param_dtype, num_parameters, flops, operators, *drawn)
+
+
+def remarks_on_adapters(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """What a user should know who trains adapters in this way; nothing without adapters."""
+    if config.lora.lora_rank is None:
+        return
+    if config.model.model_dir is None:
+        yield (
+            f"lora_rank: adapters on random weights ({model.name}) test the system and make no useful model; "
+            "--model_dir FOLDER fine-tunes saved weights"
+        )
+    frozen = [p.numel() for p in model.module.parameters() if not p.requires_grad]
+    if ranks.world > 1 and not ranks.are_virtual and not config.comm.fsdp_keep_frozen:
+        share = 100 * sum(frozen) / (sum(frozen) + model.row()["trainable_parameters"])
+        yield (
+            f"{share:.1f} % of the parameters are frozen, and FSDP2 gathers them in every forward and backward; "
+            "--fsdp_keep_frozen sends them once, for which every rank keeps "
+            f"{sum(frozen) * DTYPES[model.param_dtype].itemsize / 1e6:.1f} MB"
+        )
 
 
 def save_pretrained(model: Model, folder: Path, ranks: Ranks) -> None:
-    """Writes the full float32 weights as a Hugging Face folder. All ranks call this together, rank 0 writes."""
+    """Writes the full float32 weights as a Hugging Face folder, merged with adapters, which are in a folder in it too.
+
+    All ranks call this together, rank 0 writes."""
     model.reshard()
     save_folder(model.module.hf, folder, ranks.rank == 0, model.whole_weights())
+    save_adapters(model.module.hf, folder / ADAPTERS, writes=ranks.rank == 0)
 
 
 def load_pretrained(folder: Path, trust_pickle: bool = False) -> PreTrainedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -51,8 +52,16 @@ class Sharded(Generic[M]):
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
     ) -> Attached:
         """Compresses gradients and parameters with the methods given; returns the handle that counts their bytes."""
-        prefetch = config.fsdp_prefetch
-        return cc.attach(self.module, reduce_scatter=gradients, all_gather=parameters, prefetch=prefetch, seed=seed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"comm_compress: .* are frozen")  # `frozen_advice` names our own flag
+            return cc.attach(
+                self.module,
+                reduce_scatter=gradients,
+                all_gather=parameters,
+                keep_frozen=config.fsdp_keep_frozen,
+                prefetch=config.fsdp_prefetch,
+                seed=seed,
+            )
 
     def stock_traffic(self) -> StockTraffic:
         """What is known before the training about a step's traffic that no hook sees: here nothing."""
@@ -91,6 +100,7 @@ class Sharded(Generic[M]):
         return {
             "model": self.name,
             "num_parameters": self.num_parameters,
+            "trainable_parameters": sum(p.numel() for p in self.module.parameters() if p.requires_grad),
             "param_dtype": self.param_dtype,
             "flops_per_token": self.flops_per_token,
             "operators": self.operators or None,

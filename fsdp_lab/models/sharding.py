@@ -81,3 +81,9 @@ def whole_tensor(held: Held, shape: torch.Size, is_counted: bool, add: Any) -> T
         whole[chunk.whole] = held.local[chunk.here].float()
     add(whole.view(torch.int32))  # bits, because -0.0 + 0.0 is another number
     return whole
+
+
+def whole(parameter: Tensor) -> Tensor:
+    """All rows of ``parameter``, gathered from every rank where it is sharded; then all ranks call this together."""
+    rows = parameter.detach()
+    return rows.full_tensor() if isinstance(rows, DTensor) else rows

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.models.adapted import plain_name, plain_parameters
 from fsdp_lab.models.architectures.families import family_of
 from fsdp_lab.models.pieces import Piece
 from fsdp_lab.models.sharding import Held, held
@@ -85,12 +86,12 @@ class Sketch:
         for owner, name, first, its_name in ties:  # two names of one tensor have become two tensors
             setattr(owner, name, getattr(first, its_name))
         for name, tensor in _tensors(self.model):
-            if name in self.small:
-                held(tensor, self.pieces.get(name)).fill(self.small[name])
+            if (plain := plain_name(name)) in self.small:
+                held(tensor, self.pieces.get(name)).fill(self.small[plain])
 
     def held(self) -> dict[str, Held]:
-        """What this process holds of each parameter, by its first name."""
-        parameters = self.model.named_parameters()
+        """What this process holds of each parameter, by its first name; adapters left out."""
+        parameters = plain_parameters(self.model).items()
         return {self.first_names[name]: held(parameter, self.pieces.get(name)) for name, parameter in parameters}
 
     def draw(self, seed: int) -> None:

@@ -35,8 +35,10 @@ class VirtualModel(Model):
     def __post_init__(self) -> None:
         world = self.config.run.virtual_ranks
         self._parameters = list(self.module.parameters())
-        sharded = [_shards(p.detach(), world) for p in self._parameters]
-        self._shards = [[nn.Parameter(shard) for shard in of_rank] for of_rank in zip(*sharded, strict=True)]
+        sharded = [
+            [nn.Parameter(shard, p.requires_grad) for shard in _shards(p.detach(), world)] for p in self._parameters
+        ]
+        self._shards = list(zip(*sharded, strict=True))
         self._updated = nn.ParameterList(shard for of_rank in self._shards for shard in of_rank)
 
     @property
@@ -65,7 +67,7 @@ class VirtualModel(Model):
         again = [n for unit, n in elements.items() if unit != "root" and self.config.comm.fsdp_reshard]
         gathered = [*elements.values(), *again] * self.config.optim.gradient_accumulation_steps
         sizes = (
-            [] if self._ranks.reduce_scatter else list(elements.values()),
+            [] if self._ranks.reduce_scatter else list(self._ranks.trainable_elements.values()),
             [] if self._ranks.all_gather else gathered,
         )
         calls = {op: StepCalls(s, [0.0] * len(s)) for op, s in zip(OPS, sizes, strict=True)}

@@ -35,10 +35,10 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
         return build_sharded(config, ranks, vocab_size, eot_id, pad_id)
     plan = plan_model(config, ranks, vocab_size, eot_id, pad_id)
     if not config.parallel.is_divided:
-        prepare_blocks(plan.sketch.model, config.model)
-        return ArrangedModel(
-            _distributed(objective(plan.sketch.model), plan, config, ranks), *plan.described, ranks, plan.sketch
-        )
+        whole = objective(plan.sketch.model)
+        install(whole, plan.operators)
+        module = _distributed(whole, plan, config, ranks)
+        return ArrangedModel(module, *plan.described, ranks=ranks, sketch=plan.sketch)
     wiring = _wiring(config, ranks)
     divided = divided_model(plan.sketch.model, wiring)
     plan.sketch.pieces = divided.division.pieces

@@ -48,7 +48,22 @@ FIELDS = (
     ),
     Field("backend", "str", "", "torch.distributed backend: gloo, nccl"),
     Field("model", "str", "", "model preset, or the folder it was loaded from"),
-    Field("num_parameters", "int", "", "parameters of the whole model, shared ones once; of a draft alone"),
+    Field(
+        "num_parameters",
+        "int",
+        "",
+        "parameters of the whole model, shared ones once, without adapters; of a draft alone",
+    ),
+    Field(
+        "trainable_parameters",
+        "int",
+        "",
+        "parameters that are trained: all, or those of adapters alone; null in older rows, which trained all",
+        "no",
+    ),
+    Field("lora_rank", "int", "", "rank of LoRA adapters (docs/lora.md); null: all weights were trained", "no"),
+    Field("lora_alpha", "float", "", "scale of the adapters, times the rank; null without them", "no"),
+    Field("lora_targets", "list of str", "", "layers of a block that have adapters; null without them", "no"),
     Field(
         "draft_target",
         "str",

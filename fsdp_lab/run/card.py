@@ -17,6 +17,10 @@ from fsdp_lab.settings.reading.strict import dump_yaml
 NAME = "README.md"
 EMBEDDED = "wiki-leads (embedded)"
 _PATHS = ("data_path", "model_dir", "target_dir", "eval_data", "resume")
+_ADAPTERS = """
+The adapters are merged into these weights. They are also alone in the folder `adapter`, for
+`peft.PeftModel.from_pretrained(BASE, "FOLDER/adapter")`, where BASE is the model that the training began with.
+"""
 _ATTRIBUTION = """\
 The text is the opening paragraphs of articles of the English Wikipedia, by Wikipedia's contributors
 (https://en.wikipedia.org), under [CC BY-SA 4.0](https://creativecommons.org/licenses/by-sa/4.0/); each article's
@@ -41,7 +45,7 @@ def card(row: Mapping[str, Any]) -> str:
         f"---\n{head}---\n",
         f"{title}\n",
         _introduction(row),
-        f"## How to load it\n\n{_loading(row)}",
+        f"## How to load it\n\n{_loading(row)}{_ADAPTERS if row.get('lora_rank') is not None else ''}",
         f"## What was measured\n\n{_measured(row)}",
         f"## Text\n\nTrained on {_code(_dataset(row))}.\n\n{_rights(row)}",
         f"## Limits\n\n{_limits(row)}",
@@ -83,6 +87,8 @@ def _introduction(row: Mapping[str, Any]) -> str:
         what = f"An EAGLE-3 draft for {_code(_last(row['draft_target']))}"
     start = row["config"].get("model_dir")
     begun = f", started from {_code(_last(start))}" if start and row.get("draft_target") is None else ""
+    if row.get("lora_rank") is not None:
+        begun += f", with LoRA adapters of rank {row['lora_rank']} ({row['trainable_parameters']:,} parameters)"
     played = ", all played by one process" if row.get("virtual_ranks") else ""
     return (
         f"{what} of {row['num_parameters']:,} parameters{begun}, trained for {row['steps']:,} steps on "

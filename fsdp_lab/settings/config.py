@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, OptimConfig, ParallelConfig, RunConfig
+from fsdp_lab.settings import adapters
+from fsdp_lab.settings.groups import (
+    CommConfig,
+    DataConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimConfig,
+    ParallelConfig,
+    RunConfig,
+)
 from fsdp_lab.settings.reading.cli import parse_as
 from fsdp_lab.settings.reading.fields import Config
 from fsdp_lab.settings.reading.specs import Spec, specs_of
@@ -75,6 +84,7 @@ class TrainConfig(Config):
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     comm: CommConfig = field(default_factory=CommConfig)
@@ -102,7 +112,7 @@ class TrainConfig(Config):
 
     def row(self) -> dict[str, Any]:
         """The fields of a results row that say what the settings were."""
-        return {"max_length": self.data.max_length, **row_of(self)}
+        return {"max_length": self.data.max_length, **adapters.row(self.lora), **row_of(self)}
 
 
 def row_of(config: AnyTraining) -> dict[str, Any]:

@@ -18,6 +18,8 @@ _TRACKERS = (rf"{_TRACKER}( *, *{_TRACKER})*", "one or more of tensorboard, wand
 _SHARE = r"(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?"
 _SHARES = (rf"{_SHARE}( *, *{_SHARE})*", "numbers above 0, one for each of the ranks, by commas: 3,1")
 
+_LAYERS = (r"[A-Za-z0-9_.-]+( *, *[A-Za-z0-9_.-]+)*", "one or more names of layers, by commas, or all-linear")
+
 
 @dataclass(frozen=True)
 class DataConfig(Settings):
@@ -103,6 +105,27 @@ class ModelConfig(Settings):
             precision = operators.pop("precision")
             object.__setattr__(self, "mixed_precision", "no" if precision == "fp32" else precision)
         object.__setattr__(self, "operators", operators)
+
+
+@dataclass(frozen=True)
+class LoraConfig(Settings):
+    """LoRA (arXiv 2106.09685): adapters of low rank are trained, the model's own weights stay as they are."""
+
+    lora_rank: int | None = setting(
+        None, "train LoRA adapters of this rank, and nothing else (docs/lora.md); none: train all weights", at_least=1
+    )
+    lora_alpha: float | None = setting(
+        None,
+        "scale of the adapters: lora_alpha / lora_rank times what they give is added; none: twice the rank",
+        above=0,
+    )
+    lora_dropout: float = setting(0.0, "share of the adapters' inputs that training drops", at_least=0, below=1)
+    lora_targets: str | None = setting(
+        None,
+        "layers of every block that get adapters, by commas (c_attn; q_proj,v_proj), or all-linear; none: those that "
+        "make queries and values",
+        pattern=_LAYERS,
+    )
 
 
 @dataclass(frozen=True)
@@ -194,6 +217,9 @@ class CommConfig(Settings):
     )
     activation_grad: str = setting(
         "none", "tp, pp: compression method of the gradients of these activations", method=True
+    )
+    fsdp_keep_frozen: bool = setting(
+        False, "lora_rank: send the model's own weights once, exactly, and keep them whole on every rank"
     )
 
     @classmethod

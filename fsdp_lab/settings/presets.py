@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from fsdp_lab.settings import shapes
+from fsdp_lab.settings import adapters, shapes
 from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.groups import ModelConfig
+from fsdp_lab.settings.model_type import model_type
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.refusing.conflicts import conflicts
 
@@ -67,11 +70,19 @@ def unknown_preset(name: str) -> str:
     return f"model: no preset {name!r}{hint}; known: {', '.join(PRESETS)} (or --model_dir for saved weights)"
 
 
+def family(model: ModelConfig) -> str | None:
+    """The family of a model, as config.json's model_type names it: of its preset, or of its folder; None: not known."""
+    if model.model_dir is not None:
+        return model_type(Path(model.model_dir))
+    preset = PRESETS.get(model.model or "gpt2-nano")  # with a GPU another one, of the same family
+    return preset.family if preset else None
+
+
 def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
     """``config`` with a value for every setting: the preset is chosen, and gives its defaults for what is still None.
 
     max_steps is the preset's only when the user gave neither max_steps nor num_epochs.
-    Raises ValueError for an unknown preset, and for settings that exclude each other.
+    Raises ValueError for an unknown preset, for layers that it does not have, and for settings that exclude each other.
     """
     if complaints := conflicts(config, has_gpu):
         raise ConfigError(complaints)
@@ -88,6 +99,7 @@ def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
     return replace(
         config,
         model=model,
+        lora=adapters.complete(config.lora, family(model)),
         data=replace(data, max_length=data.max_length or preset.max_length),
         optim=replace(
             optim,

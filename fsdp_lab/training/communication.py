@@ -22,13 +22,11 @@ class Communication:
     def __init__(self, model: Sharded[Any], config: CommConfig, seed: int) -> None:
         gradients, parameters = of_gradients(config), of_parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
-        self._arranged = (
-            self._handle if isinstance(self._handle, cc.parallel.Traffic) else None
-        )  # which counts everything
+        # which counts everything
+        self._arranged = self._handle if isinstance(self._handle, cc.parallel.Traffic) else None
         self.ops: tuple[cc.Op, ...] = OPS if self._arranged is None else self._arranged.ops
         """The operations that there are."""
-        hooked = {"reduce_scatter": gradients is not None, "all_gather": parameters is not None}
-        self._hooked = {op: self._arranged is not None or hooked[op] for op in self.ops}
+        self._hooked = {op: self._arranged is not None or getattr(self._handle, op) is not None for op in self.ops}
         self.stock = model.stock_traffic()
         self._counted_from = 0  # steps before that were counted by ranks that were arranged otherwise
         self._untimed_steps = 0

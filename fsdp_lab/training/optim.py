@@ -29,8 +29,9 @@ def build_optimizer(
     learning_rate, warmup_steps = config.learning_rate, config.warmup_steps
     assert learning_rate is not None, "resolved"
     assert warmup_steps is not None, "resolved"
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() >= 2]
+    vectors = [p for p in trained if p.dim() < 2]
     optimizer = AdamW(
         [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
         lr=learning_rate,

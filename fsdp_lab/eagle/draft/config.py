@@ -69,6 +69,7 @@ class DraftCommConfig(CommConfig):
     """What is compressed on its way between ranks, and how."""
 
     fsdp_reshard: bool = setting(True, "shard_target: free a block's parameters after forward")
+    fsdp_keep_frozen: bool = setting(False, "for language models with adapters alone: a draft refuses it")
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,11 @@ class EagleConfig(Config):
         """Complaints about settings that are missing, and about settings that a draft cannot use."""
         return _conflicts(self)
 
+    @classmethod
+    def foreign(cls) -> dict[str, str]:
+        """Flags of language models that a draft does not have, by how they begin."""
+        return {"lora_": "a draft is small and is trained whole, without adapters; leave it out"}
+
     def row(self) -> dict[str, Any]:
         """What a results row says of the settings; ``draft_target`` tells that no language model was trained."""
         own = {"model": self.trained, "draft_target": self.eagle.target_dir, "max_length": self.eagle.max_length}
@@ -135,6 +141,9 @@ def _conflicts(config: EagleConfig) -> list[str]:
         "eval_steps: nothing to measure on; give eval_data": run.eval_steps > 0 and eagle.eval_data is None,
         "param_compress: would round the frozen target's parameters too; leave it with shard_target": (
             eagle.shard_target and config.comm.param_compress != "none"
+        ),
+        "fsdp_keep_frozen: every rank would keep the target whole, which shard_target divides; leave it out": (
+            config.comm.fsdp_keep_frozen
         ),
         "features: cached: each rank runs the target when it has to, but ranks that share it (shard_target) must run "
         "it together; leave one of the two out": (eagle.shard_target and eagle.features == "cached"),

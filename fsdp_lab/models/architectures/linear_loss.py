@@ -59,15 +59,17 @@ class _Loss(torch.autograd.Function):
     ) -> Tensor:
         total = hidden.new_zeros((), dtype=torch.float32)
         d_hidden = torch.empty_like(hidden) if wants_grad else None
-        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_grad else None
+        is_trained = wants_grad and ctx.needs_input_grad[1]  # or frozen, under adapters
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if is_trained else None
         rows = max(1, CHUNK_BYTES[hidden.device.type] // (4 * weight.shape[0]))
         for start in range(0, hidden.shape[0], rows):
             chunk = slice(start, start + rows)
             loss, gradient, scale = _softmax(hidden[chunk], weight, targets[chunk], head)
             total += loss
-            if d_hidden is not None and d_weight is not None:
+            if d_hidden is not None:
                 torch.mm(gradient, weight, out=d_hidden[chunk])
                 d_hidden[chunk] *= scale
+            if d_weight is not None:
                 scaled = (hidden[chunk] * scale).to(hidden.dtype)
                 if weight.dtype == torch.float32:
                     d_weight.addmm_(gradient.t(), scaled)
@@ -80,9 +82,9 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * grad, (d_weight * grad).to(ctx.dtype), None, None, None
+        return d_hidden * grad, None if d_weight is None else (d_weight * grad).to(ctx.dtype), None, None, None
 
 
 def _softmax(

@@ -13,13 +13,20 @@ from transformers.modeling_utils import PreTrainedModel
 from fsdp_lab.models.architectures.families import blocks_of
 
 
-def install(hf: PreTrainedModel, recompute: bool, compile: bool, contexts: Callable[[], Any] | None = None) -> None:
+def install(
+    hf: PreTrainedModel,
+    recompute: bool,
+    compile: bool,
+    is_random: bool = False,
+    contexts: Callable[[], Any] | None = None,
+) -> None:
     """Sets up activation checkpointing and compilation of every block; no parameter's name changes.
 
     Checkpointing wraps a block's forward and not the block, so FSDP2's hooks stay outside and gather once.
-    ``contexts``: of a block's forward and of its recomputation, for `torch.utils.checkpoint`.
+    ``is_random``: are random numbers drawn in a block? ``contexts``: of a block's forward and of its recomputation, for
+    `torch.utils.checkpoint`.
     """
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: nothing is random
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": is_random}
     if contexts is not None:
         options["context_fn"] = contexts
     for block in blocks_of(hf).values():

@@ -30,6 +30,9 @@ def read_config_json(folder: Path, key: str) -> dict[str, Any]:
     ValueError when there are none, when they are no JSON object, and for sizes that no model has.
     """
     path = folder / "config.json"
+    if not path.is_file() and (folder / "adapter_config.json").is_file():
+        advice = "give the folder of the merged weights (of a run of ours: the one above)"
+        raise ValueError(f"{key}: {folder} holds adapters alone, which are no model; {advice}")
     if not path.is_file():
         raise ValueError(f"{key}: {folder} holds no config.json: not a saved Hugging Face model")
     try:

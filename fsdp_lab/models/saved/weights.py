@@ -21,12 +21,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.models.adapted import additions, plain_parameters
 from fsdp_lab.models.architectures.families import family_of
-from fsdp_lab.models.sharding import Held
+from fsdp_lab.models.sharding import Held, whole
 from fsdp_lab.settings.reading.strict import load_json
 
 FILE_BYTES = 5_000_000_000
@@ -59,7 +59,7 @@ class SavedWeights:
         ValueError when a tensor is missing, has another shape, or is one that the model does not have.
         """
         source = {self._in_model(name, model): name for name in self._file_of}
-        self._check(model, dict(model.named_parameters()), source)
+        self._check(model, plain_parameters(model), source)
         return source
 
     def check_blocks(self, config: PreTrainedConfig) -> None:
@@ -165,9 +165,12 @@ class Weight:
 
 
 def weights_of(model: PreTrainedModel) -> dict[str, Weight]:
-    """The weights of a model that is whole, or sharded by FSDP2."""
-    named = model.named_parameters()
-    return {name: Weight(p.numel() * p.element_size(), partial(_whole, p)) for name, p in named}
+    """The weights of a model that is whole, or sharded by FSDP2; what adapters add is in them."""
+    added = additions(model)
+    return {
+        name: Weight(p.numel() * p.element_size(), partial(_gathered, p, added.get(name)))
+        for name, p in plain_parameters(model).items()
+    }
 
 
 def save_folder(
@@ -188,13 +191,13 @@ def save_folder(
         if model.can_generate():  # a masked model generates nothing
             model.generation_config.save_pretrained(folder)
     for file, names in files.items():
-        whole = {}
+        tensors = {}
         for name in names:
             tensor = weights[name].gather()
             if writes:
-                whole[name] = tensor.cpu().contiguous()
+                tensors[name] = tensor.cpu().contiguous()
         if writes:
-            save_file(whole, folder / file, metadata={"format": "pt"})
+            save_file(tensors, folder / file, metadata={"format": "pt"})
     if writes and len(files) > 1:
         sizes = {"total_size": sum(weight.num_bytes for weight in weights.values())}
         index = {"metadata": sizes, "weight_map": {name: file for file, names in files.items() for name in names}}
@@ -216,6 +219,6 @@ def _files(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
     return {f"model-{i:05d}-of-{len(groups):05d}.safetensors": names for i, names in enumerate(groups, start=1)}
 
 
-def _whole(parameter: Tensor) -> Tensor:
-    whole = parameter.detach()
-    return whole.full_tensor() if isinstance(whole, DTensor) else whole
+def _gathered(parameter: Tensor, added: Callable[[], Tensor] | None) -> Tensor:
+    tensor = whole(parameter)
+    return tensor if added is None else tensor + added()

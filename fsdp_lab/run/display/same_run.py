@@ -9,6 +9,7 @@ from typing import Any
 import comm_compress as cc
 from fsdp_lab import results
 from fsdp_lab.run.display.units import in_bytes
+from fsdp_lab.settings.config import TrainConfig
 
 ROWS = Path(__file__).resolve().parents[3] / "results" / "reference" / "first_run.jsonl"
 """Made by ``experiments/recipes/first_run.yaml``; a checkout has them, an installed package does not."""
@@ -38,7 +39,9 @@ def _load(path: Path) -> list[dict[str, Any]]:
 def _is_same(other: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     """Did both train the same model on the same tokens in the same way, on as many ranks?"""
     left_out = {*row["arm_settings"], *row["side_settings"]}
-    settings = [{k: v for k, v in one["config"].items() if k not in left_out} for one in (other, row)]
+    defaults = {name: spec.default for name, spec in TrainConfig.specs().items()}  # of settings younger than a row
+    full = [defaults | one["config"] for one in (other, row)]
+    settings = [{k: v for k, v in config.items() if k not in left_out} for config in full]
     facts = [[one[k] for k in ("world_size", "backend", "data_digest", "steps")] for one in (other, row)]
     return settings[0] == settings[1] and facts[0] == facts[1]
 

@@ -38,7 +38,7 @@ def read(config: type[Config], argv: Sequence[str], prog: str) -> tuple[dict[str
         _parser(config, prog, nargs=None).print_help()
         raise SystemExit(0)
     given, extras = _parser(config, prog, nargs="?").parse_known_args(list(argv))
-    complaints = _unknown_flags(extras, config.specs())
+    complaints = _unknown_flags(extras, config)
     file = vars(given).pop("config", None)
     values = _from_file(file, config.specs(), complaints) if file is not None else {}
     values |= _from_flags(_by_own_name(vars(given), config.specs(), complaints, "--"), config.specs(), complaints)
@@ -155,12 +155,14 @@ def _load_file(file: Any) -> dict[Any, Any]:
     return loaded or {}
 
 
-def _unknown_flags(extras: Sequence[str], specs: Mapping[str, Spec]) -> list[str]:
+def _unknown_flags(extras: Sequence[str], config: type[Config]) -> list[str]:
     complaints, value_follows = [], False
     for word in extras:
         if word.startswith("-"):
             flag = word.partition("=")[0]
-            complaints.append(f"{flag}: no such flag{closest(flag.lstrip('-'), specs, '--')}")
+            name = flag.lstrip("-").replace("-", "_")
+            why = next((f"; {why}" for begin, why in config.foreign().items() if name.startswith(begin)), "")
+            complaints.append(f"{flag}: no such flag{why or closest(name, config.specs(), '--')}")
         elif not value_follows:
             complaints.append(f"{word!r}: a word that belongs to no flag")
         value_follows = word.startswith("-") and "=" not in word

@@ -86,6 +86,11 @@ class Config:
         """A complaint for each pair of settings that exclude each other; a subclass overrides this."""
         return []
 
+    @classmethod
+    def foreign(cls) -> dict[str, str]:
+        """Why this program lacks flags that another one has, by how their names begin; a subclass overrides this."""
+        return {}
+
     def resolved(self) -> dict[str, Any]:
         """The value of every setting by its name, without groups, in the order of their definition."""
         return {s.name: getattr(getattr(self, name), s.name) for name, g in self.groups().items() for s in specs_of(g)}

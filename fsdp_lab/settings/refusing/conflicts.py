@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, ParallelConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, ParallelConfig, RunConfig
 from fsdp_lab.settings.operators import named
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.shares import shares
@@ -27,6 +27,10 @@ class Groups(Protocol):
         """The settings of how the ranks share the work."""
 
     @property
+    def lora(self) -> LoraConfig:
+        """The settings of LoRA adapters."""
+
+    @property
     def comm(self) -> CommConfig:
         """The settings of the compression between ranks."""
 
@@ -37,7 +41,7 @@ class Groups(Protocol):
 
 def conflicts(config: Groups, has_gpu: bool) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
-    of_model = [*_of_model(config.model), *_of_precision(config)]
+    of_model = [*_of_model(config.model), *_of_lora(config), *_of_precision(config)]
     return [*_of_virtual_ranks(config, has_gpu), *_of_parallel(config), *_of_data(config.data), *of_model]
 
 
@@ -100,6 +104,27 @@ def _of_parallel(config: Groups) -> list[str]:
         ),
         f"dp_replicas: {parallel.dp_replicas} copies of the weights on {parallel.dp} data-parallel ranks: give a "
         "divisor": (parallel.dp > 0 and parallel.dp % parallel.dp_replicas > 0),
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_lora(config: Groups) -> list[str]:
+    """Complaints about settings of adapters without adapters, and about those that virtual ranks cannot have."""
+    lora, keeps, played = config.lora, config.comm.fsdp_keep_frozen, config.run.virtual_ranks
+    if lora.lora_rank is None:
+        given = {"lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout, "lora_targets": lora.lora_targets}
+        alone = ", ".join(name for name, value in given.items() if value)
+        complaints = [f"{alone}: there are no adapters without lora_rank; give it"] if alone else []
+        return complaints + ["fsdp_keep_frozen: no weight is frozen without lora_rank; leave it out"] * keeps
+    parallel = config.parallel
+    wrong = {
+        "lora_rank: adapters are trained by data-parallel ranks of FSDP2; leave out tp, pp and dp_replicas": (
+            parallel.is_divided or parallel.dp_replicas > 1
+        ),
+        "lora_dropout: each real rank drops inputs of its own, which virtual ranks cannot repeat; leave it out": (
+            played and lora.lora_dropout > 0
+        ),
+        "fsdp_keep_frozen: not with virtual ranks, which count every gather; leave it out": played and keeps,
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fsdp_lab.extras import missing
-from fsdp_lab.settings.groups import CommConfig, DataConfig, ModelConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, RunConfig
 from fsdp_lab.settings.reading.cli import read
 from fsdp_lab.settings.reading.fields import Config, ConfigError
 from fsdp_lab.settings.reading.specs import Spec
@@ -32,6 +32,8 @@ def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") 
         complaints += _about_group(group)
     if groups.keys() == config.groups().keys():
         complaints += config(**groups).conflicts()
+    if {"model", "lora"} <= groups.keys():
+        complaints += _about_adapters(groups["model"], groups["lora"])
     if complaints:
         raise ConfigError(complaints)
     return config(**groups)
@@ -59,6 +61,21 @@ def _about_model(model: ModelConfig) -> list[str]:
     from fsdp_lab.settings.refusing.operators import about_operators
 
     return about_operators(model)
+
+
+def _about_adapters(model: ModelConfig, lora: LoraConfig) -> list[str]:
+    """Which layers the model's family does not have, and the package that makes adapters, where it is missing."""
+    if lora.lora_rank is None:
+        return []
+    from fsdp_lab.settings import adapters, presets
+
+    absent = missing("lora")
+    complaints = [f"lora_rank: {absent}"] if absent else []
+    try:
+        adapters.complete(lora, presets.family(model))
+    except ConfigError as error:
+        complaints += error.complaints
+    return complaints
 
 
 def _about_methods(comm: CommConfig) -> list[str]:

@@ -6,9 +6,9 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 from fsdp_lab.settings.groups import ModelConfig
-from fsdp_lab.settings.masked import family_of
 from fsdp_lab.settings.operators import OPERATORS, Facts, named
 from fsdp_lab.settings.operators.choose import refusals
+from fsdp_lab.settings.presets import family
 
 _HALF = {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}
 
@@ -18,12 +18,12 @@ def about_operators(model: ModelConfig) -> list[str]:
 
     A model of unknown family has none: whoever builds it says what is wrong with it.
     """
-    asked, family = named(model), family_of(model)
-    if not asked or family is None:
+    asked, kind = named(model), family(model)
+    if not asked or kind is None:
         return []
     device = _device() if any(_depends_on_the_device(name, choice) for name, choice in asked.items()) else None
     dtype = _HALF.get(model.mixed_precision) or {"cuda": "bf16", "cpu": "fp32"}.get(str(device))
-    return refusals(model, Facts(family, device, dtype, _torch_version()))
+    return refusals(model, Facts(kind, device, dtype, _torch_version()))
 
 
 def _depends_on_the_device(name: str, choice: str) -> bool:

@@ -12,6 +12,7 @@ from analysis.rows.setting_roles import LATER, arm_settings, side_settings
 from analysis.statistics.names import called, full, named
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.presets import resolve
 from tests.analysis.planted_rows import arm, died, diverged, fair, row
 
 
@@ -21,11 +22,11 @@ def said_by(config: TrainConfig | EagleConfig, **settings: Any) -> Row:
     return Row({**row(), "schema_version": 4, **written, "config": {**written["config"], **settings}})
 
 
-@pytest.mark.parametrize("kind", [TrainConfig, EagleConfig])
+@pytest.mark.parametrize("config", [TrainConfig.of(lora_rank=2), EagleConfig()], ids=lambda config: config.program)
 def test_a_row_says_which_of_its_settings_are_the_arms_and_which_do_not_affect_training(
-    kind: type[TrainConfig] | type[EagleConfig],
+    config: TrainConfig | EagleConfig,
 ) -> None:
-    written = said_by(kind())
+    kind, written = type(config), said_by(config)
     unimportant = {name for name, spec in kind.specs().items() if not spec.affects_training}
     communication = set(kind.groups()["comm"].__dataclass_fields__)  # type: ignore[attr-defined]
     assert side_settings(written) == unimportant
@@ -37,12 +38,32 @@ def test_a_row_says_which_of_its_settings_are_the_arms_and_which_do_not_affect_t
 
 def test_rows_of_version_3_and_of_the_version_after_it_are_compared_with_each_other() -> None:
     new = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2))
-    config = {name: value for name, value in new["config"].items() if name != "trackers"}  # which came later
-    assert config.pop("operators") == {}  # so did this
+    later = ("trackers", "fsdp_keep_frozen", "operators")
+    config = {name: value for name, value in new["config"].items() if name not in later}
     old = Row({**new, "schema_version": 3, "arm_settings": None, "side_settings": None, "config": config})
     assert (Arm.of(new), setting_of(new)) == (Arm.of(old), setting_of(old))
     other = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2, operators={"others": "naive"}))
     assert setting_of(other) != setting_of(old)
+
+
+def test_runs_with_other_adapters_are_not_compared_and_those_without_are_as_before_there_were_any() -> None:
+    def with_adapters(**settings: Any) -> Row:
+        return said_by(resolve(TrainConfig.of(model="gpt2-nano", **settings), has_gpu=False))
+
+    whole, rank_8 = with_adapters(), with_adapters(lora_rank=8)
+    others = [{"lora_rank": 4}, {"lora_alpha": 1}, {"lora_targets": "c_fc"}, {"lora_dropout": 0.5}]
+    settings = {
+        setting_of(row) for row in (whole, rank_8, *(with_adapters(lora_rank=8, **other) for other in others[1:]))
+    }
+    assert len(settings | {setting_of(with_adapters(**others[0]))}) == 6
+    assert setting_of(with_adapters(lora_rank=8, lora_alpha=16, lora_targets="attn.c_attn")) == setting_of(rank_8)
+    assert "LoRA rank 8" in setting_of(rank_8).label
+    assert "LoRA" not in setting_of(whole).label
+    before = {name: value for name, value in whole["config"].items() if not name.startswith("lora_")}
+    assert setting_of(Row({**whole, "config": before})) == setting_of(whole)
+    kept = with_adapters(lora_rank=8, fsdp_keep_frozen=True)
+    assert setting_of(kept) == setting_of(rank_8), "how ranks communicate, so an arm"
+    assert Arm.of(kept).label == "none, fsdp_keep_frozen=true"
 
 
 def test_a_setting_that_analysis_has_never_heard_of_is_what_its_row_says_it_is() -> None:

@@ -54,5 +54,14 @@ def test_a_setting_that_is_not_the_methods_makes_another_run(tmp_path: Path) -> 
     assert others({**row, "config": {**row["config"], "log_interval": 1}}, tmp_path) != []
 
 
+def test_a_row_from_before_a_setting_existed_did_what_its_default_says(tmp_path: Path) -> None:
+    row = row_of("none", 1)
+    assert "lora_rank" not in row["config"]
+    shown, rows = others(row, tmp_path), tmp_path / "rows.jsonl"
+    younger = {**row["config"], "lora_rank": None, "lora_dropout": 0.0}
+    assert same_run.same_run({**row, "config": younger}, rows) == shown != []
+    assert same_run.same_run({**row, "config": younger | {"lora_rank": 8}}, rows) == []
+
+
 def test_without_committed_rows_nothing_is_shown(tmp_path: Path) -> None:
     assert same_run.same_run(ROWS[0], tmp_path / "none.jsonl") == []
