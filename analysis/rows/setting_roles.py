@@ -32,7 +32,17 @@ def arm_settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return row.get("arm_settings") or {}
 
 
-LATER: Mapping[str, Any] = {"operators": {}}
+LATER: Mapping[str, Any] = {
+    "operators": {},
+    "dp": 0,
+    "dp_replicas": 1,
+    "tp": 1,
+    "layout": "tp",
+    "shares": None,
+    "pp": 1,
+    "pp_schedule": "1f1b",
+    "pp_micro_batches": 0,
+}
 """Settings that came after rows had been written, with their defaults: a row without one did what its default says."""
 
 

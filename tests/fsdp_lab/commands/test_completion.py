@@ -33,7 +33,7 @@ def offered(calls: Path, *words: str, times: int = 1) -> set[str]:
 def test_commands_are_completed(calls: Path) -> None:
     assert offered(calls, "re") == {"report", "results"}
     assert {"train", "bench", "eagle", "--version"} <= offered(calls, "")
-    assert offered(calls, "bench", "c") == {"codecs", "checkpoint"}
+    assert offered(calls, "bench", "c") == {"codecs", "checkpoint", "collectives"}
     assert offered(calls, "links", "") == {"bottleneck", "calibrate", "matrix"}
     assert not calls.exists(), "no Python was started"
 

@@ -68,8 +68,10 @@ def trained_and_saved(folder: Path, out: Path) -> dict[str, Any]:
         before = hidden(model).numpy()
         model.reshard()
         for i, p in enumerate(adapters.values()):
-            local, rows = held(p)
-            local.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))[rows])
+            change = 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
+            local, chunks = held(p)
+            for chunk in chunks:
+                local[chunk.here] += change[chunk.whole]
         found[name] = drawn, before, hidden(model).numpy()
         save_pretrained(model, out / name, ranks)
     return found
