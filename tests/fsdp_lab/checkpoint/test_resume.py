@@ -116,7 +116,8 @@ def test_its_row_and_curve_are_the_uninterrupted_ones_but_for_times(lab: Lab, me
     differing = {name for name in whole if whole[name] != resumed[name]} - OWN - set(results.TIMES)
     assert not {name for name in differing if not any(word in name for word in MEASURED)}
     assert resumed["resumed_at_steps"] == [STOP]
-    assert (whole["saves"], resumed["saves"]) == (4, 4)
+    assert whole["saves"] == resumed["saves"]
+    assert whole["saves"] == 4 or (method == "fp16" and whole["saves"] == 3), "all, but perhaps one after a void step"
     tail = [line for line in curve(lab, f"{method}-whole") if line["step"] > STOP or "val_loss" in line]
     assert curve(lab, f"{method}-resumed") == tail
 

@@ -28,7 +28,7 @@ MODES: dict[str, tuple[int, int, str]] = {
     "pipeline": (2, 4, "--pp 2"),
     "fsdp x tp": (4, 2, "--tp 2"),
     "ddp x tp": (4, 2, "--tp 2 --dp_replicas 2 --layout galaxy"),
-    "unequal pipeline": (2, 4, "--pp 2 --pp_schedule gpipe --shares 3,1"),
+    "unequal pipeline": (2, 4, "--pp 2 --pp_schedule gpipe --shares 3,2"),
     "pipeline x ddp": (4, 2, "--pp 2 --dp_replicas 2 --pp_schedule gpipe"),
     "pipeline x tp": (4, 4, "--pp 2 --tp 2 --layout galaxy"),
     "accumulated tp": (2, 2, "--tp 2 --gradient_accumulation_steps 2"),
@@ -93,7 +93,7 @@ def check_same(folder: Path, name: str, first: int = 1) -> None:
     assert (mine["val_tokens"], mine["tokens_seen"]) == (serial["val_tokens"], serial["tokens_seen"])
     pairs = zip(curve(folder, name, first), curve(folder, "serial", first), strict=True)
     for ours, theirs in pairs:
-        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-5)
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], abs=3e-5)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
     weights, whole = (
         load_file(folder / "runs" / run.replace(" ", "-") / "final_model" / "model.safetensors")
