@@ -52,15 +52,17 @@ def table(candidates: Sequence[Candidate]) -> str:
 
 
 def flags(candidate: Candidate, job: Job) -> str:
-    """The trainer's flags for a candidate; of DDP, which it does not have, what to do instead."""
+    """The trainer's flags for a candidate."""
     world, methods = len(candidate.shares), candidate.methods
-    shares = "" if len(set(candidate.shares)) < 2 else f" --shares {' '.join(map(str, candidate.shares))}"
+    shares = "" if len(set(candidate.shares)) < 2 else f" --shares {','.join(map(str, candidate.shares))}"
     carriers = "" if methods.activations == "none" else f" --activation {methods.activations!r}"
     carriers += "" if methods.activations == "none" else f" --activation_grad {methods.activations!r}"
-    if candidate.layout in LAYOUTS:
-        return f"--model {job.model} --tp {world} --layout {candidate.layout}{shares}{carriers}"
     if candidate.layout in PIPELINES:
-        return f"--model {job.model} --pp {world} --pp_schedule {candidate.layout}{shares}{carriers}"
-    if candidate.layout == "ddp":
-        return f"none of the trainer's: DistributedDataParallel in your own loop, {methods.gradients} by cc.ddp.attach"
-    return f"--model {job.model} --dp {world} --comm_compress {methods.gradients!r}"
+        micro = f" --pp_micro_batches {job.micro_batches}"
+        return f"--model {job.model} --pp {world} --pp_schedule {candidate.layout}{micro}{shares}{carriers}"
+    reduced = "" if methods.gradients == "none" else f" --comm_compress {methods.gradients!r}"
+    if candidate.layout in LAYOUTS:
+        summed = reduced if candidate.layout != "tp" else ""
+        return f"--model {job.model} --tp {world} --layout {candidate.layout}{shares}{carriers}{summed}"
+    replicas = f" --dp_replicas {world}" if candidate.layout == "ddp" else ""
+    return f"--model {job.model} --dp {world}{replicas}{reduced}"

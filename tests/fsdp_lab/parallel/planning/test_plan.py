@@ -171,11 +171,11 @@ def test_a_plan_is_sorted_and_told() -> None:
     assert len(lines) == 1 + len(found)
     assert lines[1].split()[0] == found[0].layout
     galaxy = next(one for one in found if one.layout == "galaxy" and one.methods == INT8 and one.shares != (1, 1))
-    assert f"--tp 2 --layout galaxy --shares {galaxy.shares[0]} {galaxy.shares[1]} --activation 'int8'" in flags(
+    assert f"--tp 2 --layout galaxy --shares {galaxy.shares[0]},{galaxy.shares[1]} --activation 'int8'" in flags(
         galaxy, JOB
     )
     stages = next(one for one in found if one.layout == "1f1b" and one.shares == (3, 1))
-    assert "--pp 2 --pp_schedule 1f1b --shares 3 1" in flags(stages, JOB)
+    assert f"--pp 2 --pp_schedule 1f1b --pp_micro_batches {JOB.micro_batches} --shares 3,1" in flags(stages, JOB)
 
 
 def test_times_that_were_measured_count_for_their_batch_only() -> None:
