@@ -130,8 +130,9 @@ def save(state: State) -> dict[str, Any]:
 def load(saved: Mapping[str, Mapping[str, Any]], states: Mapping[str, State]) -> None:
     """Load one rank's ``saved`` states into its ``states``: all of them or, with a ValueError, none."""
     if saved.keys() != states.keys():
-        differing = ", ".join(sorted(saved.keys() ^ states.keys()))
-        raise ValueError(f"compressor state is of another model or another method: units differ: {differing}")
+        first, *others = sorted(saved.keys() ^ states.keys())
+        more = f" and {len(others)} more" if others else ""
+        raise ValueError(f"compressor state is of another model or another method: units differ: {first}{more}")
     for key, state in states.items():
         check(key, saved[key], state)
     for key, state in states.items():

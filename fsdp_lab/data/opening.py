@@ -34,6 +34,7 @@ from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ModelConfig
 from fsdp_lab.settings.masked import is_masked
+from fsdp_lab.settings.refusing.early import MIXED_PAIRS
 
 
 def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callable[[], None]) -> Corpus:
@@ -44,7 +45,7 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
     tokenizer = _tokenizer(config.model)
     masking = Masking.of(tokenizer) if is_masked(config.model) else None
     if masking is not None and config.data.data_mix:
-        raise DataError("data_mix: a masked model takes its pairs of segments from one text; give data_path")
+        raise DataError(MIXED_PAIRS)
     tokenise = partial(
         prepare,
         tokenizer=tokenizer,

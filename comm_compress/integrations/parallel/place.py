@@ -19,9 +19,10 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 class Place:
     """Where in a model activations are exchanged, and over which group. `Activations.place` makes it.
 
-    Its operators are differentiable and take float32, bfloat16 and float16 tensors of any shape; their results are
-    the caller's own memory, in the dtype of the input; sums are taken in float32. All ranks of the group must call
-    them in the same order. ``forward`` carries activations, ``backward`` their gradients.
+    Its operators are differentiable and take float32, bfloat16 and float16 tensors of any shape (float64, too, where no
+    method carries them); their results are the caller's own memory, in the dtype of the input; sums by a method are
+    taken in float32. All ranks of the group must call them in the same order. ``forward`` carries activations,
+    ``backward`` their gradients.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Place:
         return self._recomputation.once(self.name, send)
 
     def _check(self, x: Tensor) -> None:
-        if x.dtype not in FLOATS:
+        is_stock = self.forward.method is None and self.backward.method is None
+        if x.dtype not in FLOATS and not (is_stock and x.dtype == torch.float64):
             raise ValueError(f"{self.name}: a tensor of {x.dtype} cannot travel here, only fp32, bf16 and fp16")
 
     def _dim(self, x: Tensor, dim: int) -> int:

@@ -18,6 +18,7 @@ from fsdp_lab.settings.reading.fields import Config, ConfigError
 from fsdp_lab.settings.reading.specs import Spec
 
 C = TypeVar("C", bound=Config)
+MIXED_PAIRS = "data_mix: a masked model takes its pairs of segments from one text; give data_path"
 
 
 def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") -> C:
@@ -34,6 +35,8 @@ def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") 
         complaints += config(**groups).conflicts()
     if {"model", "lora"} <= groups.keys():
         complaints += _about_adapters(groups["model"], groups["lora"])
+    if {"model", "data"} <= groups.keys() and groups["data"].data_mix:
+        complaints += _about_a_mix(groups["model"])
     if complaints:
         raise ConfigError(complaints)
     return config(**groups)
@@ -61,6 +64,13 @@ def _about_model(model: ModelConfig) -> list[str]:
     from fsdp_lab.settings.refusing.operators import about_operators
 
     return about_operators(model)
+
+
+def _about_a_mix(model: ModelConfig) -> list[str]:
+    """A complaint about several corpora for a model that takes its pairs of segments from one text."""
+    from fsdp_lab.settings.masked import is_masked
+
+    return [MIXED_PAIRS] if is_masked(model) else []
 
 
 def _about_adapters(model: ModelConfig, lora: LoraConfig) -> list[str]:

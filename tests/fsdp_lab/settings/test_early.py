@@ -114,3 +114,9 @@ def test_links_refuses_before_it_makes_a_network(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().err
     assert "did you mean 'topk'?" in said
     assert "did you mean gpt2?" in said
+
+
+def test_a_masked_model_of_several_corpora_is_refused() -> None:
+    with pytest.raises(ConfigError, match="pairs of segments from one text"):
+        checked(TrainConfig, ["--model", "bert-nano", "--data_mix", '{"embedded": 1}'])
+    checked(TrainConfig, ["--model", "gpt2-nano", "--data_mix", '{"embedded": 1}'])
