@@ -108,7 +108,10 @@ class Namespaces:
         self, rank: int, command: Sequence[str], env: Mapping[str, str] | None = None, **popen: Any
     ) -> "subprocess.Popen[Any]":
         """Start the command in the rank's namespace, in a process group of its own (``popen``: as for Popen)."""
-        environment = {**os.environ, **self.environment(rank), **(env or {})}
+        own = self.environment(rank)
+        environment = {**os.environ, **own, **(env or {})}
+        # `env` may be made of this process's environment, which may name an interface that is not there
+        environment |= {name: own[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
         line = ["ip", "netns", "exec", self.name(rank), *command]
         tied = dying_with_this_process()
         return subprocess.Popen(line, env=environment, start_new_session=True, preexec_fn=tied, **popen)

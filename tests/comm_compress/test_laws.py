@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from comm_compress import conformance
 from comm_compress.core.compressor import Compressor
-from comm_compress.core.encoded import Encoded
+from comm_compress.core.encoded import Encoded, Layout
 from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
 from comm_compress.wrappers.error_feedback import ErrorFeedback, FeedbackConfig
@@ -38,8 +39,9 @@ class MiscountsRows(Broken):
     def encode(self, rows: Tensor, state: State) -> Encoded:
         encoded = super().encode(rows, state)
         assert encoded.layout is not None
-        encoded.layout.padding += 1
-        return encoded
+        layout = Layout(*encoded.layout.fields.values())  # its own is made once for all messages of a size
+        layout.padding += 1
+        return replace(encoded, layout=layout)
 
 
 class AddsAConstant(Broken):

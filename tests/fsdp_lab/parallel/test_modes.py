@@ -49,7 +49,8 @@ STEPS, SAVED = 4, 2
 def flags(folder: Path, name: str, mode: str, *more: str) -> list[str]:
     _, batch, own = MODES[mode]
     given = f"--model gpt2-nano --max_length 16 --max_steps {STEPS} --save_steps {SAVED} --keep_checkpoints 9 {own}"
-    given += f" --batch_size {batch} --log_interval 1 --tensorboard false --threads 1"
+    given += f" --batch_size {batch} --log_interval 1 --tensorboard false --threads 1 --vocab_size 300"
+    given += " --val_fraction 0.0005"
     places = ["--output_dir", str(folder), "--results_path", str(folder / "results.jsonl")]
     return [*given.split(), "--run_name", name.replace(" ", "-"), *places, *more]
 

@@ -185,7 +185,7 @@ def recorded(lost: str | None = None) -> Iterator[list[Status]]:
     run = Run.__new__(Run)
     vars(run).update(
         has_begun=True,
-        ending=cast(Any, SimpleNamespace(failed=lambda error: lost)),
+        ending=cast(Any, SimpleNamespace(failed=lambda error: lost, over=lambda: None, say_at_once=lambda lost: True)),
         progress=nothing,
         watchdog=nothing,
         trackers=SimpleNamespace(finish=heard.append),
