@@ -66,7 +66,7 @@ class ArrangedModel(Model):
             else:
                 handles["ddp"] = cc.ddp.attach(self.module.ddp, gradients, cc.parallel.way_back(gradients), seed)
         handles |= self._attach_sums(gradients, seed)
-        if gradients is not None and not handles:
+        if gradients is not None and not any(self.ranks.gather(bool(handles))):  # a stage may have none, others some
             raise ValueError("comm_compress: no gradients are exchanged between these ranks; leave it out")
         if self.divided is not None:
             wiring = self.divided.wiring
@@ -114,9 +114,8 @@ class ArrangedModel(Model):
             for name, (units, dim) in groups.items()
         }
         if self.pipeline is not None:
-            tied = self.pipeline.sum_of_tied(
-                gradients, None if gradients is None else cc.parallel.way_back(gradients), seed
-            )
+            back = None if gradients is None else cc.parallel.way_back(gradients)
+            tied = self.pipeline.sum_of_tied(gradients, back, seed)
             made |= {} if tied is None else {"tied": tied}
         self._sums = list(made.values())
         return dict(made)

@@ -15,6 +15,7 @@ from fsdp_lab.settings.groups import ParallelConfig
 from fsdp_lab.settings.reading.fields import ConfigError
 from tests.fsdp_lab.training_ranks import Training, train_all
 
+OURS = "--comm_compress identity --activation identity --activation_grad identity"
 # every mode with the same four sequences a step: ranks, sequences of a data-parallel rank, flags
 MODES: dict[str, tuple[int, int, str]] = {
     "serial": (1, 4, ""),
@@ -31,6 +32,11 @@ MODES: dict[str, tuple[int, int, str]] = {
     "unequal pipeline": (2, 4, "--pp 2 --pp_schedule gpipe --shares 3,2"),
     "pipeline x ddp": (4, 2, "--pp 2 --dp_replicas 2 --pp_schedule gpipe"),
     "pipeline x tp": (4, 4, "--pp 2 --tp 2 --layout galaxy"),
+    # the same by our collectives, which lose nothing
+    "our fsdp x galaxy": (4, 2, f"--tp 2 --layout galaxy --param_compress identity {OURS}"),
+    "our hsdp": (4, 1, "--dp_replicas 2 --comm_compress identity --param_compress identity"),
+    "our ddp": (2, 2, "--dp_replicas 2 --comm_compress identity"),
+    "our pipeline x ddp": (4, 2, f"--pp 2 --dp_replicas 2 {OURS}"),
     "accumulated tp": (2, 2, "--tp 2 --gradient_accumulation_steps 2"),
     "accumulated pipeline": (2, 2, "--pp 2 --gradient_accumulation_steps 2"),
 }
