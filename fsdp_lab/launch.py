@@ -27,9 +27,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
-from fsdp_lab.ranks import loopback
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.ranks.exit_codes import FAILED, PREEMPTED, USER_ERROR
+from fsdp_lab.ranks.meeting import loopback
 from fsdp_lab.ranks.preempt import SAME_S, stop_signals
 from fsdp_lab.ranks.processes import LAUNCHER
 from fsdp_lab.settings.config import TrainConfig

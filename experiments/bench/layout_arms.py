@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 import comm_compress as cc
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import blocks_of
-from fsdp_lab.parallel.choice import divided_model
-from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.division.layouts import LAYOUTS
+from fsdp_lab.parallel.division.wiring import Wiring
+from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.pipeline import SCHEDULES, Pipeline
-from fsdp_lab.parallel.planning.models import whole_model
+from fsdp_lab.parallel.planning.measuring.models import whole_model
 from fsdp_lab.parallel.planning.plan import DATA_PARALLEL
-from fsdp_lab.parallel.wiring import Wiring
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Asked:
     micro_batches: int = 1
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """This arm's layout, methods and shares as plain values, for a JSON file."""
         return asdict(self)
 
 

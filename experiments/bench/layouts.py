@@ -42,10 +42,10 @@ from experiments.devices.quotas import Quotas, check_quotas
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
-from fsdp_lab.parallel.layouts import LAYOUTS
-from fsdp_lab.parallel.planning.models import random_batch
-from fsdp_lab.parallel.planning.pipelines import PIPELINES
+from fsdp_lab.parallel.division.layouts import LAYOUTS
+from fsdp_lab.parallel.planning.measuring.models import random_batch
 from fsdp_lab.parallel.planning.plan import DATA_PARALLEL
+from fsdp_lab.parallel.planning.steps.pipelines import PIPELINES
 from fsdp_lab.parallel.planning.table import told
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import real

@@ -152,7 +152,7 @@ class Lab:
         return self._references[ranks]
 
     def drill(self, name: str, case: Case) -> Outcome:
-        """Run one case."""
+        """Run one case between emulated machines; returns what was seen beside what was promised."""
         reference = None if case.codes else self.reference(case.machines * case.per_machine)
         base = self._folder / name.replace(":", "")
         folders = [base / f"node{number}" for number in range(case.machines)]

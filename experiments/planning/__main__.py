@@ -12,7 +12,7 @@ With ``--devices`` a ``--rate`` asks what another link would change. ``--check N
 ones with equal shares, and the slowest, for ``--steps`` steps without the optimizer (`experiments.bench.layouts`), and
 prints both times.
 
-Machines of a real network are measured with torchrun: see `fsdp_lab.parallel.planning.measure`. Columns:
+Machines of a real network are measured with torchrun: see `fsdp_lab.parallel.planning.measuring.measure`. Columns:
 
     step ms      of forward, backward, all messages and the optimizer: compute + link + update
     MB sent      by the rank that sends most
@@ -36,7 +36,7 @@ from experiments.planning import checking
 from experiments.planning.measuring import measured
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.parallel.planning.job import Candidate, Job, Methods
-from fsdp_lab.parallel.planning.measure import methods_of, options_of
+from fsdp_lab.parallel.planning.measuring.measure import methods_of, options_of
 from fsdp_lab.parallel.planning.plan import ALL, plan
 from fsdp_lab.parallel.planning.table import flags, table
 from fsdp_lab.settings.flag_values import a_file, new_file, real, whole

@@ -15,11 +15,11 @@ from experiments.runs.training import torchrun
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.ranks.environment import rank_environment
 
-_MEASURE = "fsdp_lab.parallel.planning.measure"
+_MEASURE = "fsdp_lab.parallel.planning.measuring.measure"
 
 
 def measured(words: Sequence[str], ranks: int, rate: str | None, quotas: Sequence[float] | None) -> Devices:
-    """Start the ranks of `fsdp_lab.parallel.planning.measure` with its flags ``words``, and read what they wrote.
+    """Start the ranks of `planning.measuring.measure` with its flags ``words``, and read what they wrote.
 
     ``rate`` and ``quotas`` None: as the machine is, over its loopback. RuntimeError when a rank fails,
     UnavailableError as `Namespaces`.

@@ -126,7 +126,7 @@ class TrainingState:
     def _resharded(self, own: list[dict[str, Any]]) -> list[Any]:
         """The compressors' states of this process, made of those of another number of ranks."""
         ranks = self._ranks
-        if ranks.arrangement is not None or any(":" in key for process in own for key in process["compressors"][0]):
+        if ranks.parallel_dims is not None or any(":" in key for process in own for key in process["compressors"][0]):
             raise ValueError("compressors: their states cannot be carried over to ranks that are arranged otherwise")
         every = [state for process in own for state in process["compressors"]]
         with warnings.catch_warnings(record=True) as caught:

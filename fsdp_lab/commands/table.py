@@ -105,7 +105,7 @@ STARTED_BY_OTHERS = (
     "experiments.network.tcp_stream",
     "fsdp_lab.commands.reference.methods_file",
     "fsdp_lab.commands.reference.reference_pages",
-    "fsdp_lab.parallel.planning.measure",
+    "fsdp_lab.parallel.planning.measuring.measure",
 )
 """Modules with a command line of their own that nobody types: programs of ranks, and what developers run."""
 

@@ -17,8 +17,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fsdp_lab.ranks.by_hand import Place, environment_of, is_by_hand, place_of, split_address
 from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.ranks.meeting.by_hand import Place, environment_of, is_by_hand, place_of, split_address
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import Parser, program

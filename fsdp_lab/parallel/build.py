@@ -13,32 +13,32 @@ from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.build import ModelPlan, plan_model, shard
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.operators import blocks, install
-from fsdp_lab.parallel.choice import divided_model
-from fsdp_lab.parallel.divided import Divided
-from fsdp_lab.parallel.layouts import LAYOUTS
-from fsdp_lab.parallel.model import ArrangedModel
+from fsdp_lab.parallel.division.layouts import LAYOUTS
+from fsdp_lab.parallel.division.shares import counts_for_all
+from fsdp_lab.parallel.division.wiring import Wiring
+from fsdp_lab.parallel.model import ParallelModel
+from fsdp_lab.parallel.models.choice import divided_model
+from fsdp_lab.parallel.models.divided import Divided
 from fsdp_lab.parallel.objectives import Pipelined, Replicated
 from fsdp_lab.parallel.pipeline import Pipeline
-from fsdp_lab.parallel.shares import counts_for_all
-from fsdp_lab.parallel.wiring import Wiring
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 
 
 def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, pad_id: int | None = None) -> Model:
-    """The model of ``config`` on ``ranks``: sharded by FSDP2 alone, or as their `Arrangement` says.
+    """The model of ``config`` on ``ranks``: sharded by FSDP2 alone, or as their `ParallelDims` says.
 
     It is divided and sharded before it has weights. Raises ValueError as `fsdp_lab.models.build_model` does, and for a
     model that cannot be divided so.
     """
-    if ranks.arrangement is None:
+    if ranks.parallel_dims is None:
         return build_sharded(config, ranks, vocab_size, eot_id, pad_id)
     plan = plan_model(config, ranks, vocab_size, eot_id, pad_id)
     if not config.parallel.is_divided:
         whole = objective(plan.sketch.model)
         install(whole, plan.operators)
         module = _distributed(whole, plan, config, ranks)
-        return ArrangedModel(module, *plan.described, ranks=ranks, sketch=plan.sketch)
+        return ParallelModel(module, *plan.described, ranks=ranks, sketch=plan.sketch)
     wiring = _wiring(config, ranks)
     divided = divided_model(plan.sketch.model, wiring)
     plan.sketch.pieces = divided.division.pieces
@@ -47,23 +47,21 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     pipeline = _pipeline(divided, config, ranks) if config.parallel.pp > 1 else None
     module = _distributed(divided if pipeline is None else Pipelined(pipeline), plan, config, ranks)
     _check_places(wiring, ranks)
-    return ArrangedModel(module, *plan.described, ranks=ranks, sketch=plan.sketch, divided=divided, pipeline=pipeline)
+    return ParallelModel(module, *plan.described, ranks=ranks, sketch=plan.sketch, divided=divided, pipeline=pipeline)
 
 
 def _distributed(module: Objective, plan: ModelPlan, config: TrainConfig, ranks: Ranks) -> Objective:
     """``module`` with its weights, sharded or replicated over the data-parallel ranks, or alone on this rank."""
-    mesh, arrangement = ranks.mesh, ranks.arrangement
-    assert arrangement is not None
-    if arrangement.pp > 1 and plan.param_dtype != "fp32":
+    mesh, dims = ranks.mesh, ranks.parallel_dims
+    assert dims is not None
+    if dims.pp > 1 and plan.param_dtype != "fp32":
         raise ValueError("mixed_precision: the stages of a pipeline compute in float32; give no")
-    if arrangement.pp == 1 and (arrangement.shards > 1 or plan.param_dtype != "fp32" or config.model.cpu_offload):
-        shard(
-            module, config, mesh["replicas", "shards"] if arrangement.replicas > 1 else mesh["shards"], plan.param_dtype
-        )
+    if dims.pp == 1 and (dims.shards > 1 or plan.param_dtype != "fp32" or config.model.cpu_offload):
+        shard(module, config, mesh["replicas", "shards"] if dims.replicas > 1 else mesh["shards"], plan.param_dtype)
     plan.realise(module, ranks.device, offloaded=config.model.cpu_offload)
     if config.parallel.is_divided or isinstance(module, FSDPModule):
         return module
-    if arrangement.replicas > 1:
+    if dims.replicas > 1:
         return Replicated(module, mesh["replicas"].get_group())
     return module
 

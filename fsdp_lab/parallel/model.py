@@ -18,7 +18,7 @@ from fsdp_lab.models.model import Placed
 from fsdp_lab.models.saved.weights import Weight
 from fsdp_lab.models.sharding import Held, held, whole_tensor
 from fsdp_lab.models.sketch import Sketch
-from fsdp_lab.parallel.divided import Divided
+from fsdp_lab.parallel.models.divided import Divided
 from fsdp_lab.parallel.objectives import Replicated
 from fsdp_lab.parallel.pipeline import Pipeline
 from fsdp_lab.ranks.distributed import Ranks
@@ -29,8 +29,8 @@ Units = dict[str, list[tuple[str, nn.Parameter]]]
 
 
 @dataclass(kw_only=True)
-class ArrangedModel(Model):
-    """A model on the ranks of an `Arrangement`: sharded or replicated over data-parallel ranks, and perhaps divided.
+class ParallelModel(Model):
+    """A model on the ranks of an `ParallelDims`: sharded or replicated over data-parallel ranks, and perhaps divided.
 
     ``sketch``: knows the whole parameters, and which piece of each is here. ``divided``: the model, if it is divided.
     ``pipeline``: the stages of this rank, if there are several.
@@ -48,7 +48,7 @@ class ArrangedModel(Model):
 
     def attach(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
-    ) -> cc.parallel.Traffic:
+    ) -> cc.parallel.Handles:
         """Compresses what ranks exchange by the methods given; activations by those of the wiring.
 
         The sum of gradients over replicas comes back by the gradients' method, where it brings back every element by
@@ -71,7 +71,7 @@ class ArrangedModel(Model):
         if self.divided is not None:
             wiring = self.divided.wiring
             handles |= {"activations": wiring.activations, "exact": wiring.exact}
-        return cc.parallel.Traffic(handles, self._stock.ledger, self._operations(), self._are_timed, self._has_stock)
+        return cc.parallel.Handles(handles, self._stock.ledger, self._operations(), self._are_timed, self._has_stock)
 
     def _attach_fsdp(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int

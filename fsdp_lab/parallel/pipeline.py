@@ -20,8 +20,8 @@ from torch.distributed.pipelining import (
 )
 
 import comm_compress as cc
-from fsdp_lab.parallel.divided import Divided
-from fsdp_lab.parallel.shares import counts_for_all, ranges
+from fsdp_lab.parallel.division.shares import counts_for_all, ranges
+from fsdp_lab.parallel.models.divided import Divided
 
 SCHEDULES: dict[str, Any] = {
     "gpipe": ScheduleGPipe,

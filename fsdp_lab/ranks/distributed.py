@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from fsdp_lab.ranks import loopback
-from fsdp_lab.ranks.arrangement import Arrangement
-from fsdp_lab.ranks.by_hand import is_by_hand, place_of
 from fsdp_lab.ranks.link import Link, link_of_this_run
-from fsdp_lab.ranks.roll_call import meet
+from fsdp_lab.ranks.meeting import loopback
+from fsdp_lab.ranks.meeting.by_hand import is_by_hand, place_of
+from fsdp_lab.ranks.meeting.roll_call import meet
+from fsdp_lab.ranks.parallel_dims import ParallelDims
 from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.settings.reading.fields import ConfigError
 
@@ -38,23 +38,23 @@ class Ranks:
     mesh: DeviceMesh
     link: Link | None = None  # what emulates the network, if something does
     played: int = 1  # how many of the ranks this process is: all of them when they are virtual
-    arrangement: Arrangement | None = None  # None: all are data-parallel ranks of FSDP2
+    parallel_dims: ParallelDims | None = None  # None: all are data-parallel ranks of FSDP2
     by_hand: bool = False  # was each rank started by itself, with nobody to watch it?
 
     @property
     def data_rank(self) -> int:
         """Which of the data-parallel ranks this process is (of virtual ones the first)."""
-        return self.rank if self.arrangement is None else self.arrangement.data_rank(self.rank)
+        return self.rank if self.parallel_dims is None else self.parallel_dims.data_rank(self.rank)
 
     @property
     def data_world(self) -> int:
         """How many ranks have batches of their own."""
-        return self.world if self.arrangement is None else self.arrangement.dp
+        return self.world if self.parallel_dims is None else self.parallel_dims.dp
 
     @property
     def is_first_of_model(self) -> bool:
         """Is this process the first of those that hold one model together? It speaks for their batches."""
-        return self.arrangement is None or self.arrangement.is_first_of_model(self.rank)
+        return self.parallel_dims is None or self.parallel_dims.is_first_of_model(self.rank)
 
     @property
     def are_virtual(self) -> bool:
@@ -132,9 +132,9 @@ def join(config: AnyTraining) -> Iterator[Ranks]:
     )
     rank, world = dist.get_rank(), dist.get_world_size()
     try:
-        arrangement = Arrangement.of(config.parallel, world)
-        mesh = arrangement.mesh(device.type)
-        asked = None if arrangement.is_plain else arrangement
+        dims = ParallelDims.of(config.parallel, world)
+        mesh = dims.mesh(device.type)
+        asked = None if dims.is_plain else dims
         by_hand = meeting is not None
         yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, virtual or 1, asked, by_hand)
     finally:

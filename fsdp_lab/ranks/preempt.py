@@ -14,8 +14,8 @@ import torch
 
 from fsdp_lab.ranks import processes
 from fsdp_lab.ranks.distributed import Ranks
-from fsdp_lab.ranks.hosts import host_key
-from fsdp_lab.ranks.lifeline import Lifeline
+from fsdp_lab.ranks.meeting.hosts import host_key
+from fsdp_lab.ranks.watching.lifeline import Lifeline
 
 _FINAL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # SIGKILL follows; a closed terminal is SIGHUP
 _LOST_S = 5.0  # that a rank may take to notice by itself that another is dead

@@ -15,10 +15,10 @@ from fsdp_lab.checkpoint import NOT_BEGUN, newest_step
 from fsdp_lab.ranks import faults, processes
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.ranks.exit_codes import FAILED, PREEMPTED
-from fsdp_lab.ranks.lifeline import How
-from fsdp_lab.ranks.noticeboard import Noticeboard
 from fsdp_lab.ranks.preempt import Preempted, Stop
-from fsdp_lab.ranks.watchdog import Watchdog
+from fsdp_lab.ranks.watching.lifeline import How
+from fsdp_lab.ranks.watching.noticeboard import Noticeboard
+from fsdp_lab.ranks.watching.watchdog import Watchdog
 from fsdp_lab.run.record import Record
 from fsdp_lab.settings.config import AnyTraining
 

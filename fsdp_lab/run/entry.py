@@ -14,8 +14,8 @@ from typing import Any, NoReturn, TypeVar
 
 from fsdp_lab.files import disk
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.ranks.by_hand import is_by_hand
 from fsdp_lab.ranks.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
+from fsdp_lab.ranks.meeting.by_hand import is_by_hand
 from fsdp_lab.ranks.preempt import Preempted, RankLostError
 from fsdp_lab.ranks.processes import end_with_launcher
 from fsdp_lab.settings.config import TrainConfig

@@ -23,7 +23,7 @@ class Communication:
         gradients, parameters = of_gradients(config), of_parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
         # which counts everything
-        self._arranged = self._handle if isinstance(self._handle, cc.parallel.Traffic) else None
+        self._arranged = self._handle if isinstance(self._handle, cc.parallel.Handles) else None
         self.ops: tuple[cc.Op, ...] = OPS if self._arranged is None else self._arranged.ops
         """The operations that there are."""
         self._hooked = {op: self._arranged is not None or getattr(self._handle, op) is not None for op in self.ops}
@@ -106,7 +106,7 @@ class Communication:
 
     def gradients_come_scaled(self, scale: float) -> None:
         """The next backward's gradients are multiplied by ``scale``; they are compressed without it."""
-        if isinstance(self._handle, cc.Handle | cc.parallel.Traffic):  # virtual ranks know no float16
+        if isinstance(self._handle, cc.Handle | cc.parallel.Handles):  # virtual ranks know no float16
             self._handle.loss_scale = scale
 
     def exact(self) -> AbstractContextManager[None]:

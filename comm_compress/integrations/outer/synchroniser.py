@@ -41,7 +41,7 @@ class Arrived:
         """Nothing is on its way."""
 
     def finish(self) -> Means:
-        """Return the means."""
+        """Return the mean of every parameter over replicas, by name."""
         return self._means
 
 

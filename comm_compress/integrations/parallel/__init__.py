@@ -2,7 +2,7 @@
 
 `ReplicatedGradients` sums what every rank has a part of the gradient of. `ColwiseParallel`, `RowwiseParallel` and
 `PrepareModuleInput` are styles for torch's `parallelize_module`; `CompressedStage` is a stage for
-`torch.distributed.pipelining`, and `SampleMemory` has it send changes of each sample. `Traffic` is several handles as
+`torch.distributed.pipelining`, and `SampleMemory` has it send changes of each sample. `Handles` are several handles as
 one, beside which `StockSteps` computes what FSDP2's and DDP's own collectives send; `way_back` says what may bring a
 sum of gradients back to all ranks.
 """
@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from comm_compress.integrations.parallel.activations import Activations
-from comm_compress.integrations.parallel.place import Place
+from comm_compress.integrations.parallel.handles import Handles
+from comm_compress.integrations.parallel.places.place import Place
+from comm_compress.integrations.parallel.places.sample_memory import SampleMemory
 from comm_compress.integrations.parallel.replicas import ReplicatedGradients
-from comm_compress.integrations.parallel.sample_memory import SampleMemory
 from comm_compress.integrations.parallel.stock_steps import StockSteps
-from comm_compress.integrations.parallel.traffic import Traffic
 from comm_compress.integrations.parallel.way_back import way_back
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ __all__ = [
     "Activations",
     "ColwiseParallel",
     "CompressedStage",
+    "Handles",
     "Place",
     "PrepareModuleInput",
     "ReplicatedGradients",
     "RowwiseParallel",
     "SampleMemory",
     "StockSteps",
-    "Traffic",
     "way_back",
 ]
 _LATER = {  # DTensor and pipelining take a second to import

@@ -14,11 +14,11 @@ from comm_compress.core.state import State
 from comm_compress.integrations.allreduce import check_ranks
 from comm_compress.integrations.handle import BaseHandle
 from comm_compress.integrations.optimizer_steps import OptimizerSteps
-from comm_compress.integrations.parallel.direction import Direction
-from comm_compress.integrations.parallel.methods import at_place, check, check_names
-from comm_compress.integrations.parallel.place import Place, known_sizes
-from comm_compress.integrations.parallel.recomputation import Recomputation
-from comm_compress.integrations.parallel.sample_memory import SampleMemory
+from comm_compress.integrations.parallel.places.direction import Direction
+from comm_compress.integrations.parallel.places.methods import at_place, check, check_names
+from comm_compress.integrations.parallel.places.place import Place, known_sizes
+from comm_compress.integrations.parallel.places.recomputation import Recomputation
+from comm_compress.integrations.parallel.places.sample_memory import SampleMemory
 from comm_compress.registry import AnyMethod, chosen
 
 

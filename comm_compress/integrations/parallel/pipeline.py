@@ -14,9 +14,9 @@ from comm_compress.core.encoded import Encoded
 from comm_compress.core.ledger import Collective
 from comm_compress.core.tracing import span
 from comm_compress.integrations.parallel.activations import Activations
-from comm_compress.integrations.parallel.direction import Direction
-from comm_compress.integrations.parallel.place import FLOATS, Place
-from comm_compress.integrations.parallel.sample_memory import StepSamples
+from comm_compress.integrations.parallel.places.direction import Direction
+from comm_compress.integrations.parallel.places.place import FLOATS, Place
+from comm_compress.integrations.parallel.places.sample_memory import StepSamples
 
 Way = Literal["forward", "backward"]
 Samples = list[int] | None

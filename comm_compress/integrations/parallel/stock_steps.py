@@ -56,7 +56,7 @@ class StockSteps:
             self._reductions.append(_Call("all_reduce", unit, elements // world, itemsize, replicas))
 
     def add_replicas(self, ddp: DistributedDataParallel) -> None:
-        """DDP's all-reduces of gradients."""
+        """Count the all-reduces of gradients that ``ddp`` makes in backward, of all its trainable parameters."""
         elements = sum(p.numel() for p in ddp.module.parameters() if p.requires_grad)
         self._reductions.append(_Call("all_reduce", "buckets", elements, 4, ddp.process_group.size()))
 

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.placement_types import Placement
 
 from comm_compress.integrations.parallel.activations import Activations
-from comm_compress.integrations.parallel.place import Place
+from comm_compress.integrations.parallel.places.place import Place
 
 
 def _place(activations: Activations, module: nn.Module, mesh: DeviceMesh, what: str) -> Place:

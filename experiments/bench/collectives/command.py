@@ -188,7 +188,7 @@ def as_json(line: Line) -> dict[str, Any]:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The parsed flags."""
+    """The command line's flags and their values, checked."""
     parser = program("experiments.bench.collectives", __doc__)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), metavar="LABEL")
     parser.add_argument("--model", nargs="*", default=["gpt2-mini"], metavar="PRESET")

@@ -47,7 +47,7 @@ class Clock:
             self._turn_to(before)
 
     def reset(self) -> None:
-        """Begin again."""
+        """Forget the times of all parts counted so far."""
         self.nanoseconds.clear()
         self.calls.clear()
         self._since = time.thread_time_ns()

@@ -146,7 +146,7 @@ class _Clock:
         self._marks: list[tuple[str, float | torch.cuda.Event]] = []
 
     def start(self) -> None:
-        """A step begins."""
+        """Note the moment at which a training step begins."""
         self._marks.append(("", self._now()))
 
     def stop(self, phase: str) -> None:
@@ -154,7 +154,7 @@ class _Clock:
         self._marks.append((phase, self._now()))
 
     def forget(self) -> None:
-        """Drop everything so far."""
+        """Drop all times taken so far, such as those of warm-up steps."""
         self._marks.clear()
 
     def seconds(self) -> dict[str, list[float]]:

@@ -34,7 +34,7 @@ def of_torch(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def of_liger(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Liger's (arXiv 2410.10989)."""
+    """The fused linear cross-entropy of Liger Kernel (Hsu et al., arXiv 2410.10989), for CUDA."""
     from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
 
     loss: Tensor = liger_fused_linear_cross_entropy(hidden, weight, targets, ignore_index=IGNORED, reduction="sum")

@@ -26,7 +26,7 @@ class Line(NamedTuple):
     slope: float
 
     def at(self, x: float) -> float:
-        """The value at ``x``."""
+        """``fixed + slope * x``."""
         return self.fixed + self.slope * x
 
 
@@ -60,7 +60,7 @@ class LinkSpeed:
 
     @property
     def bytes_per_s(self) -> float:
-        """Payload a second."""
+        """Bytes of payload that a rank can send in a second."""
         return self.mbit_per_s * 1e6 / 8
 
 
@@ -82,7 +82,7 @@ class Devices:
         return dict(self.measured) == {"model": model, "sequences": sequences, "length": length}
 
     def write(self, path: Path) -> None:
-        """Write the file."""
+        """Write the devices as JSON, which `read` reads."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod

@@ -57,7 +57,7 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Tokens of all sequences of a step."""
         return self.sequences * self.length
 
     @property
@@ -101,5 +101,5 @@ class Candidate:
     refused: str = ""
 
     def but(self, refused: str) -> Candidate:
-        """The same one, refused."""
+        """This candidate as one that cannot be had, with the reason ``refused``."""
         return replace(self, refused=refused)

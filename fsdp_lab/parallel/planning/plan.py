@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from fsdp_lab.parallel.layouts import LAYOUTS
-from fsdp_lab.parallel.planning.data_parallel import predict_data_parallel
+from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.planning.devices import Devices
-from fsdp_lab.parallel.planning.division import predict_layout
 from fsdp_lab.parallel.planning.job import Candidate, Job, Methods, Prediction
-from fsdp_lab.parallel.planning.pipelines import PIPELINES, predict_pipeline
 from fsdp_lab.parallel.planning.search import Shares, least, reduced
+from fsdp_lab.parallel.planning.steps.data_parallel import predict_data_parallel
+from fsdp_lab.parallel.planning.steps.division import predict_layout
+from fsdp_lab.parallel.planning.steps.pipelines import PIPELINES, predict_pipeline
 
 DATA_PARALLEL = ("fsdp", "ddp")
 ALL = (*DATA_PARALLEL, *LAYOUTS, *PIPELINES)

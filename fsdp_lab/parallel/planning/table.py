@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.planning.job import Candidate, Job
-from fsdp_lab.parallel.planning.pipelines import PIPELINES
+from fsdp_lab.parallel.planning.steps.pipelines import PIPELINES
 
 
 def told(shares: Sequence[float]) -> str:

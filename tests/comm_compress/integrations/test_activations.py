@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import comm_compress as cc
 from comm_compress.drive import transport
-from comm_compress.integrations.parallel import collectives, operators, recomputation
-from comm_compress.integrations.parallel.collectives import row_length
+from comm_compress.integrations.parallel.places import collectives, operators, recomputation
+from comm_compress.integrations.parallel.places.collectives import row_length
 from tests.distributed import run_ranks
 
 METHODS = ["identity", "int8", "fp8", "int4 hadamard", "bf16", "nc", "qsgd", "topk ratio=0.5 error_feedback=false"]

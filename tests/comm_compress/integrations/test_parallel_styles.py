@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, parallel as stock
 
 import comm_compress as cc
-from comm_compress.integrations.parallel import operators
+from comm_compress.integrations.parallel.places import operators
 from tests.distributed import run_ranks
 
 

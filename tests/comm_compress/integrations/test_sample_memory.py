@@ -12,8 +12,8 @@ from torch import Tensor
 import comm_compress as cc
 from comm_compress.core.compressor import Codec
 from comm_compress.core.state import State
-from comm_compress.integrations.parallel.methods import refusal
-from comm_compress.integrations.parallel.sample_memory import ChangesBySample, SampleMemory, StepSamples
+from comm_compress.integrations.parallel.places.methods import refusal
+from comm_compress.integrations.parallel.places.sample_memory import ChangesBySample, SampleMemory, StepSamples
 from tests.comm_compress.table import TABLE, build
 
 SHAPE = (6, 40)  # of one sample

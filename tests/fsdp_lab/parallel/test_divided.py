@@ -16,12 +16,12 @@ import comm_compress as cc
 from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import family_of, new_config
-from fsdp_lab.parallel.choice import divided_model
-from fsdp_lab.parallel.divided import Divided
-from fsdp_lab.parallel.layouts import LAYOUTS
-from fsdp_lab.parallel.linear import RowLinear
-from fsdp_lab.parallel.split import divide
-from fsdp_lab.parallel.wiring import Wiring
+from fsdp_lab.parallel.division.layouts import LAYOUTS
+from fsdp_lab.parallel.division.linear import RowLinear
+from fsdp_lab.parallel.division.split import divide
+from fsdp_lab.parallel.division.wiring import Wiring
+from fsdp_lab.parallel.models.choice import divided_model
+from fsdp_lab.parallel.models.divided import Divided
 from tests.distributed import run_ranks
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 101}

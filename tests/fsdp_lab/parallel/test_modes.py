@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from fsdp_lab.ranks.arrangement import Arrangement
+from fsdp_lab.ranks.parallel_dims import ParallelDims
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ParallelConfig
 from fsdp_lab.settings.reading.fields import ConfigError
@@ -171,7 +171,7 @@ def test_what_excludes_each_other_is_refused_before_ranks_start(words: str) -> N
 )
 def test_ranks_that_cannot_be_arranged_so(asked: dict[str, Any], world: int, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        Arrangement.of(ParallelConfig(**asked), world)
+        ParallelDims.of(ParallelConfig(**asked), world)
 
 
 @pytest.mark.parametrize("pp", [1, 2])
@@ -179,9 +179,9 @@ def test_ranks_that_cannot_be_arranged_so(asked: dict[str, Any], world: int, why
 @pytest.mark.parametrize("tp", [1, 3])
 def test_each_batch_has_one_first_rank_and_ranks_of_a_model_are_counted_once(pp: int, replicas: int, tp: int) -> None:
     shards = 2 if pp == 1 else 1
-    arrangement = Arrangement(pp, replicas, shards, tp)
-    ranks = range(pp * arrangement.dp * tp)
-    speak = [arrangement.data_rank(rank) for rank in ranks if arrangement.is_first_of_model(rank)]
-    assert speak == list(range(arrangement.dp))
-    by_data = [arrangement.data_rank(rank) for rank in ranks]
-    assert all(by_data.count(rank) == pp * tp for rank in range(arrangement.dp))
+    dims = ParallelDims(pp, replicas, shards, tp)
+    ranks = range(pp * dims.dp * tp)
+    speak = [dims.data_rank(rank) for rank in ranks if dims.is_first_of_model(rank)]
+    assert speak == list(range(dims.dp))
+    by_data = [dims.data_rank(rank) for rank in ranks]
+    assert all(by_data.count(rank) == pp * tp for rank in range(dims.dp))

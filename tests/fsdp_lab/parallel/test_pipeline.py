@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import comm_compress as cc
 from fsdp_lab.models.architectures.choice import objective
-from fsdp_lab.parallel.choice import divided_model
-from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.division.layouts import LAYOUTS
+from fsdp_lab.parallel.division.wiring import Wiring
+from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.pipeline import SCHEDULES, Pipeline, stages_of
-from fsdp_lab.parallel.wiring import Wiring
 from tests.distributed import run_ranks
 from tests.fsdp_lab.parallel.test_divided import TOLERANCE, batch, fresh
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from fsdp_lab.ranks import roll_call
-from fsdp_lab.ranks.by_hand import Place, environment_of, is_by_hand, place_of, split_address
-from fsdp_lab.ranks.roll_call import Met, meet
+from fsdp_lab.ranks.meeting import roll_call
+from fsdp_lab.ranks.meeting.by_hand import Place, environment_of, is_by_hand, place_of, split_address
+from fsdp_lab.ranks.meeting.roll_call import Met, meet
 from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import free_port, run_program, torchrun_environment
 from tests.fsdp_lab.test_train import Lab, lab, train_as_program

@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from fsdp_lab.ranks import hosts
+from fsdp_lab.ranks.meeting import hosts
 
 
 def test_processes_of_one_machine_have_its_key_whatever_it_is_called() -> None:
-    program = "from fsdp_lab.ranks.hosts import host_key; print(host_key())"
+    program = "from fsdp_lab.ranks.meeting.hosts import host_key; print(host_key())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == hosts.host_key()
 
 
 def test_another_boot_or_another_numbering_of_processes_is_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     own = hosts.host_key()
-    monkeypatch.setattr("fsdp_lab.ranks.hosts.os.stat", lambda path: type("Stat", (), {"st_ino": 7})())
+    monkeypatch.setattr("fsdp_lab.ranks.meeting.hosts.os.stat", lambda path: type("Stat", (), {"st_ino": 7})())
     assert hosts.host_key() != own
     monkeypatch.undo()
     monkeypatch.setattr(type(hosts._BOOT_ID), "read_text", lambda path: "another boot")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.distributed import answers, preload
 
-preload("fsdp_lab.ranks.lifeline")
+preload("fsdp_lab.ranks.watching.lifeline")
 _WORLD = 3
 
 
@@ -24,7 +24,7 @@ def _rank(rank: int, folder: str, ends: int, how: str, pipe: Connection) -> None
     import torch.distributed as dist
 
     from fsdp_lab.ranks.distributed import Ranks
-    from fsdp_lab.ranks.lifeline import Lifeline
+    from fsdp_lab.ranks.watching.lifeline import Lifeline
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     signals: list[int] = []

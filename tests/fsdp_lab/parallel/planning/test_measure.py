@@ -7,13 +7,13 @@ import random
 import pytest
 import torch
 
-from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.planning.devices import Devices, Line
 from fsdp_lab.parallel.planning.job import Job, Methods
-from fsdp_lab.parallel.planning.measure import line_through, measure, shares_to_time
-from fsdp_lab.parallel.planning.meeting import _added
+from fsdp_lab.parallel.planning.measuring.measure import line_through, measure, shares_to_time
+from fsdp_lab.parallel.planning.measuring.meeting import _added
 from fsdp_lab.parallel.planning.plan import plan
-from fsdp_lab.parallel.planning.work import PARTS
+from fsdp_lab.parallel.planning.steps.work import PARTS
 from tests.distributed import run_ranks
 
 JOB = Job.of("llama-mini", 2, 16)

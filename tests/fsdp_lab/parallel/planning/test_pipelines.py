@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from fsdp_lab.parallel.planning.pipelines import PIPELINES, makespan, order_of
+from fsdp_lab.parallel.planning.steps.pipelines import PIPELINES, makespan, order_of
 
 
 @pytest.mark.parametrize("schedule", PIPELINES)

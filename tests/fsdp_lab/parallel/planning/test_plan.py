@@ -12,15 +12,15 @@ from dataclasses import replace
 
 import pytest
 
-from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.planning import plan as planning
 from fsdp_lab.parallel.planning.devices import Device, Devices, Line, LinkSpeed
-from fsdp_lab.parallel.planning.division import predict_layout
 from fsdp_lab.parallel.planning.job import Candidate, Job, Methods
-from fsdp_lab.parallel.planning.pipelines import PIPELINES, predict_pipeline
 from fsdp_lab.parallel.planning.plan import ALL, plan
+from fsdp_lab.parallel.planning.steps.division import predict_layout
+from fsdp_lab.parallel.planning.steps.pipelines import PIPELINES, predict_pipeline
+from fsdp_lab.parallel.planning.steps.work import PARTS, counts_by
 from fsdp_lab.parallel.planning.table import flags, table
-from fsdp_lab.parallel.planning.work import PARTS, counts_by
 
 JOB = Job.of("gpt2-mini", 4, 128)
 STOCK = Methods()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fsdp_lab.models.architectures.families import blocks_of
-from fsdp_lab.parallel.planning.models import whole_model
+from fsdp_lab.parallel.planning.measuring.models import whole_model
 from fsdp_lab.parallel.planning.shape import shape_of
 
 

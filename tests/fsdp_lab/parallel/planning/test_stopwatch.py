@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fsdp_lab.parallel.choice import divided_model
-from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.division.layouts import LAYOUTS
+from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.planning.job import Job
-from fsdp_lab.parallel.planning.memory import layout_memory, saved_by_block
-from fsdp_lab.parallel.planning.models import random_batch, whole_model
-from fsdp_lab.parallel.planning.stopwatch import Stopwatch, part_of, step_times
-from fsdp_lab.parallel.planning.work import PARTS, counts_by
+from fsdp_lab.parallel.planning.measuring.models import random_batch, whole_model
+from fsdp_lab.parallel.planning.measuring.stopwatch import Stopwatch, part_of, step_times
+from fsdp_lab.parallel.planning.steps.memory import layout_memory, saved_by_block
+from fsdp_lab.parallel.planning.steps.work import PARTS, counts_by
 from tests.distributed import run_ranks
 
 SHARES = (0.5, 0.7)

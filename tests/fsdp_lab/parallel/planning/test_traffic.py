@@ -10,16 +10,16 @@ import torch
 import torch.distributed as dist
 
 import comm_compress as cc
-from fsdp_lab.parallel.choice import divided_model
-from fsdp_lab.parallel.layouts import LAYOUTS
+from fsdp_lab.parallel.division.layouts import LAYOUTS
+from fsdp_lab.parallel.division.wiring import Wiring
+from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.pipeline import Pipeline
 from fsdp_lab.parallel.planning.devices import Device, Devices, LinkSpeed
-from fsdp_lab.parallel.planning.division import predict_layout
 from fsdp_lab.parallel.planning.job import Job, Methods
-from fsdp_lab.parallel.planning.models import random_batch, whole_model
-from fsdp_lab.parallel.planning.pipelines import predict_pipeline
-from fsdp_lab.parallel.planning.traffic import Collective
-from fsdp_lab.parallel.wiring import Wiring
+from fsdp_lab.parallel.planning.measuring.models import random_batch, whole_model
+from fsdp_lab.parallel.planning.steps.division import predict_layout
+from fsdp_lab.parallel.planning.steps.pipelines import predict_pipeline
+from fsdp_lab.parallel.planning.steps.traffic import Collective
 from tests.distributed import run_ranks
 
 JOB = Job.of("gpt2-mini", 2, 32, 2)

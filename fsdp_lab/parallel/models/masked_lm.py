@@ -1,0 +1,93 @@
+"""A divided BERT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_utils import PreTrainedModel
+
+from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.models.architectures.masked_lm import wide
+from fsdp_lab.parallel.division.loss import VocabularyCrossEntropy, sum_of_parts
+from fsdp_lab.parallel.division.wiring import Wiring
+from fsdp_lab.parallel.models.divided import Divided
+
+
+class DividedMaskedLM(Divided):
+    """As `MaskedLM`, on all ranks of a wiring together.
+
+    Only masked positions go to the head: each rank transforms those among its own positions, and they are gathered for
+    the divided vocabulary. Pairs are judged by the rank that has the first position.
+    """
+
+    def __init__(self, hf: PreTrainedModel, wiring: Wiring) -> None:
+        super().__init__(hf, wiring)
+        if wiring.layout.vocabulary:
+            self._enter_head = wiring.enter_some("head")
+            self._divided_loss = VocabularyCrossEntropy.of(wiring, hf.config.vocab_size)
+
+    def loss(self, x: Tensor, batch: Tensor, weight: Tensor | None = None) -> Tensor:
+        """As `MaskedLM.forward`: ``batch`` int64 ``[B, T, 3]``, ``weight`` float ``[B]``."""
+        labels = batch[..., 2]
+        masked = self._masked(x, labels, weight)
+        pairs = self._pairs(x, labels[:, 0])
+        if weight is None:
+            return masked + pairs[0].sum() * num_chosen(batch.shape[1])
+        counted = weight.to(masked.dtype)
+        return torch.stack([masked, pairs[0] @ counted, pairs[1] @ counted])
+
+    def num_targets(self, batch: Tensor) -> int:
+        """The masked tokens; pairs weigh in the mean as transformers has it."""
+        return batch.shape[0] * num_chosen(batch.shape[1])
+
+    def num_sums(self, weight: Tensor | None) -> int:
+        """The loss alone or, with ``weight``, those of masked tokens and pairs and how many pairs were told rightly."""
+        return 1 if weight is None else 3
+
+    def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Embeddings; the pooler and both heads."""
+        body: Any = self.hf.base_model
+        return [body.embeddings], [body.pooler, self.hf.cls]
+
+    def embed(self, batch: Tensor) -> Tensor:
+        """What the first block gets of ``batch`` int64 ``[B, T, 3]``."""
+        parts: Any = self.hf.base_model.embeddings
+        tokens, types, _ = batch.unbind(-1)
+        x = self.words(tokens)
+        x = x + parts.token_type_embeddings(self.mine(types)) + parts.position_embeddings(self.positions(x.device))
+        normed: Tensor = parts.LayerNorm(x)
+        return normed
+
+    def _masked(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+        """The summed loss of masked tokens, in rows that count."""
+        targets = labels.clone()
+        targets[:, 0] = IGNORED  # the pair's label
+        is_target = targets != IGNORED
+        if weight is not None:
+            targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
+        head: Any = self.hf.cls.predictions
+        chosen = head.transform(x[self.mine(is_target)])
+        if not self.wiring.layout.vocabulary:
+            logits = head.decoder(chosen)
+            own = F.cross_entropy(wide(logits), self.mine(targets)[self.mine(is_target)], reduction="sum")
+            return sum_of_parts(own, self.wiring.group)
+        if self.wiring.layout.by_positions:  # as they are gathered: one rank's after another's
+            by_rank = [(targets[:, p.start : p.stop], is_target[:, p.start : p.stop]) for p in self.wiring.parts()]
+            each = [theirs[masks] for theirs, masks in by_rank]
+        else:
+            each = [targets[is_target]]
+        hidden = self._enter_head(chosen, [part.numel() for part in each])
+        return self._divided_loss(hidden, head.decoder.weight, head.decoder.bias, torch.cat(each))
+
+    def _pairs(self, x: Tensor, labels: Tensor) -> Tensor:
+        """The loss of every pair, and whether it is told rightly: ``[2, B]``."""
+        logits = wide(self.hf.cls.seq_relationship(self.hf.base_model.pooler(x)))
+        loss = F.cross_entropy(logits, labels, reduction="none")
+        both = torch.stack([loss, (logits.argmax(-1) == labels).to(loss.dtype)])
+        if not self.wiring.layout.by_positions:
+            return both
+        has_first = self.wiring.my_positions().start == 0
+        return sum_of_parts(both if has_first else both * 0, self.wiring.group)

@@ -1,0 +1,1 @@
+"""Measuring ranks and their link for a plan: `measure` is the program."""

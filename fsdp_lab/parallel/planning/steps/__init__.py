@@ -1,0 +1,1 @@
+"""One predicted step of each mode: what it computes, sends and holds."""

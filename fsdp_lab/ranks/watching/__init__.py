@@ -1,0 +1,1 @@
+"""How ranks learn of each other that one is lost or hangs."""
