@@ -7,6 +7,7 @@
             | name "(" [method's name] {setting} ")"   settings inside a setting
     value   = number | true | false | null | word | a JSON string, list or object
     further = "reduced in" dtype | "prefetch" number | "no reshard"
+            | "activations" method ["+" method]        activations, then their gradients (tensor and pipeline parallel)
 
 ``feedback`` stands for ``error_feedback``. A name or word that could be read as something else is a JSON string,
 in double quotes. What `label` and `arm_label` write, `parse_label` and `parse_arm` read back as it was. Nothing here
@@ -46,7 +47,9 @@ class Method(NamedTuple):
 class Arm:
     """How communication is done, in both directions. None: the text does not say.
 
-    ``reduced_in``: the dtype of FSDP2's sum; ``prefetch``: units gathered ahead; ``reshard``: after forward.
+    ``reduced_in``: the dtype of FSDP2's sum; ``prefetch``: units gathered ahead; ``reshard``: after forward;
+    ``activations``, ``activation_gradients``: the labels of the methods that carry these between
+    a divided model's ranks.
     """
 
     gradients: Method
@@ -54,6 +57,8 @@ class Arm:
     reduced_in: str | None = None
     prefetch: int | None = None
     reshard: bool | None = None
+    activations: str | None = None
+    activation_gradients: str | None = None
 
 
 def label(name: str, settings: Mapping[str, Any] | None = None) -> str:
@@ -62,16 +67,29 @@ def label(name: str, settings: Mapping[str, Any] | None = None) -> str:
 
 
 def arm_label(
-    gradients: str, parameters: str = "none", *, reduced_in: str = "fp32", prefetch: int = 1, reshard: bool = True
+    gradients: str,
+    parameters: str = "none",
+    *,
+    reduced_in: str = "fp32",
+    prefetch: int = 1,
+    reshard: bool = True,
+    activations: str = "none",
+    activation_gradients: str = "none",
 ) -> str:
-    """Write both directions' labels as one: ``int4 hadamard + delta, reduced in bf16``.
+    """Write all directions' labels as one: ``int4 hadamard + delta, reduced in bf16``, ``none, activations int8``.
 
     What is as by default is not said: parameters that are not compressed, float32, one unit gathered ahead.
     """
-    parts = [gradients if parameters == "none" else f"{gradients} + {parameters}"]
+    parts = [_pair(gradients, parameters)]
     parts += [f"reduced in {_name(reduced_in)}"] if reduced_in != "fp32" else []
     parts += [f"prefetch {prefetch}"] if prefetch != 1 else []
-    return ", ".join(parts + ["no reshard"] * (not reshard))
+    parts += ["no reshard"] * (not reshard)
+    both = _pair(activations, activation_gradients)
+    return ", ".join(parts + [f"activations {both}"] * (both != "none"))
+
+
+def _pair(one: str, other: str) -> str:
+    return one if other == "none" else f"{one} + {other}"
 
 
 def parse_label(text: str) -> Method:
@@ -186,17 +204,23 @@ class _Reader:
 
     def arm(self) -> Arm:
         """Read the whole text."""
+        gradients, parameters = self._methods("gradients + parameters")
+        further: dict[str, Any] = {}
+        while self._takes(","):
+            for key, value in self._further():
+                self._put(further, key, value)
+        if self.now != _END:
+            raise self._wrong(f"{self.now.text!r} is out of place")
+        return Arm(gradients, parameters, **further)
+
+    def _methods(self, directions: str) -> tuple[Method, Method | None]:
+        """Read one method or two, of these two directions."""
         methods = [self._method()]
         while self._takes("+"):
             methods.append(self._method())
         if len(methods) > 2:
-            raise self._wrong(f"{len(methods)} methods for two directions (gradients + parameters)")
-        further: dict[str, Any] = {}
-        while self._takes(","):
-            self._put(further, *self._further())
-        if self.now != _END:
-            raise self._wrong(f"{self.now.text!r} is out of place")
-        return Arm(methods[0], methods[1] if len(methods) > 1 else None, **further)
+            raise self._wrong(f"{len(methods)} methods for two directions ({directions})")
+        return methods[0], methods[1] if len(methods) > 1 else None
 
     def _method(self) -> Method:
         if isinstance(self.now.value, dict):
@@ -245,18 +269,23 @@ class _Reader:
             raise self._wrong("a parenthesis is not closed")
         return settings
 
-    def _further(self) -> tuple[str, Any]:
+    def _further(self) -> list[tuple[str, Any]]:
+        if self.now == _Token("word", "activations", "activations"):
+            self._step()
+            forward, backward = self._methods("activations + their gradients")
+            said = [("activations", label(*forward))]
+            return said if backward is None else [*said, ("activation_gradients", label(*backward))]
         words = [self._step(), self._step()]
         match [words[0].text, words[1].text]:
             case ["reduced", "in"]:
-                return "reduced_in", self._word("a dtype")
+                return [("reduced_in", self._word("a dtype"))]
             case ["prefetch", number] if number.isdecimal():
-                return "prefetch", int(number)
+                return [("prefetch", int(number))]
             case ["no", "reshard"]:
-                return "reshard", False
-        said = " ".join(word.text for word in words).strip()
-        known = "reduced in DTYPE, prefetch NUMBER and no reshard"
-        raise self._wrong(f"{said!r} stands after a comma, where only {known} can")
+                return [("reshard", False)]
+        given = " ".join(word.text for word in words).strip()
+        known = "reduced in DTYPE, prefetch NUMBER, no reshard and activations METHOD [+ METHOD]"
+        raise self._wrong(f"{given!r} stands after a comma, where only {known} can")
 
     def _word(self, wanted: str) -> str:
         if self.now.kind not in ("word", "json") or not isinstance(self.now.value, str):

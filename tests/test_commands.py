@@ -105,7 +105,7 @@ def helps() -> dict[str, str]:
 
 @pytest.mark.parametrize("module", [name for name in modules() if name != "fsdp_lab.commands"])
 def test_every_module_says_how_it_is_run(module: str, helps: dict[str, str]) -> None:
-    assert re.search(rf"(?m)^usage: python -m {re.escape(module)} ", helps[module]), helps[module]
+    assert re.search(rf"(?m)^usage: python -m {re.escape(module)}\s", helps[module]), helps[module]
     assert helps[module].endswith("exit code 0\n")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from analysis.rows.quality import loss_of
 from analysis.rows.reading import Row
 from analysis.rows.setting_roles import arm_settings, is_as_before, side_settings
-from comm_compress.labels import Method, arm_label, label, parse_arm, spelled_out
+from comm_compress.labels import Method, arm_label, label, parse_arm, parse_label, spelled_out
 from fsdp_lab.settings.user_errors import printable
 
 # the settings of communication that an `Arm` has a field for; others of a row are its ``further`` ones
@@ -29,6 +29,8 @@ _NAMED = (
     "comm_dtype",
     "fsdp_prefetch",
     "fsdp_reshard",
+    "activation",
+    "activation_grad",
 )
 _ADAPTERS = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets"}
 TUNED = ("learning_rate",)
@@ -50,6 +52,8 @@ class Arm:
     comm_dtype: str = "fp32"
     prefetch: int | None = None
     reshard: bool | None = None
+    activations: str = "none"
+    activation_gradients: str = "none"
     further: tuple[tuple[str, str], ...] = ()
     name: str | None = field(default=None, compare=False)
 
@@ -65,6 +69,8 @@ class Arm:
             config.get("comm_dtype") or row.get("comm_dtype") or "fp32",
             config.get("fsdp_prefetch"),
             config.get("fsdp_reshard"),
+            config.get("activation") or "none",
+            config.get("activation_grad") or "none",
             _further(row),
         )
 
@@ -81,14 +87,21 @@ class Arm:
             reduced_in=self.comm_dtype,
             prefetch=1 if self.prefetch is None else self.prefetch,
             reshard=self.reshard is not False,
+            activations=self.activations,
+            activation_gradients=self.activation_gradients,
         )
         return printable(", ".join([text, *(f"{name}={value}" for name, value in self.further)]))
 
     @property
     def family(self) -> str:
         """The method that decides the arm's colour: that of the gradients or, if those are sent as they are, of the
-        parameters."""
-        return self.parameters if self.compresses_parameters and not self.compresses_gradients else self.gradients
+        parameters or, if those are, too, of the activations and their gradients."""
+        if self.compresses_gradients:
+            return self.gradients
+        if self.compresses_parameters:
+            return self.parameters
+        methods = (parse_label(text).name for text in (self.activations, self.activation_gradients))
+        return next((name for name in methods if name not in PLAIN), self.gradients)
 
     @property
     def compresses_gradients(self) -> bool:
@@ -101,9 +114,14 @@ class Arm:
         return self.parameters not in PLAIN
 
     @property
+    def compresses_activations(self) -> bool:
+        """Are activations or their gradients sent in another form than the layers made them?"""
+        return not {self.activations, self.activation_gradients} <= set(PLAIN)
+
+    @property
     def is_stock(self) -> bool:
-        """Is it FSDP2 as it comes, without a hook of ours?"""
-        return self.gradients == "none" and self.parameters == "none"
+        """Is everything sent by torch's own collectives, without a hook of ours?"""
+        return {self.gradients, self.parameters, self.activations, self.activation_gradients} == {"none"}
 
 
 @dataclass(frozen=True)
@@ -213,8 +231,15 @@ def spelling(text: str) -> str:
         return text
     parameters = said.parameters or Method("none", {})
     own, other = (canonical(spelled_out(settings)) for settings in (said.gradients.settings, parameters.settings))
-    arm = Arm(said.gradients.name, own, parameters.name, other, said.reduced_in or "fp32", said.prefetch, said.reshard)
-    return arm.label
+    further: dict[str, Any] = {
+        "comm_dtype": said.reduced_in,
+        "prefetch": said.prefetch,
+        "reshard": said.reshard,
+        "activations": said.activations,
+        "activation_gradients": said.activation_gradients,
+    }
+    given = {name: value for name, value in further.items() if value is not None}
+    return Arm(said.gradients.name, own, parameters.name, other, **given).label
 
 
 def titles(comparisons: Sequence[Comparison]) -> list[str]:

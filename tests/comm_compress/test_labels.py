@@ -41,6 +41,13 @@ def _method_first(value: Any, outermost: bool = True) -> Any:
     return {key: _method_first(value[key], False) for key in order}
 
 
+@pytest.mark.parametrize(("forward", "backward"), [("int8", "none"), ("none", "int8"), ("int4 hadamard", "topk k=3")])
+def test_methods_of_activations_are_read_again(forward: str, backward: str) -> None:
+    read = parse_arm(arm_label("none", activations=forward, activation_gradients=backward))
+    assert (read.activations, read.activation_gradients or "none") == (forward, backward)
+    assert arm_label("none", activations=forward, activation_gradients=backward).startswith("none, activations ")
+
+
 @pytest.mark.parametrize(("name", "settings"), TABLE, ids=IDS)
 def test_every_method_and_setting_of_the_table(name: str, settings: dict[str, Any]) -> None:
     assert parse_label(label(name, settings)) == Method(name, settings)
@@ -95,6 +102,17 @@ ARM = [
         ('topk values={"method": "qsgd"}', Arm(Method("topk", {"values": {"method": "qsgd"}}))),
         ("int8 layers(*.h.[0-9].*=none wte(topk k=1))", None),
         ("bf16 + bf16, reduced in bf16, prefetch 0, no reshard", None),
+        ("none, activations int8", Arm(Method("none", {}), activations="int8")),
+        (
+            "int8 + delta, no reshard, activations int4  hadamard + topk ratio=0.10",
+            Arm(
+                Method("int8", {}),
+                Method("delta", {}),
+                reshard=False,
+                activations="int4 hadamard",
+                activation_gradients="topk ratio=0.1",
+            ),
+        ),
         ("x step=1e+16+y", Arm(Method("x", {"step": 1e16}), Method("y", {}))),
     ],
 )
@@ -116,7 +134,10 @@ def test_spellings(text: str, arm: Arm | None) -> None:
         ("topk ratio=", "a value is missing"),
         ("topk ratio=0.1 ratio=0.2", "ratio is said twice"),
         ("topk ratio=0,01", "'01' stands after a comma"),
-        ("topk, reduced", "only reduced in DTYPE, prefetch NUMBER and no reshard can"),
+        ("topk, reduced", "only reduced in DTYPE, prefetch NUMBER, no reshard and activations METHOD [+ METHOD] can"),
+        ("topk, activations", "a method's name is missing"),
+        ("topk, activations a + b + c", "3 methods for two directions (activations + their gradients)"),
+        ("topk, activations a, activations b", "activations is said twice"),
         ("topk values(int8", "a parenthesis is not closed"),
         ("topk values=int8)", "')' is out of place"),
         ("a + b + c", "3 methods for two directions"),

@@ -4,6 +4,7 @@
     --comm_compress "topk ratio=0.01"
     --comm_compress "int4 hadamard + delta"                       # gradients + parameters
     --comm_compress "bf16 + bf16, reduced in bf16, prefetch 0"    # what a figure's legend says
+    --comm_compress "none, activations int8 + int4 hadamard"      # forward + backward, where the model is divided
 
 all become values of the settings of `CommConfig`, so that rows of one arm are equal however it was typed. Which methods
 exist, and which settings they take, is not known here: `fsdp_lab.settings.refusing.early` checks it.
@@ -18,8 +19,16 @@ import comm_compress as cc
 
 SETTINGS = {"comm_compress": "comm_config_json", "param_compress": "param_config_json"}
 """The flag of each direction's method, and that of the method's settings."""
-FURTHER = {"reduced_in": "comm_dtype", "prefetch": "fsdp_prefetch", "reshard": "fsdp_reshard"}
+FURTHER = {
+    "reduced_in": "comm_dtype",
+    "prefetch": "fsdp_prefetch",
+    "reshard": "fsdp_reshard",
+    "activations": "activation",
+    "activation_gradients": "activation_grad",
+}
 """The other fields of a label (`comm_compress.labels.Arm`), and the flag of each."""
+ACTIVATIONS = ("activation", "activation_grad")
+"""Flags whose value stays one label, settings of the method included."""
 
 
 def text_of(method: Any) -> Any:
@@ -34,6 +43,12 @@ def spelled_out(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """
     complaints: list[str] = []
     separate = dict(values)
+    for flag in ACTIVATIONS:  # one text, however it is written
+        if flag in separate:
+            try:
+                separate[flag] = _canonical(separate[flag])
+            except ValueError as error:
+                complaints.append(f"{flag}: {error}")
     # parameters first: what the gradients' label says of them is compared with that
     for flag, read in (("param_compress", _one), ("comm_compress", cc.labels.parse_arm)):
         own = SETTINGS[flag]
@@ -44,6 +59,11 @@ def spelled_out(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         except ValueError as error:
             complaints.append(f"{flag}: {error}")
     return separate, complaints
+
+
+def _canonical(method: Any) -> Any:
+    text = text_of(method)
+    return cc.labels.label(*cc.labels.parse_label(text)) if isinstance(text, str) else text
 
 
 def _one(text: str) -> cc.labels.Arm:
@@ -65,7 +85,7 @@ def _said_by(flag: str, read: Callable[[str], cc.labels.Arm], given: Mapping[str
     if arm.parameters is not None:
         others |= {"param_compress": arm.parameters.name, "param_config_json": arm.parameters.settings}
     others |= {key: getattr(arm, field) for field, key in FURTHER.items() if getattr(arm, field) is not None}
-    others = {key: cc.labels.spelled_out(value) for key, value in others.items()}
+    others = {key: value if key in ACTIVATIONS else cc.labels.spelled_out(value) for key, value in others.items()}
     for key, value in others.items():
         if key in given and given[key] != value:
             raise ValueError(f"{text!r} says {_shown(value)} for {key}, which is given as {_shown(given[key])}, too")
