@@ -7,16 +7,23 @@ from pathlib import Path
 
 from experiments.network.namespaces import unavailable
 from experiments.sweeps.recipe.cells import Cell
+from experiments.sweeps.recipe.start import Start
+from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL
 
 
-def obstacles(cells: Sequence[Cell]) -> list[str]:
-    """One line for each obstacle: missing files and folders (all that one command builds together), links."""
+def obstacles(cells: Sequence[Cell], start: Start | None = None) -> list[str]:
+    """One line for each obstacle: missing files and folders (all that one command builds together), links.
+
+    ``start``: what the sweep trains first where it is not there."""
     missing: dict[tuple[str, Path], str | None] = {}
-    for cell in cells:
-        settings = cell.config.resolved()
-        for name, where in cell.trainer.needs.items():
-            if settings[name] and not _is_there(name, path := Path(settings[name])):
-                missing[where, path] = cell.trainer.built_by(path)
+    trained = None if start is None else start.folder
+    wanted = [(cell.trainer, cell.config.resolved()) for cell in cells]
+    if start is not None and cells and not start.is_there:
+        wanted.append((LANGUAGE_MODEL, start.config.resolved()))
+    for trainer, settings in wanted:
+        for name, where in trainer.needs.items():
+            if settings[name] and not _is_there(name, path := Path(settings[name])) and path != trained:
+                missing[where, path] = trainer.built_by(path)
     lines = [f"{where} {path} is not there" for (where, path), command in missing.items() if command is None]
     for command in dict.fromkeys(command for command in missing.values() if command is not None):
         these = [f"{where} {path}" for (where, path), other in missing.items() if other == command]

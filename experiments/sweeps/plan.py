@@ -85,6 +85,8 @@ def describe(plan: Plan, out: Path, estimator: Estimator, jobs: int, here: Row |
     ]
     if failed := states.count("failed"):
         lines.append(f"failed     {failed} (each tried {TRIES} times; --retry_failed tries them again)")
+    if (start := recipe.start) is not None:
+        lines.append(f"start      {start.folder}{'' if start.is_there else ', to be trained first'}")
     lines += [
         f"to run     {states.count('to run')}",
         f"tuning     {_budget(recipe)}",

@@ -10,6 +10,9 @@ world_sizes: [2]
 arms: [none, int8, {gradients: {method: topk, ratio: [0.01, 0.1]}, parameters: int8}]
 tune: {learning_rate: [0.002, 0.004]}
 
+start: {model: gpt2-mini, max_steps: 2000}   # trained once; then, in place of fresh weights:
+models: [{model_dir: start}]
+
 trainer: eagle                   # drafts (docs/eagle.md); then, in place of models and corpus:
 targets: [saved/target]
 """
@@ -25,13 +28,14 @@ from typing import Any
 from experiments.network.units import parse_delay, parse_rate
 from experiments.sweeps.recipe.arms import FURTHER, Arm, arms_of
 from experiments.sweeps.recipe.complaints import RecipeError, checked_settings, unknown
+from experiments.sweeps.recipe.start import Start, placed, start_of
 from experiments.sweeps.recipe.trainers import CORPORA_FOLDER, LANGUAGE_MODEL, TRAINERS, Trainer
 from fsdp_lab.data.sources.corpora import CORPORA
 from fsdp_lab.settings.reading.cli import given_by
 from fsdp_lab.settings.reading.strict import read_yaml
 
 KEYS = (
-    *("name", "about", "include", "trainer", "corpus", "common", "models", "targets", "arms", "seeds"),
+    *("name", "about", "include", "trainer", "corpus", "common", "start", "models", "targets", "arms", "seeds"),
     *("world_sizes", "virtual_world_sizes", "links", "tune"),
 )
 
@@ -70,6 +74,7 @@ class Recipe:
     common: dict[str, Any]
     tune: dict[str, list[Any]]
     source: dict[str, Any]
+    start: Start | None = None
 
 
 def read(path: Path, words: Sequence[str] = ()) -> Recipe:
@@ -136,7 +141,10 @@ def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], compla
     elsewhere = trainer.elsewhere
     common = checked_settings("common", said.get("common", {}), trainer.config.specs(), elsewhere, complaints)
     common |= _corpus(said.get("corpus", "embedded"), complaints) if trainer.has_corpora else {}
+    start = start_of(said.get("start"), _corpus, complaints)
     subjects = _subjects(trainer, said.get(trainer.key), complaints)
+    if start is not None or "start" not in said:  # else there is a complaint already
+        subjects = _from_start(trainer, subjects, start, complaints)
     tune = _tune(trainer, said.get("tune", {}), complaints)
     of_subjects = {key for subject in subjects for key in subject}
     complaints += [f"tune.{key}: {trainer.key} sets it" for key in tune if key in of_subjects]
@@ -156,6 +164,7 @@ def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], compla
         common=common | flags,
         tune=tune,
         source=_source(trainer, said, flags),
+        start=start,
     )
 
 
@@ -228,6 +237,18 @@ def _subjects(trainer: Trainer, listed: Any, complaints: list[str]) -> list[dict
             ways = " or ".join(f"{name} ({what})" for name, what in names.items())
             complaints.append(f"{where}: wants {'either ' * (len(names) > 1)}{ways}")
     return subjects
+
+
+def _from_start(
+    trainer: Trainer, subjects: list[dict[str, Any]], start: Start | None, complaints: list[str]
+) -> list[dict[str, Any]]:
+    found = []
+    for number, subject in enumerate(subjects, start=1):
+        try:
+            found.append(placed(subject, start))
+        except ValueError as error:
+            complaints.append(f"{trainer.key}[{number}].{error}")
+    return found
 
 
 def _links(listed: Any, complaints: list[str]) -> list[Shaped | None]:

@@ -159,6 +159,7 @@ EAGLE = Trainer(
     foreign={
         "models": "for language models; a draft has targets",
         "corpus": "for language models; a draft has common.data_path, a file of conversations",
+        "start": "for language models; a draft has a target",
         "virtual_world_sizes": _REAL_RANKS,
     },
     has_corpora=False,

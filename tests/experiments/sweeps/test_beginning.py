@@ -1,0 +1,177 @@
+"""The common start of a recipe's cells: what may be said of it, and that it is trained once, by a stand-in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import sweep
+from experiments.sweeps import beginning
+from experiments.sweeps.beginning import ensure
+from experiments.sweeps.obstacles import obstacles
+from experiments.sweeps.recipe.cells import cells_of
+from experiments.sweeps.recipe.complaints import RecipeError
+from experiments.sweeps.recipe.recipe import read
+from experiments.sweeps.recipe.start import Start
+from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
+from fsdp_lab import results
+from tests.experiments.sweeps import kitchen
+from tests.experiments.sweeps.kitchen import write_recipe
+from tests.experiments.sweeps.stand_in import ROOT
+
+START = {"model": "gpt2-nano", "max_steps": 20}
+MODELS = [{"model_dir": "start"}]
+
+
+def start_in(folder: Path, **changes: Any) -> Start:
+    found = read(write_recipe(folder, models=MODELS, start={**START, **changes})).start
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The stand-in trains, in an empty working directory; the command line of each training."""
+    begun: list[Sequence[str]] = []
+
+    def command(module: str, flags: Sequence[str], ranks: int) -> list[str]:
+        assert (module, ranks) == ("fsdp_lab.train", 2)
+        begun.append(flags)
+        return [sys.executable, "-m", "tests.experiments.sweeps.stand_in", *flags]
+
+    monkeypatch.setattr(beginning, "torchrun_command", command)
+    monkeypatch.setattr(beginning, "_POLL_S", 0.05)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    return begun
+
+
+def test_cells_begin_with_it_and_its_folder_is_named_by_what_affects_it(tmp_path: Path) -> None:
+    recipe = read(write_recipe(tmp_path, models=[{**MODELS[0], "batch_size": 3}, "gpt2-nano"], start=START))
+    assert recipe.start is not None
+    assert [cell.config.resolved()["model_dir"] for cell in cells_of(recipe)[:4:2]] == [str(recipe.start.folder), None]
+    assert start_in(tmp_path).folder == recipe.start.folder
+    for changes in ({"max_steps": 21}, {"seed": 1}, {"learning_rate": 0.5}, {"corpus": "prose"}):
+        assert start_in(tmp_path, **changes).folder != recipe.start.folder, changes
+    assert start_in(tmp_path, log_interval=3).folder == recipe.start.folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"start": {"model": "gpt2-nano"}}, "start.max_steps: missing"),
+        ({"start": {**START, "max_step": 3}}, "start.max_step: no such key; did you mean max_steps?"),
+        ({"start": {**START, "max_steps": "many"}}, "start.max_steps: got 'many'"),
+        ({"start": {**START, "comm_compress": "int8"}}, "start.comm_compress: nothing is compressed on the way"),
+        ({"start": {**START, "output_dir": "x"}}, "start.output_dir: the sweep sets it"),
+        ({"start": {**START, "model": "gpt2-nanno"}}, "did you mean gpt2-nano"),
+        ({"start": {**START, "corpus": 3}}, "corpus: got 3"),
+        ({"start": "gpt2-nano"}, "start: got 'gpt2-nano'"),
+        ({}, "models[1].model_dir: start is what the key start describes, which the recipe lacks"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        read(write_recipe(tmp_path, models=MODELS, **changes))
+    assert words in str(refused.value)
+
+
+def test_it_is_no_obstacle_but_what_it_lacks_is_one(tmp_path: Path) -> None:
+    recipe = read(write_recipe(tmp_path, models=MODELS, start=START))
+    assert obstacles(cells_of(recipe), recipe.start) == []
+    assert "model_dir" in obstacles(cells_of(recipe))[0]
+    recipe = read(write_recipe(tmp_path, models=MODELS, start={**START, "corpus": str(tmp_path / "no.jsonl")}))
+    assert [str(tmp_path / "no.jsonl") in line for line in obstacles(cells_of(recipe), recipe.start)] == [True]
+
+
+def test_it_is_trained_once_and_nothing_else_is_left(trainings: list[Any], tmp_path: Path) -> None:
+    start, said = start_in(tmp_path), list[str]()
+    for _ in range(2):
+        ensure(start, said.append)
+    assert len(trainings) == 1
+    assert (start.folder / "config.json").is_file()
+    assert os.listdir(start.folder.parent) == [start.folder.name]
+    assert len(said) == 1
+
+
+def test_two_sweeps_at_once_train_it_once(trainings: list[Any], tmp_path: Path) -> None:
+    start, said = start_in(tmp_path), list[str]()
+    both = [threading.Thread(target=ensure, args=(start, said.append)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert start.is_there
+    assert len(trainings) == 1
+    assert any("another sweep trains" in line for line in said)
+
+
+def test_a_training_that_fails_is_said_and_leaves_no_start(
+    trainings: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = start_in(tmp_path, seed=13)
+    with pytest.raises(ValueError, match=r"exit code 3; all it said is in .*log\.txt"):
+        ensure(start, lambda line: None)
+    assert "out of memory" in capsys.readouterr().err
+    assert not start.is_there
+    assert len(trainings) == 1
+
+
+def test_a_stopped_one_goes_on(trainings: list[Any], tmp_path: Path) -> None:
+    start = start_in(tmp_path, seed=16)
+    training = start.folder.with_name(f"{start.folder.name}.training")
+
+    def stop() -> None:
+        while not (training / "ready").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(SystemExit) as stopped:
+        ensure(start, lambda line: None)
+    assert stopped.value.code == 143
+    assert not start.is_there
+    (training / "go").touch()
+    rows = training / "row.jsonl"
+    kept: list[dict[str, Any]] = []
+    ensure_and_keep(start, rows, kept)
+    assert [(row["status"], row["resumed_at_steps"]) for row in kept] == [("preempted", []), ("ok", [3])]
+
+
+def ensure_and_keep(start: Start, rows: Path, kept: list[dict[str, Any]]) -> None:
+    """Train it, and read its rows before they are thrown away."""
+    rename = os.rename
+
+    def read_first(source: Path, target: Path) -> None:
+        kept.extend(results.load(rows))
+        rename(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beginning.os, "rename", read_first)
+        ensure(start, lambda line: None)
+
+
+def test_a_sweep_trains_it_before_its_cells(
+    trainings: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
+    recipe = str(write_recipe(tmp_path, models=MODELS, start=START, seeds=[1]))
+    assert sweep.main([recipe, "--dry_run"]) == 0
+    assert "to be trained first" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as refused:
+        sweep.main([recipe, "--slurm", str(tmp_path / "slurm")])
+    assert refused.value.code == 2
+    assert "first train the common start" in capsys.readouterr().err
+    assert sweep.main([recipe, "--out", "rows.jsonl"]) == 0
+    assert [row["status"] for row in results.load(tmp_path / "rows.jsonl")] == ["ok", "ok"]
+    assert len(trainings) == 1
+    assert sweep.main([recipe, "--start_only"]) == 0
+    assert len(trainings) == 1
