@@ -87,7 +87,7 @@ def arm_label(
     outer_gather: str = "none",
 ) -> str:
     """Write all directions' labels as one: ``int4 hadamard + delta, reduced in bf16``, ``none, activations int8``,
-    ``none, every 30 diloco topk ratio=0.01``.
+    ``none, every 30 diloco int4 hadamard``.
 
     What is as by default is not said: parameters that are not compressed, float32, one unit gathered ahead.
     """

@@ -5,7 +5,7 @@
     --comm_compress "int4 hadamard + delta"                       # gradients + parameters
     --comm_compress "bf16 + bf16, reduced in bf16, prefetch 0"    # what a figure's legend says
     --comm_compress "none, activations int8 + int4 hadamard"      # forward + backward, where the model is divided
-    --comm_compress "none, every 30 diloco topk ratio=0.01"       # what replicas send after 30 local steps
+    --comm_compress "none, every 30 diloco int4 hadamard"       # what replicas send after 30 local steps
 
 all become values of the settings of `CommConfig`, so that rows of one arm are equal however it was typed. Which methods
 exist, and which settings they take, is not known here: `fsdp_lab.settings.refusing.early` checks it.

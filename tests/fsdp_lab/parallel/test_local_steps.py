@@ -65,7 +65,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str 
         "together": Training(flags(lab, "together", **saved, **anyhow)),
     }
     by_name = dict(zip(trainings, train_all(list(trainings.values()), tiny=True), strict=True))
-    sharded = flags(lab, "sharded", batch_size=1, save_steps=0, **PLAIN)
+    sharded = flags(lab, "sharded", batch_size=1, save_steps=0, eval_steps=1, **PLAIN)
     (by_name["sharded"],) = train_all([Training(sharded, ranks=4, fault="nan:rank=3,step=5")], tiny=True)
     return lab, by_name
 
@@ -166,8 +166,9 @@ def test_sharded_replicas_are_those_that_are_not(lab: Lab) -> None:
     assert sharded["data_digest"] == whole["data_digest"]
     assert sharded["outer_bits"] == pytest.approx(whole["outer_bits"], rel=0.05), "of a rank's own part"
     assert set(sharded["bytes_compressed_by_op"]) == {"reduce_scatter", "all_gather", "outer"}
-    ours, theirs = curve(lab, "sharded", "train_loss"), curve(lab, "plain", "train_loss")
-    assert ours == {step: pytest.approx(loss, abs=3e-5) for step, loss in theirs.items()}
+    for key in ("train_loss", "val_loss"):
+        ours, theirs = curve(lab, "sharded", key), curve(lab, "plain", key)
+        assert ours == {step: pytest.approx(loss, abs=3e-5) for step, loss in theirs.items()}, key
 
 
 def test_what_replicas_agreed_on_is_evaluated(lab: Lab) -> None:
