@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import comm_compress as cc
-from fsdp_lab.checkpoint.folder import Manifest
+from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
 from fsdp_lab.checkpoint.safe_load import load_own, read_index
+from fsdp_lab.checkpoint.same_training import check_training, training_settings
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.config import TrainConfig, parse
 from fsdp_lab.settings.reading.fields import ConfigError
@@ -52,7 +55,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str 
     """The trainings' folder, and what each ended with."""
     lab = Lab(tmp_path_factory.mktemp("local"))
     saved = {"resume": checkpoint(lab, "diloco", SAVED)}
-    anyhow = {"resume_changed": "true", "resume_resharded": "true"}
     trainings = {
         "diloco": Training(flags(lab, "diloco", **DILOCO)),
         "diloco-resumed": Training(flags(lab, "diloco-resumed", **DILOCO, **saved)),
@@ -61,8 +63,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str 
             flags(lab, "streaming-resumed", **STREAMING, resume=checkpoint(lab, "streaming", SAVED))
         ),
         "plain": Training(flags(lab, "plain", **PLAIN, eval_steps=1), fault="nan:rank=1,step=5"),
-        "rate": Training(flags(lab, "rate", **DILOCO, **saved, **anyhow, outer_learning_rate=0.5)),
-        "together": Training(flags(lab, "together", **saved, **anyhow)),
     }
     by_name = dict(zip(trainings, train_all(list(trainings.values()), tiny=True), strict=True))
     sharded = flags(lab, "sharded", batch_size=1, save_steps=0, eval_steps=1, **PLAIN)
@@ -143,9 +143,7 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 
 def test_all_end_as_they_should(ended: tuple[Lab, dict[str, str | None]]) -> None:
     lab, how = ended
-    assert {name: end for name, end in how.items() if end is not None}.keys() == {"rate", "together"}
-    assert "outer_learning_rate: was None, is 0.5" in str(how["rate"])
-    assert "outer: was 'diloco', is 'none'" in str(how["together"])
+    assert dict.fromkeys(how) == how
     assert [problems(row) for row in lab.rows() if row["status"] == "ok"] == [[]] * 6
 
 
@@ -226,6 +224,29 @@ def test_a_step_that_is_void_on_one_replica_is_skipped_by_all(lab: Lab) -> None:
     assert said["bytes_source"] == "computed", "torch's own all-reduce"
     floats = 4 * said["trainable_parameters"] * 4  # four synchronisations, half of the elements, there and back
     assert said["bytes_compressed_by_op"] == {"outer": floats}
+
+
+@pytest.mark.parametrize(
+    ("before", "settings", "world", "complaint"),
+    [
+        (DILOCO, {**DILOCO, "outer_learning_rate": 0.5}, 2, "outer_learning_rate: was None, is 0.5"),
+        (DILOCO, {}, 2, "outer: was 'diloco', is 'none'"),
+        ({}, DILOCO, 2, "outer: was 'none', is 'diloco'"),
+        (DILOCO, {**DILOCO, "dp_replicas": 4}, 4, "dp_replicas: was 2, is 4"),
+        (DILOCO, DILOCO, 4, "ranks: were 2, are 4"),
+        (DILOCO, DILOCO, 2, None),
+        ({}, {"dp_replicas": 4}, 4, None),
+    ],
+)
+def test_replicas_that_would_not_be_the_same_ones_do_not_go_on(
+    tmp_path: Path, before: dict[str, Any], settings: dict[str, Any], world: int, complaint: str | None
+) -> None:
+    lab, anyhow = Lab(tmp_path), {"resume_changed": "true", "resume_resharded": "true"}
+    saved, asked = (parse(flags(lab, "one", **given, **anyhow)) for given in (before, settings))
+    manifest = Manifest(SAVED, 2, torch.__version__, training_settings(saved), ())
+    ranks: Any = SimpleNamespace(world=world, data_world=world)
+    with pytest.raises(CheckpointError, match=complaint) if complaint else nullcontext():
+        check_training(manifest, asked, ranks, print)
 
 
 WRONG = {
