@@ -1,5 +1,7 @@
 """Hypothesis draws the same examples every time (`--hypothesis-profile=explore`: new ones). Slow tests: `-m slow`."""
 
+import functools
+
 import pytest
 from hypothesis import settings
 
@@ -8,6 +10,19 @@ from tests.distributed import preload
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", max_examples=1000)
 settings.load_profile("fixed")
+
+
+@functools.cache
+def _no_namespaces() -> str | None:
+    from experiments.network.namespaces import unavailable  # only where a test asks: it makes one
+
+    return unavailable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("netns") is not None and (why := _no_namespaces()):
+        pytest.skip(why)
 
 
 STARTS_RANKS = ("run_ranks", "run_program", "train_all", "forked_on_terminal", "Lab")

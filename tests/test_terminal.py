@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
-from experiments.network.namespaces import unavailable
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import chat, validate
 from fsdp_lab.data import build, download_wikipedia
@@ -124,8 +123,6 @@ def test_the_start_script_draws_on_the_terminal_and_logs_plain_lines(tmp_path: P
 
 @pytest.mark.netns
 def test_links(tmp_path: Path) -> None:
-    if reason := unavailable():
-        pytest.skip(reason)
     lab = Lab(tmp_path)
     ended = on_terminal([sys.executable, "-m", "experiments.links", "--", *lab.flags()])
     without_complaint(ended)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from comm_compress.core.compressor import Codec
-from comm_compress.core.encoded import Encoded
 from comm_compress.core.ledger import Collective
 from comm_compress.core.tracing import span
+from comm_compress.integrations.parallel import message as messages
 from comm_compress.integrations.parallel.activations import Activations
 from comm_compress.integrations.parallel.places.direction import Direction
 from comm_compress.integrations.parallel.places.place import FLOATS, Place
@@ -54,10 +54,13 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
     With ``Activations(memory=...)`` activations travel as changes against what was sent of the same sample before
     (AQ-SGD): say which samples a step has, on every rank, with `samples`.
 
-    Every rank must name the same methods. Raises ValueError for a method whose messages have no fixed size, or that is
-    no codec, when the stage is made; for tensors that are not float32, bfloat16 or float16, for micro-batches of
-    different shapes, and for samples that are missing or not as many as rows, when the first one is to be sent or
-    received.
+    Methods whose messages vary in size (entropy coding) travel on gloo alone, without a memory of samples
+    (`comm_compress.integrations.parallel.message`).
+
+    Every rank must name the same methods. Raises ValueError for a method that is no codec (with ``warmup_steps`` or
+    ``min_numel``), or whose messages vary in size where that cannot be, when the stage is made; for tensors that are
+    not float32, bfloat16 or float16, for micro-batches of different shapes, and for samples that are missing or not as
+    many as rows, when the first one is to be sent or received.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
         assert group is not None
         place = self.activations.places.get(name) or self.activations.between_stages(name, group)
         for way in (place.forward, place.backward):
-            _check(way)
+            _check(way, self.device)
         return place
 
     def samples(self, ids: Tensor) -> None:
@@ -170,7 +173,7 @@ class CompressedStage(PipelineStage):  # type: ignore[misc]  # torch gives no ty
         for number, op in enumerate(ops):
             _check_dtype(way, op.tensor)
             if samples is None or way.by_sample is None:
-                size = codec.layout(op.tensor.numel(), op.tensor.dtype).row_bytes
+                size = messages.room(codec, op.tensor)
             else:
                 size = way.by_sample.byte_count(number, samples, op.tensor).total
             message = torch.empty(size, dtype=torch.uint8, device=op.tensor.device)
@@ -212,8 +215,7 @@ def _encoded(way: Direction, codec: Codec, tensor: Tensor, number: int, samples:
     with torch.no_grad(), span(f"{way.op} ({way.place})"), span("encode"):
         way.begin()
         if samples is None or way.by_sample is None:
-            encoded = codec.encode(tensor.detach().reshape(1, tensor.numel()), way.state)
-            message, byte_count = encoded.row(0), encoded.byte_count(0)
+            message, byte_count = messages.encode(codec, tensor.detach(), way.state)
         else:
             byte_count = way.by_sample.byte_count(number, samples, tensor)
             message = way.by_sample.encode(number, samples, tensor.detach())
@@ -233,20 +235,23 @@ def _decoded(way: Direction, arrived: _Arriving) -> None:
         way.by_sample.decode_into(arrived.number, arrived.samples, arrived.message, buffer)
         way.state.end()
         return
-    row = buffer.view(1, -1) if buffer.numel() else buffer.view(1, 0)
-    layout = codec.layout(buffer.numel(), buffer.dtype)
-    codec.decode_into(Encoded(arrived.message.unsqueeze(0), layout, buffer.numel()), row)
+    messages.decode(codec, arrived.message, buffer)
 
 
-def _check(way: Direction) -> None:
-    """ValueError for a method whose messages the next stage cannot wait for, because it does not know their size."""
-    if way.method is None or (isinstance(way.method, Codec) and way.method.fixed_size):
+def _check(way: Direction, device: torch.device) -> None:
+    """ValueError for a method that cannot encode one message, or whose messages the next stage cannot wait for."""
+    method = way.method
+    if method is None or (isinstance(method, Codec) and method.fixed_size):
         return
     key = "forward" if way.op == "activations" else "backward"
-    raise ValueError(
-        f"{way.place}: {key}: {way.method.name} cannot carry messages between stages, whose size both must know: give "
-        "a method that encodes row by row to a fixed size, without entropy, warmup_steps or min_numel, such as int8"
-    )
+    refused = f"{way.place}: {key}: {method.name} cannot carry messages between stages"
+    if not isinstance(method, Codec):
+        raise ValueError(f"{refused}: give a method that encodes row by row, without warmup_steps and min_numel")
+    fixed = "give a method of fixed size, without entropy, such as int8"
+    if device.type != "cpu":
+        raise ValueError(f"{refused} on {device.type}, where both must know a message's size: {fixed}")
+    if way.by_sample is not None:
+        raise ValueError(f"{refused} as changes of samples, whose size both must know: {fixed}, or memory=None")
 
 
 def _check_dtype(way: Direction, tensor: Tensor) -> None:

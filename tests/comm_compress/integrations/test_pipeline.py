@@ -23,6 +23,7 @@ import comm_compress as cc
 from tests.distributed import run_ranks
 
 WIDTH, MICRO_BATCHES, BATCH = 16, 4, 8
+VARYING = ("identity entropy=rans", "int8 entropy=rans", "ecsq no feedback")  # in bytes
 SCHEDULES: dict[str, tuple[type, list[list[int]]]] = {  # and which stages each rank has
     "gpipe": (ScheduleGPipe, [[0], [1]]),
     "1f1b": (Schedule1F1B, [[0], [1]]),
@@ -129,8 +130,10 @@ def _laws() -> dict[str, Any]:
         for dtype in (torch.float32, torch.bfloat16):
             stock = run(name, None, dtype=dtype)
             found["equal"][name, str(dtype)] = same(run(name, identity(), dtype=dtype), stock)
+            lossless = cc.parallel.Activations("identity entropy=rans", "identity entropy=zstd")
+            found["equal"][name, str(dtype), "coded"] = same(run(name, lossless, dtype=dtype), stock)
             found["equal"][name, str(dtype), "none"] = same(run(name, cc.parallel.Activations(), dtype=dtype), stock)
-        for label in ("identity", "int8 block_size=8", "tahquant tile_size=8", "topk ratio=0.25 no feedback"):
+        for label in ("identity", "int8 block_size=8", "tahquant tile_size=8", "topk ratio=0.25 no feedback", *VARYING):
             activations = cc.parallel.Activations(label, "bf16")
             with Counter() as counter:
                 run(name, activations)
@@ -163,7 +166,7 @@ def laws() -> list[dict[str, Any]]:
 def test_identity_and_no_method_are_torchs_own_stage_bit_for_bit(laws: list[dict[str, Any]]) -> None:
     for found in laws:
         assert all(found["equal"].values()), found["equal"]
-        assert len(found["equal"]) == 4 * len(SCHEDULES)
+        assert len(found["equal"]) == 6 * len(SCHEDULES)
 
 
 def test_bytes_counted_are_those_that_schedules_send(laws: list[dict[str, Any]]) -> None:
@@ -199,11 +202,13 @@ def test_a_nan_travels(laws: list[dict[str, Any]]) -> None:
 def _refusals() -> list[str]:
     said = []
     device, rank = torch.device("cpu"), dist.get_rank()
-    for forward, backward in (("int8 entropy=rans", None), (None, "int8 warmup_steps=2")):
+    memory = cc.parallel.SampleMemory()
+    cases: Any = [("int8 entropy=rans", None, "cuda", None), (None, "int8 warmup_steps=2", "cpu", None)]
+    cases += [("int8 entropy=rans", None, "cpu", memory)]
+    for forward, backward, kind, remembered in cases:
+        activations = cc.parallel.Activations(forward, backward, memory=remembered)
         with pytest.raises(ValueError, match="stage0->1") as refused:
-            cc.parallel.CompressedStage(
-                Part(rank), rank, 2, device, activations=cc.parallel.Activations(forward, backward)
-            )
+            cc.parallel.CompressedStage(Part(rank), rank, 2, torch.device(kind), activations=activations)
         said.append(str(refused.value))
     stage = cc.parallel.CompressedStage(Part(0), 0, 2, device, activations=cc.parallel.Activations("int8"))
     stage.act_send_info = {0: [1]}
@@ -218,9 +223,10 @@ def _refusals() -> list[str]:
 
 
 def test_what_cannot_travel_is_refused_with_one_message() -> None:
-    entropy, warmup, shape, dtype = run_ranks(2, _refusals)[0]
-    assert "forward: int8 cannot carry messages between stages" in entropy
-    assert "backward: int8 cannot carry messages between stages" in warmup
+    entropy, warmup, memory, shape, dtype = run_ranks(2, _refusals)[0]
+    assert "forward: int8 cannot carry messages between stages on cuda" in entropy
+    assert "backward: int8 cannot carry messages between stages: give a method that encodes row by row" in warmup
+    assert "forward: int8 cannot carry messages between stages as changes of samples" in memory
     assert "a micro-batch of shape (3, 4) after one of (2, 4)" in shape
     assert "a tensor of torch.int64 cannot travel here" in dtype
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from experiments.bench.audit.__main__ import TOLERANCE, off_by
-from experiments.network.namespaces import unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,7 +24,6 @@ def test_a_rank_that_sends_nothing_is_held_against_the_mean() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_the_audit_agrees_with_the_interface(tmp_path: Path) -> None:
     out = tmp_path / "audit.json"
     command = [sys.executable, "-m", "experiments.bench.audit", "--only", "FSDP2", "--repeats", "1", "--out", str(out)]

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 
 from experiments.bench.layouts import asked_for, check
-from experiments.network.namespaces import unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "experiments.bench.layouts", "--rate", "none"]
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_counted_bytes_are_those_of_the_interface(tmp_path: Path) -> None:
     out = tmp_path / "layouts.json"
     words = ["--layouts", "fsdp", "tp", "galaxy", "--methods", "identity", "int8", "--gradients", "int8"]

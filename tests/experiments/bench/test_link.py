@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.network.namespaces import unavailable
-
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_the_ledger_agrees_with_the_interface(tmp_path: Path) -> None:
     """Of three ranks. (Of two: tests/fsdp_lab/measure/test_wire_check.py, for whole runs.)"""
     out = tmp_path / "link.json"

@@ -11,12 +11,9 @@ import pytest
 from experiments.faults import nodes
 from experiments.faults.machines import Machines, Program
 from experiments.faults.nodes import CASES, Case
-from experiments.network.namespaces import unavailable
-
-needs_namespaces = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
 
 
-@needs_namespaces
+@pytest.mark.netns
 def test_machines_have_names_addresses_and_processes_of_their_own() -> None:
     asked = "hostname; getent hosts node1 | tr -s ' '; ip -4 -o addr show eth0 | grep -o 'inet [0-9.]*'; "
     asked += "ls /proc | grep -c ^[0-9]"
@@ -32,7 +29,7 @@ def test_machines_have_names_addresses_and_processes_of_their_own() -> None:
         assert [line for machine, line in seen if machine == number] == done.output
 
 
-@needs_namespaces
+@pytest.mark.netns
 def test_a_program_that_does_not_end_is_killed_with_all_that_it_started() -> None:
     start = time.monotonic()
     with Machines(1) as machines:

@@ -10,7 +10,6 @@ import pytest
 
 from experiments.links import bottleneck
 from experiments.links.bottleneck import Place, efficiency, main, places, table
-from experiments.network.namespaces import unavailable
 from tests.fsdp_lab.test_train import Lab
 
 
@@ -79,7 +78,6 @@ def test_mistakes_are_one_message(
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_a_cell_for_real(tmp_path: Path) -> None:
     lab, small = Lab(tmp_path), ("data_path", "cache_dir", "val_fraction", "max_length", "batch_size")
     words = lab.flags()

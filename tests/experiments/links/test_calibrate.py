@@ -9,7 +9,6 @@ import pytest
 
 from experiments.links import calibrate
 from experiments.links.collective_times import measure
-from experiments.network.namespaces import unavailable
 
 
 def test_parts_that_the_file_has_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +37,6 @@ def test_mistakes_are_one_message(argv: list[str], word: str, capsys: pytest.Cap
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_every_kind_of_collective_is_timed_with_its_bytes() -> None:
     lines = measure(2, "100mbit", [1 << 18], repeats=1)
     assert [(line["kind"], line["bytes"]) for line in lines] == [

@@ -6,18 +6,9 @@ from pathlib import Path
 import pytest
 
 from experiments.links.command import main
-from experiments.network.namespaces import unavailable
-
-
-@pytest.fixture(scope="module")
-def links() -> None:
-    reason = unavailable()
-    if reason:
-        pytest.skip(reason)
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_command_line_gives_every_rank_its_place_and_reports_bytes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

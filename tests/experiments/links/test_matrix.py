@@ -10,7 +10,6 @@ import pytest
 from experiments.fidelity.method_settings import LINK_RUNS
 from experiments.links.matrix import jobs, load, main, missing, undisturbed
 from experiments.links.step_times import Job, label
-from experiments.network.namespaces import unavailable
 
 
 def line(method: str, yardstick_ms: float = 1.0, ranks: int = 2) -> dict[str, object]:
@@ -41,7 +40,6 @@ def test_a_step_count_has_bounds() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_a_cell(tmp_path: Path) -> None:
     """Two methods behind one link: bytes as they must be, and no shorter than the link allows."""
     out = tmp_path / "matrix.jsonl"

@@ -46,13 +46,6 @@ sender.join()
 """
 
 
-@pytest.fixture(scope="module")
-def links() -> None:
-    reason = unavailable()
-    if reason:
-        pytest.skip(reason)
-
-
 def namespaces() -> str:
     return subprocess.check_output(["ip", "netns", "list"], text=True)
 
@@ -69,7 +62,6 @@ def eventually(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_known_payload_is_counted_to_two_percent(tmp_path: Path, ranks: int) -> None:
     sizes = [2_000_000 + 1_000_000 * rank for rank in range(ranks)]
@@ -85,7 +77,6 @@ def test_a_known_payload_is_counted_to_two_percent(tmp_path: Path, ranks: int) -
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_a_shaped_link_has_its_rate_and_two_directions(tmp_path: Path) -> None:
     def mbit_per_s(rank: int) -> float:
         return float((tmp_path / str(rank)).read_text()) / 1e6
@@ -98,7 +89,6 @@ def test_a_shaped_link_has_its_rate_and_two_directions(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_a_node_is_fast_inside_and_has_one_link_to_the_others(tmp_path: Path) -> None:
     with Namespaces(4, rate="80mbit", per_node=2) as net:
         places = [[net.environment(rank)[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")] for rank in range(4)]
@@ -114,7 +104,6 @@ def test_a_node_is_fast_inside_and_has_one_link_to_the_others(tmp_path: Path) ->
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_the_rate_is_measured_and_the_ranks_are_told() -> None:
     with Namespaces(2, rate="80mbit") as net:
         assert Link(**json.loads(net.environment(0)["FSDP_LAB_LINK"])) == Link(80e6, None, 0, ranks=2)
@@ -127,7 +116,6 @@ def test_the_rate_is_measured_and_the_ranks_are_told() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_after_kill_9_the_ranks_die_and_the_next_start_removes_the_rest(tmp_path: Path) -> None:
     rank = "sleep 300 & echo $! > child$RANK.part; mv child$RANK.part child$RANK; echo $$ > rank$RANK; wait"
     command = [sys.executable, "-m", "experiments.links", "--", "sh", "-c", rank]
@@ -162,7 +150,6 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_only_what_a_dead_process_made_is_left_over() -> None:
     owner, start, where, _ = own_tag().split("-")
     kept = [f"{owner}-{start}-{where}-0a-n0", f"{owner}-{start}-1-0b-n0", "links-of-somebody-else"]
@@ -179,7 +166,6 @@ def test_only_what_a_dead_process_made_is_left_over() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_the_first_failure_is_returned_and_ends_the_others() -> None:
     with Namespaces(3) as net:
         assert net.name(2) in namespaces()
@@ -190,7 +176,6 @@ def test_the_first_failure_is_returned_and_ends_the_others() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_a_delay_is_added_each_way(tmp_path: Path) -> None:
     try:
         with Namespaces(2, delay="20ms") as net:
@@ -202,7 +187,6 @@ def test_a_delay_is_added_each_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 def test_two_runs_coexist_and_leave_nothing(tmp_path: Path) -> None:
     with Namespaces(2) as one, Namespaces(2) as two:
         assert one.run(ring(tmp_path, 1000, 1000)) == two.run(ring(tmp_path, 9000, 9000)) == 0
@@ -213,7 +197,6 @@ def test_two_runs_coexist_and_leave_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.usefixtures("links")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_the_ranks_save_and_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
     rank = 'trap "sleep 0.2; touch saved$RANK; exit 0" TERM; touch ready$RANK; while :; do sleep 0.05; done'

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from experiments.network.namespaces import unavailable
 from experiments.planning import __main__ as command, checking
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.parallel.planning.job import Job, Methods
@@ -108,10 +107,9 @@ def test_what_is_checked() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_ranks_are_measured_and_the_plan_is_run(tmp_path: Path) -> None:
     """Everything once, small: measured behind a link with a quota, planned, the best candidate and the slowest run."""
-    words = ["--rate", "200mbit", "--quota", "1.0", "0.4", "--sequences", "2", "--length", "32", "--repeats", "1"]
+    words = ["--rate", "200mbit", "--quota", "1.0", "0.8", "--sequences", "2", "--length", "32", "--repeats", "1"]
     words += ["--layouts", "tp", "fsdp", "gpipe", "--check", "1", "--steps", "1"]
     files = ["--write", str(tmp_path / "devices.json"), "--json", str(tmp_path / "check.json")]
     done = subprocess.run(

@@ -18,7 +18,7 @@ from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
 from comm_compress.registry import register
-from experiments.network.namespaces import Namespaces, unavailable
+from experiments.network.namespaces import Namespaces
 from fsdp_lab import results
 from fsdp_lab.measure.wire_check import Claim, Interface, agree, interface_counters
 from fsdp_lab.ranks.link import VARIABLE, Link, link_of_this_run
@@ -49,7 +49,6 @@ def train_in_a_namespace() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 @pytest.mark.parametrize(
     ("method", "gathers", "ranks", "per_node", "trusted"),
     [("topk", "none", 2, 1, True), ("liar", "int8", 2, 1, False), ("onebit", "int4", 3, 3, True)],
