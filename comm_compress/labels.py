@@ -8,6 +8,7 @@
     value   = number | true | false | null | word | a JSON string, list or object
     further = "reduced in" dtype | "prefetch" number | "no reshard"
             | "activations" method ["+" method]        activations, then their gradients (tensor and pipeline parallel)
+            | "every" number name [method ["+" method]]   local steps: how many, their kind; what is sent, and its mean
 
 ``feedback`` stands for ``error_feedback``. A name or word that could be read as something else is a JSON string,
 in double quotes. What `label` and `arm_label` write, `parse_label` and `parse_arm` read back as it was. Nothing here
@@ -49,7 +50,8 @@ class Arm:
 
     ``reduced_in``: the dtype of FSDP2's sum; ``prefetch``: units gathered ahead; ``reshard``: after forward;
     ``activations``, ``activation_gradients``: the labels of the methods that carry these between
-    a divided model's ranks.
+    a divided model's ranks. ``outer``: the kind of local steps; ``outer_every``: how many between two synchronisations;
+    ``outer_method``, ``outer_gather``: the labels of the methods that carry what replicas have learnt, and its mean.
     """
 
     gradients: Method
@@ -59,6 +61,10 @@ class Arm:
     reshard: bool | None = None
     activations: str | None = None
     activation_gradients: str | None = None
+    outer: str | None = None
+    outer_every: int | None = None
+    outer_method: str | None = None
+    outer_gather: str | None = None
 
 
 def label(name: str, settings: Mapping[str, Any] | None = None) -> str:
@@ -75,8 +81,13 @@ def arm_label(
     reshard: bool = True,
     activations: str = "none",
     activation_gradients: str = "none",
+    outer: str = "none",
+    outer_every: int = 30,
+    outer_method: str = "none",
+    outer_gather: str = "none",
 ) -> str:
-    """Write all directions' labels as one: ``int4 hadamard + delta, reduced in bf16``, ``none, activations int8``.
+    """Write all directions' labels as one: ``int4 hadamard + delta, reduced in bf16``, ``none, activations int8``,
+    ``none, every 30 diloco int4 hadamard``.
 
     What is as by default is not said: parameters that are not compressed, float32, one unit gathered ahead.
     """
@@ -85,7 +96,11 @@ def arm_label(
     parts += [f"prefetch {prefetch}"] if prefetch != 1 else []
     parts += ["no reshard"] * (not reshard)
     both = _pair(activations, activation_gradients)
-    return ", ".join(parts + [f"activations {both}"] * (both != "none"))
+    parts += [f"activations {both}"] * (both != "none")
+    if outer != "none":
+        sent = _pair(outer_method, outer_gather)
+        parts.append(f"every {outer_every} {_name(outer)}" + (f" {sent}" if sent != "none" else ""))
+    return ", ".join(parts)
 
 
 def _pair(one: str, other: str) -> str:
@@ -275,6 +290,8 @@ class _Reader:
             forward, backward = self._methods("activations + their gradients")
             said = [("activations", label(*forward))]
             return said if backward is None else [*said, ("activation_gradients", label(*backward))]
+        if self.now == _Token("word", "every", "every"):
+            return self._local_steps()
         words = [self._step(), self._step()]
         match [words[0].text, words[1].text]:
             case ["reduced", "in"]:
@@ -284,8 +301,21 @@ class _Reader:
             case ["no", "reshard"]:
                 return [("reshard", False)]
         given = " ".join(word.text for word in words).strip()
-        known = "reduced in DTYPE, prefetch NUMBER, no reshard and activations METHOD [+ METHOD]"
+        known = "reduced in DTYPE, prefetch NUMBER, no reshard, activations METHOD and every NUMBER KIND METHOD"
         raise self._wrong(f"{given!r} stands after a comma, where only {known} can")
+
+    def _local_steps(self) -> list[tuple[str, Any]]:
+        """Read how many local steps there are, of which kind, and by which method replicas synchronise."""
+        self._step()
+        if not self.now.text.isdecimal():
+            raise self._wrong(f"a number of steps is missing before {self.now.text!r}, as in every 30 diloco")
+        said: list[tuple[str, Any]] = [("outer_every", int(self._step().text)), ("outer", self._word("what is done"))]
+        is_last = self.now == _END or self.now == _Token("mark", ",", ",")
+        if is_last:
+            return said
+        sent, back = self._methods("what replicas have learnt + its mean")
+        said.append(("outer_method", label(*sent)))
+        return said if back is None else [*said, ("outer_gather", label(*back))]
 
     def _word(self, wanted: str) -> str:
         if self.now.kind not in ("word", "json") or not isinstance(self.now.value, str):

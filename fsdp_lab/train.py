@@ -28,6 +28,7 @@ from fsdp_lab.settings.presets import resolve
 from fsdp_lab.training.bf16_products import fast_products
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.evaluate import Evaluation, evaluate
+from fsdp_lab.training.local_steps import LocalSteps
 from fsdp_lab.training.loss_scaler import LossScaler
 from fsdp_lab.training.optim import build_optimizer, take_step
 
@@ -49,6 +50,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()
+        local = LocalSteps(comm.outer, total_steps, run.say)  # nothing at all unless replicas train by themselves
         loop = Loop(run, comm, total_steps, config.tokens_per_step(run.ranks.data_world), restored)
         with saving.on_stop(loop):  # told to stop, it leaves one more checkpoint
             evaluate_when_due(loop.done, model, data, comm, loop)  # what it was stopped before
@@ -58,6 +60,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
                     outcome = take_step(
                         model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm, scaler
                     )
+                    local.after_update(step)
                 loop.after_step(step, loss, outcome)
                 saving.after_step(loop)
                 evaluate_when_due(step, model, data, comm, loop)

@@ -31,6 +31,10 @@ _NAMED = (
     "fsdp_reshard",
     "activation",
     "activation_grad",
+    "outer",
+    "outer_every",
+    "outer_compress",
+    "outer_gather",
 )
 _ADAPTERS = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets"}
 TUNED = ("learning_rate",)
@@ -54,6 +58,10 @@ class Arm:
     reshard: bool | None = None
     activations: str = "none"
     activation_gradients: str = "none"
+    outer: str = "none"
+    outer_every: int | None = None
+    outer_method: str = "none"
+    outer_gather: str = "none"
     further: tuple[tuple[str, str], ...] = ()
     name: str | None = field(default=None, compare=False)
 
@@ -71,7 +79,8 @@ class Arm:
             config.get("fsdp_reshard"),
             config.get("activation") or "none",
             config.get("activation_grad") or "none",
-            _further(row),
+            *_local_steps(config),
+            further=_further(row),
         )
 
     @property
@@ -89,18 +98,23 @@ class Arm:
             reshard=self.reshard is not False,
             activations=self.activations,
             activation_gradients=self.activation_gradients,
+            outer=self.outer,
+            outer_every=self.outer_every or 0,
+            outer_method=self.outer_method,
+            outer_gather=self.outer_gather,
         )
         return printable(", ".join([text, *(f"{name}={value}" for name, value in self.further)]))
 
     @property
     def family(self) -> str:
         """The method that decides the arm's colour: that of the gradients or, if those are sent as they are, of the
-        parameters or, if those are, too, of the activations and their gradients."""
+        parameters or, if those are, too, of the activations and their gradients, or of what local steps give."""
         if self.compresses_gradients:
             return self.gradients
         if self.compresses_parameters:
             return self.parameters
-        methods = (parse_label(text).name for text in (self.activations, self.activation_gradients))
+        further = (self.activations, self.activation_gradients, self.outer_method, self.outer_gather)
+        methods = (parse_label(text).name for text in further)
         return next((name for name in methods if name not in PLAIN), self.gradients)
 
     @property
@@ -119,9 +133,15 @@ class Arm:
         return not {self.activations, self.activation_gradients} <= set(PLAIN)
 
     @property
+    def takes_local_steps(self) -> bool:
+        """Do replicas train by themselves, and so send less, whatever the method?"""
+        return self.outer != "none"
+
+    @property
     def is_stock(self) -> bool:
-        """Is everything sent by torch's own collectives, without a hook of ours?"""
-        return {self.gradients, self.parameters, self.activations, self.activation_gradients} == {"none"}
+        """Is everything sent at every step by torch's own collectives, without a hook of ours?"""
+        methods = {self.gradients, self.parameters, self.activations, self.activation_gradients}
+        return methods == {"none"} and not self.takes_local_steps
 
 
 @dataclass(frozen=True)
@@ -237,6 +257,10 @@ def spelling(text: str) -> str:
         "reshard": said.reshard,
         "activations": said.activations,
         "activation_gradients": said.activation_gradients,
+        "outer": said.outer,
+        "outer_every": said.outer_every,
+        "outer_method": said.outer_method,
+        "outer_gather": said.outer_gather,
     }
     given = {name: value for name, value in further.items() if value is not None}
     return Arm(said.gradients.name, own, parameters.name, other, **given).label
@@ -329,6 +353,14 @@ def _further(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     config, defaults = row["config"], arm_settings(row)
     names = sorted(name for name in defaults if name not in _NAMED and name in config)
     return tuple((name, canonical(config[name])) for name in names if config[name] != defaults[name])
+
+
+def _local_steps(config: Mapping[str, Any]) -> tuple[str, int | None, str, str]:
+    """Kind, number and methods of local steps: of no meaning, whatever the row says, where there are none."""
+    kind = config.get("outer") or "none"
+    if kind == "none":
+        return "none", None, "none", "none"
+    return kind, config.get("outer_every"), config.get("outer_compress") or "none", config.get("outer_gather") or "none"
 
 
 def _rate(bits_per_s: float) -> str:

@@ -72,7 +72,8 @@ def _names(arms: Sequence[Arm], bits: dict[Arm, float], longest: int) -> dict[Ar
 
 
 def _methods(arm: Arm) -> str:
-    return arm.gradients if arm.parameters == "none" else f"{arm.gradients} + {arm.parameters}"
+    both = arm.gradients if arm.parameters == "none" else f"{arm.gradients} + {arm.parameters}"
+    return f"{both}, every {arm.outer_every} {arm.outer}" if arm.takes_local_steps else both
 
 
 Settings = frozenset[tuple[str, str]]  # names and values, these as canonical JSON

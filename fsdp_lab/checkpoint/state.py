@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils._pytree import tree_map_only
 
 import comm_compress as cc
 from fsdp_lab.checkpoint.placed import placed
@@ -77,7 +78,10 @@ class TrainingState:
         self._or_anew("data", lambda: self._data.load_state_dict(json.loads(mine["data"])))
         if self._also is not None:
             self._also.load_state_dict(json.loads(mine["also"]))
-        self._or_anew("compressors", lambda: self._load_compressors(mine, own, alike))
+        if self._comm.outer is None:
+            self._or_anew("compressors", lambda: self._load_compressors(mine, own, alike))
+        else:  # without what they agreed on, replicas that differ could not go on
+            self._load_compressors(mine, own, alike)
         self._or_anew("counts", lambda: self._comm.load_counts(mine["counts"], checkpoint.manifest.step))
         reader.load_tensors(checkpoint, placed(tensors, self.pieces()))  # in place: shards and the optimizer's own
         self._set_schedule(mine["schedule"])
@@ -90,13 +94,18 @@ class TrainingState:
         first, pieces = self._model.first_names(), {}
         for name, piece in self._model.pieces().items():
             name = first.get(name, name)
-            pieces[f"model.{name}"] = piece
-            pieces |= {f"optimizer.state.{name}.{moment}": piece for moment in ("exp_avg", "exp_avg_sq")}
+            pieces[self._named(f"model.{name}")] = piece
+            moments = (self._named(f"optimizer.state.{name}.{moment}") for moment in ("exp_avg", "exp_avg_sq"))
+            pieces |= dict.fromkeys(moments, piece)
         return pieces
+
+    def _named(self, name: str) -> str:
+        """The name in a checkpoint: of a replica that trains by itself one of its own, as its weights are."""
+        return name if self._model.replica is None else f"replica{self._model.replica}.{name}"
 
     def _model_tensors(self) -> dict[str, Tensor]:
         first, tensors = self._model.first_names(), get_model_state_dict(self._model.updated)
-        return {f"model.{first.get(name, name)}": value for name, value in tensors.items()}
+        return {self._named(f"model.{first.get(name, name)}"): value for name, value in tensors.items()}
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         options = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -106,7 +115,7 @@ class TrainingState:
             kind, _, rest = name.partition(".")
             parameter, _, moment = rest.rpartition(".")
             if isinstance(value, Tensor):
-                tensors[f"optimizer.{kind}.{first.get(parameter, parameter)}.{moment}"] = value
+                tensors[self._named(f"optimizer.{kind}.{first.get(parameter, parameter)}.{moment}")] = value
         return tensors
 
     def _or_anew(self, what: str, load: Callable[[], None]) -> None:
@@ -147,4 +156,5 @@ class TrainingState:
 
 def _on(device: torch.device, entry: dict[str, Any]) -> dict[str, Any]:
     """A compressor's saved state with its tensors where they are used."""
-    return entry | {"tensors": {name: tensor.to(device) for name, tensor in entry["tensors"].items()}}
+    moved: dict[str, Any] = tree_map_only(Tensor, lambda tensor: tensor.to(device), entry)
+    return moved

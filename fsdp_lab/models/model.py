@@ -42,6 +42,10 @@ class Sharded(Generic[M]):
     flops_per_token: float | None
     operators: dict[str, str] = field(default_factory=dict)
     """The implementation of each operator that the model has (`fsdp_lab.settings.operators.table`); empty: a draft."""
+    outer: cc.outer.Handle | None = field(default=None, init=False)
+    """What synchronises this replica with the others, where each trains by itself; made by `attach`."""
+    replica: int | None = field(default=None, init=False)
+    """Which replica this process is of, where each trains by itself: then their weights are not the same."""
 
     @property
     def updated(self) -> nn.Module:
@@ -87,7 +91,10 @@ class Sharded(Generic[M]):
         yield tokens
 
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The norm of all ranks' gradients, the same number on every rank. All ranks call this together."""
+        """The gradients' norm over all ranks that train one model, the same on those; finite on all ranks, or on none.
+
+        All ranks call this together.
+        """
         return world_norm(gradients)
 
     def reshard(self) -> None:

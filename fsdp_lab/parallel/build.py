@@ -38,7 +38,8 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
         whole = objective(plan.sketch.model)
         install(whole, plan.operators)
         module = _distributed(whole, plan, config, ranks)
-        return ParallelModel(module, *plan.described, ranks=ranks, sketch=plan.sketch)
+        are_local = config.comm.outer != "none"
+        return ParallelModel(module, *plan.described, ranks=ranks, sketch=plan.sketch, are_local=are_local)
     wiring = _wiring(config, ranks)
     divided = divided_model(plan.sketch.model, wiring)
     plan.sketch.pieces = divided.division.pieces
@@ -51,17 +52,21 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
 
 
 def _distributed(module: Objective, plan: ModelPlan, config: TrainConfig, ranks: Ranks) -> Objective:
-    """``module`` with its weights, sharded or replicated over the data-parallel ranks, or alone on this rank."""
+    """``module`` with its weights, sharded or replicated over the data-parallel ranks, or alone on this rank.
+
+    Over the ranks of its replica alone, where replicas train by themselves.
+    """
     mesh, dims = ranks.mesh, ranks.parallel_dims
     assert dims is not None
+    replicas = dims.replicas if config.comm.outer == "none" else 1
     if dims.pp > 1 and plan.param_dtype != "fp32":
         raise ValueError("mixed_precision: the stages of a pipeline compute in float32; give no")
     if dims.pp == 1 and (dims.shards > 1 or plan.param_dtype != "fp32" or config.model.cpu_offload):
-        shard(module, config, mesh["replicas", "shards"] if dims.replicas > 1 else mesh["shards"], plan.param_dtype)
+        shard(module, config, mesh["replicas", "shards"] if replicas > 1 else mesh["shards"], plan.param_dtype)
     plan.realise(module, ranks.device, offloaded=config.model.cpu_offload)
     if config.parallel.is_divided or isinstance(module, FSDPModule):
         return module
-    if dims.replicas > 1:
+    if replicas > 1:
         return Replicated(module, mesh["replicas"].get_group())
     return module
 

@@ -18,6 +18,7 @@ from fsdp_lab.models.model import Placed
 from fsdp_lab.models.saved.weights import Weight
 from fsdp_lab.models.sharding import Held, held, whole_tensor
 from fsdp_lab.models.sketch import Sketch
+from fsdp_lab.parallel.local_steps import attach_outer, norm_of_own
 from fsdp_lab.parallel.models.divided import Divided
 from fsdp_lab.parallel.objectives import Replicated
 from fsdp_lab.parallel.pipeline import Pipeline
@@ -33,16 +34,20 @@ class ParallelModel(Model):
     """A model on the ranks of an `ParallelDims`: sharded or replicated over data-parallel ranks, and perhaps divided.
 
     ``sketch``: knows the whole parameters, and which piece of each is here. ``divided``: the model, if it is divided.
-    ``pipeline``: the stages of this rank, if there are several.
+    ``pipeline``: the stages of this rank, if there are several. ``are_local``: replicas train by themselves.
     """
 
     ranks: Ranks
     sketch: Sketch
     divided: Divided | None = None
     pipeline: Pipeline | None = None
+    are_local: bool = False
     _sums: list[cc.parallel.ReplicatedGradients] = field(default_factory=list, init=False)
     _stock: cc.parallel.StockSteps = field(init=False)
     _reduces: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.replica = self._rank_in("replicas") if self.are_local else None
 
     # ---- what is exchanged ----------------------------------------------------------------------------------
 
@@ -68,6 +73,8 @@ class ParallelModel(Model):
         handles |= self._attach_sums(gradients, seed)
         if gradients is not None and not any(self.ranks.gather(bool(handles))):  # a stage may have none, others some
             raise ValueError("comm_compress: no gradients are exchanged between these ranks; leave it out")
+        if self.are_local:
+            self.outer = handles["outer"] = attach_outer(self.module, self.ranks.mesh["replicas"], config, seed)
         if self.divided is not None:
             wiring = self.divided.wiring
             handles |= {"activations": wiring.activations, "exact": wiring.exact}
@@ -76,7 +83,7 @@ class ParallelModel(Model):
     def _attach_fsdp(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
     ) -> cc.Handle:
-        replicas = self._mesh_size("replicas") > 1
+        replicas = self._mesh_size("replicas") > 1 and not self.are_local
         if parameters is None:
             self._stock.add_gathers(self.module, _ITEMSIZE[self.param_dtype], config.fsdp_reshard)
         if gradients is None:
@@ -131,7 +138,9 @@ class ParallelModel(Model):
         ops: set[cc.Op] = {"activations", "activation_gradients"} if self.divided is not None else set()
         if self._is_sharded:
             ops |= {"reduce_scatter", "all_gather"}
-        if self._mesh_size("replicas") > 1 or any(self.ranks.gather(bool(self._sums))):
+        if self.are_local:
+            ops.add("outer")
+        elif self._mesh_size("replicas") > 1 or any(self.ranks.gather(bool(self._sums))):
             ops.add("all_reduce")
         return list(ops)
 
@@ -140,7 +149,9 @@ class ParallelModel(Model):
         """Is a byte of this traffic sent by collectives that are not ours?"""
         carried = None if self.divided is None else self.divided.wiring.activations
         wired = () if carried is None else (carried.forward, carried.backward)
-        return self._stock.has_any or None in wired or any(gradients.method is None for gradients in self._sums)
+        is_exact = self.outer is not None and self.outer.method is None
+        is_summed = any(gradients.method is None for gradients in self._sums)
+        return self._stock.has_any or None in wired or is_exact or is_summed
 
     @property
     def _are_timed(self) -> bool:
@@ -166,11 +177,17 @@ class ParallelModel(Model):
                 gradients.reduce()
 
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The norm of the whole model's gradients, each counted once, the same number on every rank. Collective."""
+        """The norm of the whole model's gradients, each counted once, the same number on every rank. Collective.
+
+        Of a replica that trains by itself it is the norm of its own ones, or NaN on all as soon as one's is not finite.
+        """
         named = [(name, p) for name, p in self.module.hf.named_parameters() if p.grad is not None]
-        mine = [_local(p.grad) for name, p in named if self._is_counted(name)]
+        mine = [_local(p.grad) for name, p in named if self._is_counted(name, self.replica or 0)]
         norms = torch.stack(torch._foreach_norm(mine)) if mine else torch.zeros(1, device=self.ranks.device)
-        total: Tensor = self.ranks.sum(norms.double().square().sum()).sqrt().float()
+        own = norms.double().square().sum()
+        if self.replica is not None:
+            return norm_of_own(own, self.replica, self._mesh_size("replicas"), self.ranks)
+        total: Tensor = self.ranks.sum(own).sqrt().float()
         return total
 
     def reshard(self) -> None:
@@ -202,10 +219,10 @@ class ParallelModel(Model):
                 weights[name] = Weight(4 * shape.numel(), gather)
         return weights
 
-    def _is_counted(self, name: str) -> bool:
-        """Is this the rank that speaks for the parameter, or its piece, among those that hold it?"""
+    def _is_counted(self, name: str, replica: int = 0) -> bool:
+        """Is this the rank of ``replica`` that speaks for the parameter, or its piece, among those that hold it?"""
         divided = name in self.sketch.pieces or self._rank_in("tp") == 0
-        return divided and self._rank_in("replicas") == 0 and self.sketch.first_names[name] == name
+        return divided and self._rank_in("replicas") == replica and self.sketch.first_names[name] == name
 
     # ---- ranks ----------------------------------------------------------------------------------------------
 

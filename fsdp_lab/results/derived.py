@@ -23,6 +23,7 @@ def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
     flops = _product(_number(row, "tokens_per_s"), _number(row, "flops_per_token"))
     return {
         "mfu": _over(flops, _product(_number(row, "world_size"), _number(row, "peak_flops"))),
+        "outer_bits": _outer_bits(row),
         "compress_time_ms": _over(_number(row, "compress_time_ms_total"), steps),
         "decompress_time_ms": _over(_number(row, "decompress_time_ms_total"), steps),
         "extra_collective_time_ms": _over(_number(row, "extra_collectives_time_ms_total"), steps),
@@ -35,6 +36,16 @@ def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
         "compression_ratio_reduce_scatter_vs_fp32": _over(gradients, sent_gradients, FP32),
         "compression_ratio_reduce_scatter_vs_bf16": _over(gradients, sent_gradients, BF16),
     }
+
+
+def _outer_bits(row: Mapping[str, Any]) -> float | None:
+    """Bits a parameter and optimizer step that replicas exchange, as `comm_compress.outer.bits` has them."""
+    sent = _number(row.get("bytes_compressed_by_op"), "outer")
+    replicas, world = _number(row, "dp_replicas"), _number(row, "world_size")
+    if sent is None or replicas is None or replicas < 2 or world is None:
+        return None
+    on_a_rank = _over(_product(_number(row, "trainable_parameters"), replicas), world)
+    return _over(sent, _product(on_a_rank, _number(row, "steps")), 8 * replicas / (replicas - 1))
 
 
 def _number(values: Any, name: str) -> float | None:

@@ -106,6 +106,18 @@ FIELDS = (
     Field("pp_schedule", "gpipe|1f1b|interleaved|zbv", "", "the order of its micro-batches", "no"),
     Field("activation_method", "str", "", "compression method of activations between tp or pp ranks", "no"),
     Field("activation_grad_method", "str", "", "compression method of the gradients of these activations", "no"),
+    Field(
+        "outer",
+        "local_sgd|diloco",
+        "",
+        "how replicas that train by themselves synchronise (docs/local-steps.md); null: ranks take every step together",
+        "no",
+    ),
+    Field("outer_every", "int", "steps", "optimiser steps between two synchronisations; null without outer", "no"),
+    Field("outer_method", "str", "", "compression method of what each replica has learnt; null without outer", "no"),
+    Field("outer_gather_method", "str", "", "compression method of its mean on the way back", "no"),
+    Field("outer_learning_rate", "float", "", "rate of the outer step; null without outer", "no"),
+    Field("outer_momentum", "float", "0 to 1", "Nesterov momentum of the outer step; null without outer", "no"),
     Field("param_dtype", "str", "", "dtype of the gathered parameters"),
     Field(
         "bf16_products",
@@ -266,6 +278,14 @@ FIELDS = (
         "elements behind bytes_raw_by_op: times 4 the fp32 baseline, times 2 the bf16 one",
         since=2,
     ),
+    Field(
+        "outer_bits",
+        "float",
+        "bits",
+        "what R replicas exchange, a trained parameter and optimiser step: 8 x bytes of outer x R / (R - 1) / "
+        "(parameters of a rank x steps); null without outer",
+        "no",
+    ),
     Field("value_bytes", "int", "bytes", "values among bytes_compressed_total", nullable=True),
     Field("index_bytes", "int", "bytes", "indices among bytes_compressed_total", nullable=True),
     Field("metadata_bytes", "int", "bytes", "scales, lengths, padding among bytes_compressed_total", nullable=True),
@@ -324,7 +344,13 @@ FIELDS = (
         "no",
     ),
     Field("loss_scale", "float", "", "what the last step's loss was multiplied by; null where no loss is scaled", "no"),
-    Field("clip_rate", "float", "0 to 1", "share of steps whose gradient norm was clipped", since=2),
+    Field(
+        "clip_rate",
+        "float",
+        "0 to 1",
+        "share of steps whose gradient norm was clipped; with outer those of the first replica",
+        since=2,
+    ),
     Field(
         "train_loss",
         "float",
@@ -385,6 +411,14 @@ FIELDS = (
     Field("time_to_first_step_s", "float", "s", "from the program's start to the end of its first step", "no"),
     Field("train_time_s", "float", "s", "in optimiser steps, all of them; what sampling took is left out"),
     Field("feedback_bytes", "int", "bytes", "memory of residuals and other compressor state per rank", nullable=True),
+    Field(
+        "outer_bytes",
+        "int",
+        "bytes",
+        "memory per rank of the weights that replicas last agreed on and of the outer step's momentum; null without "
+        "outer",
+        "no",
+    ),
     Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank (virtual ranks: of all together)"),
     Field("mem_peak_alloc_gb", "float", "GB (1e9)", "largest CUDA memory of a rank in tensors; CPU: peak_rss_gb"),
     Field(

@@ -89,13 +89,19 @@ def _introduction(row: Mapping[str, Any]) -> str:
     begun = f", started from {_code(_last(start))}" if start and row.get("draft_target") is None else ""
     if row.get("lora_rank") is not None:
         begun += f", with LoRA adapters of rank {row['lora_rank']} ({row['trainable_parameters']:,} parameters)"
+    alone = ""
+    if row.get("outer") is not None:
+        alone = (
+            f" {row['dp_replicas']} replicas trained by themselves and synchronised every {row['outer_every']} steps "
+            f"({_code(row['outer'])}, by {_code(row['outer_method'])})."
+        )
     played = ", all played by one process" if row.get("virtual_ranks") else ""
     return (
         f"{what} of {row['num_parameters']:,} parameters{begun}, trained for {row['steps']:,} steps on "
         f"{row['tokens_seen']:,} tokens under PyTorch FSDP2 on {row['world_size']} ranks{played}, with compressed "
         f"communication (fsdp-comm-compress): gradients by {_code(row['compress_method'])}, parameters by "
-        f"{_code(row['param_compress_method'])} (`none`: not compressed). What was compressed is what ranks sent each "
-        "other in training; the weights here are whole.\n"
+        f"{_code(row['param_compress_method'])} (`none`: not compressed).{alone} What was compressed is what ranks "
+        "sent each other in training; the weights here are whole.\n"
     )
 
 

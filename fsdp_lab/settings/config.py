@@ -146,6 +146,10 @@ def _of_parallel(config: AnyTraining) -> dict[str, Any]:
         row |= {"pp": parallel.pp, "pp_schedule": parallel.pp_schedule}
     if parallel.is_divided:
         row |= {"activation_method": comm.activation, "activation_grad_method": comm.activation_grad}
+    if comm.outer != "none":
+        rate, momentum = comm.outer_step
+        row |= {"outer": comm.outer, "outer_every": comm.outer_every, "outer_method": comm.outer_compress}
+        row |= {"outer_gather_method": comm.outer_gather, "outer_learning_rate": rate, "outer_momentum": momentum}
     return row
 
 

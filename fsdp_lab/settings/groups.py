@@ -218,9 +218,56 @@ class CommConfig(Settings):
     activation_grad: str = setting(
         "none", "tp, pp: compression method of the gradients of these activations", method=True
     )
+    outer: str = setting(
+        "none",
+        "local steps: each of the dp_replicas trains by itself, and they synchronise now and then, by their mean "
+        "(local_sgd) or by an outer step with Nesterov momentum (diloco)",
+        choices=("none", "local_sgd", "diloco"),
+    )
+    outer_every: int = setting(30, "outer: optimiser steps between two synchronisations", at_least=1)
+    outer_compress: str = setting(
+        "none",
+        "outer: compression method of what a replica has learnt since the last one (none: torch's own all-reduce)",
+        method=True,
+    )
+    outer_gather: str = setting(
+        "none", "outer: compression method of the mean on its way back to the replicas (none: exact)", method=True
+    )
+    outer_exchange: str = setting(
+        "auto",
+        "outer: by way of each part's owner (reduce_scatter), or every replica's whole message to all others "
+        "(all_gather); auto: the one that sends fewer bytes, as the numbers are the same",
+        choices=("auto", "reduce_scatter", "all_gather"),
+    )
+    outer_learning_rate: float | None = setting(
+        None, "outer: rate of the outer step; none: 1 for local_sgd, 0.7 for diloco", above=0
+    )
+    outer_momentum: float | None = setting(
+        None, "outer: Nesterov momentum of diloco's outer step; none: 0.9", at_least=0, below=1
+    )
+    outer_fragments: int = setting(
+        1,
+        "outer: parts of the model that are synchronised in turn, each every outer_every steps",
+        at_least=1,
+    )
+    outer_overlap: int = setting(
+        0, "outer: optimiser steps between the sending of a part and its use, while replicas train on", at_least=0
+    )
+    outer_mixing: float = setting(
+        0.0, "outer_overlap: share of a replica's own weights in those that it goes on with", at_least=0, below=1
+    )
     fsdp_keep_frozen: bool = setting(
         False, "lora_rank: send the model's own weights once, exactly, and keep them whole on every rank"
     )
+
+    @property
+    def outer_step(self) -> tuple[float, float]:
+        """Rate and momentum of the outer step: those of the kind of local steps where no flag says another."""
+        rate, momentum = (0.7, 0.9) if self.outer == "diloco" else (1.0, 0.0)
+        return (
+            rate if self.outer_learning_rate is None else self.outer_learning_rate,
+            momentum if self.outer_momentum is None else self.outer_momentum,
+        )
 
     @classmethod
     def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def check_compression(config: CommConfig) -> None:
 def complaints_about(config: CommConfig) -> list[str]:
     """One complaint for each direction whose method or settings are wrong."""
     complaints = []
-    for build in (of_gradients, of_parameters, of_activations):
+    for build in (of_gradients, of_parameters, of_activations, check_outer):
         try:
             build(config)
         except ValueError as error:
@@ -59,6 +59,20 @@ def of_activations(config: CommConfig) -> cc.parallel.Activations | None:
         except ValueError as error:
             raise ValueError(f"{flag}: {str(error).removeprefix('forward: ')}") from None
     return cc.parallel.Activations(config.activation, config.activation_grad)
+
+
+def check_outer(config: CommConfig) -> None:
+    """Raises ValueError, which begins with the flag's name, when a method cannot carry what replicas have learnt."""
+    try:
+        if config.outer_exchange == "all_gather":
+            cc.outer.check(config.outer_compress, exchange="all_gather")
+        elif config.outer_compress != "none":
+            cc.outer.check(config.outer_compress, config.outer_gather)
+    except ValueError as error:
+        argument, mark, why = str(error).partition(": ")
+        flags = {"method": "outer_compress", "all_gather": "outer_gather", "exchange": "outer_exchange"}
+        flag = flags.get(argument.split()[0]) if mark else None
+        raise ValueError(f"outer_compress: {error}" if flag is None else f"{flag}: {why}") from None
 
 
 def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
@@ -27,6 +27,8 @@ class Communication:
         self.ops: tuple[cc.Op, ...] = OPS if self._arranged is None else self._arranged.ops
         """The operations that there are."""
         self._hooked = {op: self._arranged is not None or getattr(self._handle, op) is not None for op in self.ops}
+        self.outer = model.outer
+        """What synchronises replicas that train by themselves; None: there are none."""
         self.stock = model.stock_traffic()
         self._counted_from = 0  # steps before that were counted by ranks that were arranged otherwise
         self._untimed_steps = 0
@@ -109,9 +111,12 @@ class Communication:
         if isinstance(self._handle, cc.Handle | cc.parallel.Handles):  # virtual ranks know no float16
             self._handle.loss_scale = scale
 
-    def exact(self) -> AbstractContextManager[None]:
-        """Evaluate with the float32 shards, gathered uncompressed and uncounted."""
-        return self._handle.exact()
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Evaluate with the float32 shards, gathered uncompressed and uncounted; of replicas that train by themselves
+        with what they agreed on when they last synchronised, the same on all."""
+        with self._handle.exact(), nullcontext() if self.outer is None else self.outer.outer_parameters():
+            yield
 
     def state_dict(self) -> dict[str, Any]:
         """What was counted, plain values, and ``compressors``: the states of each rank that this process plays."""
@@ -145,6 +150,11 @@ class Communication:
     def load_compressors(self, states: Sequence[dict[str, Any]]) -> None:
         """Put back the states of each rank that this process plays. ValueError when they are of other ones."""
         self._handle.load_state_dicts(states)
+
+    @property
+    def _outer_bytes(self) -> int:
+        """What this rank keeps of the outer parameters and of their optimizer."""
+        return 0 if self.outer is None else self.outer.outer.num_bytes
 
     def rows(self, steps: int, step_ms_mean: float) -> list[dict[str, Any]]:
         """The communication fields of a results row, of each rank that this process plays, over ``steps`` steps.
@@ -193,5 +203,6 @@ class Communication:
             "index_bytes": int(whole.index_bytes * all_steps) if hooked else None,
             "metadata_bytes": int(whole.metadata_bytes * all_steps) if hooked else None,
             "bytes_source": "computed" if self._has_stock or self._counted_from else "counted",
-            "feedback_bytes": self._handle.state_bytes if hooked else None,
+            "feedback_bytes": self._handle.state_bytes - self._outer_bytes if hooked else None,
+            "outer_bytes": self._outer_bytes if self.outer is not None else None,
         }

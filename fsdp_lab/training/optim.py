@@ -50,7 +50,8 @@ def build_optimizer(
 
 
 class StepOutcome(NamedTuple):
-    """``grad_norm`` is world-wide and before clipping, the same on all ranks; ``taken``: was the update applied?
+    """``grad_norm`` is world-wide (of a replica that trains by itself: its own) and before clipping, the same on all of
+    those ranks; ``taken``: was the update applied? The same on all ranks.
 
     ``clipped``: was the norm above the limit? ``loss_scale``: what the loss had been multiplied by; None: no scaler.
     """

@@ -48,6 +48,17 @@ def test_methods_of_activations_are_read_again(forward: str, backward: str) -> N
     assert arm_label("none", activations=forward, activation_gradients=backward).startswith("none, activations ")
 
 
+@pytest.mark.parametrize(
+    ("sent", "back"), [("none", "none"), ("topk ratio=0.01", "none"), ("int4 hadamard", "int8"), ("none", "int8")]
+)
+def test_local_steps_are_read_again(sent: str, back: str) -> None:
+    text = arm_label("int8", "delta", outer="diloco", outer_every=7, outer_method=sent, outer_gather=back, prefetch=2)
+    read = parse_arm(text)
+    assert text.startswith("int8 + delta, prefetch 2, every 7 diloco")
+    assert (read.outer, read.outer_every, read.prefetch) == ("diloco", 7, 2)
+    assert (read.outer_method or "none", read.outer_gather or "none") == (sent, back)
+
+
 @pytest.mark.parametrize(("name", "settings"), TABLE, ids=IDS)
 def test_every_method_and_setting_of_the_table(name: str, settings: dict[str, Any]) -> None:
     assert parse_label(label(name, settings)) == Method(name, settings)
@@ -133,8 +144,15 @@ def test_spellings(text: str, arm: Arm | None) -> None:
         ("topk 0.01", "0.01 needs the name of a setting before it, as in ratio=0.01"),
         ("topk ratio=", "a value is missing"),
         ("topk ratio=0.1 ratio=0.2", "ratio is said twice"),
+        ("none, every diloco", "a number of steps is missing before 'diloco'"),
+        ("none, every 3", "what is done is missing"),
+        ("none, every 3 diloco int8 + int8 + int8", "3 methods for two directions"),
+        ("none, every 3 diloco, every 4 diloco", "outer every is said twice"),
         ("topk ratio=0,01", "'01' stands after a comma"),
-        ("topk, reduced", "only reduced in DTYPE, prefetch NUMBER, no reshard and activations METHOD [+ METHOD] can"),
+        (
+            "topk, reduced",
+            "only reduced in DTYPE, prefetch NUMBER, no reshard, activations METHOD and every NUMBER KIND METHOD can",
+        ),
         ("topk, activations", "a method's name is missing"),
         ("topk, activations a + b + c", "3 methods for two directions (activations + their gradients)"),
         ("topk, activations a, activations b", "activations is said twice"),

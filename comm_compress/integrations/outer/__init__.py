@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from comm_compress.integrations.outer.attach import Handle, attach
 from comm_compress.integrations.outer.bits import bits
+from comm_compress.integrations.outer.methods import check
 from comm_compress.integrations.outer.optimizers import averaging, nesterov
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.virtual import VirtualReplicas
 
-__all__ = ["Handle", "Schedule", "VirtualReplicas", "attach", "averaging", "bits", "nesterov"]
+__all__ = ["Handle", "Schedule", "VirtualReplicas", "attach", "averaging", "bits", "check", "nesterov"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from torch.distributed.fsdp import FSDPModule
 from comm_compress.core.segments import segments_of
 from comm_compress.core.state import State
 from comm_compress.drive import stock
+from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.allreduce import AllReduceUnderWay, GradientAllReduce
 from comm_compress.integrations.handle import BaseHandle, load
 from comm_compress.integrations.outer.bits import bits
-from comm_compress.integrations.outer.fragments import Fragment, Named, divide, held, trainable
+from comm_compress.integrations.outer.fragments import Fragment, Named, divide, held, local, trainable
 from comm_compress.integrations.outer.methods import How, Methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
@@ -45,6 +47,7 @@ class Handle(Synchroniser, BaseHandle):
         schedule: Schedule,
         optimizer: OptimizerFactory,
         seed: int,
+        count_stock: bool = False,
     ) -> None:
         BaseHandle.__init__(self)
         Synchroniser.__init__(self, [fragments], schedule, optimizer)
@@ -54,8 +57,11 @@ class Handle(Synchroniser, BaseHandle):
             [m for m in model.modules() if isinstance(m, FSDPModule)] if isinstance(model, nn.Module) else []
         )
         self._reductions: list[GradientAllReduce] = []
+        self._counts: list[StockCounts | None] = [None] * len(fragments)
         if methods.reduce is None:
-            self.ledger.uncounted = (OUTER,)
+            self.ledger.uncounted = () if count_stock else (OUTER,)
+            if count_stock:
+                self._counts = [StockCounts(self.ledger, OUTER, fragment.name, group) for fragment in fragments]
             return
         for fragment in fragments:
             holders = {name: held(p) for name, p in fragment.parameters.items()}
@@ -106,7 +112,7 @@ class Handle(Synchroniser, BaseHandle):
         if self._world == 1:
             return Arrived(pseudo_gradients)
         if not self._reductions:
-            return Arrived(_mean(pseudo_gradients, self._group))
+            return Arrived(_mean(pseudo_gradients, self._group, self._counts[number]))
         reduction = self._reductions[number]
         return _Sent(pseudo_gradients, reduction.begin(pseudo_gradients, fragment.name, self._group, self._world))
 
@@ -137,9 +143,11 @@ def _segments(fragment: Fragment, world: int) -> Any:
     return segments_of([(name, tuple(t.shape) or (1,)) for name, t in fragment.local().items()], world)
 
 
-def _mean(pseudo_gradients: Means, group: dist.ProcessGroup) -> Means:
+def _mean(pseudo_gradients: Means, group: dist.ProcessGroup, counts: StockCounts | None) -> Means:
     """Return the mean over the group by torch's own all-reduce."""
-    total = stock.all_reduce(torch.cat([t.reshape(-1) for _, t in pseudo_gradients]), group) / group.size()
+    together = torch.cat([t.reshape(-1) for _, t in pseudo_gradients])
+    run = partial(stock.all_reduce, together, group)
+    total = (run() if counts is None else counts.all_reduce(together, run)) / group.size()
     parts = torch.split(total, [t.numel() for _, t in pseudo_gradients])
     return [(name, part.view_as(t)) for (name, t), part in zip(pseudo_gradients, parts, strict=True)]
 
@@ -157,6 +165,7 @@ def attach(
     overlap: int = 0,
     mixing: float = 0.0,
     seed: int = 0,
+    count_stock: bool = False,
 ) -> Handle:
     """Let the ranks of ``group`` train by themselves, and synchronise their parameters every ``every`` inner steps.
 
@@ -172,13 +181,15 @@ def attach(
     gradients, with error feedback where it has it. None: torch's own all-reduce, which the ledger names as uncounted.
     ``all_gather`` carries the means back to everyone, exactly by default.
     ``exchange``: "reduce_scatter", then all-gather of the means, as in `comm_compress.ddp`; "all_gather": every replica
-    sends its whole message to all others, which add them up (`messages`).
+    sends its whole message to all others, which add them up (`messages`); "auto": the one of them that sends fewer
+    bytes, where means come back exactly, since both give the same numbers.
     ``outer_optimizer``: makes the optimizer that moves the outer parameters by the mean pseudo-gradient;
     default: `averaging`, after which replicas go on with their mean. `nesterov`: DiLoCo.
     ``fragments``, ``overlap``, ``mixing``: parts of the model that are sent in turn, steps between sending and
     applying, and what is kept of a replica's own parameters (`Schedule`, `fragments.divide`). On gloo the messages of
     an overlapped exchange travel while the replica computes; on CUDA the exchange is queued in the current stream.
     ``seed``: of the methods' own random numbers.
+    ``count_stock``: torch's own all-reduce is entered in the ledger as well, with bytes computed from its shape.
     Memory: a float32 copy of what this rank trains, and what the outer optimizer and the method remember; while a
     fragment is exchanged, about four times its float32 size. Raises ValueError when replicas do not begin equal, when
     something else reduces gradients among them at every step, and for methods and schedules that cannot do it.
@@ -189,11 +200,12 @@ def attach(
     parameters = trainable(model)
     parts = divide(parameters, fragments)
     schedule = Schedule(every, len(parts), overlap, mixing)
-    methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas))
+    elements = sum(local(p).numel() for p in parameters.values())
+    methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas), elements)
     methods.check_names(list(parameters))
     require_local_steps(model, parameters, replicas)
     require_equal(parameters, replicas)
-    return Handle(model, parts, replicas, methods, schedule, outer_optimizer or averaging(), seed)
+    return Handle(model, parts, replicas, methods, schedule, outer_optimizer or averaging(), seed, count_stock)
 
 
 def _process_group(group: dist.ProcessGroup | DeviceMesh | None) -> dist.ProcessGroup:

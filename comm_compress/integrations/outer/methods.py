@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from comm_compress.core.compressor import Compressor
 from comm_compress.integrations import allreduce
@@ -12,18 +13,25 @@ from comm_compress.integrations.allreduce import AllReduceRounds
 from comm_compress.integrations.outer.messages import all_reduce_of_messages, codec_of
 from comm_compress.registry import AnyMethod, chosen
 
-How = Literal["reduce_scatter", "all_gather"]
-"""By way of each part's owner, or from everyone to everyone."""
+How = Literal["reduce_scatter", "all_gather", "auto"]
+"""By way of each part's owner, or from everyone to everyone; "auto": as fewer bytes are sent."""
+_FLOAT32 = 4  # bytes of an element of the means
 
 
 class Methods:
-    """How pseudo-gradients are exchanged: both halves' methods, and the rounds. ValueErrors name the argument."""
+    """How pseudo-gradients are exchanged: both halves' methods, and the rounds. ValueErrors name the argument.
 
-    def __init__(self, method: AnyMethod | None, all_gather: AnyMethod | None, exchange: How, world: int) -> None:
+    ``elements``: how many a rank exchanges with its ``world - 1`` likes, for "auto".
+    """
+
+    def __init__(
+        self, method: AnyMethod | None, all_gather: AnyMethod | None, exchange: How, world: int, elements: int = 0
+    ) -> None:
         self.reduce, self.gather = chosen("method", method), chosen("all_gather", all_gather)
-        if exchange not in ("reduce_scatter", "all_gather"):
-            raise ValueError(f'exchange = {exchange!r}: must be "reduce_scatter" or "all_gather"')
-        self._everywhere = exchange == "all_gather"
+        if exchange not in get_args(How):
+            raise ValueError(f'exchange = {exchange!r}: must be "reduce_scatter", "all_gather" or "auto"')
+        is_less = exchange == "auto" and self._everywhere_is_less(world, elements)
+        self._everywhere = is_less or exchange == "all_gather"
         if self.gather is not None and (self.reduce is None or self._everywhere):
             raise ValueError(
                 f"all_gather = {self.gather.name}: is the second half of an exchange by reduce_scatter with a method; "
@@ -32,6 +40,17 @@ class Methods:
         if self.reduce is not None:
             allreduce.check("method", self.reduce, self.gather, world)
             self.check(self.reduce)
+
+    def _everywhere_is_less(self, world: int, elements: int) -> bool:
+        """Do ``world`` whole messages have fewer bytes than one, and the exact means on their way back?"""
+        if self.reduce is None or self.gather is not None:
+            return False
+        try:
+            row = math.ceil(elements / world)
+            message = codec_of(self.reduce).wire_bytes(row)
+        except ValueError:
+            return False
+        return message is not None and world * message < message + _FLOAT32 * row
 
     @property
     def rounds(self) -> AllReduceRounds:
@@ -53,3 +72,10 @@ class Methods:
         for method in (self.reduce, self.gather):
             if method is not None:
                 method.check_names(names)
+
+
+def check(
+    method: AnyMethod | None, all_gather: AnyMethod | None = None, exchange: How = "reduce_scatter", ranks: int = 2
+) -> None:
+    """ValueError, which names the argument of `attach`, when these methods cannot carry pseudo-gradients."""
+    Methods(method, all_gather, exchange, ranks)

@@ -65,7 +65,8 @@ class VirtualReplicas(Synchroniser):
             raise ValueError(f"world = {world}: must be 1 or more")
         parts = divide(trainable(model), fragments)
         schedule = Schedule(every, len(parts), overlap, mixing)
-        self._methods = Methods(method, all_gather, exchange, world)
+        elements = sum(p.numel() for part in parts for p in part.parameters.values())
+        self._methods = Methods(method, all_gather, exchange, world, elements)
         self._methods.check_names([name for part in parts for name in part.parameters])
         self.world = world
         self.models = [copy.deepcopy(model) for _ in range(world)]

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from comm_compress.core.ledger import Ledger, Op, Totals
 from comm_compress.integrations.handle import BaseHandle
 
-ORDER: tuple[Op, ...] = ("reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients")
+ORDER: tuple[Op, ...] = ("reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients", "outer")
 
 
 class JoinedLedger(Ledger):
@@ -36,7 +36,7 @@ class JoinedLedger(Ledger):
 
 
 class Handles:
-    """Several handles as one: FSDP2's, DDP's, those of activations and of replicated gradients.
+    """Several handles as one: FSDP2's, DDP's, those of activations, of replicated gradients and of local steps.
 
     ``handles``: by name. ``computed``: what stock collectives of FSDP2 and DDP send, which no handle sees. ``ops``: the
     operations that there are. ``are_timed``: is the time of all of them known? ``is_stock``: are some of the

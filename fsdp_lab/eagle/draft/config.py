@@ -138,6 +138,7 @@ def _conflicts(config: EagleConfig) -> list[str]:
         "activation, activation_grad: the ranks of a draft exchange no activations; leave it out": (
             config.comm.activation != "none" or config.comm.activation_grad != "none"
         ),
+        "outer: the ranks of a draft take every step together; leave it out": config.comm.outer != "none",
         "eval_steps: nothing to measure on; give eval_data": run.eval_steps > 0 and eagle.eval_data is None,
         "param_compress: would round the frozen target's parameters too; leave it with shard_target": (
             eagle.shard_target and config.comm.param_compress != "none"

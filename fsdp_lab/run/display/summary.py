@@ -23,6 +23,7 @@ def summary(row: Mapping[str, Any], written: Mapping[str, Path], profile: Profil
         f"trained      {row['model']}, {row['num_parameters'] / 1e6:.1f}M parameters, {row['steps']} steps, "
         f"{row['tokens_seen']:,} tokens of {row['dataset']}",
         *_ranks(row),
+        *_local_steps(row),
         *_speed(row),
         *_reading(row),
     ]
@@ -171,6 +172,7 @@ _METHOD_OF = {
     "all_reduce": "compress_method",
     "activations": "activation_method",
     "activation_gradients": "activation_grad_method",
+    "outer": "outer_method",
 }
 
 
@@ -192,6 +194,19 @@ def _ranks(row: Mapping[str, Any]) -> list[str]:
     if dp > 1:
         parts.append(f"{dp} data parallel" + (f" with {copies} copies of the weights" if copies > 1 else ", sharded"))
     return [f"ranks        {'; '.join(parts)}"]
+
+
+def _local_steps(row: Mapping[str, Any]) -> list[str]:
+    """How replicas that train by themselves synchronised."""
+    if row.get("outer") is None:
+        return []
+    every = _count(row["outer_every"], "step")
+    method = "torch's all-reduce" if row["outer_method"] == "none" else row["outer_method"]
+    method += "" if row["outer_gather_method"] == "none" else f" + {row['outer_gather_method']}"
+    return [
+        f"local steps  {row['outer']}, synchronised every {every} by {method}: {row['outer_bits']:.3g} bits a "
+        f"parameter and step; outer state of {in_bytes(row['outer_bytes'])} a rank"
+    ]
 
 
 def _shares(shares: list[float]) -> str:

@@ -171,7 +171,7 @@ class Loop:
             **memory.row(run.ranks),
             **_peak(run.ranks, run.record.noted["param_dtype"]),
         )
-        run.note(**derived({**run.record.noted, "world_size": run.ranks.world}))
+        run.note(**derived({**run.config.row(), **run.record.noted, "world_size": run.ranks.world}))
         row = run.ending.ended_well()
         run.trackers.log_row(steps, row)
         run.ranks.broadcast(None)  # whoever leaves before it is written could not say that rank 0 died over it

@@ -5,6 +5,7 @@
     --comm_compress "int4 hadamard + delta"                       # gradients + parameters
     --comm_compress "bf16 + bf16, reduced in bf16, prefetch 0"    # what a figure's legend says
     --comm_compress "none, activations int8 + int4 hadamard"      # forward + backward, where the model is divided
+    --comm_compress "none, every 30 diloco int4 hadamard"       # what replicas send after 30 local steps
 
 all become values of the settings of `CommConfig`, so that rows of one arm are equal however it was typed. Which methods
 exist, and which settings they take, is not known here: `fsdp_lab.settings.refusing.early` checks it.
@@ -25,9 +26,13 @@ FURTHER = {
     "reshard": "fsdp_reshard",
     "activations": "activation",
     "activation_gradients": "activation_grad",
+    "outer": "outer",
+    "outer_every": "outer_every",
+    "outer_method": "outer_compress",
+    "outer_gather": "outer_gather",
 }
 """The other fields of a label (`comm_compress.labels.Arm`), and the flag of each."""
-ACTIVATIONS = ("activation", "activation_grad")
+LABELS = ("activation", "activation_grad", "outer_compress", "outer_gather")
 """Flags whose value stays one label, settings of the method included."""
 
 
@@ -43,7 +48,7 @@ def spelled_out(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """
     complaints: list[str] = []
     separate = dict(values)
-    for flag in ACTIVATIONS:  # one text, however it is written
+    for flag in LABELS:  # one text, however it is written
         if flag in separate:
             try:
                 separate[flag] = _canonical(separate[flag])
@@ -85,7 +90,7 @@ def _said_by(flag: str, read: Callable[[str], cc.labels.Arm], given: Mapping[str
     if arm.parameters is not None:
         others |= {"param_compress": arm.parameters.name, "param_config_json": arm.parameters.settings}
     others |= {key: getattr(arm, field) for field, key in FURTHER.items() if getattr(arm, field) is not None}
-    others = {key: value if key in ACTIVATIONS else cc.labels.spelled_out(value) for key, value in others.items()}
+    others = {key: value if key in LABELS else cc.labels.spelled_out(value) for key, value in others.items()}
     for key, value in others.items():
         if key in given and given[key] != value:
             raise ValueError(f"{text!r} says {_shown(value)} for {key}, which is given as {_shown(given[key])}, too")

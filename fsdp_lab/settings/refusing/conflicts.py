@@ -8,6 +8,7 @@ from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, ParallelConfig, RunConfig
 from fsdp_lab.settings.operators import named
 from fsdp_lab.settings.reading.fields import ConfigError
+from fsdp_lab.settings.refusing.local_steps import of_local_steps
 from fsdp_lab.settings.shares import shares
 
 
@@ -42,7 +43,8 @@ class Groups(Protocol):
 def conflicts(config: Groups, has_gpu: bool) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
     of_model = [*_of_model(config.model), *_of_lora(config), *_of_precision(config)]
-    return [*_of_virtual_ranks(config, has_gpu), *_of_parallel(config), *_of_data(config.data), *of_model]
+    of_ranks = [*_of_parallel(config), *of_local_steps(config.comm, config.parallel, config.model, config.run)]
+    return [*_of_virtual_ranks(config, has_gpu), *of_ranks, *_of_data(config.data), *of_model]
 
 
 def check_data(data: DataConfig) -> None:

@@ -97,6 +97,8 @@ def _about_methods(comm: CommConfig) -> list[str]:
         "param_config_json",
         "activation",
         "activation_grad",
+        "outer_compress",
+        "outer_gather",
     )
     default = type(comm)()
     if all(getattr(comm, name) in (getattr(default, name), "none") for name in names):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from analysis.checks.sixteen_bits import is_plain
 from analysis.rows.arms import Arm, comparisons, setting_of, titles
 from analysis.rows.reading import Row
 from analysis.rows.setting_roles import LATER, arm_settings, side_settings
@@ -39,7 +40,7 @@ def test_a_row_says_which_of_its_settings_are_the_arms_and_which_do_not_affect_t
 def test_rows_of_version_3_and_of_the_version_after_it_are_compared_with_each_other() -> None:
     new = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2))
     later = ("trackers", "fsdp_keep_frozen", "activation", "activation_grad", *LATER)
-    config = {name: value for name, value in new["config"].items() if name not in later}
+    config = {k: value for k, value in new["config"].items() if k not in later and not k.startswith("outer")}
     old = Row({**new, "schema_version": 3, "arm_settings": None, "side_settings": None, "config": config})
     assert (Arm.of(new), setting_of(new)) == (Arm.of(old), setting_of(old))
     other = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2, operators={"others": "naive"}))
@@ -114,6 +115,26 @@ def test_a_setting_that_analysis_has_never_heard_of_is_what_its_row_says_it_is()
 def test_labels(changes: dict[str, Any], label: str, family: str) -> None:
     found = Arm.of(row(**changes))
     assert (found.label, found.family) == (label, family)
+
+
+def test_arms_of_local_steps_are_neither_stock_nor_plain() -> None:
+    settings: list[dict[str, Any]] = [
+        {},
+        {"outer": "local_sgd", "outer_every": 9},
+        {"outer": "diloco", "outer_compress": "topk ratio=0.01 error_feedback(decay=0.95)", "outer_gather": "int8"},
+    ]
+    rows = [said_by(TrainConfig.of(model="gpt2-nano", dp_replicas=2, **chosen)) for chosen in settings]
+    (compared,) = comparisons(rows)
+    stock, local, diloco = (runs.arm for runs in compared.arms)
+    assert [stock.label, local.label] == ["none", "none, every 9 local_sgd"]
+    assert diloco.label == "none, every 30 diloco topk ratio=0.01 feedback(decay=0.95) + int8"
+    assert compared.arm("none,every 30 diloco topk ratio=1e-2 error_feedback(decay=0.95)+int8").arm == diloco
+    assert [one.is_stock for one in (stock, local, diloco)] == [True, False, False]
+    assert [is_plain(one) for one in (stock, local, diloco)] == [True, False, False]
+    assert [one.family for one in (stock, local, diloco)] == ["none", "none", "topk"]
+    short = [runs.arm.label for runs in named([compared])[0].arms]
+    assert short[2].startswith("none, every 30 diloco")
+    assert len(short[2]) <= 40
 
 
 def test_an_arm_is_the_same_whatever_the_order_of_its_settings() -> None:

@@ -29,7 +29,7 @@ SAMPLES: dict[str, Any] = {
     "str": "gloo",
     "bool": True,
     "object": {"ratio": 0.01, "deep": [1, None]},
-    "object of int": {"all_gather": 3, "reduce_scatter": 5},
+    "object of int": {"all_gather": 3, "reduce_scatter": 5, "outer": 2},
     "object of str": {"attention": "sdpa"},
     "object of float": {"all_gather": 1.5},
     "list of int": [3],
@@ -300,14 +300,17 @@ def test_every_ratio_names_its_denominator() -> None:
         "bytes_raw_total": 600,
         "bytes_compressed_total": 150,
         "bytes_raw_by_op": {"reduce_scatter": 400, "all_gather": 200},  # fp32 gradients, bf16 parameters
-        "bytes_compressed_by_op": {"reduce_scatter": 50, "all_gather": 100},
+        "bytes_compressed_by_op": {"reduce_scatter": 50, "all_gather": 100, "outer": 30},
         "elements_by_op": {"reduce_scatter": 100, "all_gather": 100},
         "world_size": 2,
+        "dp_replicas": 2,
+        "trainable_parameters": 60,
         "tokens_per_s": 50.0,
         "flops_per_token": 400.0,
         "peak_flops": 1e5,
     }
     assert derived(row) == {
+        "outer_bits": 8 * 30 * 2 / (60 * 10),
         "mfu": 50 * 400 / (2 * 1e5),
         "compress_time_ms": 5,
         "decompress_time_ms": None,

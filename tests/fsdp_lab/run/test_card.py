@@ -67,6 +67,14 @@ def test_its_numbers_are_the_rows() -> None:
     assert "Wikipedia's contributors" in text
 
 
+def test_replicas_that_trained_by_themselves_are_named() -> None:
+    outer = {"outer": "diloco", "outer_every": 30, "outer_method": "int4", "dp_replicas": 2}
+    assert "2 replicas trained by themselves and synchronised every 30 steps (`diloco`, by `int4`)." in card(
+        row(**outer)
+    )
+    assert "replicas" not in card(row())
+
+
 def test_what_is_not_known_is_not_claimed() -> None:
     """A licence of someone else's text or weights; times of ranks that were played; folders of this machine."""
     theirs = {"data_path": "/home/me/secret/poems.json", "model_dir": "/home/me/secret/base"}

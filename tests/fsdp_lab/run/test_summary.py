@@ -40,3 +40,15 @@ def test_what_a_run_does_not_have_is_left_out(change: dict[str, Any], lines: lis
     text = summary(ROWS[-1] | change, {})
     assert heads(ROWS[-1] | change) == lines
     assert ("speed " in text) is ("virtual_ranks" not in change)
+
+
+def test_local_steps_are_one_line() -> None:
+    outer = {"outer": "diloco", "outer_every": 30, "outer_method": "none", "outer_gather_method": "none"}
+    row = ROWS[-1] | outer | {"outer_bits": 2.1333, "outer_bytes": 20_900_000}
+    (line,) = [line for line in summary(row, {}).splitlines() if line.startswith("local steps")]
+    assert line.split("  ", 1)[1] == (
+        "diloco, synchronised every 30 steps by torch's all-reduce: 2.13 bits a parameter and step; outer state of "
+        "20.9 MB a rank"
+    )
+    assert "by int4 + int8:" in summary(row | {"outer_method": "int4", "outer_gather_method": "int8"}, {})
+    assert "local steps" not in summary(ROWS[-1], {})

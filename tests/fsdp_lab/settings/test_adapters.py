@@ -100,6 +100,11 @@ def test_drafts_have_no_adapters() -> None:
         checked(EagleConfig, ["--fsdp_keep_frozen", "--target_dir", "/", "--data_path", __file__])
 
 
+def test_drafts_take_no_local_steps() -> None:
+    with pytest.raises(ConfigError, match="outer: the ranks of a draft take every step together"):
+        checked(EagleConfig, ["--outer", "diloco", "--target_dir", "/", "--data_path", __file__])
+
+
 def test_a_missing_package_is_said_before_ranks_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda package: None if package == "peft" else package)
     assert refused("--lora_rank", "2") == ["lora_rank: peft is not installed: pip install 'fsdp-comm-compress[lora]'"]

@@ -34,6 +34,10 @@ BF16 = {"comm_compress": "bf16", "param_compress": "bf16", "comm_dtype": "bf16",
         (["--comm_compress", "topk", "--comm_config_json", '{"values": "qsgd bits=4"}'], QSGD),
         (["--comm_compress", "topk values(qsgd bits=4)"], QSGD),
         (["--comm_compress", "bf16 + bf16, reduced in bf16, prefetch 0"], BF16),
+        (
+            ["--comm_compress", "none, every 5 diloco topk  ratio=0.10 + int8"],
+            {"outer": "diloco", "outer_every": 5, "outer_compress": "topk ratio=0.1", "outer_gather": "int8"},
+        ),
         (["--comm_compress", "none + int8, no reshard"], {"param_compress": "int8", "fsdp_reshard": False}),
     ],
 )

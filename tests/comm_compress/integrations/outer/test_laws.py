@@ -197,6 +197,20 @@ def test_messages_to_everyone_give_the_bits_of_a_reduce_scatter_and_an_exact_gat
         half, whole = one.ledger.totals("outer"), other.ledger.totals("outer")
         sums = 4 * half.elements // 2
         assert whole.sent_bytes == world * (half.sent_bytes - sums), "W messages for one, and no sums"
+        auto = replicas(world, every=2, method=method, exchange="auto")
+        train(auto)
+        assert auto.ledger.totals("outer").sent_bytes == min(half.sent_bytes, whole.sent_bytes), method
+
+
+@pytest.mark.parametrize(
+    "settings", [{"method": "powersgd"}, {"method": None}, {"method": SPARSE, "all_gather": "int8"}]
+)
+def test_auto_takes_the_way_that_a_method_has(settings: dict[str, Any]) -> None:
+    found = [replicas(2, every=2, exchange=e, **settings) for e in ("reduce_scatter", "auto")]
+    for workers in found:
+        train(workers)
+    one, other = (workers.ledger.totals("outer").sent_bytes for workers in found)
+    assert one == other
 
 
 def test_sparse_messages_send_what_sparseloco_says() -> None:

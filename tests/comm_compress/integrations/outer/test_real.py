@@ -30,7 +30,8 @@ AUDITED = ("int8 both ways", "sparseloco", "streaming")
 def _all_runs() -> dict[str, Any]:
     alone = dist.get_world_size() == 1
     found = {name: real(settings) for name, settings in RUNS.items() if not alone or name in ALONE}
-    return found | {f"{name}, audited": _audited(RUNS[name]) for name in AUDITED if not alone}
+    audited = {name: RUNS[name] for name in AUDITED} | {"stock": {**RUNS["stock"], "count_stock": True}}
+    return found | {f"{name}, audited": _audited(settings) for name, settings in audited.items() if not alone}
 
 
 def _audited(settings: dict[str, Any]) -> tuple[int, int]:
@@ -73,7 +74,7 @@ def test_real_replicas_are_virtual_ones_and_stay_equal(world: int) -> None:
         assert first["identity"]["weights"] == first["stock"]["weights"], "identity is torch's all-reduce, bit for bit"
     if world > 1:
         assert first["int8 both ways"]["counts"][3] < 0.4 * first["int8 both ways"]["counts"][2]
-        for name in AUDITED:
+        for name in (*AUDITED, "stock"):
             sent, counted = first[f"{name}, audited"]
             assert sent == counted > 0, name
 

@@ -1,0 +1,45 @@
+"""Replicas that train by themselves and synchronise now and then (--outer): what is theirs alone, and what is not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+import comm_compress as cc
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.settings.groups import CommConfig
+
+
+def attach_outer(module: nn.Module, replicas: DeviceMesh, config: CommConfig, seed: int) -> cc.outer.Handle:
+    """What synchronises ``module``, this rank's part of its replica, with its like over the 1-D mesh ``replicas``.
+
+    Collective. ValueError for methods and fragments that cannot do it.
+    """
+    rate, momentum = config.outer_step
+    return cc.outer.attach(
+        module,
+        replicas,
+        config.outer_compress,
+        every=config.outer_every,
+        outer_optimizer=cc.outer.nesterov(rate, momentum) if momentum else cc.outer.averaging(rate),
+        all_gather=config.outer_gather,
+        exchange=config.outer_exchange,  # type: ignore[arg-type]  # one of its choices
+        fragments=config.outer_fragments,
+        overlap=config.outer_overlap,
+        mixing=config.outer_mixing,
+        seed=seed,
+        count_stock=True,
+    )
+
+
+def norm_of_own(own: Tensor, replica: int, replicas: int, ranks: Ranks) -> Tensor:
+    """The gradient norm of this rank's ``replica``; NaN on all ranks when that of one of ``replicas`` is not finite.
+
+    ``own``: this rank's part of the squared norm, float64. So a step is skipped by all or by none, as the run counts
+    and saves the steps of all ranks alike. Collective: one all-reduce of a number for each replica.
+    """
+    squares = torch.zeros(replicas, dtype=own.dtype, device=own.device)
+    squares[replica] = own
+    norms = ranks.sum(squares).sqrt().float()
+    return norms[replica] if bool(torch.isfinite(norms).all()) else torch.full_like(norms[replica], torch.nan)
