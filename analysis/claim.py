@@ -19,8 +19,8 @@ from analysis.checks.fairness import Judge, arms_meant, held_against, verdict
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
 from analysis.rows.arms import ArmRuns, Comparison
 from analysis.rows.reading import Row
+from analysis.statistics import measures
 from analysis.statistics.intervals import Paired, Verdict, paired, within
-from analysis.statistics.measures import bits_per_parameter
 from analysis.statistics.names import called
 from analysis.tables.asked import check_arm
 from analysis.tables.changes import change_text
@@ -80,7 +80,7 @@ def judged(comparison: Comparison, runs: ArmRuns, bits: float, margin: float, fi
     base = comparison.baseline
     if base is None:
         raise ValueError(f"no baseline in the comparison ({comparison.setting.label})")
-    sent = [bits_per_parameter(row) for row in runs.ended_well]
+    sent = [measures.bits(row) for row in runs.ended_well]
     known = [value for value in sent if value is not None]
     change, arms = paired(runs, base), arms_meant(runs, comparison)
     return Claim(
@@ -127,7 +127,12 @@ def main(argv: Sequence[str]) -> int:
     parser = program("analysis.claim", __doc__)
     add_options(parser)
     parser.add_argument("--arm", required=True, metavar="LABEL", help="as tables or figures name it")
-    parser.add_argument("--bits", type=real(above=0), required=True, help="a parameter and step, both directions")
+    parser.add_argument(
+        "--bits",
+        type=real(above=0),
+        required=True,
+        help="a parameter and step, both directions (of a divided model: a value of the activations)",
+    )
     parser.add_argument("--margin", type=real(above=0), required=True, metavar="PERCENT", help="of the baseline's PPL")
     options = parser.parse_args(argv)
     with user_errors("claim"):

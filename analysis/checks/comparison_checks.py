@@ -62,7 +62,7 @@ def baseline_failed(comparison: Comparison) -> Iterator[Finding]:
 
 def no_identity_on_gloo(comparison: Comparison) -> Iterator[Finding]:
     """gloo's own reduce-scatter sends everything twice: against `none` alone every method looks twice as good."""
-    on_gloo = any(row.get("backend") == "gloo" for row in comparison.rows)
+    on_gloo = any(row.get("backend") == "gloo" and _reduces(row) for row in comparison.rows)
     there = [runs.arm for runs in comparison.arms if runs.ended_well]
     if on_gloo and not any(arm.gradients == "identity" and not arm.compresses_parameters for arm in there):
         what = "on gloo stock FSDP2 sends its gradients twice, and no identity run shows what sending them once costs"
@@ -70,12 +70,21 @@ def no_identity_on_gloo(comparison: Comparison) -> Iterator[Finding]:
         yield _finding("error", no_identity_on_gloo, comparison, what, advice, "times")
 
 
+def _reduces(row: Row) -> bool:
+    """Did FSDP2 reduce gradients? Rows that do not say by operation are older than other ways to divide work."""
+    return "reduce_scatter" in (row.get("elements_by_op") or {"reduce_scatter": None})
+
+
 def no_16_bit_baseline(comparison: Comparison) -> Iterator[Finding]:
     """Nobody who wants few bytes trains in float32: methods have to be compared with 16 bits in both directions."""
     compressed = [runs for runs in comparison.arms if compresses_further(runs)]
     if compressed and not any(carries_16_bits(runs) and runs.ended_well for runs in comparison.arms):
+        of_activations = all(runs.arm.compresses_activations for runs in compressed)
         what = "no arm carries gradients and parameters in 16 bits, which is what anybody has without compression"
         advice = "run bf16 + bf16 with the same settings"
+        if of_activations:
+            what = "no arm carries activations in 16 bits, which is what anybody has without compression"
+            advice = 'run "none, activations bf16 + bf16" with the same settings'
         yield _finding("error", no_16_bit_baseline, comparison, what, advice, arms=_arms(compressed))
     blind = [runs for runs in comparison.arms if any(not row.get("elements_by_op") for row in runs.ended_well)]
     if blind:

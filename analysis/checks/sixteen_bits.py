@@ -11,10 +11,17 @@ HALF_DTYPES = ("bf16", "fp16")
 
 
 def carries_16_bits(runs: ArmRuns) -> bool:
-    """Do both directions travel in 16 bits, whether FSDP2 or a method makes them so?"""
+    """Does all that another arm may compress travel in 16 bits, whether FSDP2 or a method makes it so?
+
+    Of a divided model those are its activations and their gradients, whose arms leave the rest alone or narrow it, too.
+    """
     arm = runs.arm
     if arm.takes_local_steps:
         return False
+    if arm.compresses_activations:
+        narrow = {arm.activations, arm.activation_gradients} <= set(HALF_DTYPES)
+        rest = {arm.gradients, arm.parameters} <= {"none", *HALF_DTYPES}
+        return narrow and rest
     gathered_in_16 = all(row.get("param_dtype") in HALF_DTYPES for row in runs.ended_well)
     gradients = arm.gradients in HALF_DTYPES or (not arm.compresses_gradients and arm.comm_dtype in HALF_DTYPES)
     return gradients and (arm.parameters in HALF_DTYPES or (not arm.compresses_parameters and gathered_in_16))
@@ -27,7 +34,8 @@ def compresses_further(runs: ArmRuns) -> bool:
 
 def is_plain(arm: Arm) -> bool:
     """Is nothing compressed or left out, whether FSDP2's collectives or ours carry it?"""
-    return not (arm.compresses_gradients or arm.compresses_parameters or arm.takes_local_steps)
+    compresses = arm.compresses_gradients or arm.compresses_parameters or arm.compresses_activations
+    return not (compresses or arm.takes_local_steps)
 
 
 def sixteen_bit_arm(comparison: Comparison) -> ArmRuns | None:

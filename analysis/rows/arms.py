@@ -162,6 +162,8 @@ class Setting:
             f"draft of {target}" if target else str(config.get("model_dir") or config.get("model") or "?"),
             f"{self.world_size}{' virtual' * bool(config.get('virtual_ranks'))} rank{'s' * (self.world_size > 1)}",
         ]
+        ways = {"tp": config.get("layout") or "tp", "pp": "pp"}
+        parts += [f"{name} {config[way]}" for way, name in ways.items() if (config.get(way) or 1) > 1]
         parts += [f"LoRA rank {config['lora_rank']}"] if config.get("lora_rank") else []
         parts += [f"{config['max_steps']} steps"] if config.get("max_steps") else []
         parts += [_rate(self.link_rate)] if self.link_rate else []

@@ -96,7 +96,7 @@ def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:
         gradient_ratio=mean(measures.gradient_ratio),
         ratio_fp32=mean(measures.ratio_vs_fp32),
         ratio_bf16=mean(measures.ratio_vs_bf16),
-        bits=mean(measures.bits_per_parameter),
+        bits=mean(measures.bits),
         tokens_per_s=measures.over_seeds(runs, measures.column("tokens_per_s")),
         step_ms=mean(measures.column("step_time_ms_p50")),
         communication=mean(measures.column("comm_ratio")),

@@ -13,6 +13,7 @@ from analysis.statistics.intervals import Summary, summary
 
 Measure = Callable[[Mapping[str, Any]], float | None]
 DIRECTIONS = ("reduce_scatter", "all_gather")
+ACTIVATIONS = ("activations", "activation_gradients")
 FP32_BYTES, BF16_BYTES = 4, 2
 
 
@@ -36,13 +37,31 @@ def bits_per_parameter(row: Mapping[str, Any], direction: str | None = None) -> 
     return None if a_parameter is None else 8 * a_parameter * world / (world - 1)
 
 
+def bits_per_activation(row: Mapping[str, Any]) -> float | None:
+    """Bits a value of the activations, and of their gradients, that ranks of a divided model send: 8 x bytes / values.
+
+    None where no activations are sent."""
+    sent, elements = row.get("bytes_compressed_by_op") or {}, row.get("elements_by_op") or {}
+    moved = [op for op in ACTIVATIONS if is_number(elements.get(op)) and is_number(sent.get(op))]
+    bits = _over(sum(sent[op] for op in moved), sum(elements[op] for op in moved))
+    return None if bits is None else 8 * bits
+
+
+def bits(row: Mapping[str, Any]) -> float | None:
+    """What an arm is placed by: bits a value of the activations where a model is divided, else a parameter and step."""
+    of_activations = bits_per_activation(row)
+    return bits_per_parameter(row) if of_activations is None else of_activations
+
+
 def ratio(row: Mapping[str, Any], against: str = "fp32", direction: str | None = None) -> float | None:
     """Bytes of the same elements in ``against`` (fp32, bf16) over the bytes sent. None when nothing was sent."""
-    elements = row.get("elements_by_op")
-    if not elements or not all(is_number(elements.get(op)) for op in DIRECTIONS):
+    elements = row.get("elements_by_op") or {}
+    is_divided = any(op in elements for op in ACTIVATIONS)
+    needed = DIRECTIONS if direction is None and not is_divided else [direction] if direction is not None else []
+    if not elements or not all(is_number(elements.get(op)) for op in (*needed, *elements)):
         return None
     size = {"fp32": FP32_BYTES, "bf16": BF16_BYTES}[against]
-    counted = sum(elements[op] for op in DIRECTIONS) if direction is None else elements[direction]
+    counted = sum(elements.values()) if direction is None else elements[direction]
     by_op = row.get("bytes_compressed_by_op") or {}
     sent = row.get("bytes_compressed_total") if direction is None else by_op.get(direction)
     return _over(size * counted, sent)

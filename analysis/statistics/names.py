@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from analysis.rows.arms import Arm, ArmRuns, Comparison, canonical, spelling
-from analysis.statistics.measures import bits_per_parameter
+from analysis.statistics.measures import bits as bits_of
+from comm_compress.labels import parse_label
 
 LONGEST = 40  # letters
 
@@ -17,8 +18,8 @@ def named(comparisons: Sequence[Comparison], longest: int = LONGEST) -> list[Com
     """The same comparisons, in which arms with a label of more than ``longest`` letters have a short name.
 
     The name leaves out the settings that all arms of its two methods have in common. Where that is not short enough it
-    says what the arm sent a parameter and step, ``uniform + delta, 5.1 bits``, and numbers the names that are still
-    equal."""
+    says how many bits the arm sent (`measures.bits`), ``uniform + delta, 5.1 bits``, and numbers those still equal.
+    """
     arms = list(dict.fromkeys(runs.arm for c in comparisons for runs in c.arms))
     names = _names(arms, _bits(comparisons), longest)
     return [_renamed(comparison, names) for comparison in comparisons]
@@ -42,10 +43,10 @@ def full(arm: Arm) -> str:
 
 
 def _bits(comparisons: Sequence[Comparison]) -> dict[Arm, float]:
-    """Bits a parameter and step by arm, of the first run that knows them."""
+    """What each arm is placed by (`measures.bits`), of the first run that knows it."""
     by_arm: dict[Arm, float] = {}
     for runs in (runs for comparison in comparisons for runs in comparison.arms):
-        known = [bits for row in runs.runs.values() if (bits := bits_per_parameter(row)) is not None]
+        known = [bits for row in runs.runs.values() if (bits := bits_of(row)) is not None]
         if known:
             by_arm.setdefault(runs.arm, known[0])
     return by_arm
@@ -73,6 +74,9 @@ def _names(arms: Sequence[Arm], bits: dict[Arm, float], longest: int) -> dict[Ar
 
 def _methods(arm: Arm) -> str:
     both = arm.gradients if arm.parameters == "none" else f"{arm.gradients} + {arm.parameters}"
+    if arm.compresses_activations:
+        ways = (parse_label(text).name for text in (arm.activations, arm.activation_gradients))
+        both = f"{both}, activations {' + '.join(ways)}"
     return f"{both}, every {arm.outer_every} {arm.outer}" if arm.takes_local_steps else both
 
 

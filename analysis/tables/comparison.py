@@ -4,7 +4,8 @@
 
 prints two tables for each comparison in the files: every arm's figures, and what they answer; and a third, of the time
 to a target and PPL at a time, where runs were given those (``target_ppl``, ``ppl_at_s``). Ratios name their
-denominator and are of all traffic, unless they say gradients; **bits** are those a parameter and step, both directions.
+denominator and are of all traffic, unless they say gradients; **bits** are those a parameter and step, both directions,
+or, where ranks divide a model, those a value of the activations and their gradients.
 **PPL** is the mean over seeds with their standard deviation (sd) and the 95 % interval of the mean, **change** that of
 PPL against the baseline seed by seed, with its 95 % interval. The **bar** is at least 2 times fewer bytes at no more
 than 1 % worse PPL (one-sided, 95 %). An arm is **best at its bits** where none with as few has a better PPL; perhaps,

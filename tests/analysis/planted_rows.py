@@ -125,6 +125,28 @@ def died(method: str, seed: int, **changes: Any) -> Row:
     return row(method, seed, **{"status": "failed", "error": "rank 1 died", **lost, **changes})
 
 
+def divided(method: str, seed: int = 1, worse: float = 0.0, stock: int = 0) -> Row:
+    """A run of tensor parallel ranks whose activations ``method`` carries forward, and bf16 backward (with none: none).
+
+    A step moves 600 values forward and 200 back; ``stock``: values a step that torch's own collectives move beside."""
+    backward = "none" if method == "none" else "bf16"
+    elements = {"activations": 600 * STEPS, "activation_gradients": 200 * STEPS}
+    widths = {"activations": BITS[method], "activation_gradients": BITS[backward]}
+    if stock:
+        elements["all_reduce"], widths["all_reduce"] = stock * STEPS, 32.0
+    sent = {op: round(widths[op] / 8 * count) for op, count in elements.items()}
+    plain = row("none", seed, worse, elements_by_op=elements, bytes_compressed_by_op=sent)
+    hour = f"{10 * list(BITS).index(method) + seed:02d}"
+    own = {
+        "run_name": f"divided-{method}-{seed}",
+        "time_utc": f"2026-02-{1 + int(hour) // 24:02d}T{int(hour) % 24:02d}:00:00Z",
+        "bytes_compressed_total": sum(sent.values()),
+        "config": {**plain["config"], "tp": 2, "activation": method, "activation_grad": backward},
+        "config_hash": f"divided{method}{seed}",
+    }
+    return Row({**plain, **own})
+
+
 def fair() -> list[Row]:
     """Baselines, int8 at the baseline's quality with a little spread, int4 clearly worse."""
     int8 = [row("int8", seed, worse) for seed, worse in zip(SEEDS, (0.0005, 0.001, 0.0015), strict=True)]

@@ -13,8 +13,16 @@ from analysis.checks.fairness import findings, findings_of, overall, verdict
 from analysis.rows.arms import comparisons
 from analysis.rows.reading import Row, read
 from analysis.tables.comparison import answer_table, comparison_table
-from tests.analysis.planted_rows import arm, died, diverged, fair, row, write
+from tests.analysis.planted_rows import SEEDS, arm, died, diverged, divided, fair, row, write
 from tests.analysis.planted_unfair import BEFORE, CLEAN, NAN, PLANTED, TUNED, but, without
+
+
+def test_activations_are_compared_with_activations_in_16_bits() -> None:
+    alone = [divided(method, seed) for method in ("none", "int8") for seed in SEEDS]
+    (found,) = findings(alone)
+    assert (found.check, found.severity) == ("no_16_bit_baseline", "error")
+    assert "no arm carries activations in 16 bits" in found.what
+    assert findings([*alone, *(divided("bf16", seed) for seed in SEEDS)]) == []
 
 
 @pytest.mark.parametrize("what", PLANTED)

@@ -6,6 +6,8 @@ import pytest
 
 from analysis.rows.arms import comparisons
 from analysis.statistics.measures import (
+    bits,
+    bits_per_activation,
     bits_per_parameter,
     column,
     gradient_ratio,
@@ -15,7 +17,7 @@ from analysis.statistics.measures import (
     ratio_vs_fp32,
     sent_bytes,
 )
-from tests.analysis.planted_rows import PARAMETERS, STEPS, arm, died, row
+from tests.analysis.planted_rows import PARAMETERS, STEPS, arm, died, divided, row
 
 
 @pytest.mark.parametrize("world", [2, 4, 64])
@@ -38,6 +40,15 @@ def test_ratios_name_their_denominator() -> None:
     assert ratio_vs_fp32(int8) == pytest.approx(96 / 40)
     assert ratio_vs_bf16(int8) == pytest.approx(48 / 40)
     assert sent_bytes(int8) == pytest.approx(40 / 8 * PARAMETERS / 2)
+
+
+def test_a_divided_model_has_bits_a_value_of_its_activations() -> None:
+    int8 = divided("int8", stock=1000)
+    assert bits_per_activation(int8) == pytest.approx((600 * 8 + 200 * 16) / 800)
+    assert bits(int8) == bits_per_activation(int8)
+    assert ratio_vs_fp32(int8) == pytest.approx(32 * 1800 / (600 * 8 + 200 * 16 + 1000 * 32))
+    assert bits_per_activation(row("int8")) is None
+    assert bits(row("int8")) == bits_per_parameter(row("int8"))
 
 
 def test_nothing_is_made_of_nothing() -> None:
