@@ -59,6 +59,8 @@ COMMANDS = (
     Command(
         "new-method", "fsdp_lab.commands.new_method", "a package with a method of your own, tests and all", _METHODS
     ),
+    Command("judge", "experiments.judge", "your own method on the chart: laws, bytes, trainings", _METHODS),
+    Command("judge page", "analysis.judged", "the page about a judged method, made again", _METHODS),
     Command("conformance", "fsdp_lab.commands.conformance", "does a method obey all laws? also your own", _METHODS),
     Command(
         "bench activations",
@@ -103,6 +105,7 @@ FAMILIES = {
 """Words that are no command themselves, but the first word of several."""
 
 STARTED_BY_OTHERS = (
+    "experiments.judge.stage",
     "experiments.links.collective_times",
     "experiments.links.step_times",
     "experiments.network.tcp_stream",
