@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.judged import page
-from analysis.judged.place import Place, place
+from analysis.judged.place import Place, otherwise_in_training, place
 from analysis.report.pages import html
 from fsdp_lab.settings.flag_values import a_file, new_folder
 from fsdp_lab.settings.flags import program
@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
         out: Path = options.out or options.facts.parent
         out.mkdir(parents=True, exist_ok=True)
         placed, why_not = _placed(facts)
+        facts["objections"] = [*facts["objections"], *otherwise_in_training(facts, placed)]
         whole = page.document(facts, placed, why_not, out)
         (out / "index.html").write_text(html.render(whole, out, page.FORMATS))
         (out / "judged.json").write_text(json.dumps(_with_place(facts, placed, why_not), indent=1) + "\n")
@@ -48,7 +49,7 @@ def _read(path: Path) -> dict[str, Any]:
         facts = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path}: is no JSON ({error})") from None
-    if not isinstance(facts, dict) or not {"facts", "look", "broken", "trainings"} <= facts.keys():
+    if not isinstance(facts, dict) or not {"facts", "look", "broken", "objections", "trainings"} <= facts.keys():
         raise ValueError(f"{path}: was not written by fsdp-lab judge")
     return facts
 

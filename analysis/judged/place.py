@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from analysis.checks.fairness import Judge, arms_meant, held_against
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
@@ -16,6 +17,7 @@ from analysis.statistics.measures import bits_per_parameter, over_seeds
 from analysis.statistics.pareto import Point, points
 
 GRADIENTS = "reduce_scatter"
+UNLIKE = 0.1  # share by which bits in training may differ from those of captured gradients
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,19 @@ def place(label: str, rows: Path, baseline: Path, reference: Path) -> Place:
         mine.setting.label,
         _findings(own, compared, runs, whole, seeds),
     )
+
+
+def otherwise_in_training(facts: Mapping[str, Any], found: Place | None) -> list[list[str]]:
+    """An objection where the trainings' bits are not those of captured gradients of the same model; none elsewhere."""
+    errors = facts["facts"].get("errors", ())
+    real = [one["bits"] for one in errors if one["kind"] == "error" and one["judged"] and one["data"] == "real"]
+    if found is None or not real or abs(found.judged.bits / real[0] - 1) <= UNLIKE:
+        return []
+    text = (
+        f"in training it sent {found.judged.bits:.3g} bits, for captured gradients of the same model {real[0]:.3g}: "
+        "its first steps or its sizes differ, or it behaves otherwise when it is judged"
+    )
+    return [["warning", text]]
 
 
 def _has(comparison: Comparison, label: str) -> bool:

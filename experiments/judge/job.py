@@ -35,11 +35,10 @@ class Job:
         """The same job with another label."""
         return replace(self, method=method)
 
-    @property
-    def is_codec(self) -> bool:
-        """Is the method one exchange of encoded rows, beneath its error feedback?"""
+    def bare(self) -> cc.Compressor:
+        """The method, built anew, beneath its error feedback."""
         made = self.make()
-        return isinstance(made.inner if isinstance(made, ErrorFeedback) else made, cc.Codec)
+        return made.inner if isinstance(made, ErrorFeedback) else made
 
 
 def check(name: str, about: str, broken: str) -> Fact:

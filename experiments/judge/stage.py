@@ -50,10 +50,10 @@ def look(job: Job) -> Iterator[Fact]:
         "method": label,
         "name": compressor.name,
         "settings": compressor.settings,
-        "about": (type(compressor).__doc__ or "").strip().split("\n")[0],
+        "about": (type(named.bare()).__doc__ or "").strip().split("\n")[0],
         "traits": traits,
         "max_ranks": compressor.traits.max_ranks,
-        "is_codec": named.is_codec,
+        "is_codec": isinstance(named.bare(), cc.Codec),
         "size_depends_on_data": declared is None,
     }
 

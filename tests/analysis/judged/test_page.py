@@ -83,6 +83,19 @@ def facts(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(("real", "objects"), [(6.0, False), (5.7, False), (1.0, True)])
+def test_other_bits_in_training_than_when_judged_are_told(real: float, objects: bool, tmp_path: Path) -> None:
+    placed(tmp_path, worse=0.02, bits=6.0)
+    said = facts(tmp_path)
+    said["facts"]["errors"] = [
+        {"kind": "error", "judged": True, "label": MINE, "data": "real", "bits": real, "nmse": 0.1, "cosine": 0.9}
+    ]
+    (tmp_path / "facts.json").write_text(json.dumps(said))
+    assert main([str(tmp_path / "facts.json")]) == 0
+    for text in ((tmp_path / "index.html").read_text(), (tmp_path / "judged.json").read_text()):
+        assert ("in training it sent 6 bits" in text) is objects
+
+
 def test_the_page_and_the_json_say_the_same_and_escape_names(tmp_path: Path) -> None:
     placed(tmp_path, worse=0.02, bits=6.0)
     (tmp_path / "facts.json").write_text(json.dumps(facts(tmp_path)))

@@ -92,6 +92,13 @@ def test_papers_keep_all_laws_and_so_do_cheats(name: str, fresh_registry: None) 
     assert len(found) >= 9
 
 
+def test_a_file_that_is_installed_as_a_plugin_can_be_judged(fresh_registry: None) -> None:
+    first = loading.load(FOLDER / "stc.py")
+    again = loading.load(FOLDER / "stc.py")
+    assert again.module is first.module
+    assert again.names == first.names == ["stc"]
+
+
 def test_a_file_offered_as_a_plugin_registers_its_method(fresh_registry: None, tmp_path: Path) -> None:
     loading.write_plugin(tmp_path, FOLDER / "stc.py")
     sys.path.insert(0, str(tmp_path))
