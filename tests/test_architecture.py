@@ -95,7 +95,7 @@ FLOORS = {
         {"network", "devices"},
         {"drafts", "faults", "fidelity", "sweeps"},
         {"bench", "finetuning", "links", "sweep"},
-        {"planning"},
+        {"planning", "judge"},
     ],
     "analysis": [
         {"predict", "rows", "__init__"},
@@ -104,6 +104,7 @@ FLOORS = {
         {"tables"},
         {"claim", "drafts"},
         {"report", "notebooks"},
+        {"judged"},
     ],
     "analysis/report": [
         {"document", "entries", "numbers", "opening_words", "plan", "__init__"},

@@ -34,6 +34,7 @@ def arm_settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 LATER: Mapping[str, Any] = {
     "operators": {},
+    "cpu_offload": False,
     "dp": 0,
     "dp_replicas": 1,
     "tp": 1,

@@ -56,6 +56,11 @@ COMMANDS = (
     Command("fidelity capture", "experiments.fidelity.capture", "save real gradients and parameters of a run", _LOOK),
     Command("fidelity update-error", "experiments.fidelity.update_error", "what a method does to Adam's steps", _LOOK),
     Command("methods", "fsdp_lab.commands.methods", "all methods; one method with its settings", _METHODS),
+    Command(
+        "new-method", "fsdp_lab.commands.new_method", "a package with a method of your own, tests and all", _METHODS
+    ),
+    Command("judge", "experiments.judge", "your own method on the chart: laws, bytes, trainings", _METHODS),
+    Command("judge page", "analysis.judged", "the page about a judged method, made again", _METHODS),
     Command("conformance", "fsdp_lab.commands.conformance", "does a method obey all laws? also your own", _METHODS),
     Command(
         "bench activations",
@@ -100,6 +105,7 @@ FAMILIES = {
 """Words that are no command themselves, but the first word of several."""
 
 STARTED_BY_OTHERS = (
+    "experiments.judge.stage",
     "experiments.links.collective_times",
     "experiments.links.step_times",
     "experiments.network.tcp_stream",

@@ -1,0 +1,1 @@
+"""Methods that are judged in tests, each as somebody would write it: three from papers, and cheats."""
