@@ -34,8 +34,7 @@ def compresses_further(runs: ArmRuns) -> bool:
 
 def is_plain(arm: Arm) -> bool:
     """Is nothing compressed or left out, whether FSDP2's collectives or ours carry it?"""
-    compresses = arm.compresses_gradients or arm.compresses_parameters or arm.compresses_activations
-    return not (compresses or arm.takes_local_steps)
+    return not arm.sends_less
 
 
 def sixteen_bit_arm(comparison: Comparison) -> ArmRuns | None:

@@ -17,6 +17,18 @@ from analysis.statistics.measures import Measure, bits_per_parameter
 KINDS = ("value", "index", "metadata")
 GRADIENTS = bars.Part("reduce-scatter (gradients)", "#0072B2")
 PARAMETERS = bars.Part("all-gather (parameters)", "#E69F00", "////")
+REPLICAS = bars.Part("all-reduce (replicas)", "#009E73")
+ACTIVATIONS = bars.Part("activations", "#CC79A7")
+ACTIVATION_GRADIENTS = bars.Part("gradients of activations", "#882255", "////")
+OUTER = bars.Part("synchronisations after local steps", "#661100")
+OPERATIONS = {
+    "reduce_scatter": GRADIENTS,
+    "all_gather": PARAMETERS,
+    "all_reduce": REPLICAS,
+    "activations": ACTIVATIONS,
+    "activation_gradients": ACTIVATION_GRADIENTS,
+    "outer": OUTER,
+}
 UNCODED = bars.Part("uncoded", "#C4C4C4")
 VALUES = bars.Part("values", "#56B4E9")
 INDICES = bars.Part("indices", "#D55E00", "////")
@@ -24,9 +36,9 @@ METADATA = bars.Part("scales, lengths, padding", "#000000")
 BITS = "bits a parameter and step"
 
 
-def of_direction(direction: str) -> Measure:
-    """Bits a parameter and step of one collective."""
-    return lambda row: bits_per_parameter(row, direction)
+def of_operation(name: str) -> Measure:
+    """Bits a parameter and step of one operation."""
+    return lambda row: bits_per_parameter(row, name)
 
 
 def of_kind(kind: str) -> Measure:
@@ -44,8 +56,7 @@ def of_kind(kind: str) -> Measure:
 
 
 MEASURES: dict[str, Measure] = {
-    GRADIENTS.quantity: of_direction("reduce_scatter"),
-    PARAMETERS.quantity: of_direction("all_gather"),
+    **{part.quantity: of_operation(name) for name, part in OPERATIONS.items()},
     UNCODED.quantity: of_kind("uncoded"),
     VALUES.quantity: of_kind("value"),
     INDICES.quantity: of_kind("index"),
@@ -60,10 +71,10 @@ def data(comparison: Comparison) -> list[Datum]:
 
 
 def draw(bits: Sequence[Datum], style: Style, foot: str = "") -> Figure:
-    """The figure. Left: bits by direction, with the sum. Right: the same bits by kind."""
+    """The figure. Left: bits by operation, with the sum. Right: the same bits by kind."""
     with style:
         figure, panels = bars.figure(style, len(arms(bits)), (1, 1), sharex=True)
-        for axes, parts in zip(panels, ((GRADIENTS, PARAMETERS), (UNCODED, VALUES, INDICES, METADATA)), strict=True):
+        for axes, parts in zip(panels, (tuple(OPERATIONS.values()), (UNCODED, VALUES, INDICES, METADATA)), strict=True):
             present = [p for p in parts if any(one.value for one in of_quantity(bits, p.quantity).values())]
             bars.stacked(axes, style, bits, present)
             axes.set_xlabel(style.say(BITS))

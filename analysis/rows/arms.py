@@ -138,6 +138,12 @@ class Arm:
         return self.outer != "none"
 
     @property
+    def sends_less(self) -> bool:
+        """Is anything compressed, or left out between synchronisations?"""
+        compresses = self.compresses_gradients or self.compresses_parameters or self.compresses_activations
+        return compresses or self.takes_local_steps
+
+    @property
     def is_stock(self) -> bool:
         """Is everything sent at every step by torch's own collectives, without a hook of ours?"""
         methods = {self.gradients, self.parameters, self.activations, self.activation_gradients}

@@ -52,7 +52,7 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
         there = ", ".join(runs.arm.label for runs in comparison.arms)
         raise ValueError(f"quality against compression needs a baseline; {comparison.setting.label} has {there}")
     chosen = [baseline, *(runs for runs in _chosen(comparison, traffic) if runs is not baseline)]
-    if not any(arm.compresses_gradients or arm.compresses_parameters for arm in (runs.arm for runs in chosen[1:])):
+    if not any(runs.arm.sends_less for runs in chosen[1:]):
         what = {"all": "anything", "gradients": "gradients alone", "parameters": "parameters alone"}[traffic]
         raise ValueError(f"quality against compression: no arm of {comparison.setting.label} compresses {what}")
     by_arm = {arm: one for one in strengths([runs.arm for runs in chosen]) for arm in one.arms}
@@ -64,10 +64,11 @@ def points(comparison: Comparison, traffic: Traffic = "all", against: str = "fp3
 
 
 def _chosen(comparison: Comparison, traffic: Traffic) -> list[ArmRuns]:
+    only = [runs for runs in comparison.arms if not (runs.arm.compresses_activations or runs.arm.takes_local_steps)]
     if traffic == "gradients":
-        return [runs for runs in comparison.arms if not runs.arm.compresses_parameters]
+        return [runs for runs in only if not runs.arm.compresses_parameters]
     if traffic == "parameters":
-        return [runs for runs in comparison.arms if not runs.arm.compresses_gradients]
+        return [runs for runs in only if not runs.arm.compresses_gradients]
     alike = [runs for runs in comparison.arms if runs.arm.compresses_gradients == runs.arm.compresses_parameters]
     return alike if any(runs.arm.compresses_gradients for runs in alike) else comparison.arms
 

@@ -20,7 +20,7 @@ from analysis.rows.curves.of_arms import training_curves
 from analysis.statistics import time_to_quality as times
 from analysis.statistics.pareto import Point, Traffic, front, points
 from tests.analysis import planted_curves, planted_rows
-from tests.analysis.planted_rows import arm, diverged, row
+from tests.analysis.planted_rows import SEEDS, arm, diverged, divided, row
 
 
 def lines(figure: Figure, label: str) -> list[Line2D]:
@@ -125,6 +125,14 @@ def test_gradients_alone_leave_out_arms_with_compressed_parameters() -> None:
     rows = [*arm("none"), *arm("int8", parameters="none"), *arm("int8"), *arm("identity")]
     found = points(comparisons(rows)[0], "gradients")
     assert {point.label: point.ratio for point in found} == {"none": 1.0, "int8": 4.0, "identity + identity": 1.0}
+
+
+def test_activations_are_placed_among_all_traffic_and_in_no_direction_of_fsdp() -> None:
+    (comparison,) = comparisons([divided(method, seed) for method in ("none", "bf16", "int8") for seed in SEEDS])
+    assert [p.ratio for p in points(comparison)] == [1.0, 2.0, pytest.approx(3.2)]
+    for traffic in ("gradients", "parameters"):
+        with pytest.raises(ValueError, match="alone"):
+            points(comparison, traffic)  # type: ignore[arg-type]
 
 
 def test_each_direction_has_the_arms_that_compress_it_alone_and_all_traffic_those_that_compress_both() -> None:

@@ -20,7 +20,7 @@ from analysis.rows.reading import Row
 from analysis.statistics import timing
 from analysis.statistics.measures import bits_per_parameter
 from tests.analysis import planted
-from tests.analysis.planted_rows import SEEDS, STEPS, died
+from tests.analysis.planted_rows import SEEDS, STEPS, died, divided
 from tests.analysis.planted_times import PARTS, timed, virtual
 
 STYLE = Style("print", "double")
@@ -260,3 +260,14 @@ def test_every_label_has_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bits_are_of_all_traffic() -> None:
     assert bits_per_parameter(timed("bf16")) == pytest.approx(48)
+
+
+def test_activations_have_bars_whose_sum_is_all_traffic() -> None:
+    some = compared([divided(method, seed, stock=100) for method in ("none", "bf16", "int8") for seed in SEEDS])
+    found = traffic.data(some)
+    parts = {part.quantity: of_quantity(found, part.quantity) for part in traffic.OPERATIONS.values()}
+    for label, total in of_quantity(found, traffic.BITS).items():
+        values = [by_arm[label].value for by_arm in parts.values() if label in by_arm]
+        assert len(values) == 3, "activations, their gradients, and the all-reduce beside them"
+        assert sum(values) == pytest.approx(total.value)
+    traffic.draw(found, STYLE)
