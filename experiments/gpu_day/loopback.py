@@ -87,15 +87,17 @@ class Loopback(dist.ProcessGroup):  # type: ignore[misc]
         return _done()
 
     def reduce_scatter_single(self, output: Tensor, rows: Tensor, options: Any = None) -> Any:
-        """The twin's row is this rank's: a sum is twice its own."""
-        torch.mul(rows.view(self._world, -1)[self._rank].view_as(output), self._factor(options), out=output)
+        """The row for rank r comes back as rank r's: a sum is that of this rank's own rows."""
+        total = torch.sum(rows.view(self._world, -1), 0, dtype=rows.dtype)
+        if _operation(options) == dist.ReduceOp.AVG:
+            total = total / self._world
+        output.view(-1).copy_(total)
         return _done()
 
     def allreduce(self, tensors: list[Tensor], options: Any = None) -> Any:
         """Sums are twice this rank's values; largest, smallest and mean are these."""
-        factor = self._factor(options)
-        for tensor in tensors if factor != 1 else ():
-            tensor.mul_(factor)
+        for tensor in tensors if _operation(options) == dist.ReduceOp.SUM else ():
+            tensor.mul_(self._world)
         return _done()
 
     def broadcast(self, tensors: list[Tensor], *_: Any) -> Any:
@@ -105,10 +107,6 @@ class Loopback(dist.ProcessGroup):  # type: ignore[misc]
     def barrier(self, *_: Any) -> Any:
         """Nobody to wait for."""
         return _done()
-
-    def _factor(self, options: Any) -> int:
-        operation = getattr(options, "reduceOp", dist.ReduceOp.SUM)
-        return self._world if operation == dist.ReduceOp.SUM else 1
 
     alltoall_base = all_to_all_single
     _allgather_base = all_gather_single
@@ -127,6 +125,10 @@ def joined() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _operation(options: Any) -> Any:
+    return getattr(options, "reduceOp", dist.ReduceOp.SUM)
 
 
 def _done() -> Any:

@@ -113,8 +113,31 @@ class _Stream:
         """Nothing is under way."""
 
 
+class _Event:
+    """A moment on that stream."""
+
+    def __init__(self, **_: Any) -> None:
+        """As `torch.cuda.Event` is made."""
+
+    def record(self, *_: Any) -> None:
+        """Nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: _Event) -> float:
+        return 0.0
+
+
 @contextmanager
 def gpu() -> Iterator[Callable[[Tensor], Tensor]]:
     """Inside, there is a pretended GPU; yields what copies a tensor there."""
-    with mock.patch("torch.cuda.current_stream", return_value=_Stream()), _Gpu():
+    with (
+        mock.patch("torch.cuda.current_stream", return_value=_Stream()),
+        mock.patch("torch.cuda.Event", _Event),
+        _Gpu(),
+    ):
         yield lambda x: x.cuda()

@@ -32,7 +32,9 @@ def test_collectives_are_those_of_twins(group: dist.ProcessGroup) -> None:
     assert gathered.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
     mine = torch.empty(2)
     dist.reduce_scatter_tensor(mine, x)
-    assert mine.tolist() == [0, 2], "twice this rank's own row"
+    assert mine.tolist() == [0 + 2, 1 + 3], "what was sent comes back here, too"
+    dist.reduce_scatter_tensor(mine, x, op=dist.ReduceOp.AVG)
+    assert mine.tolist() == [1, 2]
     total, most = x.clone(), x.clone()
     dist.all_reduce(total)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
