@@ -67,8 +67,8 @@ class Net(nn.Module):
         return self.head(h + self.branch(h) if branch else h)
 
 
-def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
-    tokens = torch.randint(13, (4, 7), generator=torch.Generator().manual_seed(100 * step + rank))
+def loss_of(model: nn.Module, rank: int, step: int, device: str = "cpu") -> Tensor:
+    tokens = torch.randint(13, (4, 7), generator=torch.Generator().manual_seed(100 * step + rank)).to(device)
     logits = model(tokens[:, :-1], branch=step % 2 == 0 or not UNUSED_AS_ZEROS)
     return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
@@ -203,6 +203,33 @@ def test_evaluation_in_bf16_is_exact_but_for_the_rounding_and_counts_nothing() -
         cc.VirtualRanks(Net(), 2, UNITS, param_dtype=torch.float16)
     with pytest.raises(ValueError, match=r"unit 'root' is torch.bfloat16: virtual ranks compute in"):
         cc.VirtualRanks(Net().to(BF16), 2, UNITS, param_dtype=BF16)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [None, BF16], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    "methods", [("int8", "int8"), ("int4 hadamard", "delta"), ("topk ratio=0.1 indices=packed", "bf16")]
+)
+def test_virtual_ranks_on_a_gpu_send_what_those_on_a_cpu_do(methods: tuple[str, str], dtype: Any) -> None:
+    """Gradients may differ by products in another order, and so by a step of the quantiser here and there."""
+    results = []
+    for device in ("cpu", "cuda"):
+        model = Net().to(device)
+        ranks = cc.VirtualRanks(model, 2, UNITS, reduce_scatter=methods[0], all_gather=methods[1], param_dtype=dtype)
+        for step in range(2):
+            model.zero_grad()
+            with ranks.gathered():
+                for rank in range(2):
+                    loss_of(model, rank, step, device).backward()
+                    ranks.collect(rank)
+            ranks.reduce()
+        gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+        results.append((torch.cat([g.flatten() for g in gradients]), [_counts(x.totals()) for x in ranks.ledgers]))
+    (on_cpu, counted), (on_gpu, counted_there) = results
+    assert counted_there == counted
+    assert torch.isfinite(on_gpu).all()
+    assert float(torch.nn.functional.cosine_similarity(on_cpu, on_gpu, dim=0)) > 0.95
 
 
 def test_one_virtual_rank_sends_nothing_and_many_agree_with_the_serial_mean() -> None:

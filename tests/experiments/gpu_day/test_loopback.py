@@ -55,20 +55,24 @@ def test_messages_meet_who_waits_for_them(group: dist.ProcessGroup) -> None:
         dist.isend(torch.ones(2), dst=1)
 
 
+ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
 @pytest.mark.parametrize("methods", [("identity", "identity"), ("int8", "delta"), ("topk ratio=0.2", None)])
 def test_fsdp2_trains_on_it_and_counts_what_two_ranks_would_send(
-    group: dist.ProcessGroup, methods: tuple[str, str | None]
+    group: dist.ProcessGroup, methods: tuple[str, str | None], device: str
 ) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    mesh = init_device_mesh("cpu", (2,))
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(device)
+    mesh = init_device_mesh(device, (2,))
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     handle = cc.attach(model, reduce_scatter=methods[0], all_gather=methods[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
-        loss = model(torch.ones(4, 8)).square().mean()
+        loss = model(torch.ones(4, 8, device=device)).square().mean()
         loss.backward()
         norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
         assert float(norm.full_tensor()) > 0  # a functional collective of DTensor
