@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Index:
 
     def write(self) -> None:
         """Replace both files by what is known now."""
-        self.state |= environment()
+        self.state |= environment() | {"driver": None if self.state["rehearsal"] else _driver()}
         self.state["stages"] = list(self.entries.values())
         write_json(self._folder / NAME, self.state)
         write_bytes(self._folder / PAGE, self._page().encode())
@@ -54,7 +55,7 @@ class Index:
 
     def _page(self) -> str:
         hardware = self.state["hardware"]
-        device = ", ".join(hardware["gpus"]) or hardware["cpu"]
+        device = self.state["driver"] or ", ".join(hardware["gpus"]) or hardware["cpu"]
         if self.state["rehearsal"]:
             device = f"{hardware['cpu']}: a rehearsal on the CPU, in small sizes; its figures mean nothing"
         versions = ", ".join(f"{name} {version}" for name, version in self.state["versions"].items())
@@ -75,6 +76,17 @@ def page_of(stage: Stage, folder: Path) -> str | None:
         return None
     text = (folder / stage.page).read_text(encoding="utf-8", errors="replace")[:_PAGE_BYTES]
     return "\n".join(f"##{line}" if line.startswith("#") else line for line in text.splitlines())
+
+
+def _driver() -> str | None:
+    """What NVIDIA's driver says of each card: name, driver, memory, highest clock, power limit; None without one."""
+    asked = "name,driver_version,memory.total,clocks.max.sm,power.limit"
+    command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return "; ".join(done.stdout.split("\n")).strip("; ")
 
 
 def _fresh(stage: Stage) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from experiments.gpu_day import __main__ as gpu_day, archive, running
 from experiments.gpu_day.archive import complaints, pack
 from experiments.gpu_day.gpu_tests import Recorder, files
+from experiments.gpu_day.index import Index
 from experiments.gpu_day.table import ROOT, Stage, names, stages
 
 WORKS = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); n = p.with_name('count'); n.open('a').write('x'); "
@@ -129,6 +130,19 @@ def test_mistakes_are_one_message(
     assert "holds a day with a GPU, and this is a rehearsal" in refused(here, capsys)
     (tmp_path / "gpu_day.json").write_text('{"rehearsal": true, "stages": [{}]}')
     assert "is no index of such a day" in refused(here, capsys)
+
+
+def test_the_index_of_a_real_day_has_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "NVIDIA H100, 999.1, 81559 MiB"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for rehearsal, said in ((False, "NVIDIA H100, 999.1, 81559 MiB"), (True, None)):
+        folder = tmp_path / str(rehearsal)
+        folder.mkdir()
+        Index(folder, stages(Path("w"), rehearsal), rehearsal).write()
+        assert json.loads((folder / "gpu_day.json").read_text())["driver"] == said
+        assert (said or "a rehearsal on the CPU") in (folder / "gpu_day.md").read_text()
 
 
 def test_the_plan_says_what_each_stage_needs(capsys: pytest.CaptureFixture[str]) -> None:
