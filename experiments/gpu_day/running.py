@@ -63,7 +63,9 @@ def tail(folder: Path) -> list[str]:
 
 def _code(command: tuple[str, ...], log: int, seconds: float, on_cpu: bool) -> int | None:
     """The command's exit code (128 + n where signal n ended it); None: it was stopped after ``seconds``."""
-    environment = rank_environment(1) | ({"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {})
+    # two threads on a busy machine wait for each other
+    small = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if on_cpu else {}
+    environment = rank_environment(1) | small
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
         command,

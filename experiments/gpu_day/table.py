@@ -109,8 +109,9 @@ def _operators(folder: Path, rehearse: bool) -> Stage:
     size: Sequence[object] = ("--mixed_precision", "bf16", "--batch_size", 2, "--steps", 5, "--warm_up", 3)
     size = (*size, "--leave_out", "precision")  # float32 at this size takes minutes
     if rehearse:
-        size = ("--batch_size", 1, "--length", 16, "--steps", 1, "--warm_up", 1)
-        size = (*size, "--leave_out", "compile", "attention", "rope", "swiglu", "adamw", "precision")
+        size = ("--batch_size", 1, "--length", 16, "--steps", 1, "--warm_up", 1, "--threads", 1)
+        left_out = ("compile", "attention", "rope", "swiglu", "adamw", "checkpointing", "precision")
+        size = (*size, "--leave_out", *left_out)
     words = ("--model", model, *size, "--repeats", 1, "--out", folder)
     return Stage(
         3,
@@ -170,7 +171,7 @@ def _drafts(folder: Path, rehearse: bool, target: Path | None) -> Stage:
         size = ("--questions", 8, "--choice", 2, "--held_out", 4, "--answer_tokens", 8, "--answer_batch", 4)
         size = (*size, "--epochs", 1, "--eval_steps", 1, "--prompts", 2, "--dtype", "fp32")
     given = () if target is None else ("--target_dir", target)
-    ahead = ("--", "--steps_ahead", 2, "--tensorboard", "false") if rehearse else ()
+    ahead = ("--", "--steps_ahead", 2, "--threads", 1, "--tensorboard", "false") if rehearse else ()
     return Stage(
         6,
         "drafts",
