@@ -95,7 +95,7 @@ FLOORS = {
         {"network", "devices"},
         {"drafts", "faults", "fidelity", "sweeps"},
         {"bench", "finetuning", "links", "sweep"},
-        {"planning", "judge"},
+        {"planning", "judge", "gpu_day"},
     ],
     "analysis": [
         {"predict", "rows", "__init__"},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from comm_compress.core.ledger import Collective, Ledger, Op
 from comm_compress.core.segments import Segment, flatten, segments_of, unflatten
@@ -46,7 +47,9 @@ class VirtualRanks:
             optimizer.step(); optimizer.zero_grad()
 
     ``units``: names of the modules that `fully_shard` would be called on; the model itself is always one, named
-    "root", and a parameter belongs to the innermost unit around it. Random numbers, ledgers and states are those of
+    "root", and a parameter belongs to the innermost unit around it. ``param_dtype``: what FSDP2's MixedPrecisionPolicy
+    of that name computes in and gathers, torch.bfloat16, while gradients are reduced in float32 (its ``reduce_dtype``);
+    None: float32, as the parameters are. Random numbers, ledgers and states are those of
     the real ranks; so are the gradients: bit for bit at two ranks, to the order of sums above. Only what real ranks
     prefetch on a CPU and then do not use is missing: `attach` with ``prefetch=0`` gathers what is used.
     Memory: one gradient for every rank (and what the method remembers), one unit's messages and rows of all ranks while
@@ -64,6 +67,7 @@ class VirtualRanks:
         all_gather: AnyMethod | None = None,
         reshard_after_forward: bool = True,
         seed: int = 0,
+        param_dtype: torch.dtype | None = None,
     ) -> None:
         reduce_scatter, all_gather = chosen("reduce_scatter", reduce_scatter), chosen("all_gather", all_gather)
         if world < 1:
@@ -77,6 +81,7 @@ class VirtualRanks:
         allreduce.check_gather("all_gather", all_gather)
         self.world, self.reduce_scatter, self.all_gather = world, reduce_scatter, all_gather
         self.reshard_after_forward = reshard_after_forward
+        self.param_dtype = None if param_dtype == torch.float32 else param_dtype
         stock: list[Op] = ["reduce_scatter"] if reduce_scatter is None else []
         stock += ["all_gather"] if all_gather is None else []
         self.ledgers = [Ledger(tuple(stock)) for _ in range(world)]
@@ -95,6 +100,12 @@ class VirtualRanks:
             if torch.float16 in dtypes:
                 raise ValueError(
                     f"unit {unit.name!r} is float16, whose reduction FSDP2 scales in two parts: use bfloat16"
+                )
+            if self.param_dtype is not None and (self.param_dtype, dtypes) != (torch.bfloat16, {torch.float32}):
+                held = ", ".join(sorted(map(str, dtypes)))
+                raise ValueError(
+                    f"param_dtype = {self.param_dtype}, unit {unit.name!r} is {held}: virtual ranks compute in "
+                    "torch.bfloat16 what is kept in torch.float32"
                 )
 
     @property
@@ -120,8 +131,8 @@ class VirtualRanks:
         return {name: self.world * _segments(held, self.world)[-1].stop for name, held in trainable.items()}
 
     def exact(self) -> AbstractContextManager[None]:
-        """For evaluation, as `Handle.exact`: outside `gathered` the parameters are exact anyway."""
-        return nullcontext()
+        """For evaluation, as `Handle.exact`: the parameters as they are, in ``param_dtype``; nothing is counted."""
+        return self._in_place(self._exact_values)
 
     def compare(self) -> Comparisons:
         """Compare reduced gradients with the exact ones, as `Handle.compare`, until the result's `close`.
@@ -142,20 +153,32 @@ class VirtualRanks:
         module's forward begins. It counts FSDP2's gathers of one forward and backward: two a unit (one without
         ``reshard_after_forward``, and for the root).
         """
-        if self.all_gather is None or self.world == 1:
+        is_stock = self.all_gather is None or self.world == 1
+        with self._in_place(self._exact_values if is_stock else self._gather):
+            yield
+
+    @contextmanager
+    def _in_place(self, values_of: Callable[[_Unit], list[Tensor]]) -> Iterator[None]:
+        """Inside, a unit's parameters are ``values_of(unit)`` from its first forward on, and floats that go into a unit
+        are cast to ``param_dtype``, as FSDP2 does."""
+        if values_of == self._exact_values and self.param_dtype is None:
             yield
             return
         exact = [(p, p.data) for unit in self._units for p in unit.parameters.values()]
         waiting = {unit.name for unit in self._units}
         modules = {name or "root": module for name, module in self._model.named_modules()}
 
-        def before_forward(unit: _Unit) -> None:
+        def before_forward(unit: _Unit, inputs: Any) -> Any:
             if unit.name in waiting:
                 waiting.remove(unit.name)
-                self._gather(unit)
+                for p, value in zip(unit.parameters.values(), values_of(unit), strict=True):
+                    p.data = value
+            return inputs if self.param_dtype is None else tree_map_only(Tensor, self._cast, inputs)
 
         hooks = [
-            modules[unit.name].register_forward_pre_hook(lambda *_, unit=unit: before_forward(unit), prepend=True)
+            modules[unit.name].register_forward_pre_hook(
+                lambda _, args, kwargs, unit=unit: before_forward(unit, (args, kwargs)), prepend=True, with_kwargs=True
+            )
             for unit in self._units
         ]
         try:
@@ -166,21 +189,32 @@ class VirtualRanks:
             for p, data in exact:
                 p.data = data
 
-    def _gather(self, unit: _Unit) -> None:
+    def _cast(self, x: Tensor) -> Tensor:
+        """``x`` in the dtype that is computed in, if it is a float."""
+        return x if self.param_dtype is None or not x.is_floating_point() else x.to(self.param_dtype)
+
+    def _exact_values(self, unit: _Unit) -> list[Tensor]:
+        """The parameters of a unit as FSDP2 gathers them without a method."""
+        return [self._cast(p.detach()) for p in unit.parameters.values()]
+
+    def _gather(self, unit: _Unit) -> list[Tensor]:
+        """The parameters of a unit as the method brings them to all ranks."""
         assert self.all_gather is not None
-        tensors = [p.detach() for p in unit.parameters.values()]
-        shards = flatten(tensors, self.world)
+        masters = flatten([p.detach() for p in unit.parameters.values()], self.world)
+        shards = self._cast(masters)
         times = 2 if self.reshard_after_forward and unit.name != "root" else 1
         for _ in range(times):
-            for state in unit.gathers:
+            for state, master in zip(unit.gathers, masters, strict=True):
                 state.begin()
+                if self.param_dtype is not None:
+                    state.master = partial(torch.clone, master)
             rounds = [self.all_gather.all_gather(row, state) for row, state in zip(shards, unit.gathers, strict=True)]
             outcome = simulate.lockstep([rounds[0], *map(_result_dropped, rounds[1:])])
+            for state in unit.gathers:
+                state.master = None
             self._enter("all_gather", unit.name, outcome, shards, None)
         rows = outcome.results[0].to(shards.dtype)
-        segments = unit.gathers[0].segments
-        for p, value in zip(unit.parameters.values(), unflatten(rows, segments), strict=True):
-            p.data = value.contiguous()
+        return [value.contiguous() for value in unflatten(rows, unit.gathers[0].segments)]
 
     def collect(self, rank: int) -> None:
         """Take the gradients that ``backward`` left: they are ``rank``'s. Taken twice before `reduce`, they add up."""
@@ -196,7 +230,7 @@ class VirtualRanks:
                 if p in mine:
                     mine[p] += p.grad
                 else:
-                    mine[p] = p.grad
+                    mine[p] = p.grad if self.param_dtype is None else p.grad.float()
                 p.grad = None
 
     def reduce(self) -> None:

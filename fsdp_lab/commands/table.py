@@ -84,6 +84,7 @@ COMMANDS = (
     Command("bench report", "experiments.bench.report", "how long a report of many rows takes", _METHODS),
     Command("bench eagle", "experiments.bench.eagle", "what chunked losses save in training drafts", _METHODS),
     Command("doctor", "fsdp_lab.commands.doctor", "what this machine has, and what works on it", _MACHINE),
+    Command("gpu-day", "experiments.gpu_day", "all that needs a GPU, in half an hour; or its rehearsal", _MACHINE),
     Command("completion", "fsdp_lab.commands.completion", "completion of commands on Tab, for bash and zsh", _MACHINE),
     Command("faults", "experiments.faults", "runs that are broken on purpose, and must end as promised", _MACHINE),
     Command("faults soak", "experiments.faults.soak", "a long run that is killed again and again", _MACHINE),
@@ -105,6 +106,9 @@ FAMILIES = {
 """Words that are no command themselves, but the first word of several."""
 
 STARTED_BY_OTHERS = (
+    "experiments.gpu_day.gpu_tests",
+    "experiments.gpu_day.overlap",
+    "experiments.gpu_day.tiny_target",
     "experiments.judge.stage",
     "experiments.links.collective_times",
     "experiments.links.step_times",

@@ -46,7 +46,8 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     """
     plan = plan_model(config, ranks, vocab_size, eot_id, pad_id)
     module = objective(plan.sketch.model)
-    install(module, plan.operators, is_random=config.lora.lora_dropout > 0)
+    is_random = config.lora.lora_dropout > 0
+    install(module, plan.operators, is_random, hooks_change=ranks.are_virtual)
     if not ranks.are_virtual:
         shard(module, config, ranks.mesh, plan.param_dtype)
     compile_whole(module, plan.operators)

@@ -16,6 +16,7 @@ from fsdp_lab.models.sharding import rows_of_rank
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
 
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BACKEND = "gloo"
 """The backend whose stock collectives are counted: the one that CPU ranks use."""
 
@@ -58,6 +59,7 @@ class VirtualModel(Model):
             all_gather=parameters,
             reshard_after_forward=config.fsdp_reshard,
             seed=seed,
+            param_dtype=_DTYPES[self.param_dtype],
         )
         return self._ranks
 
@@ -71,7 +73,8 @@ class VirtualModel(Model):
             [] if self._ranks.all_gather else gathered,
         )
         calls = {op: StepCalls(s, [0.0] * len(s)) for op, s in zip(OPS, sizes, strict=True)}
-        return StockTraffic([[calls]] * self._ranks.world, {"reduce_scatter": 4, "all_gather": 4}, BACKEND)
+        itemsize: dict[cc.Op, int] = {"reduce_scatter": 4, "all_gather": _DTYPES[self.param_dtype].itemsize}
+        return StockTraffic([[calls]] * self._ranks.world, itemsize, BACKEND)
 
     def sync_gradients(self, on: bool) -> None:
         """Whether gradients are reduced once every rank has run its next backward, or only accumulated."""

@@ -101,8 +101,8 @@ class TrainConfig(Config):
         return "fsdp_lab.train"
 
     def conflicts(self) -> list[str]:
-        """Complaints about settings that exclude each other, as far as these do not depend on a GPU."""
-        return conflicts(self, has_gpu=False)
+        """Complaints about settings that exclude each other."""
+        return conflicts(self)
 
     def tokens_per_step(self, world: int) -> int:
         """How many tokens ``world`` data-parallel ranks train on in one optimizer step; settings must be resolved."""

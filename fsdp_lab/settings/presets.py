@@ -84,7 +84,7 @@ def resolve(config: TrainConfig, has_gpu: bool) -> TrainConfig:
     max_steps is the preset's only when the user gave neither max_steps nor num_epochs.
     Raises ValueError for an unknown preset, for layers that it does not have, and for settings that exclude each other.
     """
-    if complaints := conflicts(config, has_gpu):
+    if complaints := conflicts(config):
         raise ConfigError(complaints)
     model, data, optim = config.model, config.data, config.optim
     if model.model_dir is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from tokenizers.models import BPE
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
+import comm_compress as cc
+from fsdp_lab.models.operators import blocks
 from fsdp_lab.results import TIMES
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.config import parse
@@ -33,6 +36,14 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "powersgd": {"comm_compress": "powersgd", "comm_config_json": '{"min_numel": 200}', "param_compress": "identity"},
     "delta": {"comm_compress": "int4", "param_compress": "delta", "fsdp_reshard": "false"},
+    "none in bf16": {"comm_compress": "none", "mixed_precision": "bf16"},
+    "delta in bf16": {
+        "comm_compress": "int4",
+        "comm_config_json": '{"hadamard": true}',
+        "param_compress": "delta",
+        "mixed_precision": "bf16",
+        "gradient_accumulation_steps": 2,
+    },
 }
 ABOVE_TWO = ("int8",)
 COUNTS = (
@@ -86,13 +97,14 @@ class Played:
             "log_interval": 1,
             "grad_error_every": 3,
             "threads": 1,  # sums inside torch's kernels are split by threads
-            "run_name": f"{name}-{world}-{'virtual' if virtual else 'real'}",
+            "run_name": f"{name}-{world}-{'virtual' if virtual else 'real'}".replace(" ", "-"),
             "virtual_ranks": world if virtual else 0,
         }
         return self.lab.flags(**settings | RUNS[name] | changes)
 
     def pair(self, name: str, world: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        return self.rows[f"{name}-{world}-real"], self.rows[f"{name}-{world}-virtual"]
+        stem = f"{name}-{world}".replace(" ", "-")
+        return self.rows[f"{stem}-real"], self.rows[f"{stem}-virtual"]
 
     def curve(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.lab.folder / row["loss_curve"]).read_text().splitlines()]
@@ -192,12 +204,45 @@ def test_virtual_ranks_and_real_ones_at_once_are_refused(played: Played) -> None
     assert "both" not in played.rows
 
 
+def test_blocks_of_virtual_ranks_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hooks are others in every step: inside of what is compiled they would be compiled, again and again."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    plain = reduced_by_virtual_ranks(compiled=False)[1]
+    frames, gradients = reduced_by_virtual_ranks(compiled=True)
+    assert frames[0] == frames[1] == frames[2] > 0
+    for here, there in zip(gradients, plain, strict=True):
+        torch.testing.assert_close(here, there, rtol=2e-2, atol=1e-4)
+
+
+def reduced_by_virtual_ranks(compiled: bool) -> tuple[list[int], list[torch.Tensor]]:
+    """How many frames had been compiled after each step, and the last step's gradients."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    shape = {"vocab_size": 61, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    hf = GPT2LMHeadModel(GPT2Config(**shape, **dropout, use_cache=False))
+    blocks.install(hf, recompute=False, compile=compiled, hooks_change=True)
+    units, frames = [f"transformer.h.{i}" for i in range(2)], []
+    ranks = cc.VirtualRanks(hf, 2, units, reduce_scatter="int8", all_gather="int8", param_dtype=torch.bfloat16)
+    tokens = torch.randint(61, (2, 3, 8), generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        hf.zero_grad()
+        with ranks.gathered():
+            for rank in range(2):
+                hf(tokens[rank], labels=tokens[rank]).loss.backward()
+                ranks.collect(rank)
+        ranks.reduce()
+        frames.append(torch._dynamo.utils.counters["frames"]["ok"])
+    return frames, [p.grad for p in hf.parameters() if p.grad is not None]
+
+
 def test_what_virtual_ranks_cannot_do_is_refused_all_at_once() -> None:
     flags = [
         "--virtual_ranks=4",
-        "--mixed_precision=bf16",
+        "--mixed_precision=fp16",
         "--comm_dtype=bf16",
-        "--compile",
+        '--operators={"compile": "whole"}',
         "--profile",
         "--ppl_at_s=9",
     ]
@@ -207,7 +252,7 @@ def test_what_virtual_ranks_cannot_do_is_refused_all_at_once() -> None:
     assert names == ["mixed_precision", "comm_dtype", "compile", "profile", "ppl_at_s"]
     with pytest.raises(ConfigError, match="1 virtual rank is a real one"):
         resolve(parse(["--virtual_ranks=1"]), has_gpu=False)
-    with pytest.raises(ConfigError, match="mixed_precision"):
-        resolve(parse(["--virtual_ranks=2"]), has_gpu=True)
-    resolve(parse(["--virtual_ranks=2"]), has_gpu=False)
+    for has_gpu in (False, True):
+        resolve(parse(["--virtual_ranks=2"]), has_gpu=has_gpu)
+    resolve(parse(["--virtual_ranks=2", "--mixed_precision=bf16", "--compile"]), has_gpu=True)
     resolve(parse(flags[1:]), has_gpu=False)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -40,6 +39,7 @@ from experiments.bench.codecs.timing import ENCODE, OPERATIONS, Row, measure, ru
 from experiments.bench.codecs.unit import Unit
 from experiments.fidelity.method_settings import TIMED_METHODS, Settings, plain
 from experiments.runs.method_flag import a_method
+from fsdp_lab.files.atomic import write_bytes, write_json
 from fsdp_lab.run.environment import hardware, versions
 from fsdp_lab.settings.flag_values import real, whole
 from fsdp_lab.settings.flags import program
@@ -227,30 +227,56 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the files."""
+    """Measure, print, and write the files; returns 1 where a method failed."""
     with user_errors("bench_codecs"):
         options = parsed(arguments)
         variants = [variant(m, config) for m in dict.fromkeys(options.methods) for config in TIMED_METHODS.get(m, [{}])]
         device = torch.device(options.device)
         unit = Unit(options.mib, device)
-    rows: list[Row] = []
-    missing: set[str] = set()
+    found = Found()
     for threads in dict.fromkeys(options.threads):
         torch.set_num_threads(threads)
         for number, v in enumerate(variants, 1):
             print(f"{v.label} ({number} of {len(variants)}), {threads} threads", file=sys.stderr, flush=True)
-            rows_of_variant, absent = measured(v, unit, options.repeats, not options.no_peers)
-            rows += rows_of_variant
-            missing |= absent
-    text = "\n".join(part for part in (table(rows), peer_table(rows, missing)) if part)
-    print(text)
+            try:
+                rows, absent = measured(v, unit, options.repeats, not options.no_peers)
+            except Exception as error:  # no kernel for this device, out of memory: the others are measured all the same
+                found.failed[v.label] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                print(f"{v.label}: {found.failed[v.label]}", file=sys.stderr, flush=True)
+                continue
+            found.rows += rows
+            found.missing |= absent
+            _write(options, found, device)  # now: it may be stopped before the next one is done
+    if not found.rows:
+        print("bench_codecs: no method could be measured: the lines above say why", file=sys.stderr)
+        return 1
+    print(_page(found))
+    if options.chart is not None:
+        shown = [row for row in by_encode(found.rows) if row.threads == options.threads[0]]
+        draw([(label(row.method, row.config), row) for row in shown], options.chart)
+    return 1 if found.failed else 0
+
+
+@dataclasses.dataclass
+class Found:
+    """What was measured so far: rows, peers that are not installed, and why methods failed, by label."""
+
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    missing: set[str] = dataclasses.field(default_factory=set)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _page(found: Found) -> str:
+    failed = [f"\nFailed: {name}: {why}" for name, why in found.failed.items()]
+    return "\n".join(part for part in (table(found.rows), peer_table(found.rows, found.missing), *failed) if part)
+
+
+def _write(options: argparse.Namespace, found: Found, device: torch.device) -> None:
+    """Write the files that were asked for, but for the chart."""
     if options.json is not None:
         settings = {key: getattr(options, key) for key in ("device", "methods", "mib", "threads", "repeats")}
-        record = {"machine": machine(device, rows), "settings": settings, "missing_peers": sorted(missing)}
-        options.json.write_text(json.dumps({**record, "rows": [as_json(row) for row in rows]}, indent=1) + "\n")
+        record = {"machine": machine(device, found.rows), "settings": settings, "missing_peers": sorted(found.missing)}
+        rows = [as_json(row) for row in found.rows]
+        write_json(options.json, {**record, "failed": found.failed, "rows": rows})
     if options.markdown is not None:
-        options.markdown.write_text(text + "\n")
-    if options.chart is not None:
-        shown = [row for row in by_encode(rows) if row.threads == options.threads[0]]
-        draw([(label(row.method, row.config), row) for row in shown], options.chart)
-    return 0
+        write_bytes(options.markdown, (_page(found) + "\n").encode())

@@ -23,7 +23,7 @@ SUM = sum_of(WORLDS[0])
 
 
 def peers(method: str, config: dict[str, Any], unit: Unit) -> tuple[list[Run], set[str]]:
-    """The peers of a method with these settings, and the names of those that are not installed."""
+    """The peers of a method with these settings, and the names of those that are not installed, or do not work here."""
     known: list[Run] = []
     missing: set[str] = set()
     for name, build in _peers_of(method, config, unit.device.type):
@@ -31,6 +31,8 @@ def peers(method: str, config: dict[str, Any], unit: Unit) -> tuple[list[Run], s
             known += [_run(name, operation, call, unit) for operation, call in build(unit).items()]
         except ImportError:
             missing.add(name)
+        except Exception as error:  # another version of it, or none for this device: ours are measured all the same
+            missing.add(f"{name} ({type(error).__name__}: {' '.join(str(error).split())[:100]})")
     return known, missing
 
 

@@ -8,7 +8,8 @@ Every variant is a value of the trainer's ``--operators`` (docs/operators.md). I
 another order each time: a model is built anew by the trainer's own code, makes a few steps on the same random tokens
 from the same weights, and is thrown away. Its losses and gradients must be the naive variant's, to rounding, or its row
 says that they are not. What this machine cannot do is listed with the reason. ``--out FOLDER``
-writes operators_MODEL.json and operators_MODEL.md there, after each repeat.
+writes operators_MODEL.json and operators_MODEL.md there, after each turn: what is stopped early leaves the rows of
+variants that were measured. In the first repeat "naive" and "best" come first.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Any
 
 import torch
 
-from experiments.bench.operators.arms import Arm, ablation, not_here
+from experiments.bench.operators.arms import BEST, NAIVE, Arm, ablation, not_here
 from experiments.bench.operators.report import markdown, rows
 from experiments.bench.operators.turns import Turn, random_batches, turn, vocabulary_of
-from fsdp_lab.files.atomic import make_folder
+from fsdp_lab.files.atomic import make_folder, write_bytes
 from fsdp_lab.measure.peak import peak_flops
 from fsdp_lab.models.architectures.families import new_config
 from fsdp_lab.models.sketch import Sketch
@@ -57,12 +58,13 @@ def main(argv: Sequence[str]) -> int:
             arms = _arms(facts, options)
             _check_memory(config, ranks)
             page, command = "", shlex.join(["fsdp-lab", "bench", "operators", *argv])
-            for result in measured(config, facts, arms, options, ranks):  # after each repeat, so that none is lost
+            for result in measured(config, facts, arms, options, ranks):  # after each turn, so that none is lost
                 result["command"] = command
                 page = markdown(result)
                 if options.out is not None:
-                    (options.out / f"operators_{options.model}.json").write_text(json.dumps(result, indent=1) + "\n")
-                    (options.out / f"operators_{options.model}.md").write_text(page)
+                    text = json.dumps(result, indent=1) + "\n"
+                    write_bytes(options.out / f"operators_{options.model}.json", text.encode())
+                    write_bytes(options.out / f"operators_{options.model}.md", page.encode())
     print(page)
     return 0
 
@@ -70,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
 def measured(
     config: TrainConfig, facts: Facts, arms: list[Arm], options: argparse.Namespace, ranks: Ranks
 ) -> Iterator[dict[str, Any]]:
-    """Turns of all variants; after each repeat, what is written of all turns so far."""
+    """Turns of all variants; after each one, what is written of all turns so far."""
     batches = random_batches(config, options.warm_up + options.steps)
     turns: dict[str, list[Turn | None]] = {arm.name: [] for arm in arms}
     failed: dict[str, str] = {}
@@ -78,23 +80,38 @@ def measured(
     for repeat in range(options.repeats):
         for dtype in ("fp32", "bf16"):
             peaks[dtype] = _higher(peaks.get(dtype), peak_flops(ranks.device, getattr(torch, _TORCH[dtype])))
-        for arm in random.Random(repeat).sample(arms, len(arms)):
+        order = _in_turn(arms, repeat)
+        for arm in order:
             took: Turn | None = None
             if arm.name not in failed:
                 try:
                     took = turn(config, arm, ranks, batches, options.warm_up)
-                except (ValueError, RuntimeError) as error:  # refused, no kernel for these tensors, out of memory
+                except Exception as error:  # refused, no kernel for these tensors, not compiled, out of memory
                     failed[arm.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             turns[arm.name].append(took)
             _progress(repeat, arm, took, failed)
-        yield {
-            "setting": _setting(config, facts, options, repeat + 1),
-            **_where(ranks),
-            "peak_flops": {dtype: peaks[dtype] for dtype in sorted({arm.dtype for arm in arms})},
-            **_size(turns),
-            "rows": rows(turns, arms, failed, config.tokens_per_step(1), peaks),
-            "not_here": [asdict(absent) for absent in not_here(facts)],
-        }
+            if arm is not order[-1] and not any(took for by_repeat in turns.values() for took in by_repeat):
+                continue  # there is nothing to write yet
+            yield {
+                "setting": _setting(config, facts, options, repeat + 1),
+                **_where(ranks),
+                "peak_flops": {dtype: peaks[dtype] for dtype in sorted({arm.dtype for arm in arms})},
+                **_size(turns),
+                "rows": rows(_padded(turns, repeat + 1), arms, failed, config.tokens_per_step(1), peaks),
+                "not_here": [asdict(absent) for absent in not_here(facts)],
+            }
+
+
+def _in_turn(arms: Sequence[Arm], repeat: int) -> list[Arm]:
+    """The variants in the order of a repeat: by chance, but in the first one those come first that others are compared
+    with."""
+    mixed = random.Random(repeat).sample(list(arms), len(arms))
+    return mixed if repeat else sorted(mixed, key=lambda arm: arm.name not in (NAIVE, BEST))
+
+
+def _padded(turns: Mapping[str, Sequence[Turn | None]], repeats: int) -> dict[str, list[Turn | None]]:
+    """``turns`` with None for those that the repeat under way has not come to."""
+    return {name: [*by_repeat, *[None] * (repeats - len(by_repeat))] for name, by_repeat in turns.items()}
 
 
 def _where(ranks: Ranks) -> dict[str, Any]:

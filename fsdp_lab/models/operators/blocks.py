@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_utils import PreTrainedModel
@@ -19,12 +20,14 @@ def install(
     compile: bool,
     is_random: bool = False,
     contexts: Callable[[], Any] | None = None,
+    hooks_change: bool = False,
 ) -> None:
     """Sets up activation checkpointing and compilation of every block; no parameter's name changes.
 
     Checkpointing wraps a block's forward and not the block, so FSDP2's hooks stay outside and gather once.
     ``is_random``: are random numbers drawn in a block? ``contexts``: of a block's forward and of its recomputation, for
-    `torch.utils.checkpoint`.
+    `torch.utils.checkpoint`. ``hooks_change``: are the blocks' hooks others in every step, as those of virtual ranks
+    are? They stay outside of what is compiled then: else every step would be compiled anew.
     """
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": is_random}
     if contexts is not None:
@@ -32,7 +35,9 @@ def install(
     for block in blocks_of(hf).values():
         if recompute:
             block.forward = partial(checkpoint, block.forward, **options)
-        if compile:
+        if compile and hooks_change:
+            block.forward = torch.compile(block.forward)
+        elif compile:
             block.compile()
 
 

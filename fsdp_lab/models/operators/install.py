@@ -34,14 +34,15 @@ def choices_for(
     return choices
 
 
-def install(module: Objective, choices: dict[str, str], is_random: bool = False) -> None:
+def install(module: Objective, choices: dict[str, str], is_random: bool = False, hooks_change: bool = False) -> None:
     """Puts ``choices`` in place in a model that is not sharded yet: all but AdamW's, and but what `compile_whole` does.
 
     An implementation that the model has by itself is left alone, so the defaults change nothing. ``is_random``: are
-    random numbers drawn in blocks, for the dropout of adapters?
+    random numbers drawn in blocks, for the dropout of adapters? ``hooks_change``: as `blocks.install` takes it.
     """
     for name, part in _PARTS.items():
         if name in choices:
             part.install(module.hf, choices[name])
     cross_entropy.install(module, choices["cross_entropy"])
-    blocks.install(module.hf, choices["checkpointing"] == "blocks", choices["compile"] == "blocks", is_random)
+    recomputes, compiles = choices["checkpointing"] == "blocks", choices["compile"] == "blocks"
+    blocks.install(module.hf, recomputes, compiles, is_random, hooks_change=hooks_change)

@@ -40,11 +40,11 @@ class Groups(Protocol):
         """The settings of where the run writes, and when it evaluates, saves and gives up."""
 
 
-def conflicts(config: Groups, has_gpu: bool) -> list[str]:
+def conflicts(config: Groups) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
     of_model = [*_of_model(config.model), *_of_lora(config), *_of_precision(config)]
     of_ranks = [*_of_parallel(config), *of_local_steps(config.comm, config.parallel, config.model, config.run)]
-    return [*_of_virtual_ranks(config, has_gpu), *of_ranks, *_of_data(config.data), *of_model]
+    return [*_of_virtual_ranks(config), *of_ranks, *_of_data(config.data), *of_model]
 
 
 def check_data(data: DataConfig) -> None:
@@ -53,18 +53,19 @@ def check_data(data: DataConfig) -> None:
         raise ConfigError(complaints)
 
 
-def _of_virtual_ranks(config: Groups, has_gpu: bool) -> list[str]:
+def _of_virtual_ranks(config: Groups) -> list[str]:
     """Complaints about settings that virtual ranks cannot use."""
     if not config.run.virtual_ranks:
         return []
     wrong = {
         "virtual_ranks: 1 virtual rank is a real one; give 2 or more, or 0": config.run.virtual_ranks == 1,
-        "mixed_precision: virtual ranks compute in float32; give no": config.model.mixed_precision in ("bf16", "fp16")
-        or (config.model.mixed_precision == "auto" and has_gpu),
+        "mixed_precision: virtual ranks compute in bfloat16 or float32; give bf16 or no": (
+            config.model.mixed_precision == "fp16"
+        ),
         "comm_dtype: virtual ranks reduce in float32; give fp32": config.comm.comm_dtype != "fp32",
         "cpu_offload: virtual ranks are not sharded; leave it out": config.model.cpu_offload,
-        "compile: not with virtual ranks, which change the parameters under the compiled blocks": _compiles(
-            config.model, has_gpu
+        "compile: virtual ranks change the parameters under a compiled model; compile blocks": (
+            named(config.model).get("compile") == "whole"
         ),
         "profile: a step of virtual ranks takes no rank's time; leave it out": config.run.profile,
         "ppl_at_s: a step of virtual ranks takes no rank's time; leave it out": config.run.ppl_at_s is not None,
@@ -129,12 +130,6 @@ def _of_lora(config: Groups) -> list[str]:
         "fsdp_keep_frozen: not with virtual ranks, which count every gather; leave it out": played and keeps,
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
-
-
-def _compiles(model: ModelConfig, has_gpu: bool) -> bool:
-    """Is torch.compile asked for, or may it be the best choice?"""
-    asked = named(model).get("compile", model.operators.get("others"))
-    return asked in ("blocks", "whole") or (asked == "best" and has_gpu)
 
 
 def _of_precision(config: Groups) -> list[str]:

@@ -10,19 +10,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import comm_compress as cc
 from tests.distributed import run_ranks
 
 UNITS = ["blocks.0", "blocks.1", "blocks.1.inner", "branch"]
-RUNS: list[tuple[dict[str, Any] | None, dict[str, Any] | None]] = [
-    ({"method": "identity"}, None),
-    ({"method": "identity"}, {"method": "identity"}),
-    ({"method": "int8"}, {"method": "int8"}),
-    ({"method": "topk", "ratio": 0.1}, None),
-    ({"method": "topk", "ratio": 0.2, "layers": {"*bias": "none"}}, {"method": "bf16"}),
-    (None, {"method": "int8", "block_size": 16}),
+BF16 = torch.bfloat16
+RUNS: list[tuple[dict[str, Any] | None, dict[str, Any] | None, torch.dtype | None]] = [
+    ({"method": "identity"}, None, None),
+    ({"method": "identity"}, {"method": "identity"}, None),
+    ({"method": "int8"}, {"method": "int8"}, None),
+    ({"method": "topk", "ratio": 0.1}, None, None),
+    ({"method": "topk", "ratio": 0.2, "layers": {"*bias": "none"}}, {"method": "bf16"}, None),
+    (None, {"method": "int8", "block_size": 16}, None),
+    ({"method": "identity"}, None, BF16),
+    ({"method": "topk", "ratio": 0.1}, {"method": "delta"}, BF16),  # which follows the float32 parameters
+    (None, {"method": "int8"}, BF16),
 ]
 STEPS = 5
 UNUSED_AS_ZEROS = torch.__version__ >= "2.13"  # docs/breadth.md; virtual ranks always reduce them so
@@ -63,8 +67,8 @@ class Net(nn.Module):
         return self.head(h + self.branch(h) if branch else h)
 
 
-def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
-    tokens = torch.randint(13, (4, 7), generator=torch.Generator().manual_seed(100 * step + rank))
+def loss_of(model: nn.Module, rank: int, step: int, device: str = "cpu") -> Tensor:
+    tokens = torch.randint(13, (4, 7), generator=torch.Generator().manual_seed(100 * step + rank)).to(device)
     logits = model(tokens[:, :-1], branch=step % 2 == 0 or not UNUSED_AS_ZEROS)
     return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
@@ -75,11 +79,12 @@ def made(config: dict[str, Any] | None) -> cc.Compressor | None:
 
 def _real() -> list[dict[str, Any]]:
     results = []
-    for scatter, gather in RUNS:
+    for scatter, gather, dtype in RUNS:
         model, mesh = Net(), init_device_mesh("cpu", (dist.get_world_size(),))
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for unit in (model.blocks[0], model.blocks[1].inner, model.blocks[1], model.branch):
-            fully_shard(unit, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+            fully_shard(unit, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
         # no prefetch: it would gather the branch also in steps without it
         handle = cc.attach(model, reduce_scatter=made(scatter), all_gather=made(gather), prefetch=0, seed=9)
         optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
@@ -103,9 +108,11 @@ def _counts(totals: cc.Totals) -> tuple[int, ...]:
     return (totals.calls, totals.elements, totals.raw_bytes, totals.sent_bytes, totals.extra_collectives)
 
 
-def virtual(world: int, scatter: Any, gather: Any) -> tuple[cc.VirtualRanks, list[list[float]]]:
-    model = Net()
-    ranks = cc.VirtualRanks(model, world, UNITS, reduce_scatter=made(scatter), all_gather=made(gather), seed=9)
+def virtual(
+    world: int, scatter: Any, gather: Any, dtype: torch.dtype | None
+) -> tuple[cc.VirtualRanks, list[list[float]]]:
+    model, methods = Net(), {"reduce_scatter": made(scatter), "all_gather": made(gather)}
+    ranks = cc.VirtualRanks(model, world, UNITS, **methods, seed=9, param_dtype=dtype)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
     for step in range(STEPS):
         losses.append([])
@@ -125,8 +132,8 @@ def virtual(world: int, scatter: Any, gather: Any) -> tuple[cc.VirtualRanks, lis
 def test_virtual_ranks_train_like_real_ones(world: int) -> None:
     torch.set_num_threads(1)
     real = run_ranks(world, _real)
-    for run, (scatter, gather) in enumerate(RUNS):
-        ranks, losses = virtual(world, scatter, gather)
+    for run, (scatter, gather, dtype) in enumerate(RUNS):
+        ranks, losses = virtual(world, scatter, gather, dtype)
         saved = ranks.state_dicts()
         for rank in range(world):
             there = real[rank][run]
@@ -134,7 +141,8 @@ def test_virtual_ranks_train_like_real_ones(world: int) -> None:
             if world == 2:
                 assert here == there["losses"], (scatter, gather)
             else:
-                assert here == pytest.approx(there["losses"], rel=1e-4), (scatter, gather)
+                close = pytest.approx(there["losses"], rel=1e-4 if dtype is None else 1e-2)
+                assert here == close, (scatter, gather)
             states = {f"{k}/{n}": t for k, e in saved[rank].items() for n, t in e["tensors"].items()}
             assert states.keys() == there["states"].keys()
             ticks = {k: int(v) for k, v in states.items() if k.endswith("tick")}
@@ -179,6 +187,49 @@ def test_parameters_are_exact_outside_and_compressed_inside() -> None:
     assert all(torch.equal(p, exact[k]) for k, p in model.named_parameters())
     error = max(float((inside[k] - exact[k]).abs().max()) for k in exact)
     assert 0 < error <= max(float(p.abs().max()) for p in exact.values()) / 127 / 2 * 1.001
+
+
+def test_evaluation_in_bf16_is_exact_but_for_the_rounding_and_counts_nothing() -> None:
+    model = Net()
+    exact = {k: p.detach().clone() for k, p in model.named_parameters()}
+    ranks = cc.VirtualRanks(model, 2, UNITS, all_gather=made({"method": "int8"}), param_dtype=BF16)
+    with ranks.exact(), torch.no_grad():
+        logits = model(torch.zeros(1, 3, dtype=torch.int64), branch=True)
+        assert logits.dtype == BF16
+        assert all(torch.equal(p, exact[k].to(BF16)) for k, p in model.named_parameters())
+    assert all(torch.equal(p, exact[k]) and p.dtype == torch.float32 for k, p in model.named_parameters())
+    assert ranks.ledger.totals().sent_bytes == 0
+    with pytest.raises(ValueError, match=r"param_dtype = torch.float16, unit 'root' is torch.float32"):
+        cc.VirtualRanks(Net(), 2, UNITS, param_dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"unit 'root' is torch.bfloat16: virtual ranks compute in"):
+        cc.VirtualRanks(Net().to(BF16), 2, UNITS, param_dtype=BF16)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [None, BF16], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    "methods", [("int8", "int8"), ("int4 hadamard", "delta"), ("topk ratio=0.1 indices=packed", "bf16")]
+)
+def test_virtual_ranks_on_a_gpu_send_what_those_on_a_cpu_do(methods: tuple[str, str], dtype: Any) -> None:
+    """Gradients may differ by products in another order, and so by a step of the quantiser here and there."""
+    results = []
+    for device in ("cpu", "cuda"):
+        model = Net().to(device)
+        ranks = cc.VirtualRanks(model, 2, UNITS, reduce_scatter=methods[0], all_gather=methods[1], param_dtype=dtype)
+        for step in range(2):
+            model.zero_grad()
+            with ranks.gathered():
+                for rank in range(2):
+                    loss_of(model, rank, step, device).backward()
+                    ranks.collect(rank)
+            ranks.reduce()
+        gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+        results.append((torch.cat([g.flatten() for g in gradients]), [_counts(x.totals()) for x in ranks.ledgers]))
+    (on_cpu, counted), (on_gpu, counted_there) = results
+    assert counted_there == counted
+    assert torch.isfinite(on_gpu).all()
+    assert float(torch.nn.functional.cosine_similarity(on_cpu, on_gpu, dim=0)) > 0.95
 
 
 def test_one_virtual_rank_sends_nothing_and_many_agree_with_the_serial_mean() -> None:

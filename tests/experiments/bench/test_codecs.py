@@ -12,7 +12,7 @@ import comm_compress as cc
 from comm_compress.core.rounds import AllReduce
 from comm_compress.drive import simulate
 from comm_compress.kernels import dispatch
-from experiments.bench.codecs import timing as codec_timing
+from experiments.bench.codecs import command, peers as peers_file, timing as codec_timing
 from experiments.bench.codecs.command import label, main, variant
 from experiments.bench.codecs.eager import eager, reference_kernels
 from experiments.bench.codecs.peers import peers
@@ -144,7 +144,7 @@ def test_from_flags_to_files(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert chart.read_bytes().startswith(b"\x89PNG")
 
     found = json.loads(record.read_text())
-    assert found.keys() == {"machine", "settings", "missing_peers", "rows"}
+    assert found.keys() == {"machine", "settings", "missing_peers", "failed", "rows"}
     machine = found["machine"]
     assert {"cpu", "cores", "caches", "device", "memory_gb_s", "versions"} <= machine.keys()
     assert machine["memory_gb_s"].keys() == {"1", "2"}
@@ -188,6 +188,35 @@ def test_cuda_without_a_device_is_a_mistake(
         main(["--device", "cuda"])
     assert stop.value.code == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_a_method_that_fails_is_named_and_the_others_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ["--json", str(tmp_path / "rows.json"), "--markdown", str(tmp_path / "rows.md")]
+    size = ["--mib", "0.25", "--repeats", "1", "--no_peers", "--methods", "bf16", "fp16", "identity"]
+
+    def fails(v: command.Variant, *given: Any) -> Any:
+        if v.method == "identity":
+            written = json.loads((tmp_path / "rows.json").read_text())
+            assert {row["method"] for row in written["rows"]} == {"bf16"}, "written before the next one began"
+        if v.method == "fp16":
+            raise RuntimeError("no kernel for\nthis device")
+        return measured(v, *given)
+
+    measured = command.measured
+    monkeypatch.setattr(command, "measured", fails)
+    assert main([*size, *files]) == 1
+    written = json.loads((tmp_path / "rows.json").read_text())
+    assert written["failed"] == {"fp16": "RuntimeError: no kernel for this device"}
+    assert {row["method"] for row in written["rows"]} == {"bf16", "identity"}
+    assert "Failed: fp16: RuntimeError" in (tmp_path / "rows.md").read_text()
+    assert "Failed: fp16: RuntimeError" in capsys.readouterr().out
+
+
+def test_a_peer_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_file, "_cast", lambda *_: {}["no such name"])
+    assert peers("bf16", {}, Unit(0.25, torch.device("cpu"))) == ([], {"torch .to (KeyError: 'no such name')"})
 
 
 def test_labels_name_what_differs_from_the_defaults() -> None:

@@ -11,11 +11,14 @@ import pytest
 import torch.nn.functional as F
 from hypothesis import given, strategies as st
 
+from experiments.bench.operators import __main__ as operators_main
 from experiments.bench.operators.__main__ import main
-from experiments.bench.operators.arms import ablation, not_here
+from experiments.bench.operators.arms import Arm, ablation, not_here
 from experiments.bench.operators.checks import GRADIENT, LOSS, complaints
 from experiments.bench.operators.report import median_interval
+from experiments.bench.operators.turns import Turn
 from fsdp_lab.models.operators import rms_norm
+from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ModelConfig
 from fsdp_lab.settings.operators import OPERATORS, Facts, choose
 
@@ -53,6 +56,32 @@ def test_every_operator_with_a_choice_has_a_row_and_every_variant_can_be_had(whe
             without, alone = computed[f"best, {name} {naive[name]}"], computed[f"naive, {name} {best[name]}"]
             assert without[name] == naive[name]
             assert alone == {**naive, name: best[name]}
+
+
+def test_what_is_stopped_early_leaves_naive_and_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    def stopped(config: TrainConfig, arm: Arm, *_: Any) -> Turn:
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+        taken.append(arm.name)
+        if arm.name == "best":
+            raise OSError("no compiler")
+        seconds = {phase: [0.1, 0.2] for phase in ("forward", "backward", "optimizer")}
+        return Turn({}, seconds, [1.0, 0.9, 0.8], {"weight": 1.0}, 0.5, 1.0, 1e6, 1000, 900)
+
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(operators_main, "turn", stopped)
+    size = ["--model", "llama-mini", "--batch_size", "1", "--length", "16", "--threads", "1", "--repeats", "1"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*size, "--steps", "2", "--warm_up", "1", "--out", str(tmp_path)])
+    assert set(taken[:2]) == {"naive", "best"}
+    rows = {row["variant"]: row for row in json.loads((tmp_path / "operators_llama-mini.json").read_text())["rows"]}
+    assert rows["naive"]["step_s"] == pytest.approx(0.45)
+    assert rows["best"]["failed"] == "OSError: no compiler"
+    assert rows[taken[2]]["complaints"] == []
+    assert {row["failed"] for name, row in rows.items() if name not in taken} == {"not run"}
 
 
 def test_liger_is_not_here_and_the_reason_is_said() -> None:

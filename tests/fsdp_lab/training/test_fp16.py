@@ -103,5 +103,5 @@ def test_gradients_that_float16_cannot_hold_without_a_scale_are_refused_at_once(
     with pytest.raises(ConfigError, match="comm_dtype: gradients of mixed_precision fp16"):
         resolve(parse(half), has_gpu=False)
     resolve(parse([*half, "--comm_compress", "none"]), has_gpu=False)
-    with pytest.raises(ConfigError, match="virtual ranks compute in float32"):
+    with pytest.raises(ConfigError, match="virtual ranks compute in bfloat16 or float32"):
         resolve(parse(["--mixed_precision", "fp16", "--virtual_ranks", "2"]), has_gpu=False)

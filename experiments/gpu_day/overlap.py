@@ -1,0 +1,145 @@
+"""What of encoding and decoding a model's own kernels hide: one profiled rank whose peer is itself (`loopback`).
+
+    python -m experiments.gpu_day.overlap --out FOLDER [--device cuda] [--model gpt2-62m] [--methods none "int8" ...]
+
+For each method the trainer's own model is sharded over two ranks by FSDP2, makes a few steps on random tokens, and
+torch.profiler records the next ones: on CUDA every kernel with its stream. FOLDER gets METHOD/rank0....pt.trace.json.gz
+(Perfetto opens it), overlap.json and overlap.md, after each method. Compression that is "hidden" ran while a kernel of
+the model did; "exposed" is the rest. Messages are copies on the device: communication is no link's here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from experiments.gpu_day import loopback
+from experiments.runs.method_flag import a_method
+from fsdp_lab.files.atomic import make_folder, write_bytes, write_json
+from fsdp_lab.measure.profiling import Window, phase
+from fsdp_lab.models import build_model
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.run.environment import hardware, versions
+from fsdp_lab.settings.config import TrainConfig, parse
+from fsdp_lab.settings.flag_values import new_folder, whole
+from fsdp_lab.settings.flags import Parser, program
+from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.trace import Profile, rank_profile, read
+from fsdp_lab.trace.table import table
+from fsdp_lab.training.communication import Communication
+from fsdp_lab.training.optim import build_optimizer, take_step
+
+METHODS = ("none", "identity + identity", "int8 + int8", "int4 hadamard + delta", "topk ratio=0.01")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Profile every method; returns 1 where one failed."""
+    options = _parser().parse_args(argv)
+    with user_errors("overlap"):
+        if options.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("--device: torch sees no CUDA device")
+        configs = {method: _config(options, method) for method in dict.fromkeys(options.methods)}
+        make_folder(options.out, "out")
+    found: dict[str, Any] = {"machine": hardware(), "versions": versions(), "transport": loopback.NAME, "methods": {}}
+    pages = ["# Compression beside compute", "", f"{loopback.WORLD} ranks, of which one is run: {loopback.NAME}."]
+    with loopback.joined():
+        for method, config in configs.items():
+            try:
+                profile = profiled(config, options, options.out / re.sub(r"[^A-Za-z0-9=.]+", "-", method))
+            except Exception as error:  # the others are measured all the same
+                found["methods"][method] = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+                print(f"{method}: {found['methods'][method]['failed']}", file=sys.stderr, flush=True)
+                pages += ["", f"## {method}", "", found["methods"][method]["failed"]]
+            else:
+                found["methods"][method] = profile.to_json()
+                pages += ["", f"## {method}", "", "```", table(profile), "```"]
+                print(f"{method}\n{table(profile)}\n", flush=True)
+            write_json(options.out / "overlap.json", found)
+            write_bytes(options.out / "overlap.md", ("\n".join(pages) + "\n").encode())
+    return 1 if any("failed" in outcome for outcome in found["methods"].values()) else 0
+
+
+def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> Profile:
+    """Train a few steps with one method, record the last ones, and read what was recorded."""
+    device = torch.device(options.device, 0) if options.device == "cuda" else torch.device("cpu")
+    for old in folder.glob("*.pt.trace.json*"):
+        old.unlink()
+    mesh = init_device_mesh(device.type, (loopback.WORLD,))
+    ranks = Ranks(0, loopback.WORLD, 0, device, loopback.NAME, mesh)
+    vocabulary = options.vocab_size
+    model = build_model(config, ranks, vocabulary, vocabulary - 1)
+    comm = Communication(model, config.comm, config.run.seed)
+    steps = options.warm_up + options.steps
+    optimizer, schedule = build_optimizer(model.updated, config.optim, steps, model.operators["adamw"])
+    window = Window(options.warm_up + 1, options.steps, folder, rank=0)
+    shape = (steps, options.batch_size, options.length)
+    tokens = torch.randint(vocabulary - 1, shape, generator=torch.Generator().manual_seed(1)).to(device)
+    try:
+        for step, batch in enumerate(tokens, 1):
+            window.begin_step(step)
+            with phase("forward"):
+                loss = model.module(batch) / model.module.num_targets(batch)
+            with phase("backward"):
+                loss.backward()
+            with phase("optimizer"):
+                take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            window.end_step()
+            window.collect(step)
+    finally:
+        window.close()
+    assert window.trace is not None
+    profile = Profile([rank_profile(read(window.trace))])
+    _compress(window.trace)
+    print(f"{comm.totals().sent_bytes / steps:,.0f} bytes counted by the hooks in a step", flush=True)
+    return profile
+
+
+def _compress(trace: Path) -> None:
+    """Replace the trace by its gzipped twin, which the same programs open."""
+    write_bytes(trace.with_name(f"{trace.name}.gz"), gzip.compress(trace.read_bytes(), 6))
+    trace.unlink()
+
+
+def _config(options: argparse.Namespace, method: str) -> TrainConfig:
+    """The trainer's settings. ValueError where they make no sense."""
+    given = {"model": options.model, "batch_size": options.batch_size, "max_length": options.length, "seed": 1}
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    return resolve(parse([*words, "--method", method]), has_gpu=options.device == "cuda")
+
+
+def _parser() -> Parser:
+    parser = program("experiments.gpu_day.overlap", __doc__)
+    parser.add_argument("--out", type=new_folder, required=True, help="folder for traces and tables")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--model", default="gpt2-62m", help="a preset of docs/models.md")
+    parser.add_argument("--methods", type=a_method_or_none, nargs="+", default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--vocab_size", type=whole(3), default=50257, help="token ids that the model embeds, at least")
+    parser.add_argument("--batch_size", type=whole(1), default=16, help="sequences of a step")
+    parser.add_argument("--length", type=whole(2), default=512, help="tokens of a sequence")
+    parser.add_argument("--steps", type=whole(1), default=3, help="steps that are recorded")
+    parser.add_argument("--warm_up", type=whole(2), default=4, help="steps before them: kernels are compiled in these")
+    return parser
+
+
+def a_method_or_none(text: str) -> str:
+    """A method's label, of one direction or of both, as ``--method`` takes it."""
+    for part in text.split(" + "):
+        if part != "none":
+            a_method(part)
+    return text
+
+
+if __name__ == "__main__":
+    with unix_pipes():
+        sys.exit(main(sys.argv[1:]))
