@@ -42,7 +42,7 @@ def found(job: Job, lines: Sequence[Sequence[Fact]], folder: Path) -> Iterator[F
     if job.make().traits.additive:
         yield check("what_a_rank_says_it_gave_arrives", _CLAIMS, _unlike_claims(real))
     yield check("ranks_are_alike", _ALIKE, _unlike_ranks(real, collectives))
-    yield check("a_rank_s_own_row_is_like_others", _OWN, _own_row(real))
+    yield check("own_rows_are_like_others", _OWN, _own_row(real))
     opened = sorted({name for one in watched for name in one["opened"]})
     yield check("opens_nothing", _OPENS, f"during a collective it opened {_listed(opened)}" if opened else "")
     replaced = sorted({name for rank in lines for name in _of_kind(rank, "replaced")[0]["names"]})

@@ -13,7 +13,7 @@ from experiments.judge.stage_errors import said
 def facts(job: Job) -> Iterator[Fact]:
     """A line before and a line after each law that concerns the method: the one before names what hangs."""
     for law in cc.conformance.laws_for(job.make()):
-        about = (law.__doc__ or "").strip().split("\n")[0]
+        about = (law.__doc__ or "").strip().split("\n")[0].replace("`", "")
         yield {"kind": "begun", "name": law.__name__}
         start = time.perf_counter()
         broken = ""

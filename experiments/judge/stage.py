@@ -50,7 +50,7 @@ def look(job: Job) -> Iterator[Fact]:
         "method": label,
         "name": compressor.name,
         "settings": compressor.settings,
-        "about": (type(named.bare()).__doc__ or "").strip().split("\n")[0],
+        "about": (type(named.bare()).__doc__ or "").strip().split("\n")[0].replace("`", ""),
         "traits": traits,
         "max_ranks": compressor.traits.max_ranks,
         "is_codec": isinstance(named.bare(), cc.Codec),

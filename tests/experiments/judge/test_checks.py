@@ -26,7 +26,7 @@ BROKEN = {  # by each cheat: the check that finds it, and words of the message
         "what_a_rank_says_it_gave_arrives": "off that sum",
     },
     "modest": {"bytes_counted_are_bytes_moved": "32768 bytes were moved, and its messages say 4096"},
-    "homebody": {"a_rank_s_own_row_is_like_others": "the uncompressed gradient is kept and used"},
+    "homebody": {"own_rows_are_like_others": "the uncompressed gradient is kept and used"},
     "mailbox": {"opens_nothing": "judged-mailbox-"},
     "tamperer": {
         "bytes_counted_are_bytes_moved": "bytes were moved",
