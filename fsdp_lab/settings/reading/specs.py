@@ -1,6 +1,7 @@
 """One setting: its type, its limits, and how the text of a flag or a YAML value becomes its value."""
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -112,10 +113,15 @@ class Spec:
         return all(holds(value, self.limits[name]) for name, holds in _COMPARE.items() if name in self.limits)
 
 
-def specs_of(group: type[Any]) -> list[Spec]:
+def specs_of(group: type[Any]) -> tuple[Spec, ...]:
     """The settings of one dataclass of ``setting`` fields, in the order of their definition."""
+    return _specs_of(group)
+
+
+@functools.cache  # type hints take longer to resolve than a command line to read
+def _specs_of(group: Any) -> tuple[Spec, ...]:
     hints = typing.get_type_hints(group)
-    return [_spec(field, hints[field.name]) for field in dataclasses.fields(group)]
+    return tuple(_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
 def _spec(field: "dataclasses.Field[Any]", hint: Any) -> Spec:
