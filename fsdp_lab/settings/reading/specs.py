@@ -115,7 +115,7 @@ class Spec:
 
 def specs_of(group: type[Any]) -> tuple[Spec, ...]:
     """The settings of one dataclass of ``setting`` fields, in the order of their definition."""
-    return _specs_of(group)
+    return _specs_of(group)  # type: ignore[arg-type]  # a class has a hash, whatever its instances have
 
 
 @functools.cache  # type hints take longer to resolve than a command line to read
