@@ -209,6 +209,12 @@ def test_analysis_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+def test_sweeps_need_no_torch_until_a_method_is_named() -> None:
+    """So their ``--help``, plans of `none` and mistakes come at once."""
+    program = "import sys, experiments.sweep; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
 def test_only_the_transport_calls_collectives() -> None:
     calls = ("all_to_all", "all_reduce(", "isend(", "irecv(", "all_gather", "reduce_scatter_single(", "broadcast(")
     for path in files("comm_compress"):

@@ -33,8 +33,10 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-from fsdp_lab.eagle import Draft, EagleTrainingModel, Target, Vocabulary
-from fsdp_lab.eagle.training.training_time_test import supervised_rows
+from fsdp_lab.eagle.draft.network import Draft
+from fsdp_lab.eagle.draft.target import Target
+from fsdp_lab.eagle.draft.vocabulary import Vocabulary
+from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel, supervised_rows
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program

@@ -7,12 +7,6 @@ draft       the draft, its target, its vocabulary, and its folder for vLLM, SGLa
 training    the training-time test, and the loss of the draft against the target
 decoding    the draft proposes, the target verifies; how much faster that is
 choice      which draft a training keeps; `evaluate` measures a finished one
+
+Nothing is imported here: settings of drafts are read where neither torch nor transformers is needed.
 """
-
-from fsdp_lab.eagle.decoding.chain import Generated, Sampling, speculate
-from fsdp_lab.eagle.draft.network import Draft, DraftShape
-from fsdp_lab.eagle.draft.target import Target
-from fsdp_lab.eagle.draft.vocabulary import Vocabulary
-from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
-
-__all__ = ["Draft", "DraftShape", "EagleTrainingModel", "Generated", "Sampling", "Target", "Vocabulary", "speculate"]
