@@ -72,8 +72,7 @@ def what_is_missing(line: Line) -> str:
         return "a baseline to compare with"
     reasons = []
     if line.bar == "no: ratio":
-        one_way = "none" in (line.runs.arm.gradients, line.runs.arm.parameters)
-        reasons += ["compress the other direction, too" if one_way else "sends too much"]
+        reasons.append(_what_to_compress(line.runs))
     if line.change is not None and line.change.upper is not None and line.change.lower is not None:
         verdict = within(line.change, MARGIN)
         reasons += [f"PPL at least {100 * line.change.lower:.2f} % worse"] * (verdict == "worse")
@@ -81,6 +80,14 @@ def what_is_missing(line: Line) -> str:
     elif line.bar == "undecided":
         reasons += ["two paired seeds or more"]
     return "; ".join(reasons)
+
+
+def _what_to_compress(runs: ArmRuns) -> str:
+    arm = runs.arm
+    if arm.compresses_activations:
+        sent = {op for row in runs.ended_well for op in row.get("elements_by_op") or {}}
+        return "compress what else is sent, too" if sent - set(measures.ACTIVATIONS) else "sends too much"
+    return "compress the other direction, too" if "none" in (arm.gradients, arm.parameters) else "sends too much"
 
 
 def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:

@@ -33,6 +33,7 @@ CELLS: Final[dict[str, str]] = {
     **{"gradients, fp32": "梯度，对 fp32", "all, fp32": "总计，对 fp32", "all, bf16": "总计，对 bf16"},
     **{"best at its bits": "同比特最佳", "what is missing": "欠缺", "reached": "达到", "times as fast": "快几倍"},
     **{"runs that long": "够长的运行", "acceptance length": "接受长度", "two paired seeds or more": "至少两对种子"},
+    "compress what else is sent, too": "其余传输的内容也要压缩",
     **{"compress the other direction, too": "另一方向也要压缩", "no commit known": "提交未知"},
     **{"a baseline to compare with": "可比较的基线", "runs for every seed of the baseline": "基线每个种子的运行"},
     **{"bf16 and fp32 baselines": "有 bf16 与 fp32 基线", "fp32 baseline": "有 fp32 基线"},
