@@ -70,7 +70,7 @@ class OneMachineSlurm:
     def __init__(self, folder: Path, cpus: int = 2) -> None:
         self._folder, self._cpus = folder, cpus
         self._daemons: list[Process] = []
-        self._pending: dict[str, float] = {}  # since when, by job
+        self._pending: dict[tuple[str, str], float] = {}  # since when, by job and how often it began again
         self._leaving = ExitStack()
 
     def __enter__(self) -> OneMachineSlurm:
@@ -108,20 +108,20 @@ class OneMachineSlurm:
 
     def state(self, job: str) -> str:
         """The state of a job or of an array's element, such as RUNNING; empty for none."""
-        line = next(
-            (w for w in self.ask("scontrol", "show", "job", "-o", job).split() if w.startswith("JobState=")), ""
-        )
-        return line.partition("=")[2]
+        return self._shown(job).get("JobState", "")
+
+    def _shown(self, job: str) -> dict[str, str]:
+        words = (word.partition("=") for word in self.ask("scontrol", "show", "job", "-o", job).split())
+        return {name: value for name, _, value in words}
 
     def progress(self, job: str) -> str:
         """The job's `state`; one that was requeued waits a few seconds only, where Slurm gives it two minutes.
 
         At once would be too early: Slurm has just withdrawn the job's permission, and takes the new one for the old.
         """
-        state, now = self.state(job), time.monotonic()
-        if state != "PENDING":
-            self._pending.pop(job, None)
-        elif now - self._pending.setdefault(job, now) > _REVOKED_S:
+        shown, now = self._shown(job), time.monotonic()
+        state, start = shown.get("JobState", ""), (job, shown.get("Restarts", "0"))  # it may run between two looks
+        if state == "PENDING" and now - self._pending.setdefault(start, now) > _REVOKED_S:
             self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
         return state
 

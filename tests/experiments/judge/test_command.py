@@ -118,7 +118,9 @@ def test_bad_input_is_one_message_and_exit_code_two(
     with pytest.raises(SystemExit) as stop:
         command.main([str(tmp_path / "mine.py"), "--out", str(tmp_path / "out"), "--no_training", *words])
     assert stop.value.code == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("judge:", "python -m"))]
+    said = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith(("judge:", "python -m", "fsdp-lab"))
+    ]
     assert len(said) == 1
     assert message in said[0]
 
