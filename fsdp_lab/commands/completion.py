@@ -1,11 +1,11 @@
-"""Completion of commands, flags and methods on Tab.
+"""Completion of commands, flags, methods and systems on Tab.
 
     eval "$(python -m fsdp_lab.commands.completion bash)"      # in ~/.bashrc
     eval "$(python -m fsdp_lab.commands.completion zsh)"       # in ~/.zshrc
 
-The script that is printed has all commands and the names of all methods in it, so that Tab starts no Python. Flags are
-asked of the command itself (its --help), once in a shell: the first Tab after a dash takes as long as that help does.
-Where nothing fits, names of files are completed.
+The script that is printed has all commands and the names of all methods and systems in it, so that Tab starts no
+Python. Flags are asked of the command itself (its --help), once in a shell: the first Tab after a dash takes as long as
+that help does. Where nothing fits, names of files are completed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from fsdp_lab.commands.reference.methods_file import read
 from fsdp_lab.commands.table import COMMANDS, FAMILIES, below
 from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.systems.table import recipes
 from fsdp_lab.settings.user_errors import unix_pipes
 
 METHOD_FLAGS = ("--comm_compress", "--param_compress", "--method", "--methods", "--arm", "--baseline")
@@ -40,11 +41,12 @@ _fsdp_lab() {
         _fsdp_lab_flags "$command"
         words=${_fsdp_lab_known[$command]}
     else
-        case $before in @METHOD_FLAGS@) words="@METHODS@" ;; esac
+        case $before in @METHOD_FLAGS@) words="@METHODS@" ;; --system) words="@SYSTEMS@" ;; esac
         if [ "$COMP_CWORD" = 2 ]; then
             case $first in
                 @SECOND@
                 methods) words="@METHODS@ common" ;;
+                systems) words="@SYSTEMS@" ;;
                 conformance) words="@METHODS@" ;;
                 completion) words="bash zsh" ;;
             esac
@@ -65,6 +67,7 @@ def script(shell: str) -> str:
         "FIRST": " ".join(firsts),
         "TWO": " | ".join(f'"{command.words}"' for command in COMMANDS if " " in command.words),
         "SECOND": "\n                ".join(f'{w}) words="{" ".join(s)}" ;;' for w, s in seconds.items() if s),
+        "SYSTEMS": " ".join(recipes()),
         "METHODS": " ".join(method["name"] for method in read()["methods"]),
         "METHOD_FLAGS": " | ".join(dict.fromkeys(spellings)),
     }

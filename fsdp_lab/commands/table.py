@@ -56,6 +56,7 @@ COMMANDS = (
     Command("fidelity capture", "experiments.fidelity.capture", "save real gradients and parameters of a run", _LOOK),
     Command("fidelity update-error", "experiments.fidelity.update_error", "what a method does to Adam's steps", _LOOK),
     Command("methods", "fsdp_lab.commands.methods", "all methods; one method with its settings", _METHODS),
+    Command("systems", "fsdp_lab.commands.systems", "published systems (ZeRO++, DiLoCo, ...) as settings", _METHODS),
     Command(
         "new-method", "fsdp_lab.commands.new_method", "a package with a method of your own, tests and all", _METHODS
     ),

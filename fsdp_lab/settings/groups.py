@@ -259,6 +259,11 @@ class CommConfig(Settings):
     fsdp_keep_frozen: bool = setting(
         False, "lora_rank: send the model's own weights once, exactly, and keep them whole on every rank"
     )
+    system: str = setting(
+        "none",
+        "a published system whose settings of communication are meant (sdp4bit, zero++, diloco, ...: fsdp-lab "
+        "systems); what is given beside it must not contradict it",
+    )
 
     @property
     def outer_step(self) -> tuple[float, float]:
@@ -271,7 +276,10 @@ class CommConfig(Settings):
 
     @classmethod
     def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Labels taken apart: the methods' names stay in comm_compress and param_compress, settings go beside them."""
+        """Labels taken apart: the methods' names stay in comm_compress and param_compress, settings go beside them.
+
+        A system is replaced by its settings: ``system`` itself is none in every group that was built.
+        """
         separate, complaints = method_flags.spelled_out(values)
         if complaints:
             raise ConfigError(complaints)
@@ -282,6 +290,8 @@ class CommConfig(Settings):
         changed = {spec.name for spec in specs_of(type(self)) if given[spec.name] != spec.default}
         for name, value in self.said({name: given[name] for name in changed}).items():
             object.__setattr__(self, name, value)
+        if isinstance(self.system, str):  # else the check of types refuses it
+            object.__setattr__(self, "system", "none")
         super().__post_init__()
 
 

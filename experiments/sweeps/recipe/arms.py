@@ -6,6 +6,7 @@ int4 hadamard + delta                                       with settings, and b
 {gradients: {method: topk, ratio: 0.01}, parameters: int8}
 {gradients: bf16, parameters: bf16, comm_dtype: bf16}       and any further setting of communication
 {gradients: {method: topk, ratio: [0.001, 0.01, 0.1]}}      a list stands for one arm each (no setting is a list)
+{system: sdp4bit}                                           a published system (fsdp-lab systems): the arm it stands for
 """
 
 from __future__ import annotations
@@ -95,15 +96,17 @@ def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | 
     if not wrong:
         settings = _UNSAID | settings
         wrong = complaints_about(CommConfig(**settings))
-    what = " + ".join(map(str, methods.values())) if wrong else _label(settings)
+    what = " + ".join(map(str, methods.values() or choice.values())) if wrong else _label(settings)
     complaints += [f"{where} ({what}): {_in_words_of_the_recipe(complaint)}" for complaint in wrong]
     return None if wrong else Arm(what, settings)
 
 
 def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> dict[str, str]:
-    """The labels of those methods that the arm names, by flag; gradients are named by every arm."""
+    """The labels of those methods that the arm names, by flag; gradients are named by every arm but a system's."""
     labels = {}
-    for direction in ("gradients", *(name for name in ("parameters",) if name in choice)):
+    for direction in DIRECTIONS:
+        if direction not in choice and (direction != "gradients" or "system" in choice):
+            continue
         said = choice.get(direction, "none")
         try:
             method = method_flags.text_of(said)

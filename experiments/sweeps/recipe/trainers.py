@@ -76,6 +76,7 @@ class Trainer:
 
 _COMMON_ELSEWHERE = {
     **{spec.name: "say it in arms" for spec in specs_of(CommConfig) if spec.name not in FURTHER},
+    "system": "say it in arms",
     "seed": "say it in seeds",
     "results_path": "the sweep sets it (--out)",
     "curves_dir": "the sweep sets it: curves/ beside the rows",

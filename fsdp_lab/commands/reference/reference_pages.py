@@ -1,4 +1,4 @@
-"""Writes docs/reference/: every method, every setting and every field of a results row, from the code itself.
+"""Writes docs/reference/: every method, setting, published system and field of a results row, from the code itself.
 
 Methods and settings also in Chinese, docs/zh/reference/, by the table chinese.json. A sentence that the table lacks
 stays English, and the Chinese page then counts as lagging (scripts/translations.py).
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import comm_compress as cc
+from fsdp_lab.commands.reference import system_pages
 from fsdp_lab.commands.reference.languages import TABLE, Language, chinese, english
 from fsdp_lab.commands.reference.methods_file import Method, read
 from fsdp_lab.eagle.draft.config import EagleConfig
@@ -42,6 +43,8 @@ def pages(zh: Language | None = None) -> dict[str, str]:
     made = {f"reference/{name}": text for name, text in _translated(english()).items()}
     about = "A row is one line of JSON in `results.jsonl`."
     made["reference/results.md"] = _page("Fields of a results row", _fields(), about)
+    about = "What published systems mean in this project's settings. One on a terminal: `fsdp-lab systems sdp4bit`."
+    made["reference/systems.md"] = _page("Published systems", system_pages.reference(), about)
     zh = chinese() if zh is None else zh
     for name, text in _translated(zh).items():
         source = f"reference/{name}"

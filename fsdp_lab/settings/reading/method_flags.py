@@ -6,6 +6,7 @@
     --comm_compress "bf16 + bf16, reduced in bf16, prefetch 0"    # what a figure's legend says
     --comm_compress "none, activations int8 + int4 hadamard"      # forward + backward, where the model is divided
     --comm_compress "none, every 30 diloco int4 hadamard"       # what replicas send after 30 local steps
+    --system sdp4bit                                              # a published system: as "int4 hadamard + delta"
 
 all become values of the settings of `CommConfig`, so that rows of one arm are equal however it was typed. Which methods
 exist, and which settings they take, is not known here: `fsdp_lab.settings.refusing.early` checks it.
@@ -17,9 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import comm_compress as cc
+from fsdp_lab.settings.reading.system_flag import SETTINGS, joined
+from fsdp_lab.settings.systems import table
 
-SETTINGS = {"comm_compress": "comm_config_json", "param_compress": "param_config_json"}
-"""The flag of each direction's method, and that of the method's settings."""
 FURTHER = {
     "reduced_in": "comm_dtype",
     "prefetch": "fsdp_prefetch",
@@ -44,8 +45,27 @@ def text_of(method: Any) -> Any:
 def spelled_out(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """``values``, the settings of `CommConfig` that were given, with every label taken apart; and complaints.
 
-    A value that is neither text nor a mapping stays unchanged: the check of its type refuses it.
+    A system's settings stand in place of its name. A value that is neither text nor a mapping stays unchanged: the
+    check of its type refuses it.
     """
+    separate, complaints = _taken_apart(values)
+    name = separate.get("system")
+    if not isinstance(name, str):
+        return separate, complaints
+    del separate["system"]
+    if name == table.NONE:
+        return separate, complaints
+    try:
+        recipe = table.recipe(name)
+    except ValueError as error:
+        return separate, [*complaints, f"system: {error}"]
+    theirs, _ = _taken_apart(recipe.settings)
+    together, contradictions = joined(name, theirs, separate)
+    return together, complaints + contradictions
+
+
+def _taken_apart(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """``values`` without labels, but those that stay one text, and complaints about what cannot be read."""
     complaints: list[str] = []
     separate = dict(values)
     for flag in LABELS:  # one text, however it is written

@@ -101,8 +101,8 @@ def test_a_command_of_a_checkout_says_so_in_one_line_where_there_is_none(
 QUICK = """
 import sys
 from fsdp_lab.commands.main import main
-for words in (["--help"], ["--version"], ["bench", "--help"], ["methods"], ["methods", "topk"], ["doctor", "--fast"],
-              ["completion", "bash"], ["reprot"]):
+for words in (["--help"], ["--version"], ["bench", "--help"], ["methods"], ["methods", "topk"], ["systems"],
+              ["systems", "sdp4bit"], ["doctor", "--fast"], ["completion", "bash"], ["reprot"]):
     try:
         main(words)
     except SystemExit:
