@@ -1,6 +1,7 @@
 """Hypothesis draws the same examples every time (`--hypothesis-profile=explore`: new ones). Slow tests: `-m slow`."""
 
 import functools
+import gc
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,12 @@ def _no_namespaces() -> str | None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("netns") is not None and (why := _no_namespaces()):
         pytest.skip(why)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: millions of objects that the garbage collector need not see."""
+    gc.collect()
+    gc.freeze()
 
 
 STARTS_RANKS = ("run_ranks", "run_program", "train_all", "forked_on_terminal", "Lab")

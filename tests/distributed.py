@@ -18,14 +18,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_PRELOADED = ["tests.preloaded"]
-_CONTEXT.set_forkserver_preload(_PRELOADED)
+_PRELOADED, _LAST = ["tests.preloaded"], "tests.frozen"
+_CONTEXT.set_forkserver_preload([*_PRELOADED, _LAST])
 
 
 def preload(module: str) -> None:
     """Have the server import ``module`` too; to be called while tests are collected, before the first rank."""
     _PRELOADED.append(module)
-    _CONTEXT.set_forkserver_preload(_PRELOADED)
+    _CONTEXT.set_forkserver_preload([*_PRELOADED, _LAST])
 
 
 def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:

@@ -48,29 +48,35 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("resumed"))
 
 
-def train_whole_and_resumed(lab: Lab, method: str) -> None:
-    """A whole run, and one from its checkpoint before the evaluation on; not twice."""
-    if checkpoint(lab, f"{method}-whole", STEPS).exists():
-        return
+def settings_of(lab: Lab, method: str) -> dict[str, Any]:
     settings = {"grad_error_every": 0, **METHODS[method]}
     if method == "sketch":  # and a stream that is shuffled as it goes
         settings |= {"data_mix": lab.mix(), "shuffle_documents": 8, "shuffle_rows": 4}
-    whole = Training(flags(lab, f"{method}-whole", **settings))
-    settings["resume"] = checkpoint(lab, f"{method}-whole", STOP)
-    assert train_all([whole, Training(flags(lab, f"{method}-resumed", **settings))], tiny=True) == [None, None]
-
-
-@pytest.fixture(scope="module", params=METHODS)
-def method(lab: Lab, request: pytest.FixtureRequest) -> str:
-    name = str(request.param)
-    train_whole_and_resumed(lab, name)
-    return name
+    return settings
 
 
 @pytest.fixture(scope="module")
-def runs(lab: Lab) -> Lab:
-    """Top-k's, and one that is told to stop before its evaluation, has saved nothing until then, and goes on."""
-    train_whole_and_resumed(lab, "topk")
+def trained(lab: Lab) -> Lab:
+    """A whole run of each method, and one from its checkpoint before the evaluation on; all on ranks started once."""
+    trainings = []
+    for method in METHODS:
+        settings = settings_of(lab, method)
+        trainings.append(Training(flags(lab, f"{method}-whole", **settings)))
+        settings["resume"] = checkpoint(lab, f"{method}-whole", STOP)
+        trainings.append(Training(flags(lab, f"{method}-resumed", **settings)))
+    assert train_all(trainings, tiny=True) == [None] * len(trainings)
+    return lab
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def method(trained: Lab, request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def runs(trained: Lab) -> Lab:
+    """Those, and one of top-k that is told to stop before its evaluation, has saved nothing until then, and goes on."""
+    lab = trained
     stopped = [*flags(lab, "topk-stopped", grad_error_every=0, **METHODS["topk"]), "--save_steps", "0"]
     ended = train_all([Training(stopped, event=StopAfter(STOP)), Training(stopped)], tiny=True)
     assert ended == ["Preempted: SIGTERM to rank 1", None]
