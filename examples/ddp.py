@@ -43,6 +43,7 @@ def main() -> None:
         losses.append(loss.item())
 
     report(losses, model.module, None if handle is None else handle.ledger)
+    del model  # freed after its group, torch's DDP sometimes waits for ever (seen with gloo, 2.13)
     dist.destroy_process_group()
 
 
