@@ -97,6 +97,13 @@ FLOORS = {
         {"bench", "finetuning", "links", "sweep"},
         {"planning", "judge", "gpu_day"},
     ],
+    "experiments/judge": [
+        {"subject", "__init__"},
+        {"children"},
+        {"measures", "objections", "trainings"},
+        {"stage"},
+        {"__main__"},
+    ],
     "analysis": [
         {"predict", "rows", "__init__"},
         {"statistics"},

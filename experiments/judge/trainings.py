@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.judge import children, loading
+from experiments.judge import children
+from experiments.judge.subject import loading
 from experiments.sweeps.recipe.trainers import CORPORA_FOLDER
 
 RECIPES = children.ROOT / "experiments" / "recipes"

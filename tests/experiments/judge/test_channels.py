@@ -13,8 +13,8 @@ import torch
 
 import comm_compress as cc
 from comm_compress.core import rounds
-from experiments.judge import channels
 from experiments.judge.objections import objections
+from experiments.judge.subject import channels
 
 TEXT = """
 import torch

@@ -14,8 +14,9 @@ import comm_compress as cc
 from comm_compress import registry
 from comm_compress.core import rounds
 from comm_compress.drive import simulate, transport
-from experiments.judge import bytes_by_ranks, channels, laws, loading, rank
-from experiments.judge.job import Fact, Job
+from experiments.judge.measures import bytes_by_ranks, laws, rank
+from experiments.judge.subject import channels, loading
+from experiments.judge.subject.job import Fact, Job
 from tests.distributed import run_ranks
 
 FOLDER = Path(__file__).parent / "judged"

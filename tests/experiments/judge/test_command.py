@@ -15,18 +15,10 @@ import torch.distributed as dist
 
 import comm_compress as cc
 from analysis.judged.__main__ import main as make_page
-from experiments.judge import (
-    __main__ as command,
-    bytes_by_ranks,
-    channels,
-    children,
-    errors,
-    loading,
-    rank,
-    speed,
-    stage,
-)
-from experiments.judge.job import Fact, Job
+from experiments.judge import __main__ as command, children, stage
+from experiments.judge.measures import bytes_by_ranks, errors, rank, speed
+from experiments.judge.subject import channels, loading
+from experiments.judge.subject.job import Fact, Job
 from tests.distributed import run_ranks
 
 FOLDER = Path(__file__).parent / "judged"

@@ -8,8 +8,8 @@ from typing import Any
 
 import comm_compress as cc
 from comm_compress.wrappers.error_feedback import ErrorFeedback
-from experiments.judge.channels import Library
-from experiments.judge.loading import Loaded
+from experiments.judge.subject.channels import Library
+from experiments.judge.subject.loading import Loaded
 
 Fact = dict[str, Any]
 WORLD = 2  # ranks, where nothing else is said: also of the trainings that methods are compared by

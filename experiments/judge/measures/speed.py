@@ -12,7 +12,7 @@ from comm_compress.registry import spelled
 from experiments.bench.codecs.timing import measure, runs
 from experiments.bench.codecs.unit import Unit
 from experiments.fidelity.method_settings import plain
-from experiments.judge.job import WORLD, Fact, Job
+from experiments.judge.subject.job import WORLD, Fact, Job
 
 BESIDE = ("int8", "topk")
 

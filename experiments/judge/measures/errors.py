@@ -13,7 +13,7 @@ from comm_compress.core.segments import segments_of
 from comm_compress.drive import simulate
 from comm_compress.registry import spelled
 from experiments.fidelity import capture, table
-from experiments.judge.job import Fact, Job
+from experiments.judge.subject.job import Fact, Job
 
 BESIDE = ("bf16", "int8", "int4", "qsgd", "terngrad", "onebit", "topk", "powersgd")
 WORLDS = (2, 4, 8)

@@ -20,8 +20,8 @@ import comm_compress as cc
 from comm_compress.core.ledger import Collective
 from comm_compress.core.segments import Segment, segments_of
 from comm_compress.drive import transport
-from experiments.judge import channels
-from experiments.judge.job import WORLD, Fact, Job
+from experiments.judge.subject import channels
+from experiments.judge.subject.job import WORLD, Fact, Job
 
 SHAPES = ((64, 128), (30, 17))  # of the matrices whose gradients are exchanged, in units of the number of ranks
 STEPS = 4

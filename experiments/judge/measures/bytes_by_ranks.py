@@ -11,8 +11,8 @@ from torch import Tensor
 
 from comm_compress.drive import simulate
 from experiments.judge.children import run_ranks
-from experiments.judge.job import WORLD, Fact, Job, check
-from experiments.judge.rank import SHAPES, STEPS, rows_of, state_of
+from experiments.judge.measures.rank import SHAPES, STEPS, rows_of, state_of
+from experiments.judge.subject.job import WORLD, Fact, Job, check
 
 _UNLIKE = 4.0  # errors of two ranks on rows of one distribution differ by percents
 _EXACT = 1e-2  # of the other rows' error
