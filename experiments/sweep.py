@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.sweeps import beginning, slurm
+from experiments.sweeps import common_start, slurm
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.obstacles import obstacles
 from experiments.sweeps.plan import Plan, describe, past_of, sound_rows
@@ -68,7 +68,7 @@ def _start_only(start: Start | None, command: str) -> int:
     if start is None:
         raise ValueError("--start_only: the recipe has no key start")
     try:
-        beginning.ensure(start, lambda line: print(line, flush=True))
+        common_start.ensure(start, lambda line: print(line, flush=True))
     except SystemExit as stopped:
         print(f"stopped. Go on with: {command}")
         return int(stopped.code or 0)
@@ -132,7 +132,7 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
     progress.say(f"{plan.recipe.name}: {cells}: {counts}; rows in {out}")
     try:
         if plan.recipe.start is not None and plan.to_run():
-            beginning.ensure(plan.recipe.start, progress.say)
+            common_start.ensure(plan.recipe.start, progress.say)
         Runner(plan, out, slots, progress).run()
     except SystemExit as stopped:
         progress.say(f"stopped; what is finished is in {out}. Go on with: {command}")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from experiments import sweep
-from experiments.sweeps import beginning
-from experiments.sweeps.beginning import ensure
+from experiments.sweeps import common_start
+from experiments.sweeps.common_start import ensure
 from experiments.sweeps.obstacles import obstacles
 from experiments.sweeps.recipe.cells import cells_of
 from experiments.sweeps.recipe.complaints import RecipeError
@@ -47,8 +47,8 @@ def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[
         begun.append(flags)
         return [sys.executable, "-m", "tests.experiments.sweeps.stand_in", *flags]
 
-    monkeypatch.setattr(beginning, "torchrun_command", command)
-    monkeypatch.setattr(beginning, "_POLL_S", 0.05)
+    monkeypatch.setattr(common_start, "torchrun_command", command)
+    monkeypatch.setattr(common_start, "_POLL_S", 0.05)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     return begun
@@ -155,7 +155,7 @@ def ensure_and_keep(start: Start, rows: Path, kept: list[dict[str, Any]]) -> Non
         rename(source, target)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beginning.os, "rename", read_first)
+        patch.setattr(common_start.os, "rename", read_first)
         ensure(start, lambda line: None)
 
 
