@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 512 << 20}  # of float32 logits held at a time
+_LINE_BYTES = 64  # of a cache; rows that begin in the middle of one make the product of odd vocabularies a third slower
 
 
 class HeadLoss(Protocol):
@@ -28,10 +29,14 @@ class HeadLoss(Protocol):
 
 
 class LinearCrossEntropy:
-    """The summed loss of ``cross_entropy(hidden @ weight.T, targets)``; the memory of a chunk is kept between calls."""
+    """The summed loss of ``cross_entropy(hidden @ weight.T, targets)``; the memory of a chunk is kept between calls.
 
-    def __init__(self, ignored: int) -> None:
+    ``chunk_bytes``: of float32 logits held at a time; None: as `CHUNK_BYTES` has it for the device.
+    """
+
+    def __init__(self, ignored: int, chunk_bytes: int | None = None) -> None:
         self.ignored = ignored
+        self._chunk_bytes = chunk_bytes
         self._memory: dict[torch.dtype, Tensor] = {}
 
     def __call__(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -43,13 +48,20 @@ class LinearCrossEntropy:
         loss: Tensor = _Loss.apply(hidden, weight, targets, self, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
         return loss
 
+    def rows(self, weight: Tensor) -> int:
+        """How many tokens a chunk has."""
+        held = self._chunk_bytes or CHUNK_BYTES[weight.device.type]
+        return max(1, held // (4 * weight.shape[0]))
+
     def chunk(self, like: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        """Uninitialised memory on ``like``'s device, the same one in every call."""
-        size = shape[0] * shape[1]
+        """Uninitialised memory on ``like``'s device, the same one in every call; a row begins a line of the cache."""
+        line = _LINE_BYTES // dtype.itemsize
+        stride = -(-shape[1] // line) * line
+        size = shape[0] * stride
         kept = self._memory.get(dtype)
         if kept is None or kept.numel() < size or kept.device != like.device:
             kept = self._memory[dtype] = torch.empty(size, dtype=dtype, device=like.device)
-        return kept[:size].view(shape)
+        return kept[:size].view(shape[0], stride)[:, : shape[1]]
 
 
 class _Loss(torch.autograd.Function):
@@ -61,7 +73,7 @@ class _Loss(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if wants_grad else None
         is_trained = wants_grad and ctx.needs_input_grad[1]  # or frozen, under adapters
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if is_trained else None
-        rows = max(1, CHUNK_BYTES[hidden.device.type] // (4 * weight.shape[0]))
+        rows = head.rows(weight)
         for start in range(0, hidden.shape[0], rows):
             chunk = slice(start, start + rows)
             loss, gradient, scale = _softmax(hidden[chunk], weight, targets[chunk], head)

@@ -19,6 +19,8 @@ def install(module: Objective, implementation: str) -> None:
 
 def head_loss(implementation: str) -> HeadLoss:
     """The loss by its name in `fsdp_lab.settings.operators.table`."""
+    if implementation == "chunked-128mb":
+        return LinearCrossEntropy(IGNORED, 128 << 20)
     return {"whole": whole, "torch": of_torch, "liger": of_liger}.get(implementation) or LinearCrossEntropy(IGNORED)
 
 

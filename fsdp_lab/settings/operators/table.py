@@ -104,7 +104,10 @@ OPERATORS: dict[str, Operator] = {
         "head and loss",
         {
             "whole": Choice("all logits, then torch's cross_entropy"),
-            "chunked": Choice("a chunk of tokens at a time, loss and gradient together", families=_CAUSAL),
+            "chunked": Choice(
+                "a chunk of tokens at a time, loss and gradient together: on a CPU 32 MiB of logits", families=_CAUSAL
+            ),
+            "chunked-128mb": Choice("the same with 128 MiB of logits at a time, on any device", families=_CAUSAL),
             "torch": Choice(
                 "torch's linear_cross_entropy, in chunks",
                 torch=(2, 13),
@@ -115,7 +118,7 @@ OPERATORS: dict[str, Operator] = {
         },
         naive="whole",
         default={"": "chunked", "bert": "whole"},
-        best={"cpu": ("chunked", "whole"), "cuda": ("liger", "chunked", "whole")},
+        best={"cpu": ("chunked-128mb", "whole"), "cuda": ("liger", "chunked", "whole")},
     ),
     "rms_norm": Operator(
         "RMSNorm",

@@ -86,7 +86,14 @@ def test_memory_is_a_chunk_and_stays() -> None:
     kept = loss.chunk(hidden, (ROWS_A_CHUNK, VOCABULARY), torch.float32)
     assert loss(hidden, weight, targets) == first
     assert loss.chunk(hidden, (ROWS_A_CHUNK, VOCABULARY), torch.float32).data_ptr() == kept.data_ptr()
-    assert kept.untyped_storage().nbytes() == 4 * VOCABULARY * ROWS_A_CHUNK
+    assert kept.untyped_storage().nbytes() == 4 * (VOCABULARY + 3) * ROWS_A_CHUNK  # rows begin lines of 16 floats
+
+
+def test_chunks_are_as_large_as_was_asked() -> None:
+    weight = torch.empty(VOCABULARY, WIDTH)
+    assert LinearCrossEntropy(IGNORED).rows(weight) == ROWS_A_CHUNK
+    assert LinearCrossEntropy(IGNORED, 5 * 4 * VOCABULARY).rows(weight) == 5
+    assert LinearCrossEntropy(IGNORED, 1).rows(weight) == 1
 
 
 def test_the_gradients_are_not_made_where_nobody_asks() -> None:
