@@ -4,6 +4,7 @@ Reads files and environment variables and starts one ``git``; it imports nothing
 program has loaded it already.
 """
 
+import ctypes
 import hashlib
 import importlib.metadata
 import os
@@ -57,8 +58,8 @@ def git_revision(root: Path) -> tuple[str | None, bool | None]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of those packages that are installed, by name."""
-    by_package = {"python": platform.python_version()}
+    """The versions of Python and of those packages that are installed, by name; ``malloc``: what gives memory."""
+    by_package = {"python": platform.python_version(), "malloc": _malloc()}
     for package in _PACKAGES:
         try:
             by_package[package] = importlib.metadata.version(package)
@@ -69,6 +70,16 @@ def versions() -> dict[str, str]:
         by_package["torch"] = str(torch.__version__)  # with the build's suffix: 2.13.0+cpu
         by_package |= {"cuda": str(torch.version.cuda)} if torch.version.cuda else {}
     return by_package
+
+
+def _malloc() -> str:
+    try:
+        mallctl = ctypes.CDLL(None).mallctl  # jemalloc's own function, where it was loaded before the program
+    except AttributeError:
+        return " ".join(platform.libc_ver()).strip()
+    version, size = ctypes.c_char_p(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_char_p))
+    mallctl(b"version", ctypes.byref(version), ctypes.byref(size), None, 0)
+    return f"jemalloc {(version.value or b'').decode().partition('-')[0]}"
 
 
 def hardware() -> dict[str, Any]:
