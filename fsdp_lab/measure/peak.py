@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+
+from fsdp_lab.measure.registers import peak_in_registers
 
 _GPUS = (  # part of the device's name, dense bf16 FLOP/s without sparsity; the first that fits counts
     # https://www.nvidia.com/en-us/data-center/h100/ (half of the figures with sparsity)
@@ -35,15 +38,29 @@ _GPUS = (  # part of the device's name, dense bf16 FLOP/s without sparsity; the 
 _SIZE, _TIMES = 512, 8
 
 
-def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+class Peak(NamedTuple):
+    """What a device can do. ``flops``: a second; None where it is not known. ``source``: "published", "registers"
+    (multiplications without memory) or "measured" (the best matrix product); None with ``flops``."""
+
+    flops: float | None
+    source: str | None
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> Peak:
     """FLOP/s of one rank's ``device``: a GPU's published bf16 rate (None for one we do not know), a CPU's measured one.
 
-    A CPU's is the best of a few products of square matrices in ``dtype``, on the threads that the rank has. Ranks of
-    one machine should measure at the same time: they share it in training, too. Takes some 30 ms.
+    A CPU's is what it multiplies and adds in registers, in ``dtype``, on the threads that the rank has, so that no
+    library's product is above it; where its instructions are not among those that we can measure so, it is the best of
+    a few products of square matrices. Ranks of one machine should measure at the same time: they share it in training,
+    too. Takes some 100 ms.
     """
     if device.type == "cuda":
-        return published_flops(torch.cuda.get_device_name(device))
-    return _measured(dtype)
+        published = published_flops(torch.cuda.get_device_name(device))
+        return Peak(published, None if published is None else "published")
+    in_registers = peak_in_registers("fp32" if dtype == torch.float32 else "bf16", torch.get_num_threads())
+    if in_registers is None or dtype == torch.float16:
+        return Peak(best_product(dtype), "measured")
+    return Peak(in_registers, "registers")
 
 
 def published_flops(gpu: str) -> float | None:
@@ -52,22 +69,20 @@ def published_flops(gpu: str) -> float | None:
     return next((flops for part, flops in _GPUS if _names(part, spaced)), None)
 
 
-def row(flops: list[float | None], device: torch.device) -> dict[str, Any]:
+def row(peaks: Sequence[Peak]) -> dict[str, Any]:
     """The fields of a results row, of every rank's peak: their mean, or null where one is not known."""
-    known = [value for value in flops if value is not None]
-    mean = sum(known) / len(known) if len(known) == len(flops) else None
+    known = [peak.flops for peak in peaks if peak.flops is not None]
+    if len(known) < len(peaks):
+        return {"peak_flops": None, "peak_flops_source": None}
+    sources = {peak.source for peak in peaks}
     return {
-        "peak_flops": mean,
-        "peak_flops_source": None if mean is None else "published" if device.type == "cuda" else "measured",
+        "peak_flops": sum(known) / len(known),
+        "peak_flops_source": sources.pop() if len(sources) == 1 else "measured",
     }
 
 
-def _names(part: str, gpu: str) -> bool:
-    """Are all words of ``part`` words of ``gpu``? (An L4 is not an L40.)"""
-    return set(part.split()) <= set(gpu.split())
-
-
-def _measured(dtype: torch.dtype) -> float:
+def best_product(dtype: torch.dtype) -> float:
+    """FLOP/s of the fastest of a few products of 512 x 512 matrices in ``dtype``, on a CPU and all of torch's threads."""
     a, b = torch.ones(_SIZE, _SIZE, dtype=dtype), torch.ones(_SIZE, _SIZE, dtype=dtype)
     seconds = []
     for _ in range(_TIMES):
@@ -75,3 +90,8 @@ def _measured(dtype: torch.dtype) -> float:
         a @ b
         seconds.append(time.perf_counter() - start)
     return 2 * _SIZE**3 / min(seconds)
+
+
+def _names(part: str, gpu: str) -> bool:
+    """Are all words of ``part`` words of ``gpu``? (An L4 is not an L40.)"""
+    return set(part.split()) <= set(gpu.split())

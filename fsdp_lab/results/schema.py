@@ -178,7 +178,14 @@ FIELDS = (
         nullable=True,
         since=2,
     ),
-    Field("peak_flops_source", "published|measured", "", "where peak_flops is from", nullable=True, since=2),
+    Field(
+        "peak_flops_source",
+        "published|measured|registers",
+        "",
+        "where peak_flops is from: published, the best matrix product measured, what registers multiply",
+        nullable=True,
+        since=2,
+    ),
     Field(
         "mfu",
         "float",

@@ -30,10 +30,11 @@ from experiments.bench.operators.arms import BEST, NAIVE, Arm, ablation, not_her
 from experiments.bench.operators.report import markdown, rows
 from experiments.bench.operators.turns import Turn, random_batches, turn, vocabulary_of
 from fsdp_lab.files.atomic import make_folder, write_bytes
-from fsdp_lab.measure.peak import peak_flops
+from fsdp_lab.measure.peak import Peak, peak_flops
 from fsdp_lab.models.architectures.families import new_config
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.ranks.distributed import Ranks, join
+from fsdp_lab.ranks.environment import become_a_rank
 from fsdp_lab.run.environment import hardware, versions
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flag_values import new_folder, whole
@@ -79,7 +80,7 @@ def measured(
     peaks: dict[str, float | None] = {}
     for repeat in range(options.repeats):
         for dtype in ("fp32", "bf16"):
-            peaks[dtype] = _higher(peaks.get(dtype), peak_flops(ranks.device, getattr(torch, _TORCH[dtype])))
+            peaks[dtype] = _higher(peaks.get(dtype), _peak(ranks, dtype).flops)
         order = _in_turn(arms, repeat)
         for arm in order:
             took: Turn | None = None
@@ -133,10 +134,17 @@ def _size(turns: Mapping[str, Sequence[Turn | None]]) -> dict[str, int]:
 _TORCH = {"fp32": "float32", "bf16": "bfloat16"}
 
 
+def _peak(ranks: Ranks, dtype: str) -> Peak:
+    return peak_flops(ranks.device, getattr(torch, _TORCH[dtype]))
+
+
 def _peak_source(ranks: Ranks) -> str:
-    if ranks.device.type == "cuda":
-        return "published, dense bf16, for every dtype"
-    return "the best product of two 512 x 512 matrices of the dtype that was measured between the repeats"
+    sources = {
+        "published": "published, dense bf16, for every dtype",
+        "registers": "what the processor multiplies in registers, without memory, measured between the repeats",
+    }
+    products = "the best product of two 512 x 512 matrices of the dtype that was measured between the repeats"
+    return sources.get(str(_peak(ranks, "fp32").source), products)
 
 
 def _higher(one: float | None, other: float | None) -> float | None:
@@ -250,5 +258,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    become_a_rank("experiments.bench.operators", sys.argv[1:])
     with unix_pipes():
         sys.exit(main(sys.argv[1:]))

@@ -113,7 +113,8 @@ def _utilisation(row: Mapping[str, Any]) -> str:
         return ""
     peak, source = row["peak_flops"], row["peak_flops_source"]
     rate = f"{peak / 1e12:.0f} TFLOP/s" if peak >= 1e13 else f"{peak / 1e9:.0f} GFLOP/s"
-    return f", MFU {100 * row['mfu']:.1f} % of {rate} a rank ({source})"
+    how = {"registers": "measured in registers"}.get(source, source)
+    return f", MFU {100 * row['mfu']:.1f} % of {rate} a rank ({how})"
 
 
 def _goals(row: Mapping[str, Any]) -> list[str]:

@@ -182,7 +182,7 @@ def _peak(ranks: Ranks, param_dtype: str) -> dict[str, Any]:
     """What the ranks' devices can do, asked of all at the same time; collective."""
     ranks.gather(None)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(param_dtype, torch.float32)
-    return peak.row(ranks.gather(peak.peak_flops(ranks.device, dtype)), ranks.device)
+    return peak.row(ranks.gather(peak.peak_flops(ranks.device, dtype)))
 
 
 def _mean(rows: list[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fsdp_lab.measure.peak import peak_flops, published_flops, row
+from fsdp_lab.measure.peak import Peak, peak_flops, published_flops, row
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,17 @@ def test_gpus_by_the_names_that_cuda_gives_them(name: str, tera: float | None) -
     assert published_flops(name) == (None if tera is None else tera * 1e12)
 
 
-def test_a_cpu_is_measured() -> None:
-    measured = peak_flops(torch.device("cpu"), torch.float32)
-    assert measured is not None
-    assert 1e8 < measured < 1e15
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_cpu_is_measured(dtype: torch.dtype) -> None:
+    flops, source = peak_flops(torch.device("cpu"), dtype)
+    assert source in ("registers", "measured")
+    assert flops is not None
+    assert 1e8 < flops < 1e15
 
 
 def test_a_mean_over_ranks_and_nothing_where_one_is_unknown() -> None:
-    cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
-    assert row([1e9, 3e9], cpu) == {"peak_flops": 2e9, "peak_flops_source": "measured"}
-    assert row([989e12], cuda) == {"peak_flops": 989e12, "peak_flops_source": "published"}
-    assert row([989e12, None], cuda) == {"peak_flops": None, "peak_flops_source": None}
+    registers, published, unknown = Peak(1e9, "registers"), Peak(989e12, "published"), Peak(None, None)
+    assert row([registers, Peak(3e9, "registers")]) == {"peak_flops": 2e9, "peak_flops_source": "registers"}
+    assert row([registers, Peak(3e9, "measured")]) == {"peak_flops": 2e9, "peak_flops_source": "measured"}
+    assert row([published]) == {"peak_flops": 989e12, "peak_flops_source": "published"}
+    assert row([published, unknown]) == {"peak_flops": None, "peak_flops_source": None}
