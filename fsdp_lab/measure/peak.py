@@ -82,7 +82,7 @@ def row(peaks: Sequence[Peak]) -> dict[str, Any]:
 
 
 def best_product(dtype: torch.dtype) -> float:
-    """FLOP/s of the fastest of a few products of 512 x 512 matrices in ``dtype``, on a CPU and all of torch's threads."""
+    """FLOP/s of the fastest of a few products of 512 x 512 matrices in ``dtype`` on all of torch's CPU threads."""
     a, b = torch.ones(_SIZE, _SIZE, dtype=dtype), torch.ones(_SIZE, _SIZE, dtype=dtype)
     seconds = []
     for _ in range(_TIMES):
