@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 import numpy as np
 
-_ROUNDS, _TIMES = 400_000, 6  # of the loop, some 5 to 10 ms; how often it is timed
+# Of the loop, some 3 ms; how often it is timed: threads of torch's that look for work for a while slow the first times.
+_ROUNDS, _TIMES = 200_000, 20
 _UNROLLED = 2
 _VECTORS = {  # by what the processor has, widest first: floats in a register, sums that its registers hold
     "avx512f": (16, 24),
@@ -40,7 +41,7 @@ class _Loop:
 
 
 def peak_in_registers(dtype: str, threads: int) -> float | None:
-    """FLOP/s of ``threads`` threads in ``dtype`` ("fp32" or "bf16"), the best of a few tries of some 10 ms.
+    """FLOP/s of ``threads`` threads in ``dtype`` ("fp32" or "bf16"), the best of some tries of 3 ms.
 
     None where this processor has no instruction for it that we know: bf16 without AVX512_BF16, or with AMX, whose tiles
     multiply faster than what is measured here.

@@ -44,6 +44,7 @@ PRESETS = {
     "llama-nano": Preset(128, 4, 4e-3, 60, 320, shapes.LLAMA_NANO, "llama"),
     "minicpm-nano": Preset(128, 4, 4e-3, 60, 320, shapes.MINICPM_NANO, "minicpm"),
     "llama-mini": Preset(128, 4, 2e-3, 60, 400, shapes.LLAMA_MINI, "llama", vocab_size=4096),
+    "llama-60m": Preset(512, 16, 1e-3, 100, None, shapes.LLAMA_60M, "llama"),
     "bert-nano": Preset(128, 4, 2e-3, 60, 320, shapes.BERT_NANO, "bert"),
     "bert-mini": Preset(128, 4, 1e-3, 60, 400, shapes.BERT_MINI, "bert", vocab_size=4096),
     "bert-62m": Preset(512, 16, 5e-4, 100, None, shapes.BERT_62M, "bert"),

@@ -94,6 +94,7 @@ LLAMA_32_1B = _modern(  # meta-llama/Llama-3.2-1B
 LLAMA_31_8B = _modern(  # meta-llama/Llama-3.1-8B
     4096, 14336, 32, (32, 8), 128256, 131072, 5e5, 1e-5, False, **_llama3_positions(8.0)
 )
+LLAMA_60M = _modern(640, 1792, 6, (10, 5), None, 1024, 5e5, 1e-5, True)  # GPT2_62M's likeness
 SMOLLM2_135M = _modern(  # HuggingFaceTB/SmolLM2-135M
     576, 1536, 30, (9, 3), 49152, 8192, 1e5, 1e-5, True, initializer_range=0.041666666666666664
 )

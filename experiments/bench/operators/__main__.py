@@ -21,18 +21,16 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from experiments.bench.operators.arms import BEST, NAIVE, Arm, ablation, not_here
+from experiments.bench.operators.preset import check_memory, config_of
 from experiments.bench.operators.report import markdown, rows
-from experiments.bench.operators.turns import Turn, random_batches, turn, vocabulary_of
+from experiments.bench.operators.turns import Turn, random_batches, turn
 from fsdp_lab.files.atomic import make_folder, write_bytes
 from fsdp_lab.measure.peak import Peak, peak_flops
-from fsdp_lab.models.architectures.families import new_config
-from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.ranks.distributed import Ranks, join
 from fsdp_lab.ranks.environment import become_a_rank
 from fsdp_lab.run.environment import hardware, versions
@@ -40,24 +38,23 @@ from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.operators import Facts
-from fsdp_lab.settings.presets import PRESETS, resolve, unknown_preset
+from fsdp_lab.settings.presets import PRESETS
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 _DTYPE = {"no": "fp32", "bf16": "bf16"}
-_BYTES = 16  # a parameter: weights, gradients and AdamW's two moments in float32
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, and write it where asked; returns the exit code."""
     options = _parser().parse_args(argv)
     with user_errors("bench_operators"):
-        config = _config(options)
+        config = config_of(options.model, options.batch_size, options.length, options.threads, options.mixed_precision)
         if options.out is not None:
             make_folder(options.out, "out")
         with join(config) as ranks:
             facts = _facts(config, ranks, options.mixed_precision)
             arms = _arms(facts, options)
-            _check_memory(config, ranks)
+            check_memory(config, ranks)
             page, command = "", shlex.join(["fsdp-lab", "bench", "operators", *argv])
             for result in measured(config, facts, arms, options, ranks):  # after each turn, so that none is lost
                 result["command"] = command
@@ -176,25 +173,6 @@ def _progress(repeat: int, arm: Arm, took: Turn | None, failed: dict[str, str]) 
     )
 
 
-def _config(options: argparse.Namespace) -> TrainConfig:
-    if complaint := unknown_preset(options.model):
-        raise ValueError(complaint)
-    config = resolve(
-        TrainConfig.of(
-            model=options.model,
-            batch_size=options.batch_size,
-            max_length=options.length,
-            threads=options.threads,
-            mixed_precision=options.mixed_precision,
-        ),
-        has_gpu=torch.cuda.is_available(),
-    )
-    context = PRESETS[options.model].shape.get("n_positions") or PRESETS[options.model].shape["max_position_embeddings"]
-    if (config.data.max_length or 0) > context:
-        raise ValueError(f"length: {config.data.max_length} is beyond {options.model}'s context of {context}")
-    return config
-
-
 def _facts(config: TrainConfig, ranks: Ranks, precision: str) -> Facts:
     dtype = _DTYPE.get(precision) or ("bf16" if ranks.device.type == "cuda" else "fp32")
     major, minor = torch.__version__.split(".")[:2]
@@ -204,33 +182,6 @@ def _facts(config: TrainConfig, ranks: Ranks, precision: str) -> Facts:
 def _arms(facts: Facts, options: argparse.Namespace) -> list[Arm]:
     left_out = [f", {name} " for name in options.leave_out]
     return [arm for arm in ablation(facts, options.every) if not any(part in arm.name for part in left_out)]
-
-
-def _check_memory(config: TrainConfig, ranks: Ranks) -> None:
-    """ValueError where weights, gradients, moments and whole logits cannot fit: before minutes are spent."""
-    preset = PRESETS[str(config.model.model)]
-    model = Sketch.of(new_config(preset.family, **{**preset.shape, "vocab_size": vocabulary_of(config)})).model
-    parameters = sum(p.numel() for p in model.parameters())
-    assert config.optim.batch_size is not None
-    assert config.data.max_length is not None
-    logits = 12 * config.optim.batch_size * config.data.max_length * vocabulary_of(config)
-    needed = _BYTES * parameters + logits
-    free = _free_bytes(ranks)
-    if free is not None and needed > free:
-        raise ValueError(
-            f"model: {config.model.model} with {parameters:,} parameters takes {needed / 1e9:.1f} GB and activations; "
-            f"{free / 1e9:.1f} GB are free here. Give a smaller preset, fewer --batch_size or a shorter --length"
-        )
-
-
-def _free_bytes(ranks: Ranks) -> float | None:
-    if ranks.device.type == "cuda":
-        return float(torch.cuda.mem_get_info()[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,13 +7,15 @@ to rounding.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.profiler import record_function
 
 from experiments.bench.operators.arms import Arm
 from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
@@ -56,16 +58,24 @@ class Turn:
         return [sum(parts) for parts in zip(*self.seconds.values(), strict=True)]
 
 
-def turn(config: TrainConfig, arm: Arm, ranks: Ranks, batches: Tensor, warm_up: int) -> Turn:
+def turn(
+    config: TrainConfig,
+    arm: Arm,
+    ranks: Ranks,
+    batches: Tensor,
+    warm_up: int,
+    watched: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Turn:
     """Build the model of ``arm``, make a step on each of ``batches`` ``[steps, B, ...]``, time all but ``warm_up``.
 
-    ValueError where the model cannot have the arm's operators.
+    ``watched``: is entered before the timed steps and left after them; its profiler sees the phases as spans of their
+    names. ValueError where the model cannot have the arm's operators.
     """
     torch._dynamo.reset()  # what other turns compiled would count towards the limit of recompilations
     can_reset = memory.reset_peak(ranks.device)
     config = _with(config, arm)
     on_cpu = config.model.mixed_precision if ranks.device.type == "cpu" else None
-    with fast_products(on_cpu):
+    with fast_products(on_cpu), ExitStack() as watching:
         vocabulary = vocabulary_of(config)
         model = build_model(config, ranks, vocabulary, vocabulary - 1)
         optimizer, schedule = build_optimizer(model.updated, config.optim, len(batches), model.operators["adamw"])
@@ -73,19 +83,23 @@ def turn(config: TrainConfig, arm: Arm, ranks: Ranks, batches: Tensor, warm_up: 
         first_s = 0.0
         for step, batch in enumerate(batches.to(ranks.device)):
             clock.start()
-            loss = model.module(batch) / model.module.num_targets(batch)
+            with record_function("forward"):
+                loss = model.module(batch) / model.module.num_targets(batch)
             clock.stop("forward")
-            loss.backward()
+            with record_function("backward"):
+                loss.backward()
             clock.stop("backward")
             if step == 0:
                 gradients = _norms(model)
-            take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
+            with record_function("optimizer"):
+                take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
             clock.stop("optimizer")
             losses.append(loss.detach())
             if step + 1 == warm_up:
                 clock.seconds()  # waits for the device
                 clock.forget()
                 first_s = time.perf_counter() - started
+                watching.enter_context(watched())
         seconds = clock.seconds()
     peak = memory.peak(ranks.device).mem_peak_alloc_gb if can_reset else None
     assert model.flops_per_token is not None
