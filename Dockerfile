@@ -1,7 +1,7 @@
 # A CPU image of the checkout: docker build -t fsdp-lab . && docker run --rm -it --shm-size=1g fsdp-lab
 FROM python:3.12-slim
 # a compiler for torch.compile; iproute2 for emulated links; git for the commit in results rows
-RUN apt-get update && apt-get install -y --no-install-recommends g++ git iproute2 && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends g++ git iproute2 libjemalloc2 && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home lab
 USER lab
 WORKDIR /home/lab/fsdp-comm-compress
