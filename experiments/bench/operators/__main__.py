@@ -209,6 +209,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    become_a_rank("experiments.bench.operators", sys.argv[1:])
     with unix_pipes():
+        _parser().parse_args(sys.argv[1:])  # neither --help nor a wrong flag needs a second start
+        become_a_rank("experiments.bench.operators", sys.argv[1:])
         sys.exit(main(sys.argv[1:]))
