@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import torch
@@ -12,26 +13,36 @@ from comm_compress.kernels.common.frequencies import Bytes, Counts, Marks, entri
 from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST, as_bytes, lanes_of
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.cpu.coding.block_loops import REGION, decode_blocks, encode_blocks
-from comm_compress.kernels.cpu.coding.counting import COUNTERS, SYMBOLS, count_symbols, total
-from comm_compress.kernels.cpu.coding.literals import positions_of, positions_within
+from comm_compress.kernels.cpu.coding.counting import SYMBOLS, counted
+from comm_compress.kernels.cpu.coding.literals import positions_of, positions_reaching, positions_within
 from comm_compress.kernels.tools.threads import over_blocks
 
 
 def histogram(symbols: Tensor, contexts: Tensor | None, num_contexts: int) -> Counts:
-    counts = np.zeros((math.ceil(symbols.numel() / BLOCK), COUNTERS, num_contexts * SYMBOLS), np.uint32)
-    over_blocks(count_symbols, len(counts), BLOCK, *_arrays(symbols, contexts), counts)
-    return total(counts).reshape(num_contexts, SYMBOLS)
+    counts, alone = np.zeros(num_contexts * SYMBOLS, np.int64), threading.Lock()
+    arrays = _arrays(symbols, contexts)
+
+    def count(first: int, last: int) -> None:
+        part = counted(first, last, *arrays, num_contexts)
+        with alone:
+            np.add(counts, part, out=counts)
+
+    over_blocks(count, math.ceil(symbols.numel() / BLOCK), BLOCK)
+    return counts.reshape(num_contexts, SYMBOLS)
 
 
 def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
-    positions = np.empty(number, np.int64)
-    together = None if contexts is not None else _interval(marked[0])
-    if together is not None:
+    positions = np.empty(number + 1, np.int64)
+    if contexts is not None:
+        least = np.full(SYMBOLS, SYMBOLS - 1, np.uint8)
+        least[: len(marked)] = np.where(marked.any(1), marked.argmax(1), SYMBOLS - 1)
+        found = positions_reaching(*_arrays(symbols, contexts), least, marked.ravel(), positions)
+    elif (together := _interval(marked[0])) is not None:
         found = positions_within(symbols.numpy(), *together, positions)
     else:
-        found = positions_of(*_arrays(symbols, contexts), marked.ravel(), positions)
+        found = positions_of(symbols.numpy(), marked.ravel(), positions)
     assert found == number
-    return torch.from_numpy(positions)
+    return torch.from_numpy(positions[:number])
 
 
 def _interval(marked: Marks) -> tuple[np.uint8, np.uint8] | None:

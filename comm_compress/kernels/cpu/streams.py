@@ -25,7 +25,7 @@ from comm_compress.kernels.common.frequencies import (
 from comm_compress.kernels.common.rans_stream import BLOCK, FEW, LANES, LOWEST, MANY
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.cpu.coding.block_loops import Shorts, decode_pair, encode_block, planes_of
-from comm_compress.kernels.cpu.coding.counting import COUNTERS, SYMBOLS, count_symbols, total
+from comm_compress.kernels.cpu.coding.counting import counted
 from comm_compress.kernels.cpu.coding.literals import TOO_SHORT, put_literals, take_literals
 from comm_compress.kernels.cpu.vectors.unaligned import copy_bytes
 from comm_compress.kernels.tools.compiled import compiled, inlined
@@ -47,9 +47,7 @@ def decode(stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
 def _encode(symbols: Bytes, room: Shorts, out: Bytes) -> int:
     n = symbols.size
     blocks, lanes = (n + BLOCK - 1) // BLOCK, LANES if n >= MANY else FEW
-    counters = np.zeros((blocks, COUNTERS, SYMBOLS), np.uint32)
-    count_symbols(0, blocks, symbols, None, counters)
-    counts = total(counters)
+    counts = counted(0, blocks, symbols, None, 1)
     frequencies, escape = cheapest(counts)
     head = table_bytes(frequencies, escape >= 0)
     rare, number = _rare(counts, frequencies, escape)

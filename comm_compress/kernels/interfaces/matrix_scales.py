@@ -50,12 +50,19 @@ class MatrixScaleKernels(Protocol):
         ...
 
     def quantise(
-        self, x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, matrices: Matrices
+        self,
+        x: Tensor,
+        rows: Tensor,
+        columns: Tensor,
+        dead_zone: float,
+        codes: Tensor,
+        matrices: Matrices,
+        keep: bool = True,
     ) -> None:
-        """Write ``codes`` int8 ``[n]`` of ``x`` float32 ``[n]``, and leave in ``x`` what they lose.
+        """Write ``codes`` int8 ``[n]`` of ``x`` float32 ``[n]``, and, to ``keep`` it, leave in ``x`` what they lose.
 
         With t = x / (rows columns), a code's magnitude is floor(|t| + 1 - dead_zone), 127 at most. Of a row whose scale
-        is not finite, all is lost: codes 0, and NaN in ``x``.
+        is not finite, all is lost: codes 0, and NaN in ``x``, if it is kept.
         """
         ...
 
@@ -73,7 +80,7 @@ class MatrixScaleKernels(Protocol):
         peaks: Tensor,
         beside: Tensor | None = None,
     ) -> None:
-        """All of the above for the matrices in ``x`` float32 ``[n]``, in which what codes lose is left.
+        """All of the above for the matrices in ``x`` float32 ``[n]``, in which what codes lose is left if it is kept.
 
         ``beside`` float32 ``[n]``: what else gives the rows' scales (`Quantiser`). Written: ``codes`` int8 ``[n]``;
         ``octets`` uint8, the bytes of the rows' scales ``[rows]`` and those of the columns' ``[columns]``; ``peaks``

@@ -50,12 +50,21 @@ def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
     return torch.cat(means)
 
 
-def quantise(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, matrices: Matrices) -> None:
+def quantise(
+    x: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    dead_zone: float,
+    codes: Tensor,
+    matrices: Matrices,
+    keep: bool = True,
+) -> None:
     for (m, c), row, column in zip(_each(matrices, x, codes), *_scales(matrices, rows, columns), strict=True):
         t = m * _inverse(row) * _inverse(column)
         known = torch.isfinite(row)
         c.copy_(torch.where(known, (t.abs() + (1 - dead_zone)).floor_().clamp_(max=LARGEST).copysign_(t), 0))
-        m.copy_(torch.where(known, m - c * column * row, torch.nan))
+        if keep:
+            m.copy_(torch.where(known, m - c * column * row, torch.nan))
 
 
 def add_decoded(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -102,7 +111,8 @@ def encode_with(
         columns = kernels.column_mean_squares(x, rows, matrices)
         made, peaks[count:] = kernels.encode_scales(columns, matrices.widths)
         of_columns.copy_(made)
-    kernels.quantise(x, *_decoded(kernels, octets, peaks, matrices), quantiser.dead_zone, codes, matrices)
+    scales = _decoded(kernels, octets, peaks, matrices)
+    kernels.quantise(x, *scales, quantiser.dead_zone, codes, matrices, quantiser.keep)
 
 
 def add_with(

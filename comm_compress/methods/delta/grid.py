@@ -36,7 +36,7 @@ class GridDelta(LossyDelta):
 
     def _encoded(self, difference: Tensor, row: Tensor, state: State) -> Change:
         matrices = matrices_of_row(difference.numel(), state.segments, False, row.device)
-        quantiser = Quantiser(1.0, NEAREST, own=FINEST**2, beside=self.step**2)
+        quantiser = Quantiser(1.0, NEAREST, own=FINEST**2, beside=self.step**2, keep=False)
         scratch = apart(state.scratch, "own")
         made = Quantised.of(difference, matrices, quantiser, scratch, row.float().contiguous())
         return Change(made.message(scratch), lambda replica: _moved(replica, made))

@@ -44,7 +44,7 @@ class Quantised(NamedTuple):
     def of(
         cls, x: Tensor, matrices: Matrices, quantiser: Quantiser, scratch: Scratch, beside: Tensor | None = None
     ) -> Quantised:
-        """Quantise ``x`` float32 ``[n]``, in which what codes lose is left, in memory of ``scratch``.
+        """Quantise ``x`` float32 ``[n]``, in which what codes lose is left if it is kept, in memory of ``scratch``.
 
         Of a matrix whose scales are not finite, all is lost: NaN. ``beside``: as for `MatrixScaleKernels.encode`.
         """

@@ -6,7 +6,7 @@ import numpy as np
 
 from comm_compress.kernels.common.frequencies import Bytes, Counts, Marks
 from comm_compress.kernels.cpu.coding.block_loops import place_of
-from comm_compress.kernels.cpu.vectors.octets import TOGETHER, within
+from comm_compress.kernels.cpu.vectors.octets import TOGETHER, reaching, within
 from comm_compress.kernels.cpu.vectors.unaligned import lowest_bit
 from comm_compress.kernels.tools.compiled import compiled
 
@@ -14,12 +14,32 @@ TOO_SHORT = -1  # there are fewer literals than symbols that stand for one
 
 
 @compiled
-def positions_of(symbols: Bytes, contexts: Bytes | None, marked: Marks, positions: Counts) -> int:
+def positions_of(symbols: Bytes, marked: Marks, positions: Counts) -> int:
+    """Where the marked symbols are, ascending; returns how many. One number behind them is written too."""
     found = 0
     for i in range(symbols.size):
-        if marked[place_of(symbols, contexts, i)]:
-            positions[found] = i
-            found += 1
+        positions[found] = i
+        found += marked[symbols[i]]
+    return found
+
+
+@compiled
+def positions_reaching(symbols: Bytes, contexts: Bytes, least: Bytes, marked: Marks, positions: Counts) -> int:
+    """As `positions_of`, marks of each context; ``least`` uint8 ``[256]``: the first that a context has marked.
+
+    Rare symbols of numbers that are folded (0, -1, 1, -2, ...) are those from some number on.
+    """
+    found, whole = 0, symbols.size // TOGETHER * TOGETHER
+    for i in range(0, whole, TOGETHER):
+        mask = reaching(symbols, contexts, i, least)
+        while mask:
+            place = i + lowest_bit(mask)
+            positions[found] = place
+            found += marked[place_of(symbols, contexts, place)]
+            mask &= mask - np.uint64(1)
+    for i in range(whole, symbols.size):
+        positions[found] = i
+        found += marked[place_of(symbols, contexts, i)]
     return found
 
 

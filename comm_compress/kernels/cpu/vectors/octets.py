@@ -1,4 +1,4 @@
-"""64 bytes at a time: which lie in an interval, and how many there are of each near zero."""
+"""64 bytes at a time: which lie in an interval, how many there are of each, what a table has for them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from comm_compress.kernels.cpu.vectors.llvm import BYTE, LONG, element, intrinsic, repeated, spread
+from comm_compress.kernels.cpu.vectors.llvm import (
+    BYTE,
+    LONG,
+    SHORT,
+    WORD,
+    call,
+    element,
+    has_features,
+    intrinsic,
+    repeated,
+    spread,
+)
 
 TOGETHER = 64  # a vector's bytes, and a mask's bits
-NEAR = 16  # numbers that are near zero: from -8 to 7
+COUNTED = 16  # different ones that are counted
 MANY = ir.VectorType(BYTE, TOGETHER)
 
 
@@ -28,33 +39,97 @@ def within(context: Any, octets: Any, i: Any, low: Any, width: Any) -> Any:
 
 
 @intrinsic
-def far_from_zero(context: Any, octets: Any, i: Any) -> Any:
-    """The mask of ``octets[i : i + 64]`` that are not near zero, uint64, and how many these are."""
+def largest(context: Any, octets: Any, i: Any) -> Any:
+    """The largest of ``octets[i : i + 64]``: uint8."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        shifted = _shifted(context, builder, signature, arguments)
-        far = builder.bitcast(builder.icmp_unsigned(">=", shifted, repeated(NEAR, MANY)), LONG)
-        return context.make_tuple(builder, signature.return_type, (far, builder.ctpop(far)))
+        found = builder.load(element(context, builder, signature.args[0], *arguments, MANY), align=1)
+        return call(builder, f"llvm.vector.reduce.umax.v{TOGETHER}i8", BYTE, [found])
 
-    return types.Tuple((types.uint64, types.int64))(octets, types.intp), build
+    return types.uint8(octets, types.intp), build
 
 
 @intrinsic
-def add_near_zero(context: Any, octets: Any, i: Any, counts: Any) -> Any:
-    """Add to ``counts`` int64 ``[16]`` how many of ``octets[i : i + 64]`` are -8, -7, ..., 7."""
+def add_counts(context: Any, octets: Any, i: Any, low: Any, counts: Any) -> Any:
+    """Add to ``counts`` int64 ``[16]`` how many of ``octets[i : i + 64]`` are ``low`` (uint8), ``low + 1``, ...
+
+    Modulo 256. Returns the mask of all others: uint64.
+    """
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        shifted = _shifted(context, builder, signature, arguments)
-        for k in range(NEAR):
-            same = builder.bitcast(builder.icmp_unsigned("==", shifted, repeated(k, MANY)), LONG)
-            place = element(context, builder, signature.args[2], arguments[2], LONG(k), LONG)
+        octets, i, low, counts = arguments
+        found = builder.load(element(context, builder, signature.args[0], octets, i, MANY), align=1)
+        above = builder.sub(found, spread(builder, low, TOGETHER))
+        for k in range(COUNTED):
+            same = builder.bitcast(builder.icmp_unsigned("==", above, repeated(k, MANY)), LONG)
+            place = element(context, builder, signature.args[3], counts, LONG(k), LONG)
             builder.store(builder.add(builder.load(place), builder.ctpop(same)), place)
+        return builder.bitcast(builder.icmp_unsigned(">=", above, repeated(COUNTED, MANY)), LONG)
+
+    return types.uint64(octets, types.intp, types.uint8, counts), build
+
+
+@intrinsic
+def look_up(context: Any, octets: Any, i: Any, table: Any) -> Any:
+    """``octets[i : i + 64] = table[octets[i : i + 64]]`` by a table of 256 bytes."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        octets, i, table = arguments
+        place = element(context, builder, signature.args[0], octets, i, MANY)
+        found = translated(context, builder, signature.args[2], table, builder.load(place, align=1))
+        builder.store(found, place, align=1)
         return context.get_dummy_value()
 
-    return types.void(octets, types.intp, counts), build
+    return types.void(octets, types.intp, table), build
 
 
-def _shifted(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """The bytes, so that those near zero are 0, 1, ..., 15."""
-    place = element(context, builder, signature.args[0], arguments[0], arguments[1], MANY)
-    return builder.add(builder.load(place, align=1), repeated(NEAR // 2, MANY))
+@intrinsic
+def reaching(context: Any, octets: Any, contexts: Any, i: Any, least: Any) -> Any:
+    """The mask of ``octets[i : i + 64]`` that are no less than ``least[contexts[i : i + 64]]``: uint64.
+
+    ``least``: 256 bytes.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        octets, contexts, i, least = arguments
+        found, rows = (
+            builder.load(element(context, builder, kind, array, i, MANY), align=1)
+            for kind, array in zip(signature.args, (octets, contexts), strict=False)
+        )
+        edges = translated(context, builder, signature.args[3], least, rows)
+        return builder.bitcast(builder.icmp_unsigned(">=", found, edges), LONG)
+
+    return types.uint64(octets, contexts, types.intp, least), build
+
+
+@intrinsic
+def store_pairs(context: Any, octets: Any, contexts: Any, i: Any, pairs: Any, place: Any) -> Any:
+    """``pairs[place : place + 64]`` (uint16) = 256 ``contexts[i : i + 64]`` + ``octets[i : i + 64]``."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        octets, contexts, i, pairs, place = arguments
+        wide = ir.VectorType(SHORT, TOGETHER)
+        low, high = (
+            builder.zext(builder.load(element(context, builder, kind, array, i, MANY), align=1), wide)
+            for kind, array in zip(signature.args, (octets, contexts), strict=False)
+        )
+        both = builder.or_(builder.shl(high, repeated(BYTE.width, wide)), low)
+        builder.store(both, element(context, builder, signature.args[3], pairs, place, wide), align=2)
+        return context.get_dummy_value()
+
+    return types.void(octets, contexts, types.intp, pairs, types.intp), build
+
+
+def translated(context: Any, builder: Any, kind: Any, table: Any, octets: Any) -> Any:
+    """What a table of 256 bytes, an array of this numba type, has for 64 of them."""
+    if not has_features(context, "avx512vbmi"):
+        start, found = element(context, builder, kind, table, LONG(0), BYTE), ir.Constant(MANY, ir.Undefined)
+        for lane in range(TOGETHER):
+            place = builder.zext(builder.extract_element(octets, WORD(lane)), LONG)
+            found = builder.insert_element(found, builder.load(builder.gep(start, [place])), WORD(lane))
+        return found
+    quarters = [builder.load(element(context, builder, kind, table, LONG(k), MANY), align=1) for k in range(0, 256, 64)]
+    low, high = (
+        call(builder, "llvm.x86.avx512.vpermi2var.qi.512", MANY, [quarters[k], octets, quarters[k + 1]]) for k in (0, 2)
+    )
+    return builder.select(builder.icmp_signed("<", octets, repeated(0, MANY)), high, low)

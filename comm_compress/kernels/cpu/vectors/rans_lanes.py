@@ -28,6 +28,7 @@ from comm_compress.kernels.cpu.vectors.llvm import (
     intrinsic,
     repeated,
 )
+from comm_compress.kernels.cpu.vectors.together import load_apart, store_together
 from comm_compress.kernels.cpu.vectors.vectors import LANES, WORDS
 
 assert STATES == LANES
@@ -88,15 +89,7 @@ def put_out(context: Any, words: Any, place: Any, x: Any, mask: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         words, place, x, mask = arguments
         start = element(context, builder, signature.args[0], words, place, SHORT)
-        low = builder.trunc(x, NARROW)
-        if has_features(context, "avx512vbmi2"):
-            chosen = [low, ir.Constant(NARROW, None), builder.bitcast(mask, MASK)]
-            together = call(builder, f"llvm.x86.avx512.mask.compress.v{LANES}i16", NARROW, chosen)
-            builder.store(together, builder.bitcast(start, NARROW.as_pointer()), align=2)
-            return context.get_dummy_value()
-        for lane, bit in enumerate(_bits(builder, mask)):
-            builder.store(builder.extract_element(low, WORD(lane)), start)
-            start = builder.gep(start, [bit])
+        store_together(context, builder, builder.trunc(x, NARROW), builder.bitcast(mask, MASK), start)
         return context.get_dummy_value()
 
     return types.void(words, types.intp, WORDS, types.uint32), build
@@ -147,15 +140,7 @@ def refilled(context: Any, x: Any, mask: Any, words: Any, place: Any) -> Any:
         x, mask, words, place = arguments
         chosen = builder.bitcast(mask, MASK)
         start = element(context, builder, signature.args[2], words, place, SHORT)
-        if has_features(context, "avx512vbmi2"):
-            coming = builder.load(builder.bitcast(start, NARROW.as_pointer()), align=2)
-            nothing = ir.Constant(NARROW, None)
-            apart = call(builder, f"llvm.x86.avx512.mask.expand.v{LANES}i16", NARROW, [coming, nothing, chosen])
-        else:
-            apart = ir.Constant(NARROW, ir.Undefined)
-            for lane, bit in enumerate(_bits(builder, mask)):
-                apart = builder.insert_element(apart, builder.load(start, align=2), WORD(lane))
-                start = builder.gep(start, [bit])
+        apart = load_apart(context, builder, ir.Constant(NARROW, None), chosen, start)
         longer = builder.or_(builder.shl(x, repeated(HALF, VECTOR)), builder.zext(apart, VECTOR))
         return builder.select(chosen, longer, x)
 
@@ -204,9 +189,3 @@ def _by_instruction(builder: Any, start: Any, places: Any) -> Any:
 def _lanes(builder: Any, a: Any, b: Any, lanes: range) -> Any:
     """These lanes of two vectors, one after the other."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(WORD, len(lanes)), list(lanes)))
-
-
-def _bits(builder: Any, mask: Any) -> list[Any]:
-    """The bits of a mask, each as a number."""
-    bits = (builder.and_(builder.lshr(mask, WORD(lane)), WORD(1)) for lane in range(LANES))
-    return [builder.zext(bit, LONG) for bit in bits]

@@ -43,6 +43,16 @@ def lowest_bit(context: Any, mask: Any) -> Any:
 
 
 @intrinsic
+def ones_in(context: Any, mask: Any) -> Any:
+    """int64: how many ones a uint64 has."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), build
+
+
+@intrinsic
 def copy_bytes(context: Any, target: Any, place: Any, source: Any, start: Any, count: Any) -> Any:
     """``target[place : place + count] = source[start : start + count]`` of uint8 arrays that do not overlap.
 
