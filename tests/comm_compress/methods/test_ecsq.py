@@ -97,7 +97,10 @@ def test_kernels_agree(
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("quantiser", [Quantiser(1.4, 0.5), Quantiser(1.0, 0.5, own=0.25, beside=0.0004)])
+@pytest.mark.parametrize(
+    "quantiser",
+    [Quantiser(1.4, 0.5), Quantiser(1.4, 0.5, keep=False), Quantiser(1.0, 0.5, own=0.25, beside=0.0004)],
+)
 def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
     """With scales of columns and without, of zeros, and of a matrix that is not finite."""
     shapes = (Shape(40, 33, columns=True), Shape(3, 70, columns=False), Shape(20, 16, columns=True))
@@ -118,6 +121,7 @@ def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
         found.append((codes, lost.view(torch.int32), octets[:finite], peaks.view(torch.int32), back.view(torch.int32)))
     for other in found[1:]:
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(found[0], other, strict=True))
+    assert torch.equal(found[0][1], x.view(torch.int32)) != quantiser.keep
 
 
 def _steps(x: Tensor, *arguments: Any) -> None:
