@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Matrices, Quantiser
+from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.cpu.vectors.vectors import LANES, doubles, load, splat, sum_of_pairs
-from comm_compress.kernels.reference.matrix_scales import LARGEST, add_with, encode_with
+from comm_compress.kernels.reference.matrix_scales import LARGEST, add_with, encode_change_with, encode_with
 from comm_compress.kernels.tools.compiled import TINY, Array, compiled, inlined
 from comm_compress.kernels.tools.threads import over_blocks, shared_out
 
@@ -90,6 +91,25 @@ def encode(
     out = (codes.numpy(), octets.numpy(), peaks.numpy())
     rows, parts, sums, heights, widths, ones = matrices.tables
     _encode(x.numpy(), other, *weights, *rounding, rows, parts, sums, heights, widths, ones, LIMITS, SCALES, *out)
+
+
+def encode_change(
+    x: Tensor,
+    old: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    scratch: Scratch,
+) -> bool:
+    if shared_out(x.numel()):
+        kernels = sys.modules[__name__]
+        return encode_change_with(kernels, x, old, matrices, quantiser, codes, octets, peaks, scratch)
+    assert not matrices.num_columns
+    weights = quantiser.own, quantiser.beside, np.float32(quantiser.step), np.float32(1 - quantiser.dead_zone)
+    tables = matrices.tables.rows, matrices.heights.numpy(), LIMITS, SCALES
+    return bool(_encode_change(x.numpy(), old.numpy(), *weights, *tables, codes.numpy(), octets.numpy(), peaks.numpy()))
 
 
 def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -289,9 +309,7 @@ def _encode(
         others = np.empty(num_rows, np.float64)
         _row_mean_squares(0, num_rows, beside, rows, others)
         for i in range(num_rows):
-            weighted = other * others[i]
-            if weighted > means[i] or np.isnan(weighted):
-                means[i] = weighted
+            means[i] = _larger(means[i], other * others[i])
     _encode_scales(means, heights, limits, of_rows, row_peaks)
     columns = np.ones(of_columns.size + ones, np.float32)
     column_peaks[:] = 0
@@ -343,3 +361,53 @@ def _add_all(
     _decode_scales(octets[:num_rows], heights, peaks[:count], factors, scales)
     _decode_scales(octets[num_rows:], widths, peaks[count:], factors, columns)
     _add(0, num_rows, codes, scales, columns, out, rows)
+
+
+@inlined
+def _larger(a: Any, b: Any) -> Any:
+    """The larger number: NaN, if one is."""
+    return b if b > a or np.isnan(b) else a
+
+
+@compiled
+def _encode_change(
+    x: Array,
+    old: Array,
+    own: float,
+    other: float,
+    step: np.float32,
+    offset: np.float32,
+    rows: Array,
+    heights: Array,
+    limits: Array,
+    factors: Array,
+    codes: Array,
+    octets: Array,
+    peaks: Array,
+) -> bool:
+    """In two passes over memory, and without memory for the change."""
+    num_rows, count = rows.shape[0], heights.size
+    means, scales = np.empty(num_rows, np.float64), np.empty(num_rows, np.float32)
+    for i in range(num_rows):
+        start, width, _ = rows[i]
+        moved, whole = doubles(splat(np.float32(0))), doubles(splat(np.float32(0)))
+        for j in range(start, start + width, LANES):
+            value = load(x, j, start + width)
+            change, wide = doubles(value - load(old, j, start + width)), doubles(value)
+            moved, whole = moved + change * change, whole + wide * wide
+        means[i] = _larger(own * (sum_of_pairs(moved) / width), other * (sum_of_pairs(whole) / width))
+    _encode_scales(means, heights, limits, octets, peaks)
+    peaks[count:] = 0
+    for i in range(count):
+        if not np.isfinite(peaks[i]):
+            return False
+        peaks[i] *= step
+    _decode_scales(octets, heights, peaks, factors, scales)
+    for i in range(num_rows):
+        start, width, _ = rows[i]
+        row, before, out = x[start : start + width], old[start : start + width], codes[start : start + width]
+        factor = _inverse(scales[i])
+        for j in range(width):
+            t = (row[j] - before[j]) * factor
+            out[j] = np.int8(np.copysign(min(np.floor(abs(t) + offset), np.float32(LARGEST)), t))
+    return True

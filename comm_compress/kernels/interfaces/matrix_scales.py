@@ -13,6 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import Matrices, Quantiser
+from comm_compress.kernels.common.scratch import Scratch
 
 
 class MatrixScaleKernels(Protocol):
@@ -85,6 +86,23 @@ class MatrixScaleKernels(Protocol):
         ``beside`` float32 ``[n]``: what else gives the rows' scales (`Quantiser`). Written: ``codes`` int8 ``[n]``;
         ``octets`` uint8, the bytes of the rows' scales ``[rows]`` and those of the columns' ``[columns]``; ``peaks``
         float32 ``[2 * matrices]``, the largest of the rows' and of the columns'.
+        """
+        ...
+
+    def encode_change(
+        self,
+        x: Tensor,
+        old: Tensor,
+        matrices: Matrices,
+        quantiser: Quantiser,
+        codes: Tensor,
+        octets: Tensor,
+        peaks: Tensor,
+        scratch: Scratch,
+    ) -> bool:
+        """`encode` of ``x - old``, both float32 ``[n]``, beside ``x``, without keeping what codes lose.
+
+        No columns have scales of their own. False, and what is written means nothing, unless all changes are finite.
         """
         ...
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, TINY, Matrices, Quantiser
+from comm_compress.kernels.common.scratch import Scratch
 
 if TYPE_CHECKING:
     from comm_compress.kernels.interfaces.matrix_scales import MatrixScaleKernels
@@ -84,6 +85,19 @@ def encode(
     encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside)
 
 
+def encode_change(
+    x: Tensor,
+    old: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    scratch: Scratch,
+) -> bool:
+    return encode_change_with(sys.modules[__name__], x, old, matrices, quantiser, codes, octets, peaks, scratch)
+
+
 def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
     add_with(sys.modules[__name__], codes, octets, peaks, out, matrices)
 
@@ -113,6 +127,24 @@ def encode_with(
         of_columns.copy_(made)
     scales = _decoded(kernels, octets, peaks, matrices)
     kernels.quantise(x, *scales, quantiser.dead_zone, codes, matrices, quantiser.keep)
+
+
+def encode_change_with(
+    kernels: MatrixScaleKernels,
+    x: Tensor,
+    old: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    scratch: Scratch,
+) -> bool:
+    """`encode_change` step by step, each by one implementation."""
+    assert not matrices.num_columns
+    change = torch.sub(x, old, out=scratch("change", tuple(x.shape), torch.float32, x.device))
+    encode_with(kernels, change, matrices, quantiser._replace(keep=False), codes, octets, peaks, x)
+    return bool(torch.isfinite(peaks).all())
 
 
 def add_with(

@@ -53,6 +53,16 @@ class Quantised(NamedTuple):
         return made
 
     @classmethod
+    def of_change(
+        cls, x: Tensor, old: Tensor, matrices: Matrices, quantiser: Quantiser, scratch: Scratch
+    ) -> Quantised | None:
+        """Quantise ``x - old``, float32 ``[n]``, beside ``x``, in memory of ``scratch``; None unless it is finite."""
+        made = cls._in_memory(x.numel(), matrices, scratch, x.device)
+        written = made.codes, made.octets, made.peaks
+        known = kernels.matrix_scales(x).encode_change(x, old, matrices, quantiser, *written, scratch)
+        return made if known else None
+
+    @classmethod
     def read(cls, message: Tensor, n: int, scratch: Scratch) -> Quantised:
         """What `message` was made of, in memory of ``scratch``."""
         (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
