@@ -76,8 +76,9 @@ def _mostly_within(octets: Bytes, begin: int, end: int) -> tuple[bool, np.uint8]
 def _count_interval(octets: Bytes, begin: int, end: int, low: np.uint8, counts: Words) -> None:
     near = np.zeros(COUNTED, np.int64)
     whole = begin + (end - begin) // TOGETHER * TOGETHER
+    add_counts(octets, begin, whole, low, near)
     for i in range(begin, whole, TOGETHER):
-        others = add_counts(octets, i, low, near)
+        others = ~within(octets, i, low, WIDTH)
         while others:
             counts[0, octets[i + lowest_bit(others)]] += ONE
             others &= others - np.uint64(1)

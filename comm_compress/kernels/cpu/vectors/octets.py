@@ -22,7 +22,7 @@ from comm_compress.kernels.cpu.vectors.llvm import (
 
 TOGETHER = 64  # a vector's bytes, and a mask's bits
 COUNTED = 16  # different ones that are counted
-MANY = ir.VectorType(BYTE, TOGETHER)
+MANY, COUNTING = ir.VectorType(BYTE, TOGETHER), ir.VectorType(BYTE, TOGETHER // 2)
 
 
 @intrinsic
@@ -50,23 +50,43 @@ def largest(context: Any, octets: Any, i: Any) -> Any:
 
 
 @intrinsic
-def add_counts(context: Any, octets: Any, i: Any, low: Any, counts: Any) -> Any:
-    """Add to ``counts`` int64 ``[16]`` how many of ``octets[i : i + 64]`` are ``low`` (uint8), ``low + 1``, ...
+def add_counts(context: Any, octets: Any, begin: Any, end: Any, low: Any, counts: Any) -> Any:
+    """Add to ``counts`` int64 ``[16]`` how many of ``octets[begin : end]`` are ``low`` (uint8), ``low + 1``, ...
 
-    Modulo 256. Returns the mask of all others: uint64.
+    Modulo 256. A multiple of 32 octets, less than 2^13: each of 32 lanes counts to 255. (Comparisons of 64 octets would
+    be masks, of which vectors have to be made again.)
     """
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        octets, i, low, counts = arguments
-        found = builder.load(element(context, builder, signature.args[0], octets, i, MANY), align=1)
-        above = builder.sub(found, spread(builder, low, TOGETHER))
-        for k in range(COUNTED):
-            same = builder.bitcast(builder.icmp_unsigned("==", above, repeated(k, MANY)), LONG)
-            place = element(context, builder, signature.args[3], counts, LONG(k), LONG)
-            builder.store(builder.add(builder.load(place), builder.ctpop(same)), place)
-        return builder.bitcast(builder.icmp_unsigned(">=", above, repeated(COUNTED, MANY)), LONG)
+        octets, begin, end, low, counts = arguments
+        before, loop, after = builder.block, *(builder.append_basic_block(name) for name in ("count", "counted"))
+        lowest, none = spread(builder, low, COUNTING.count), ir.Constant(COUNTING, None)
+        builder.cbranch(builder.icmp_signed("<", begin, end), loop, after)
+        builder.position_at_end(loop)
+        i, *sums = (builder.phi(kind) for kind in (LONG, *[COUNTING] * COUNTED))
+        found = builder.load(element(context, builder, signature.args[0], octets, i, COUNTING), align=1)
+        above, more = builder.sub(found, lowest), []
+        for k, so_far in enumerate(sums):
+            same = builder.icmp_unsigned("==", above, repeated(k, COUNTING))
+            more.append(builder.sub(so_far, builder.sext(same, COUNTING)))
+        following = builder.add(i, LONG(COUNTING.count))
+        for phi, first, later in zip([i, *sums], [begin, *[none] * COUNTED], [following, *more], strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(later, loop)
+        builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
+        builder.position_at_end(after)
+        for k, total in enumerate([builder.phi(COUNTING) for _ in more]):
+            total.add_incoming(none, before)
+            total.add_incoming(more[k], loop)
+            more[k] = total
+        for k, total in enumerate(more):
+            wide = builder.zext(total, ir.VectorType(WORD, COUNTING.count))
+            number = call(builder, f"llvm.vector.reduce.add.v{COUNTING.count}i32", WORD, [wide])
+            place = element(context, builder, signature.args[4], counts, LONG(k), LONG)
+            builder.store(builder.add(builder.load(place), builder.zext(number, LONG)), place)
+        return context.get_dummy_value()
 
-    return types.uint64(octets, types.intp, types.uint8, counts), build
+    return types.void(octets, types.intp, types.intp, types.uint8, counts), build
 
 
 @intrinsic
