@@ -36,7 +36,7 @@ def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -
     if contexts is not None:
         least = np.full(SYMBOLS, SYMBOLS - 1, np.uint8)
         least[: len(marked)] = np.where(marked.any(1), marked.argmax(1), SYMBOLS - 1)
-        found = positions_reaching(*_arrays(symbols, contexts), least, marked.ravel(), positions)
+        found = positions_reaching(symbols.numpy(), contexts.numpy(), least, marked.ravel(), positions)
     elif (together := _interval(marked[0])) is not None:
         found = positions_within(symbols.numpy(), *together, positions)
     else:

@@ -196,12 +196,16 @@ def _decode(stream: Bytes, words: Shorts, symbols: Bytes) -> int:
     fill_slots(frequencies, slots)
     octets, literals, found = words.view(np.uint8), stream[fixed + 2 * end :], 0
     for one in range(0, blocks, 2):
-        # the words of two blocks, aligned, and their literals while they are in the cache
+        # the words of two blocks, and their literals while they are in the cache
         other, before = min(one + 1, blocks - 1), np.int64(0) if one == 0 else ends[one - 1]
-        copy_bytes(octets, 0, stream, fixed + 2 * before, 2 * (ends[other] - before))
+        start, stop = fixed + 2 * before, fixed + 2 * ends[other]
+        if stop + 2 * LANES <= stream.size:  # where groups read whole vectors
+            coded = stream[start : stop + 2 * LANES].view(np.uint16)
+        else:
+            copy_bytes(octets, 0, stream, start, stop - start)
+            coded = words
         heads, more = states[one * lanes : (one + 1) * lanes], states[other * lanes : (other + 1) * lanes]
-        coded = words, ends[one] - before, ends[other] - before
-        decode_pair(one, other, symbols, None, slots[0], *coded, heads, more)
+        decode_pair(one, other, symbols, None, slots[0], coded, ends[one] - before, ends[other] - before, heads, more)
         if escape >= 0:
             part = symbols[one * BLOCK : (other + 1) * BLOCK]
             found = take_literals(part, np.uint8(escape), literals, found)

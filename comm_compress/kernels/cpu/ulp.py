@@ -117,7 +117,7 @@ def _fold(bits: np.int64, magnitude: np.int64) -> np.int64:
 
 @compiled
 def _difference(old: Array, new: Array, width: int, symbols: Array, far: Array, packed: Array) -> int:
-    waiting, count, place = np.uint64(0), np.int64(0), 0
+    waiting, count, place = np.uint64(0), np.int64(0), np.int64(0)
     for begin in range(0, old.size, PIECE):
         end, found = min(begin + PIECE, old.size), 0
         whole = begin + (end - begin) // LANES * LANES
@@ -137,7 +137,7 @@ def _difference(old: Array, new: Array, width: int, symbols: Array, far: Array, 
             place += count >> 3
             waiting >>= np.uint64(count & ~7)
             count &= 7
-    return place + (count > 0)
+    return int(place + (count > 0))
 
 
 @inlined
@@ -162,7 +162,7 @@ def _symbol(old: Any, new: Any, width: Any) -> Any:
 
 @compiled
 def _apply(values: Array, symbols: Array, packed: Array, far: Array, width: int) -> None:
-    bit = np.int64(0)
+    bit: Any = np.int64(0)
     for begin in range(0, values.size, PIECE):
         end = min(begin + PIECE, values.size)
         bit = _read_far(symbols, begin, end, packed, bit, far)
@@ -180,7 +180,7 @@ def _apply(values: Array, symbols: Array, packed: Array, far: Array, width: int)
 @compiled
 def _read_far(symbols: Array, begin: int, end: int, packed: Array, bit: int, far: Array) -> int:
     """Write to ``far`` the folded distances of symbols that have raw bits; returns where the next ones begin."""
-    found, i = 0, begin
+    found, i, place = 0, begin, np.int64(bit)
     while i < end:
         mask = np.uint64(0)
         if i + TOGETHER <= end:
@@ -192,11 +192,11 @@ def _read_far(symbols: Array, begin: int, end: int, packed: Array, bit: int, far
             symbol = np.int64(symbols[i + lowest_bit(mask)]) - DIRECT
             mask &= mask - np.uint64(1)
             raw = symbol // 8 + 1
-            low = _word(packed, bit) & ((np.int64(1) << raw) - 1)
+            low = _word(packed, place) & ((np.int64(1) << raw) - 1)
             far[found] = ((8 | (symbol & 7)) << raw) | low
-            found, bit = found + 1, bit + raw
+            found, place = found + 1, place + raw
         i += TOGETHER
-    return bit
+    return int(place)
 
 
 @inlined

@@ -2,7 +2,7 @@
 
 A counter in memory waits for its own last addition, which is just behind where most symbols are alike, so each of
 eight neighbours has a counter of its own. Where 16 successive bytes are almost all that occurs, as of small signed
-numbers, no memory is needed: each of them is compared with 64 symbols at once.
+numbers, no memory is needed: each of them is compared with 32 symbols at once.
 """
 
 from __future__ import annotations

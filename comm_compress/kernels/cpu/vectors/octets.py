@@ -43,7 +43,8 @@ def largest(context: Any, octets: Any, i: Any) -> Any:
     """The largest of ``octets[i : i + 64]``: uint8."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        found = builder.load(element(context, builder, signature.args[0], *arguments, MANY), align=1)
+        octets, i = arguments
+        found = builder.load(element(context, builder, signature.args[0], octets, i, MANY), align=1)
         return call(builder, f"llvm.vector.reduce.umax.v{TOGETHER}i8", BYTE, [found])
 
     return types.uint8(octets, types.intp), build

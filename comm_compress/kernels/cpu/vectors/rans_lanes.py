@@ -1,6 +1,6 @@
 """32 states of rANS in vector registers: the steps that `reference.entropy` takes for a group of 32 symbols.
 
-Three of them LLVM makes slow code of by itself: looking up 32 numbers, and moving 16-bit words together or apart by a
+Some of them LLVM makes slow code of by itself: looking up 32 numbers, and moving 16-bit words together or apart by a
 mask. Where the machine has AVX-512's instructions for these they are named; elsewhere plain loads and stores, one
 lane after the other and without branches, take their place. (Whether a state overflows is a coin toss that no
 processor predicts.)
