@@ -73,6 +73,7 @@ COMMANDS = (
     Command(
         "bench collectives", "experiments.bench.collectives", "what a collective costs beyond memory and wire", _METHODS
     ),
+    Command("bench rans", "experiments.bench.rans", "how fast rANS codes bytes, beside htscodecs", _METHODS),
     Command("bench link", "experiments.bench.link", "claimed bytes against the interface's own counter", _METHODS),
     Command("bench audit", "experiments.bench.audit", "audited bytes against the interface's counter", _METHODS),
     Command("bench layouts", "experiments.bench.layouts", "a model divided in every layout, behind a link", _METHODS),

@@ -36,13 +36,14 @@ class Quantiser(NamedTuple):
 
     ``own``, ``beside``: what the mean square of a row of the matrices, and that of the same row of what lies beside
     them, are multiplied by; the larger one gives the row's scale. ``step``: rows' scales are multiplied by it in the
-    end. ``dead_zone``: as for `MatrixScaleKernels.quantise`.
+    end. ``dead_zone``, ``keep``: as for `MatrixScaleKernels.quantise`.
     """
 
     step: float
     dead_zone: float
     own: float = 1.0
     beside: float = 0.0
+    keep: bool = True
 
 
 class Tables(NamedTuple):

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Matrices, Quantiser
+from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.cpu.vectors.vectors import LANES, doubles, load, splat, sum_of_pairs
-from comm_compress.kernels.reference.matrix_scales import LARGEST, add_with, encode_with
+from comm_compress.kernels.reference.matrix_scales import LARGEST, add_with, encode_change_with, encode_with
 from comm_compress.kernels.tools.compiled import TINY, Array, compiled, inlined
 from comm_compress.kernels.tools.threads import over_blocks, shared_out
 
@@ -53,9 +54,17 @@ def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
     return means
 
 
-def quantise(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, matrices: Matrices) -> None:
+def quantise(
+    x: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    dead_zone: float,
+    codes: Tensor,
+    matrices: Matrices,
+    keep: bool = True,
+) -> None:
     scales = (rows.numpy(), columns.numpy(), _inverses(columns.numpy()))
-    arrays = (x.numpy(), *scales, np.float32(1 - dead_zone), codes.numpy(), matrices.tables.rows)
+    arrays = (x.numpy(), *scales, np.float32(1 - dead_zone), keep, codes.numpy(), matrices.tables.rows)
     over_blocks(_quantise, matrices.num_rows, _width(x, matrices), *arrays)
 
 
@@ -77,10 +86,30 @@ def encode(
         encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside)
         return
     other = NO_ROW if beside is None else beside.numpy()
-    weights = (quantiser.own, quantiser.beside, np.float32(quantiser.step), np.float32(1 - quantiser.dead_zone))
+    weights = (quantiser.own, quantiser.beside, np.float32(quantiser.step))
+    rounding = np.float32(1 - quantiser.dead_zone), quantiser.keep
     out = (codes.numpy(), octets.numpy(), peaks.numpy())
     rows, parts, sums, heights, widths, ones = matrices.tables
-    _encode(x.numpy(), other, *weights, rows, parts, sums, heights, widths, ones, LIMITS, SCALES, *out)
+    _encode(x.numpy(), other, *weights, *rounding, rows, parts, sums, heights, widths, ones, LIMITS, SCALES, *out)
+
+
+def encode_change(
+    x: Tensor,
+    old: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    scratch: Scratch,
+) -> bool:
+    if shared_out(x.numel()):
+        kernels = sys.modules[__name__]
+        return encode_change_with(kernels, x, old, matrices, quantiser, codes, octets, peaks, scratch)
+    assert not matrices.num_columns
+    weights = quantiser.own, quantiser.beside, np.float32(quantiser.step), np.float32(1 - quantiser.dead_zone)
+    tables = matrices.tables.rows, matrices.heights.numpy(), LIMITS, SCALES
+    return bool(_encode_change(x.numpy(), old.numpy(), *weights, *tables, codes.numpy(), octets.numpy(), peaks.numpy()))
 
 
 def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -167,7 +196,23 @@ def _row_mean_squares(first: int, last: int, x: Array, rows: Array, means: Array
 def _column_sums(first: int, last: int, x: Array, scales: Array, rows: Array, parts: Array, sums: Array) -> None:
     for part in range(first, last):
         top, bottom, place = parts[part]
-        for i in range(top, bottom):
+        together = top + (bottom - top) // 4 * 4
+        for i in range(top, together, 4):
+            # four rows at a time: their sums are loaded and stored once, and added up in the same order
+            start, width, _ = rows[i]
+            a, b, c, d = (
+                x[start : start + width],
+                x[start + width : start + 2 * width],
+                x[start + 2 * width : start + 3 * width],
+                x[start + 3 * width : start + 4 * width],
+            )
+            of_a, of_b = np.float64(_inverse(scales[i])), np.float64(_inverse(scales[i + 1]))
+            of_c, of_d = np.float64(_inverse(scales[i + 2])), np.float64(_inverse(scales[i + 3]))
+            out = sums[place : place + width]
+            for j in range(width):
+                e, f, g, h = of_a * a[j], of_b * b[j], of_c * c[j], of_d * d[j]
+                out[j] = out[j] + e * e + f * f + g * g + h * h
+        for i in range(together, bottom):
             start, width, _ = rows[i]
             row, factor, out = x[start : start + width], np.float64(_inverse(scales[i])), sums[place : place + width]
             for j in range(width):
@@ -198,6 +243,7 @@ def _quantise(
     column_scales: Array,
     column_inverses: Array,
     offset: np.float32,
+    keep: bool,
     codes: Array,
     rows: Array,
 ) -> None:
@@ -207,7 +253,8 @@ def _quantise(
         row, out, scale = x[start : start + width], codes[start : start + width], row_scales[i]
         scales, factors = column_scales[column : column + width], column_inverses[column : column + width]
         if not np.isfinite(scale):
-            row[:] = np.nan
+            if keep:
+                row[:] = np.nan
             out[:] = 0
             continue
         factor = _inverse(scale)
@@ -215,7 +262,8 @@ def _quantise(
             t = row[j] * factor * factors[j]
             code = np.copysign(min(np.floor(abs(t) + offset), most), t)
             out[j] = np.int8(code)
-            row[j] -= code * scales[j] * scale
+            if keep:
+                row[j] -= code * scales[j] * scale
 
 
 @compiled
@@ -238,6 +286,7 @@ def _encode(
     other: float,
     step: np.float32,
     offset: np.float32,
+    keep: bool,
     rows: Array,
     parts: Array,
     sums: Array,
@@ -260,9 +309,7 @@ def _encode(
         others = np.empty(num_rows, np.float64)
         _row_mean_squares(0, num_rows, beside, rows, others)
         for i in range(num_rows):
-            weighted = other * others[i]
-            if weighted > means[i] or np.isnan(weighted):
-                means[i] = weighted
+            means[i] = _larger(means[i], other * others[i])
     _encode_scales(means, heights, limits, of_rows, row_peaks)
     columns = np.ones(of_columns.size + ones, np.float32)
     column_peaks[:] = 0
@@ -273,7 +320,7 @@ def _encode(
     for i in range(count):
         row_peaks[i] *= step
     _decode_scales(of_rows, heights, row_peaks, factors, scales)
-    _quantise(0, num_rows, x, scales, columns, _inverses(columns), offset, codes, rows)
+    _quantise(0, num_rows, x, scales, columns, _inverses(columns), offset, keep, codes, rows)
 
 
 @compiled
@@ -314,3 +361,53 @@ def _add_all(
     _decode_scales(octets[:num_rows], heights, peaks[:count], factors, scales)
     _decode_scales(octets[num_rows:], widths, peaks[count:], factors, columns)
     _add(0, num_rows, codes, scales, columns, out, rows)
+
+
+@inlined
+def _larger(a: Any, b: Any) -> Any:
+    """The larger number: NaN, if one is."""
+    return b if b > a or np.isnan(b) else a
+
+
+@compiled
+def _encode_change(
+    x: Array,
+    old: Array,
+    own: float,
+    other: float,
+    step: np.float32,
+    offset: np.float32,
+    rows: Array,
+    heights: Array,
+    limits: Array,
+    factors: Array,
+    codes: Array,
+    octets: Array,
+    peaks: Array,
+) -> bool:
+    """In two passes over memory, and without memory for the change."""
+    num_rows, count = rows.shape[0], heights.size
+    means, scales = np.empty(num_rows, np.float64), np.empty(num_rows, np.float32)
+    for i in range(num_rows):
+        start, width, _ = rows[i]
+        moved, whole = doubles(splat(np.float32(0))), doubles(splat(np.float32(0)))
+        for j in range(start, start + width, LANES):
+            value = load(x, j, start + width)
+            change, wide = doubles(value - load(old, j, start + width)), doubles(value)
+            moved, whole = moved + change * change, whole + wide * wide
+        means[i] = _larger(own * (sum_of_pairs(moved) / width), other * (sum_of_pairs(whole) / width))
+    _encode_scales(means, heights, limits, octets, peaks)
+    peaks[count:] = 0
+    for i in range(count):
+        if not np.isfinite(peaks[i]):
+            return False
+        peaks[i] *= step
+    _decode_scales(octets, heights, peaks, factors, scales)
+    for i in range(num_rows):
+        start, width, _ = rows[i]
+        row, before, out = x[start : start + width], old[start : start + width], codes[start : start + width]
+        factor = _inverse(scales[i])
+        for j in range(width):
+            t = (row[j] - before[j]) * factor
+            out[j] = np.int8(np.copysign(min(np.floor(abs(t) + offset), np.float32(LARGEST)), t))
+    return True

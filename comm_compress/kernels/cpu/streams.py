@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -25,28 +24,21 @@ from comm_compress.kernels.common.frequencies import (
 )
 from comm_compress.kernels.common.rans_stream import BLOCK, FEW, LANES, LOWEST, MANY
 from comm_compress.kernels.common.scratch import Scratch
-from comm_compress.kernels.cpu.entropy import (
-    COUNTERS,
-    REGION,
-    Shorts,
-    count_symbols,
-    decode_blocks,
-    encode_blocks,
-    positions_within,
-)
-from comm_compress.kernels.tools.compiled import compiled
-
-TOO_SHORT = -1
+from comm_compress.kernels.cpu.coding.block_loops import Shorts, decode_pair, encode_block, planes_of
+from comm_compress.kernels.cpu.coding.counting import counted
+from comm_compress.kernels.cpu.coding.literals import TOO_SHORT, put_literals, take_literals
+from comm_compress.kernels.cpu.vectors.unaligned import copy_bytes
+from comm_compress.kernels.tools.compiled import compiled, inlined
 
 
 def encode(symbols: Tensor, out: Tensor, scratch: Scratch) -> int:
     n = symbols.numel()
-    room = scratch("words", (n + LANES * math.ceil(n / BLOCK),), torch.int16, symbols.device)
+    room = scratch("words", (min(n, BLOCK) + LANES,), torch.int16, symbols.device)
     return int(_encode(symbols.numpy(), room.numpy().view(np.uint16), out.numpy()))
 
 
 def decode(stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
-    words = scratch("words", (stream.numel() // 2 + LANES,), torch.int16, stream.device)
+    words = scratch("words", (2 * (min(symbols.numel(), BLOCK) + LANES),), torch.int16, stream.device)
     if _decode(stream.numpy(), words.numpy().view(np.uint16), symbols.numpy()) == TOO_SHORT:
         raise ValueError(f"a rANS stream of {symbols.numel()} symbols does not end within {stream.numel()} bytes")
 
@@ -55,38 +47,38 @@ def decode(stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
 def _encode(symbols: Bytes, room: Shorts, out: Bytes) -> int:
     n = symbols.size
     blocks, lanes = (n + BLOCK - 1) // BLOCK, LANES if n >= MANY else FEW
-    counters = np.zeros((blocks, COUNTERS, 256), np.uint32)
-    count_symbols(0, blocks, symbols, None, counters)
-    counts = np.zeros(256, np.int64)
-    for block in range(blocks):
-        for counter in range(COUNTERS):
-            for symbol in range(256):
-                counts[symbol] += counters[block, counter, symbol]
+    counts = counted(0, blocks, symbols, None, 1)
     frequencies, escape = cheapest(counts)
     head = table_bytes(frequencies, escape >= 0)
-    rare, literals = _rare(counts, frequencies, escape)
-    if head + 4 * blocks * (1 + lanes) + literals >= n:
-        return 0
-    entries = _entries(frequencies, escape, rare)
-    sizes, states = np.empty(blocks, np.uint32), np.full(blocks * lanes, LOWEST, np.uint32)
-    encode_blocks(0, blocks, symbols, None, entries, lanes, room, sizes, states)
+    rare, number = _rare(counts, frequencies, escape)
     place: Any = head + 4 * blocks * (1 + lanes)
-    end: Any = place + literals
-    for block in range(blocks):
-        end += 2 * np.int64(sizes[block])
-    if end >= n:
+    if place + number >= n:
         return 0
     _write_table(frequencies, escape, out)
-    out[head : head + 4 * blocks] = sizes.view(np.uint8)
-    out[head + 4 * blocks : place] = states.view(np.uint8)
-    octets = room.view(np.uint8)
+    entries, octets = _entries(frequencies, escape, rare), room.view(np.uint8)
+    planes, literals, found = planes_of(entries), np.empty(number + 1, np.uint8), 0
     for block in range(blocks):
-        begin, size = 2 * REGION * block, 2 * np.int64(sizes[block])
-        out[place : place + size] = octets[begin : begin + size]
-        place += size
-    if literals:
-        _put_literals(symbols, rare, out[place:end])
-    return int(end)
+        # a block's words and literals while it is in the cache
+        states = np.full(lanes, LOWEST, np.uint32)
+        words = encode_block(block, symbols, None, entries, planes, room, 0, states)
+        if place + 2 * words + number >= n:
+            return 0
+        _put_number(out, head + 4 * block, np.uint32(words))
+        for lane in range(lanes):
+            _put_number(out, head + 4 * (blocks + block * lanes + lane), states[lane])
+        copy_bytes(out, place, octets, 0, 2 * words)
+        place += 2 * words
+        if number:
+            found += put_literals(symbols[block * BLOCK : (block + 1) * BLOCK], rare, literals, found)
+    copy_bytes(out, place, literals, 0, number)
+    return int(place + number)
+
+
+@inlined
+def _put_number(out: Any, place: Any, number: Any) -> None:
+    """A uint32 in four bytes."""
+    for k in range(4):
+        out[place + k] = np.uint8(number >> np.uint32(8 * k) & np.uint32(255))
 
 
 @compiled
@@ -112,26 +104,6 @@ def _entries(frequencies: Counts, escape: int, rare: Marks) -> Words:
         if rare[symbol]:
             entries[symbol] = entries[escape]
     return entries
-
-
-@compiled
-def _put_literals(symbols: Bytes, rare: Marks, out: Bytes) -> None:
-    """The rare symbols in order; these are mostly neighbours, modulo 256: the tails of signed numbers."""
-    runs, first = 0, 0
-    for symbol in range(256):
-        if rare[symbol] and not rare[symbol - 1]:
-            runs, first = runs + 1, symbol
-    if runs == 1:
-        positions = np.empty(out.size, np.int64)
-        positions_within(symbols, np.uint8(first), np.uint8(rare.sum() - 1), positions)
-        for i in range(out.size):
-            out[i] = symbols[positions[i]]
-        return
-    place = 0
-    for i in range(symbols.size):
-        if rare[symbols[i]]:
-            out[place] = symbols[i]
-            place += 1
 
 
 @compiled
@@ -214,29 +186,29 @@ def _decode(stream: Bytes, words: Shorts, symbols: Bytes) -> int:
     ends = np.empty(blocks, np.int64)
     end: Any = 0
     for block in range(blocks):
+        if sizes[block] > min(n, BLOCK):  # a symbol puts out one word at most
+            return TOO_SHORT
         end += np.int64(sizes[block])
         ends[block] = end
     if stream.size < fixed + 2 * end:
         return TOO_SHORT
-    words.view(np.uint8)[: 2 * end] = stream[fixed : fixed + 2 * end]
     slots = np.empty((1, TOTAL), np.uint32)
     fill_slots(frequencies, slots)
-    decode_blocks(0, blocks, symbols, None, slots[0], lanes, words, ends, states)
-    if escape >= 0:
-        return _take_literals(stream[fixed + 2 * end :], np.uint8(escape), symbols)
-    return n
-
-
-@compiled
-def _take_literals(literals: Bytes, escape: np.uint8, symbols: Bytes) -> int:
-    """Write them in the places of the escape symbol."""
-    number: Any = 0
-    for i in range(symbols.size):
-        number += symbols[i] == escape
-    if number != literals.size:
-        return TOO_SHORT
-    positions = np.empty(number, np.int64)
-    positions_within(symbols, escape, np.uint8(0), positions)
-    for i in range(number):
-        symbols[positions[i]] = literals[i]
-    return symbols.size
+    octets, literals, found = words.view(np.uint8), stream[fixed + 2 * end :], 0
+    for one in range(0, blocks, 2):
+        # the words of two blocks, and their literals while they are in the cache
+        other, before = min(one + 1, blocks - 1), np.int64(0) if one == 0 else ends[one - 1]
+        start, stop = fixed + 2 * before, fixed + 2 * ends[other]
+        if stop + 2 * LANES <= stream.size:  # where groups read whole vectors
+            coded = stream[start : stop + 2 * LANES].view(np.uint16)
+        else:
+            copy_bytes(octets, 0, stream, start, stop - start)
+            coded = words
+        heads, more = states[one * lanes : (one + 1) * lanes], states[other * lanes : (other + 1) * lanes]
+        decode_pair(one, other, symbols, None, slots[0], coded, ends[one] - before, ends[other] - before, heads, more)
+        if escape >= 0:
+            part = symbols[one * BLOCK : (other + 1) * BLOCK]
+            found = take_literals(part, np.uint8(escape), literals, found)
+            if found == TOO_SHORT:
+                return TOO_SHORT
+    return TOO_SHORT if escape >= 0 and found != literals.size else n

@@ -13,6 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import Matrices, Quantiser
+from comm_compress.kernels.common.scratch import Scratch
 
 
 class MatrixScaleKernels(Protocol):
@@ -50,12 +51,19 @@ class MatrixScaleKernels(Protocol):
         ...
 
     def quantise(
-        self, x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, matrices: Matrices
+        self,
+        x: Tensor,
+        rows: Tensor,
+        columns: Tensor,
+        dead_zone: float,
+        codes: Tensor,
+        matrices: Matrices,
+        keep: bool = True,
     ) -> None:
-        """Write ``codes`` int8 ``[n]`` of ``x`` float32 ``[n]``, and leave in ``x`` what they lose.
+        """Write ``codes`` int8 ``[n]`` of ``x`` float32 ``[n]``, and, to ``keep`` it, leave in ``x`` what they lose.
 
         With t = x / (rows columns), a code's magnitude is floor(|t| + 1 - dead_zone), 127 at most. Of a row whose scale
-        is not finite, all is lost: codes 0, and NaN in ``x``.
+        is not finite, all is lost: codes 0, and NaN in ``x``, if it is kept.
         """
         ...
 
@@ -73,11 +81,28 @@ class MatrixScaleKernels(Protocol):
         peaks: Tensor,
         beside: Tensor | None = None,
     ) -> None:
-        """All of the above for the matrices in ``x`` float32 ``[n]``, in which what codes lose is left.
+        """All of the above for the matrices in ``x`` float32 ``[n]``, in which what codes lose is left if it is kept.
 
         ``beside`` float32 ``[n]``: what else gives the rows' scales (`Quantiser`). Written: ``codes`` int8 ``[n]``;
         ``octets`` uint8, the bytes of the rows' scales ``[rows]`` and those of the columns' ``[columns]``; ``peaks``
         float32 ``[2 * matrices]``, the largest of the rows' and of the columns'.
+        """
+        ...
+
+    def encode_change(
+        self,
+        x: Tensor,
+        old: Tensor,
+        matrices: Matrices,
+        quantiser: Quantiser,
+        codes: Tensor,
+        octets: Tensor,
+        peaks: Tensor,
+        scratch: Scratch,
+    ) -> bool:
+        """`encode` of ``x - old``, both float32 ``[n]``, beside ``x``, without keeping what codes lose.
+
+        No columns have scales of their own. False, and what is written means nothing, unless all changes are finite.
         """
         ...
 

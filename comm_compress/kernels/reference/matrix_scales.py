@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, TINY, Matrices, Quantiser
+from comm_compress.kernels.common.scratch import Scratch
 
 if TYPE_CHECKING:
     from comm_compress.kernels.interfaces.matrix_scales import MatrixScaleKernels
@@ -50,12 +51,21 @@ def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
     return torch.cat(means)
 
 
-def quantise(x: Tensor, rows: Tensor, columns: Tensor, dead_zone: float, codes: Tensor, matrices: Matrices) -> None:
+def quantise(
+    x: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    dead_zone: float,
+    codes: Tensor,
+    matrices: Matrices,
+    keep: bool = True,
+) -> None:
     for (m, c), row, column in zip(_each(matrices, x, codes), *_scales(matrices, rows, columns), strict=True):
         t = m * _inverse(row) * _inverse(column)
         known = torch.isfinite(row)
         c.copy_(torch.where(known, (t.abs() + (1 - dead_zone)).floor_().clamp_(max=LARGEST).copysign_(t), 0))
-        m.copy_(torch.where(known, m - c * column * row, torch.nan))
+        if keep:
+            m.copy_(torch.where(known, m - c * column * row, torch.nan))
 
 
 def add_decoded(codes: Tensor, rows: Tensor, columns: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -73,6 +83,19 @@ def encode(
     beside: Tensor | None = None,
 ) -> None:
     encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside)
+
+
+def encode_change(
+    x: Tensor,
+    old: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    scratch: Scratch,
+) -> bool:
+    return encode_change_with(sys.modules[__name__], x, old, matrices, quantiser, codes, octets, peaks, scratch)
 
 
 def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -102,7 +125,26 @@ def encode_with(
         columns = kernels.column_mean_squares(x, rows, matrices)
         made, peaks[count:] = kernels.encode_scales(columns, matrices.widths)
         of_columns.copy_(made)
-    kernels.quantise(x, *_decoded(kernels, octets, peaks, matrices), quantiser.dead_zone, codes, matrices)
+    scales = _decoded(kernels, octets, peaks, matrices)
+    kernels.quantise(x, *scales, quantiser.dead_zone, codes, matrices, quantiser.keep)
+
+
+def encode_change_with(
+    kernels: MatrixScaleKernels,
+    x: Tensor,
+    old: Tensor,
+    matrices: Matrices,
+    quantiser: Quantiser,
+    codes: Tensor,
+    octets: Tensor,
+    peaks: Tensor,
+    scratch: Scratch,
+) -> bool:
+    """`encode_change` step by step, each by one implementation."""
+    assert not matrices.num_columns
+    change = torch.sub(x, old, out=scratch("change", tuple(x.shape), torch.float32, x.device))
+    encode_with(kernels, change, matrices, quantiser._replace(keep=False), codes, octets, peaks, x)
+    return bool(torch.isfinite(peaks).all())
 
 
 def add_with(

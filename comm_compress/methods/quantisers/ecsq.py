@@ -76,7 +76,7 @@ class Ecsq(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Encode each row as a message of its own length."""
-        return self._encode(self._copied(rows, state), state)[0]
+        return self._encode(self._as_float32(rows, state), state, keep=False)[0]
 
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """Encode the residual's target, and leave in ``residual.new`` what the codes lose."""
@@ -84,19 +84,24 @@ class Ecsq(Codec):
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """Encode the rows, exchange them, and sum what arrives."""
-        return (yield from self._exchange(*self._encode(self._copied(rows, state), state), state))
+        return (yield from self._exchange(*self._encode(self._as_float32(rows, state), state, keep=False), state))
 
     def reduce_scatter_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> ReduceScatterRounds:
         """Encode the residual's target and exchange it; the new residual is ready before anything is sent."""
         target = kernels.residual(rows).write_target(rows, residual)
         return (yield from self._exchange(*self._encode(target, state), state))
 
-    def _copied(self, rows: Tensor, state: State) -> Tensor:
+    def _as_float32(self, rows: Tensor, state: State) -> Tensor:
+        if rows.dtype == torch.float32 and rows.is_contiguous():
+            return rows
         return state.scratch("target", tuple(rows.shape), torch.float32, rows.device).copy_(rows)
 
-    def _encode(self, target: Tensor, state: State) -> tuple[Encoded, list[Quantised]]:
-        """Encode ``target`` float32 ``[R, n]``, which becomes what the codes lose; return what rows stand for, too."""
-        n, quantiser = target.shape[1], Quantiser(self.config.step, self.config.dead_zone)
+    def _encode(self, target: Tensor, state: State, keep: bool = True) -> tuple[Encoded, list[Quantised]]:
+        """Encode ``target`` float32 ``[R, n]``, which becomes what the codes lose, to ``keep`` it.
+
+        Return what rows stand for, too.
+        """
+        n, quantiser = target.shape[1], Quantiser(self.config.step, self.config.dead_zone, keep=keep)
         matrices = matrices_of_row(n, state.segments, self.config.columns, target.device)
         made, messages = list[Quantised](), list[RaggedRow]()
         for i, row in enumerate(target):

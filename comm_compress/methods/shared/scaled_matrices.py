@@ -44,13 +44,23 @@ class Quantised(NamedTuple):
     def of(
         cls, x: Tensor, matrices: Matrices, quantiser: Quantiser, scratch: Scratch, beside: Tensor | None = None
     ) -> Quantised:
-        """Quantise ``x`` float32 ``[n]``, in which what codes lose is left, in memory of ``scratch``.
+        """Quantise ``x`` float32 ``[n]``, in which what codes lose is left if it is kept, in memory of ``scratch``.
 
         Of a matrix whose scales are not finite, all is lost: NaN. ``beside``: as for `MatrixScaleKernels.encode`.
         """
         made = cls._in_memory(x.numel(), matrices, scratch, x.device)
         kernels.matrix_scales(x).encode(x, matrices, quantiser, made.codes, made.octets, made.peaks, beside)
         return made
+
+    @classmethod
+    def of_change(
+        cls, x: Tensor, old: Tensor, matrices: Matrices, quantiser: Quantiser, scratch: Scratch
+    ) -> Quantised | None:
+        """Quantise ``x - old``, float32 ``[n]``, beside ``x``, in memory of ``scratch``; None unless it is finite."""
+        made = cls._in_memory(x.numel(), matrices, scratch, x.device)
+        written = made.codes, made.octets, made.peaks
+        known = kernels.matrix_scales(x).encode_change(x, old, matrices, quantiser, *written, scratch)
+        return made if known else None
 
     @classmethod
     def read(cls, message: Tensor, n: int, scratch: Scratch) -> Quantised:

@@ -8,7 +8,8 @@ feedback, decode and sum the rows of 2 and of 8 ranks, and, where parameters may
 Methods with rounds of their own: encode is what comes before the first request, sum what follows the last answer, all
 rounds everything. Columns:
 
-    GB/s       float32 bytes that are encoded, or that the received rows stand for, 1e9 a second
+    GB/s       float32 bytes that are encoded, or that the received rows stand for, 1e9 a second (of changes without
+               loss: bytes of bf16 weights)
     x memcpy   the same over that of a plain copy of the unit, taken before every single measurement
     roofline   the least bytes that must move (encode: input read, message written; with feedback: residual read
                and written too; sum: messages read, float32 total written) at the copy's rate, over the time

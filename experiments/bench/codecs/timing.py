@@ -196,9 +196,8 @@ def _encodes_once(compressor: Compressor, legs: list[Leg]) -> bool:
 def _all_gather(compressor: Compressor, unit: Unit) -> Callable[[], list[Sample]]:
     """All-gathers of parameters that move a little between two of them, there and back: delta has something to send."""
     world, workspace = WORLDS[0], Workspace()
-    state, row = unit.state(world), unit.rows(world)[0]
-    output = torch.zeros(world, row.numel(), device=unit.device)
-    moved = row * 1.001 if not isinstance(compressor, Codec) else row
+    state, (row, moved) = unit.state(world), _parameters(compressor, unit)
+    output = torch.zeros(world, row.numel(), dtype=row.dtype, device=unit.device)
     parameters = itertools.cycle([row, moved])
 
     def call() -> list[Sample]:
@@ -210,6 +209,23 @@ def _all_gather(compressor: Compressor, unit: Unit) -> Callable[[], list[Sample]
         return samples
 
     return call
+
+
+def _parameters(compressor: Compressor, unit: Unit) -> tuple[Tensor, Tensor]:
+    """One rank's parameters before and after a step, ``[n]``.
+
+    Changes without loss are for bf16 weights, which a step moves by a few units in the last place or not at all:
+    N(0, 0.02), and updates of rms 3e-5. (float32 masters move by thousands of such units: raw bits.)
+    """
+    row = unit.rows(WORLDS[0])[0]
+    if isinstance(compressor, Codec):
+        return row, row
+    if not compressor.traits.lossless:
+        return row, row * 1.001
+    generator = torch.Generator().manual_seed(1)
+    weights, update = (scale * torch.randn(row.numel(), generator=generator) for scale in (0.02, 3e-5))
+    before, after = (x.to(unit.device, torch.bfloat16) for x in (weights, weights + update))
+    return before, after
 
 
 def _sample(operation: str, legs: Sequence[Leg], input_bytes: int, besides: int) -> Sample:

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from comm_compress.kernels.common.frequencies import Table
 from comm_compress.kernels.common.rans_stream import BLOCK, MANY
 from comm_compress.kernels.common.scratch import fresh
 from comm_compress.kernels.cpu import entropy as entropy_cpu, streams as streams_cpu
 from comm_compress.kernels.reference import streams as streams_reference
 from comm_compress.kernels.reference.streams import decode_with, encode_with
 
-SIZES = [1, 2, 64, 1000, MANY - 1, MANY, BLOCK + 1]
+SIZES = [1, 2, 64, 1000, MANY - 1, MANY, BLOCK + 1, 2 * BLOCK + 33, 3 * BLOCK]
 
 
 def kinds(n: int) -> dict[str, Tensor]:
@@ -58,6 +59,16 @@ def test_the_reference_is_the_same_interface() -> None:
     assert torch.equal(back, symbols)
     noise = kinds(1000)["every byte"]
     assert streams_cpu.encode(noise, ours, fresh) == streams_reference.encode(noise, theirs, fresh) == 0
+
+
+def test_a_block_with_more_words_than_symbols_is_refused() -> None:
+    symbols = kinds(MANY)["signed"]
+    stream = torch.cat(encode_with(entropy_cpu, symbols))
+    place = Table.read(stream.numpy())[1]
+    too_many = torch.cat([stream, torch.zeros(3 * MANY, dtype=torch.uint8)])
+    too_many[place : place + 4] = torch.tensor([MANY + 1], dtype=torch.int32).view(torch.uint8)
+    with pytest.raises(ValueError, match=f"{MANY} symbols does not end"):
+        streams_cpu.decode(too_many, torch.empty_like(symbols), fresh)
 
 
 @pytest.mark.parametrize("kind", ["signed", "rare ones everywhere"])

@@ -17,6 +17,7 @@ from comm_compress.core.segments import Segment, segments_of
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.kernels import Matrices, Quantiser, Residual, Shape
+from comm_compress.kernels.common.scratch import fresh
 from comm_compress.kernels.cpu import matrix_scales as matrix_scales_cpu
 from comm_compress.kernels.reference import matrix_scales as matrix_scales_reference
 from tests.comm_compress.table import build, codec
@@ -97,7 +98,10 @@ def test_kernels_agree(
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("quantiser", [Quantiser(1.4, 0.5), Quantiser(1.0, 0.5, own=0.25, beside=0.0004)])
+@pytest.mark.parametrize(
+    "quantiser",
+    [Quantiser(1.4, 0.5), Quantiser(1.4, 0.5, keep=False), Quantiser(1.0, 0.5, own=0.25, beside=0.0004)],
+)
 def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
     """With scales of columns and without, of zeros, and of a matrix that is not finite."""
     shapes = (Shape(40, 33, columns=True), Shape(3, 70, columns=False), Shape(20, 16, columns=True))
@@ -118,6 +122,34 @@ def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
         found.append((codes, lost.view(torch.int32), octets[:finite], peaks.view(torch.int32), back.view(torch.int32)))
     for other in found[1:]:
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(found[0], other, strict=True))
+    assert torch.equal(found[0][1], x.view(torch.int32)) != quantiser.keep
+
+
+@pytest.mark.parametrize("bad", [None, math.inf, math.nan])
+def test_a_change_in_one_call_is_the_encoded_difference(bad: float | None) -> None:
+    """Bit for bit, in one call and step by step; a change that is not finite is noticed."""
+    shapes = (Shape(40, 33, columns=False), Shape(1, 70, columns=False), Shape(20, 16, columns=False))
+    matrices, quantiser = Matrices(shapes, CPU), Quantiser(1.0, 0.5, own=0.25, beside=0.0004, keep=False)
+    n = sum(a * b for a, b, _ in shapes)
+    x, old = random(2, n).unbind()
+    x[:66] = old[:66]  # nothing moves in two rows
+    if bad is not None:
+        x[-5] = bad
+
+    def memory() -> tuple[Tensor, Tensor, Tensor]:
+        octets = torch.empty(matrices.num_rows, dtype=torch.uint8)
+        return torch.empty(n, dtype=torch.int8), octets, torch.empty(2 * len(shapes))
+
+    wanted = memory()
+    matrix_scales_reference.encode(x - old, matrices, quantiser, *wanted, x)
+    for encode in (matrix_scales_cpu.encode_change, matrix_scales_reference.encode_change, _steps_of_change):
+        made = memory()
+        assert encode(x, old, matrices, quantiser, *made, fresh) == (bad is None)
+        assert bad is not None or all(torch.equal(a, b) for a, b in zip(made, wanted, strict=True))
+
+
+def _steps_of_change(x: Tensor, *arguments: Any) -> bool:
+    return matrix_scales_reference.encode_change_with(matrix_scales_cpu, x, *arguments)
 
 
 def _steps(x: Tensor, *arguments: Any) -> None:

@@ -26,7 +26,7 @@ from comm_compress.kernels.common import rans_stream
 from comm_compress.kernels.common.frequencies import MOST_BYTES, RARE, TOTAL, Table, table_bytes
 from comm_compress.kernels.cpu import entropy as entropy_cpu
 from comm_compress.kernels.interfaces.entropy import EntropyKernels
-from comm_compress.kernels.reference import entropy as entropy_reference
+from comm_compress.kernels.reference import entropy as entropy_reference, ulp as ulp_reference
 from comm_compress.registry import COMMON
 from comm_compress.wrappers.entropy import DTYPES, EntropyCoded
 from tests.comm_compress.table import TABLE, build
@@ -129,19 +129,26 @@ def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: 
     script = """if True:
         import sys, torch
         from comm_compress.kernels import rans
-        symbols, contexts = torch.load(sys.argv[1])
+        from comm_compress.kernels.cpu import ulp
+        symbols, contexts, old, new = torch.load(sys.argv[1])
         stream = torch.cat(rans.encode(symbols, contexts, 2))
         assert torch.equal(rans.decode(stream, torch.empty_like(symbols), contexts, 2), symbols)
-        torch.save(stream, sys.argv[1])
+        moved = ulp.difference(old, new)
+        assert torch.equal(ulp.apply(old.clone(), *moved), new)
+        torch.save([stream, *moved], sys.argv[1])
     """
     symbols = skewed(MANY + 77, 0.3, 9.0)
     contexts = (torch.arange(len(symbols)) % 3 == 0).to(torch.uint8)
-    torch.save((symbols, contexts), tmp_path / "tensors.pt")
+    old = torch.randn(len(symbols), generator=torch.Generator().manual_seed(0)).bfloat16()
+    new = (old.float() * 1.01 + 0.001).bfloat16()  # some by a few units in the last place, some by many
+    torch.save((symbols, contexts, old, new), tmp_path / "tensors.pt")
     generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-c", script, str(tmp_path / "tensors.pt")]
     done = subprocess.run(command, env={**os.environ, **generic}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert torch.equal(torch.load(tmp_path / "tensors.pt"), torch.cat(rans.encode(symbols, contexts, 2)))
+    stream, *moved = torch.load(tmp_path / "tensors.pt")
+    assert torch.equal(stream, torch.cat(rans.encode(symbols, contexts, 2)))
+    assert all(torch.equal(a, b) for a, b in zip(moved, ulp_reference.difference(old, new), strict=True))
 
 
 @pytest.mark.parametrize("zeros", [0, 0.5, 0.9, 0.98, 0.999])

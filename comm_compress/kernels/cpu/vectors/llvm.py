@@ -59,6 +59,11 @@ def call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
     return builder.call(_get_or_insert_function(builder.module, kind, name), arguments)
 
 
+def copy_memory(builder: Any, target: Any, source: Any, count: Any) -> None:
+    """Copy ``count`` bytes between pointers to bytes."""
+    _raw_memcpy(builder, target, source, count, 1)
+
+
 def load_lanes(context: Any, builder: Any, kind: Any, array: Any, i: Any, end: Any, lanes: int) -> Any:
     """``array[i : min(i + lanes, end)]``, then zeros, as a vector."""
     vector, width = ir.VectorType(context.get_data_type(kind.dtype), lanes), kind.dtype.bitwidth // 8

@@ -1,6 +1,6 @@
 """32 states of rANS in vector registers: the steps that `reference.entropy` takes for a group of 32 symbols.
 
-Three of them LLVM makes slow code of by itself: looking up 32 numbers, and moving 16-bit words together or apart by a
+Some of them LLVM makes slow code of by itself: looking up 32 numbers, and moving 16-bit words together or apart by a
 mask. Where the machine has AVX-512's instructions for these they are named; elsewhere plain loads and stores, one
 lane after the other and without branches, take their place. (Whether a state overflows is a coin toss that no
 processor predicts.)
@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from comm_compress.kernels.common.frequencies import FREQUENCY, PRECISION, START_BITS, TOTAL, WITHIN
+from comm_compress.kernels.common.frequencies import FREQUENCY, PRECISION, TOTAL, WITHIN
 from comm_compress.kernels.common.rans_stream import LANES as STATES, LOWEST
 from comm_compress.kernels.cpu.vectors.llvm import (
     BOOL,
@@ -27,8 +27,8 @@ from comm_compress.kernels.cpu.vectors.llvm import (
     has_features,
     intrinsic,
     repeated,
-    spread,
 )
+from comm_compress.kernels.cpu.vectors.together import load_apart, store_together
 from comm_compress.kernels.cpu.vectors.vectors import LANES, WORDS
 
 assert STATES == LANES
@@ -60,24 +60,12 @@ def store_states(context: Any, states: Any, x: Any) -> Any:
 
 
 @intrinsic
-def symbol_places(context: Any, symbols: Any, contexts: Any, i: Any) -> Any:
-    """Where tables ``[contexts, 256]`` have ``symbols[i : i + 32]``; contexts may be None."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (symbols, contexts, i), (kind, of_contexts, _) = arguments, signature.args
-        of_symbols = _octets(context, builder, kind, symbols, i)
-        return _in_table(context, builder, of_contexts, contexts, i, 256, of_symbols)
-
-    return WORDS(symbols, contexts, types.intp), build
-
-
-@intrinsic
 def slot_places(context: Any, x: Any, contexts: Any, i: Any) -> Any:
     """Where tables ``[contexts, 2^12]`` have the slots that states are in."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (x, contexts, i), of_contexts = arguments, signature.args[1]
-        return _in_table(
+        return places_in(
             context, builder, of_contexts, contexts, i, TOTAL, builder.and_(x, repeated(TOTAL - 1, VECTOR))
         )
 
@@ -89,29 +77,9 @@ def looked_up(context: Any, table: Any, places: Any) -> Any:
     """``table[places]`` of a uint32 array."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start, places = _first(context, builder, signature.args[0], arguments[0], WORD), arguments[1]
-        if has_features(context, "avx512f"):
-            return _gathered(builder, start, places)
-        found = ir.Constant(VECTOR, ir.Undefined)
-        for lane in range(LANES):
-            place = builder.zext(builder.extract_element(places, WORD(lane)), LONG)
-            found = builder.insert_element(found, builder.load(builder.gep(start, [place])), WORD(lane))
-        return found
+        return gathered(context, builder, signature.args[0], *arguments)
 
     return WORDS(table, WORDS), build
-
-
-@intrinsic
-def overflowing(context: Any, x: Any, entries: Any) -> Any:
-    """The mask of states that cannot absorb symbols of these `entries_of` before they put out."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, entries = arguments
-        frequencies = builder.lshr(entries, repeated(START_BITS, VECTOR))
-        high = builder.lshr(x, repeated(OVERFLOW, VECTOR))
-        return builder.bitcast(builder.icmp_unsigned(">=", high, frequencies), WORD)
-
-    return types.uint32(WORDS, WORDS), build
 
 
 @intrinsic
@@ -121,35 +89,10 @@ def put_out(context: Any, words: Any, place: Any, x: Any, mask: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         words, place, x, mask = arguments
         start = element(context, builder, signature.args[0], words, place, SHORT)
-        low = builder.trunc(x, NARROW)
-        if has_features(context, "avx512vbmi2"):
-            chosen = [low, ir.Constant(NARROW, None), builder.bitcast(mask, MASK)]
-            together = call(builder, f"llvm.x86.avx512.mask.compress.v{LANES}i16", NARROW, chosen)
-            builder.store(together, builder.bitcast(start, NARROW.as_pointer()), align=2)
-            return context.get_dummy_value()
-        for lane, bit in enumerate(_bits(builder, mask)):
-            builder.store(builder.extract_element(low, WORD(lane)), start)
-            start = builder.gep(start, [bit])
+        store_together(context, builder, builder.trunc(x, NARROW), builder.bitcast(mask, MASK), start)
         return context.get_dummy_value()
 
     return types.void(words, types.intp, WORDS, types.uint32), build
-
-
-@intrinsic
-def absorbed(context: Any, x: Any, mask: Any, entries: Any) -> Any:
-    """The states after symbols of these entries; those in the mask have put out their low halves."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, mask, entries = arguments
-        x = builder.select(builder.bitcast(mask, MASK), builder.lshr(x, repeated(HALF, VECTOR)), x)
-        f = builder.lshr(entries, repeated(START_BITS, VECTOR))
-        start = builder.and_(entries, repeated((1 << START_BITS) - 1, VECTOR))
-        quotient = _quotient(builder, x, f)
-        # (x // f) 2^12 + x % f + start
-        gained = builder.mul(quotient, builder.sub(repeated(TOTAL, VECTOR), f))
-        return builder.add(builder.add(x, start), gained)
-
-    return WORDS(WORDS, types.uint32, WORDS), build
 
 
 @intrinsic
@@ -197,32 +140,11 @@ def refilled(context: Any, x: Any, mask: Any, words: Any, place: Any) -> Any:
         x, mask, words, place = arguments
         chosen = builder.bitcast(mask, MASK)
         start = element(context, builder, signature.args[2], words, place, SHORT)
-        if has_features(context, "avx512vbmi2"):
-            coming = builder.load(builder.bitcast(start, NARROW.as_pointer()), align=2)
-            nothing = ir.Constant(NARROW, None)
-            apart = call(builder, f"llvm.x86.avx512.mask.expand.v{LANES}i16", NARROW, [coming, nothing, chosen])
-        else:
-            apart = ir.Constant(NARROW, ir.Undefined)
-            for lane, bit in enumerate(_bits(builder, mask)):
-                apart = builder.insert_element(apart, builder.load(start, align=2), WORD(lane))
-                start = builder.gep(start, [bit])
+        apart = load_apart(context, builder, ir.Constant(NARROW, None), chosen, start)
         longer = builder.or_(builder.shl(x, repeated(HALF, VECTOR)), builder.zext(apart, VECTOR))
         return builder.select(chosen, longer, x)
 
     return WORDS(WORDS, types.uint32, words, types.intp), build
-
-
-@intrinsic
-def within(context: Any, symbols: Any, i: Any, low: Any, width: Any) -> Any:
-    """The mask of ``symbols[i : i + 32]`` from ``low`` (uint8) to ``low + width``, modulo 256."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        symbols, i, low, width = arguments
-        octets = builder.load(element(context, builder, signature.args[0], symbols, i, OCTETS), align=1)
-        above = builder.sub(octets, spread(builder, low, LANES))
-        return builder.bitcast(builder.icmp_unsigned("<=", above, spread(builder, width, LANES)), WORD)
-
-    return types.uint32(symbols, types.intp, types.uint8, types.uint8), build
 
 
 def _first(context: Any, builder: Any, kind: Any, array: Any, type_: ir.Type) -> Any:
@@ -233,7 +155,7 @@ def _octets(context: Any, builder: Any, kind: Any, octets: Any, i: Any) -> Any:
     return builder.zext(builder.load(element(context, builder, kind, octets, i, OCTETS), align=1), VECTOR)
 
 
-def _in_table(context: Any, builder: Any, kind: Any, contexts: Any, i: Any, columns: int, places: Any) -> Any:
+def places_in(context: Any, builder: Any, kind: Any, contexts: Any, i: Any, columns: int, places: Any) -> Any:
     """Places in the rows that contexts choose, if there are any."""
     if isinstance(kind, types.NoneType):
         return places
@@ -241,7 +163,19 @@ def _in_table(context: Any, builder: Any, kind: Any, contexts: Any, i: Any, colu
     return builder.add(builder.mul(rows, repeated(columns, VECTOR)), places)
 
 
-def _gathered(builder: Any, start: Any, places: Any) -> Any:
+def gathered(context: Any, builder: Any, kind: Any, table: Any, places: Any) -> Any:
+    """The uint32 numbers that an array of this numba type has in 32 places."""
+    start = _first(context, builder, kind, table, WORD)
+    if has_features(context, "avx512f"):
+        return _by_instruction(builder, start, places)
+    found = ir.Constant(VECTOR, ir.Undefined)
+    for lane in range(LANES):
+        place = builder.zext(builder.extract_element(places, WORD(lane)), LONG)
+        found = builder.insert_element(found, builder.load(builder.gep(start, [place])), WORD(lane))
+    return found
+
+
+def _by_instruction(builder: Any, start: Any, places: Any) -> Any:
     kind, parts = ir.VectorType(WORD, GATHERED), []
     start, all_ = builder.bitcast(start, BYTE.as_pointer()), repeated(True, ir.VectorType(BOOL, GATHERED))
     for first in range(0, LANES, GATHERED):
@@ -255,20 +189,3 @@ def _gathered(builder: Any, start: Any, places: Any) -> Any:
 def _lanes(builder: Any, a: Any, b: Any, lanes: range) -> Any:
     """These lanes of two vectors, one after the other."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(WORD, len(lanes)), list(lanes)))
-
-
-def _bits(builder: Any, mask: Any) -> list[Any]:
-    """The bits of a mask, each as a number."""
-    bits = (builder.and_(builder.lshr(mask, WORD(lane)), WORD(1)) for lane in range(LANES))
-    return [builder.zext(bit, LONG) for bit in bits]
-
-
-def _quotient(builder: Any, x: Any, f: Any) -> Any:
-    """x // f for x below 2^20 f: rounded in float32, so at most one too many or too few, and put right."""
-    approximate = builder.fdiv(builder.uitofp(x, NUMBERS), builder.uitofp(f, NUMBERS))
-    quotient = builder.fptosi(approximate, VECTOR)
-    rest = builder.sub(x, builder.mul(quotient, f))
-    one, zero = repeated(1, VECTOR), repeated(0, VECTOR)
-    too_many, too_few = builder.icmp_signed("<", rest, zero), builder.icmp_signed(">=", rest, f)
-    quotient = builder.sub(quotient, builder.select(too_many, one, zero))
-    return builder.add(quotient, builder.select(too_few, one, zero))

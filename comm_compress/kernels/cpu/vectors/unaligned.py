@@ -1,4 +1,4 @@
-"""64 bits at a time, from any byte on."""
+"""Memory from any byte on: 64 bits, or as many bytes as one likes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from numba.core import types
 
-from comm_compress.kernels.cpu.vectors.llvm import BOOL, LONG, element, intrinsic
+from comm_compress.kernels.cpu.vectors.llvm import BOOL, BYTE, LONG, copy_memory, element, intrinsic
 
 
 @intrinsic
@@ -40,3 +40,30 @@ def lowest_bit(context: Any, mask: Any) -> Any:
         return builder.cttz(arguments[0], BOOL(1))
 
     return types.int64(types.uint64), build
+
+
+@intrinsic
+def ones_in(context: Any, mask: Any) -> Any:
+    """int64: how many ones a uint64 has."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), build
+
+
+@intrinsic
+def copy_bytes(context: Any, target: Any, place: Any, source: Any, start: Any, count: Any) -> Any:
+    """``target[place : place + count] = source[start : start + count]`` of uint8 arrays that do not overlap.
+
+    numba's own loop looks for an overlap and goes byte by byte.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, place, source, start, count = arguments
+        to = element(context, builder, signature.args[0], target, place, BYTE)
+        from_ = element(context, builder, signature.args[2], source, start, BYTE)
+        copy_memory(builder, to, from_, count)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp, types.intp), build
