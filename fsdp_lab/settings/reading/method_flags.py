@@ -33,7 +33,7 @@ FURTHER = {
     "outer_gather": "outer_gather",
 }
 """The other fields of a label (`comm_compress.labels.Arm`), and the flag of each."""
-LABELS = ("activation", "activation_grad", "outer_compress", "outer_gather")
+LABELS = ("activation", "activation_grad", "outer_compress", "outer_gather", "optimizer_compress")
 """Flags whose value stays one label, settings of the method included."""
 
 

@@ -26,6 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "powersgd": {"comm_compress": "powersgd", **HOOKED},
     "sketch": {"comm_compress": "sketch", **HOOKED},
     "delta": {"comm_compress": "identity", "param_compress": "delta"},
+    "muon": {"comm_compress": "none", "optimizer": "muon", "optimizer_compress": "delta"},
     # one token a rank: its gradient overflows at the first loss scale, so the scale to go on with is another
     "fp16": {"comm_compress": "topk", "mixed_precision": "fp16", "max_length": 2, "batch_size": 1, **HOOKED},
 }
