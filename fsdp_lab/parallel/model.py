@@ -84,7 +84,7 @@ class ParallelModel(Model):
     def attach_optimizer(self, method: str, seed: int) -> cc.optim.Handle:
         """As `Model.attach_optimizer`; ValueError for a method where each rank has whole matrices."""
         handle = cc.optim.attach(matrices_of_blocks(self.module), method, seed=seed)
-        if method != "none" and not handle.sends:
+        if method not in ("none", "identity") and not handle.sends:
             raise ValueError("optimizer_compress: each rank keeps whole matrices, so none is gathered; leave it out")
         return handle
 
