@@ -15,7 +15,7 @@ import comm_compress as cc
 from fsdp_lab.measure.profiling import StockTraffic
 from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.attached import Attached, Gathers
-from fsdp_lab.models.matrices import matrices_of_blocks
+from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.models.pieces import Piece
 from fsdp_lab.models.saved.weights import Weight, weights_of
@@ -68,12 +68,12 @@ class Sharded(Generic[M]):
                 seed=seed,
             )
 
-    def attach_optimizer(self, method: str, seed: int) -> Gathers:
-        """Lets an optimizer have the blocks' matrices whole, by gathers of their own that ``method`` carries.
+    def attach_optimizer(self, config: CommConfig, seed: int) -> Gathers:
+        """Lets an optimizer have the blocks' matrices whole, by exchanges of their own, as ``config`` says.
 
         Raises ValueError for a method that has nothing to carry here.
         """
-        return cc.optim.attach(matrices_of_blocks(self.module), method, seed=seed)
+        return cc.optim.attach(matrices_of_blocks(self.module), **how_matrices_travel(config, seed))
 
     def stock_traffic(self) -> StockTraffic:
         """What is known before the training about a step's traffic that no hook sees: here nothing."""

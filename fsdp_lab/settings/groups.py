@@ -233,6 +233,12 @@ class CommConfig(Settings):
         "nothing)",
         method=True,
     )
+    optimizer_exchange: str = setting(
+        "auto",
+        "muon: every rank's updates to all others (all_gather), or to one owner of each matrix, which alone works on "
+        "it (owners); auto: the one that sends fewer bytes, where the numbers are the same",
+        choices=("auto", "all_gather", "owners"),
+    )
     outer: str = setting(
         "none",
         "local steps: each of the dp_replicas trains by itself, and they synchronise now and then, by their mean "

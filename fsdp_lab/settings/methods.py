@@ -78,8 +78,10 @@ def check_outer(config: CommConfig) -> None:
 def check_optimizer(config: CommConfig) -> None:
     """Raises ValueError, which begins with the flag's name, when a method cannot carry what the optimizer gathers."""
     try:
-        cc.optim.check(config.optimizer_compress)
+        cc.optim.check(config.optimizer_compress, config.optimizer_exchange)  # type: ignore[arg-type]  # a choice of it
     except ValueError as error:
+        if str(error).startswith("exchange = "):
+            raise ValueError(f"optimizer_exchange: {str(error).partition(': ')[2]}") from None
         raise ValueError(f"optimizer_compress: {str(error).removeprefix('method: ')}") from None
 
 

@@ -26,7 +26,7 @@ class Communication:
     def __init__(self, model: Sharded[Any], config: CommConfig, seed: int, gathers_matrices: bool = False) -> None:
         gradients, parameters = of_gradients(config), of_parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
-        self.gathers = model.attach_optimizer(config.optimizer_compress, seed) if gathers_matrices else None
+        self.gathers = model.attach_optimizer(config, seed) if gathers_matrices else None
         """What brings whole matrices to the optimizer; None: it asks for none."""
         self._all: Counted = self._handle if self.gathers is None else Together(self._handle, self.gathers)
         # which counts everything

@@ -9,28 +9,28 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from comm_compress.core.ledger import Collective
-from comm_compress.core.segments import unflatten
 from comm_compress.core.state import State
-from comm_compress.core.tracing import span
-from comm_compress.drive import transport
 from comm_compress.integrations import allreduce
 from comm_compress.integrations.handle import BaseHandle
+from comm_compress.integrations.optim.exchanges import ByAllGather, ByOwners
 from comm_compress.integrations.optim.gathers import OPTIMIZER, UnderWay, Whole, Work, built
-from comm_compress.integrations.optim.matrices import SENT, Matrix, Unit, check_units, rows_of_rank
+from comm_compress.integrations.optim.matrices import Matrix, Unit, check_units, rows_of_rank
+from comm_compress.integrations.optim.owners import How, check_how, is_by_owners
 from comm_compress.registry import AnyMethod
 
 
 class Handle(BaseHandle):
     """What `attach` returns: the matrices, a ledger (operation "optimizer", by unit), and the method's states.
 
-    A unit's collective is an all-gather of one row a rank. What the method remembers (`delta`) is of rows that were
-    gathered in earnest: `rollback` leaves it alone, since a step that is void never comes so far.
+    A unit's collective is an all-gather of one row a rank, or two exchanges with the owners of its matrices. What the
+    method remembers (`delta`) is of rows that were sent in earnest: `rollback` leaves it alone, since a step that is
+    void never comes so far.
     """
 
-    def __init__(self, places: Sequence[_Place], method: AnyMethod | None, seed: int) -> None:
+    def __init__(self, places: Sequence[_Place], method: AnyMethod | None, exchange: How, seed: int) -> None:
         super().__init__()
-        self._method = built(method)
+        self._method, self._exchange = built(method), exchange
+        check_how(exchange, self._method)
         self.units = [place.unit for place in places]
         """All matrices, by the units that they are gathered in."""
         self._method.check_names([matrix.name for unit in self.units for matrix in unit.matrices])
@@ -62,7 +62,10 @@ class Handle(BaseHandle):
         group = self._places[unit.name].group
         if group is None:
             return Whole(unit, mine, work)
-        return _UnderWay(self, unit, mine, work, group, self._by_key[f"{OPTIMIZER}/{unit.name}"])
+        state = self._by_key[f"{OPTIMIZER}/{unit.name}"]
+        if is_by_owners(self._exchange, self._method, group.size()):
+            return ByOwners(self._method, self.ledger, self.workspaces, unit, mine, work, group, state)
+        return ByAllGather(self._method, self.ledger, self.workspaces, unit, mine, work, group, state)
 
 
 class _Place(NamedTuple):
@@ -72,49 +75,12 @@ class _Place(NamedTuple):
     group: dist.ProcessGroup | None
 
 
-class _UnderWay:
-    """One unit's all-gather, whose messages are being sent."""
-
-    def __init__(
-        self,
-        handle: Handle,
-        unit: Unit,
-        updates: Sequence[Tensor],
-        work: Work,
-        group: dist.ProcessGroup,
-        state: State,
-    ) -> None:
-        self._handle, self._unit, self._work, self._group, self._state = handle, unit, work, group, state
-        device = updates[0].device
-        with span(f"{OPTIMIZER} ({unit.name})"):
-            self._collective = Collective(device)
-            start = self._collective.now()
-            self._workspace = handle.workspaces.acquire(device)
-            self._row = unit.row(updates, self._workspace.take("row", (unit.width,), SENT, device))
-            state.segments = unit.segments
-            state.begin(workspace=self._workspace)
-            self._collective.spent("encode", start)
-            rounds = handle._method.all_gather(self._row, state)
-            self._running = transport.Running(rounds, group, self._collective, self._workspace)
-
-    def finish(self) -> list[list[Tensor]]:
-        """Wait for the other ranks' rows, then do the work; this rank's rows of what was made."""
-        handle, collective = self._handle, self._collective
-        with span(f"{OPTIMIZER} ({self._unit.name})"):
-            rows = self._running.result()
-            start = collective.now()
-            # new memory for each: that of the rows is the next gather's
-            whole = [part.to(SENT, copy=True) for part in unflatten(rows, self._unit.segments)]
-            self._state.end()
-            handle.workspaces.release(self._workspace)
-            collective.spent("decode", start)
-            elements = self._row.numel() * (self._group.size() - 1)
-            handle.ledger.add(OPTIMIZER, self._unit.name, collective, elements, SENT.itemsize, None)
-        return Whole(self._unit, whole, self._work).finish()
-
-
 def attach(
-    units: Mapping[str, Mapping[str, nn.Parameter]], method: AnyMethod | None = None, *, seed: int = 0
+    units: Mapping[str, Mapping[str, nn.Parameter]],
+    method: AnyMethod | None = None,
+    *,
+    exchange: How = "auto",
+    seed: int = 0,
 ) -> Handle:
     """Let an optimizer have whole matrices of which each rank holds rows: explicit gathers, counted and compressed.
 
@@ -128,13 +94,16 @@ def attach(
     Newton-Schulz computes in. So None changes nothing, and counts 2 bytes an element.
     ``seed``: of the method's own random numbers.
 
-    Each rank sends its rows to all others and orthogonalises every matrix by itself: (W - 1) / W of the matrices'
-    elements a rank and step. (docs/muon.md compares that with sending them to one owner and back.)
+    ``exchange``: "all_gather": each rank sends its rows to all others and works on every matrix: (W - 1) / W of the
+    matrices' elements a rank and step. "owners": rows go to the owner of their matrix, which alone works on it and
+    sends back what it made, by the same method: 2 (W - 1) / W^2 of the elements. "auto": owners where these send fewer
+    bytes (above two ranks) and the numbers are the same (a lossless method).
+
     Collective when the optimizer makes a step: all ranks have gradients of the same matrices. Raises ValueError for
     anything but matrices, for other ways of sharding, and for methods that do not bring every element back.
     """
     check_units(units)
-    return Handle([_place(name, held) for name, held in units.items()], method, seed)
+    return Handle([_place(name, held) for name, held in units.items()], method, exchange, seed)
 
 
 def _place(name: str, parameters: Mapping[str, nn.Parameter]) -> _Place:

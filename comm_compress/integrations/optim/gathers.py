@@ -60,8 +60,3 @@ def built(method: AnyMethod | None) -> Compressor:
     made = chosen("method", method)
     allreduce.check_gather("method", made)
     return UNCOMPRESSED if made is None else made
-
-
-def check(method: AnyMethod | None) -> None:
-    """ValueError, which begins with "method: ", when ``method`` cannot carry what an optimizer gathers."""
-    built(method)

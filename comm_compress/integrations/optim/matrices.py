@@ -53,7 +53,7 @@ class Unit(NamedTuple):
     @property
     def width(self) -> int:
         """The elements of one rank's row, padding included."""
-        return self.segments[-1].stop
+        return self.segments[-1].stop if self.matrices else 0
 
 
 def matrices(model: nn.Module, modules: Iterable[str]) -> dict[str, dict[str, nn.Parameter]]:

@@ -17,6 +17,9 @@ def of_optimizer(
         "optimizer_compress: adamw gathers nothing; give optimizer muon, or leave it out": (
             not has_muon and comm.optimizer_compress != "none"
         ),
+        "optimizer_exchange: adamw exchanges nothing; give optimizer muon, or leave it out": (
+            not has_muon and comm.optimizer_exchange != "auto"
+        ),
         "optimizer: muon gathers the rows that FSDP2 has of whole matrices; leave out tp and pp, or give adamw": (
             has_muon and parallel.is_divided
         ),

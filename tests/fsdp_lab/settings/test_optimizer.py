@@ -21,6 +21,8 @@ from fsdp_lab.training.optim import build_optimizer
 WRONG = {
     "--muon_momentum 0.9": "muon_momentum: adamw has adam_beta1; give optimizer muon",
     "--optimizer_compress int8": "optimizer_compress: adamw gathers nothing; give optimizer muon",
+    "--optimizer_exchange owners": "optimizer_exchange: adamw exchanges nothing; give optimizer muon",
+    "--optimizer muon --optimizer_exchange owners --optimizer_compress delta": "optimizer_exchange: delta with these",
     "--optimizer muon --tp 2": "optimizer: muon gathers the rows that FSDP2 has of whole matrices; leave out tp and pp",
     "--optimizer muon --pp 2": "leave out tp and pp, or give adamw",
     "--optimizer muon --lora_rank 4": "optimizer: muon is for the blocks' own matrices",

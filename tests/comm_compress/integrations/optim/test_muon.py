@@ -17,9 +17,10 @@ from tests.comm_compress.integrations.optim.training import OTHERS, SHAPES, UNIT
 STEPS = 4
 
 
+@pytest.mark.parametrize("how", ["all_gather", "owners"])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_it_is_torchs_muon_beside_torchs_adamw(world: int) -> None:
-    stock, ours = Stock(), Virtual(world, others=weights(OTHERS))
+def test_it_is_torchs_muon_beside_torchs_adamw(world: int, how: str) -> None:
+    stock, ours = Stock(), Virtual(world, others=weights(OTHERS), how=how)
     for step in range(STEPS):
         skipped = ["a.odd", "b.tall"] if step == 2 else []
         for one in (stock, ours):
@@ -53,9 +54,44 @@ def test_rows_are_sent_in_two_bytes_an_element_once_to_each_other_rank(world: in
     assert ours.handle.ledger.totals() == ours.handle.ledger.totals("optimizer")
 
 
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_by_owners_each_matrix_is_worked_on_once_and_fewer_bytes_are_sent(world: int) -> None:
+    exact, ours = Virtual(world), Virtual(world, how="owners")
+    exact.step(0)
+    ours.step(0)
+    assert all(torch.equal(exact.whole[name], ours.whole[name]) for name in SHAPES), "the numbers are the same"
+    counted = []
+    for unit in ours.handle.units:
+        updates = [[s.detach() for s in of_rank] for of_rank in zip(*(m.shards for m in unit.matrices), strict=True)]
+        ours.handle.begin(unit, updates, lambda whole: counted.append(tuple(whole.shape)) or whole).finish()  # type: ignore[func-returns-value]
+    assert sorted(counted) == sorted(SHAPES.values())
+    headers = 8 * (world - 1) * len(UNITS)
+    sent = [sum(ledger.totals().sent_bytes for ledger in one.handle.ledgers) for one in (exact, ours)]
+    raw = sum(ledger.totals().raw_bytes for ledger in ours.handle.ledgers)
+    assert sent[1] == raw + 2 * world * headers, "the lengths of what comes back; two steps"
+    assert raw / 2 == pytest.approx(sent[0] * 2 / world)
+    assert all(ledger.totals().extra_collectives == 0 for ledger in ours.handle.ledgers)
+
+
+@pytest.mark.parametrize(
+    ("world", "method", "is_less"), [(2, None, False), (3, None, True), (3, "int8", False), (3, "delta", False)]
+)
+def test_auto_goes_by_owners_where_that_sends_less_and_changes_nothing(
+    world: int, method: str | None, is_less: bool
+) -> None:
+    auto, gathered = Virtual(world, method, how="auto"), Virtual(world, method)
+    for one in (auto, gathered):
+        one.step(0)
+    assert all(torch.equal(auto.whole[name], gathered.whole[name]) for name in SHAPES)
+    sent = [sum(ledger.totals().sent_bytes for ledger in one.handle.ledgers) for one in (auto, gathered)]
+    assert (sent[0] < sent[1]) == is_less
+    assert (sent[0] == sent[1]) != is_less
+
+
+@pytest.mark.parametrize("how", ["all_gather", "owners"])
 @pytest.mark.parametrize(("method", "most", "far"), [("int8", 0.7, 0.05), ("int4 hadamard", 0.5, 0.5)])
-def test_methods_send_less_and_end_nearby(method: str, most: float, far: float) -> None:
-    exact, ours = Virtual(2), Virtual(2, method)
+def test_methods_send_less_and_end_nearby(method: str, most: float, far: float, how: str) -> None:
+    exact, ours = Virtual(2), Virtual(2, method, how=how)
     for step in range(STEPS):
         exact.step(step)
         ours.step(step)
@@ -82,9 +118,9 @@ def test_every_rank_moves_by_the_same_whole_matrix() -> None:
         assert torch.equal(torch.cat([of_rank[i] for of_rank in rows]), seen["whole"][i]), matrix.name
 
 
-@pytest.mark.parametrize("method", [None, "delta"])
-def test_a_saved_optimizer_goes_on_bit_for_bit(method: str | None) -> None:
-    whole, again = (Virtual(2, method, weights(OTHERS)) for _ in range(2))
+@pytest.mark.parametrize(("method", "how"), [(None, "auto"), ("delta", "auto"), ("int8", "owners")])
+def test_a_saved_optimizer_goes_on_bit_for_bit(method: str | None, how: str) -> None:
+    whole, again = (Virtual(2, method, weights(OTHERS), how) for _ in range(2))
     for step in range(2):
         whole.step(step)
     again.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))  # else both have the same buffers
@@ -157,6 +193,8 @@ WRONG: dict[str, Any] = {
     r"are not the rows that FSDP2 gives 2 ranks": lambda: cc.optim.VirtualHandle(
         {"a": {"b": [nn.Parameter(torch.ones(1, 2)), nn.Parameter(torch.ones(3, 2))]}}
     ),
+    'exchange = "owners": delta with these settings': lambda: cc.optim.check("delta", "owners"),
+    "exchange = 'ring': must be": lambda: Virtual(2, how="ring"),
     "momentum = 1": lambda: cc.optim.Muon(Virtual(2).handle, [], lr=0.1, momentum=1.0),
 }
 

@@ -16,7 +16,13 @@ import comm_compress as cc
 from tests.comm_compress.integrations.optim.training import SETTINGS, UNITS, Virtual, gradients, weights
 from tests.distributed import run_ranks
 
-STEPS, METHODS = 3, (None, "int8", "delta")
+STEPS = 3
+HOW: tuple[tuple[str | None, Any], ...] = (
+    (None, "all_gather"),
+    (None, "owners"),
+    ("int8", "owners"),
+    ("delta", "auto"),
+)
 
 
 def _model() -> nn.Module:
@@ -31,9 +37,9 @@ def _model() -> nn.Module:
     return model
 
 
-def _trained(method: str | None) -> dict[str, Any]:
+def _trained(method: str | None, how: Any) -> dict[str, Any]:
     model = _model()
-    handle = cc.optim.attach(cc.optim.matrices(model, UNITS), method, seed=5)
+    handle = cc.optim.attach(cc.optim.matrices(model, UNITS), method, exchange=how, seed=5)
     optimizer = cc.optim.Muon(handle, [], **SETTINGS)
     after: dict[str, Any] = {}
     with cc.audit(handle) as audit:
@@ -53,7 +59,7 @@ def _trained(method: str | None) -> dict[str, Any]:
 
 
 def _all() -> list[dict[str, Any]]:
-    trained = [_trained(method) for method in METHODS]
+    trained = [_trained(*how) for how in HOW]
     mesh = init_device_mesh("cpu", (1, dist.get_world_size()))
     refused = {}
     for how, placements in {"columns": [Replicate(), Shard(1)], "replicas": [Replicate(), Replicate()]}.items():
@@ -70,9 +76,9 @@ def ranks() -> list[list[dict[str, Any]]]:
     return run_ranks(3, _all)
 
 
-@pytest.mark.parametrize("number", range(len(METHODS)))
+@pytest.mark.parametrize("number", range(len(HOW)))
 def test_real_ranks_are_virtual_ones(ranks: list[list[dict[str, Any]]], number: int) -> None:
-    virtual = Virtual(3, METHODS[number])
+    virtual = Virtual(3, HOW[number][0], how=HOW[number][1])
     for step in range(STEPS):
         virtual.step(step)
     for rank, answers in enumerate(ranks):

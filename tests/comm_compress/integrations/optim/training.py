@@ -32,14 +32,20 @@ def gradients(step: int, shapes: Mapping[str, Sequence[int]] = SHAPES) -> dict[s
 class Virtual:
     """Matrices of ``world`` virtual ranks, with `cc.optim.Muon` for them and for ``others``."""
 
-    def __init__(self, world: int, method: str | None = None, others: Mapping[str, nn.Parameter] | None = None) -> None:
+    def __init__(
+        self,
+        world: int,
+        method: str | None = None,
+        others: Mapping[str, nn.Parameter] | None = None,
+        how: Any = "all_gather",
+    ) -> None:
         self.whole, self.world, self.others = weights(), world, dict(others or {})
         self.shards = {
             name: [nn.Parameter(p.detach()[rows_of_rank(p.shape[0], rank, world)]) for rank in range(world)]
             for name, p in self.whole.items()
         }
         units = {unit: {name: self.shards[name] for name in names} for unit, names in UNITS.items()}
-        self.handle = cc.optim.VirtualHandle(units, method, seed=5)
+        self.handle = cc.optim.VirtualHandle(units, method, exchange=how, seed=5)
         self.optimizer = cc.optim.Muon(self.handle, self.others.values(), **SETTINGS)
 
     def step(self, number: int, without: Sequence[str] = ()) -> None:
