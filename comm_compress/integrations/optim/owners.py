@@ -19,7 +19,7 @@ from comm_compress.core.rounds import Exchange, ExchangeParts, Request
 from comm_compress.core.segments import flatten, unflatten
 from comm_compress.core.state import State
 from comm_compress.integrations.optim.gathers import Work, built
-from comm_compress.integrations.optim.matrices import SENT, Unit
+from comm_compress.integrations.optim.matrices import SENT, Unit, rows_of_rank
 from comm_compress.registry import AnyMethod
 
 How = Literal["auto", "all_gather", "owners"]
@@ -110,13 +110,7 @@ class Owned(NamedTuple):
             bytes_ = received.row(owner).clone().unsqueeze(0)  # aligned, and its own
             values = codec.decode(Encoded(bytes_, codec.layout(part.width, SENT), part.width))[0]
             for i, segment in zip(numbers, part.segments, strict=True):
-                columns = segment.shape[1]
-                mine = rows_here(segment.shape[0], rank, self.unit.world)
-                found[i] = values[segment.start : segment.stop].view(-1, columns)[:mine]
+                rows_here = rows_of_rank(segment.shape[0], rank, self.unit.world)
+                mine = values[segment.start : segment.stop].view(-1, segment.shape[1])
+                found[i] = mine[: rows_here.stop - rows_here.start]
         return [found[i] for i in range(len(self.unit.matrices))]
-
-
-def rows_here(rows: int, rank: int, world: int) -> int:
-    """Return how many rows of a matrix FSDP2 gives ``rank``."""
-    each = -(-rows // world)
-    return max(0, min(rows - rank * each, each))
