@@ -84,7 +84,7 @@ class VirtualHandle:
             state.begin()
         if is_by_owners(self._exchange, self._method, self.world):
             return _Done(self._by_owners(unit, updates, work, states))
-        rows = [unit.row(mine, torch.empty(unit.width, dtype=SENT)) for mine in updates]
+        rows = [unit.row(mine, torch.empty(unit.width, dtype=SENT, device=mine[0].device)) for mine in updates]
         outcome = simulate.lockstep(
             [self._method.all_gather(row, state) for row, state in zip(rows, states, strict=True)]
         )

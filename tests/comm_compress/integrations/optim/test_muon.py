@@ -12,7 +12,9 @@ from torch import nn
 
 import comm_compress as cc
 from comm_compress.integrations.optim.matrices import rows_of_rank
+from comm_compress.integrations.optim.newton_schulz import orthogonalised
 from tests.comm_compress.integrations.optim.training import OTHERS, SHAPES, UNITS, Stock, Virtual, weights
+from tests.comm_compress.pretended import OnGpu, gpu
 
 STEPS = 4
 
@@ -210,3 +212,18 @@ def test_rows_of_ranks_are_a_partition() -> None:
         for world in range(1, 6):
             parts = [rows_of_rank(rows, rank, world) for rank in range(world)]
             assert [i for part in parts for i in range(part.start, part.stop)] == list(range(rows))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a pretended GPU, where there is none")
+@pytest.mark.parametrize(("method", "how"), [(None, "all_gather"), ("int8", "all_gather"), (None, "owners")])
+def test_an_exchange_keeps_to_its_tensors_device(method: str | None, how: str) -> None:
+    (unit, *_) = (on_cpu := Virtual(3, method, how=how).handle).units
+    on_gpu = Virtual(3, method, how=how).handle
+    updates = [[torch.randn(s.shape) for s in rank] for rank in zip(*(m.shards for m in unit.matrices), strict=True)]
+    expected = on_cpu.begin(unit, updates, orthogonalised).finish()
+    with gpu() as there:
+        got = on_gpu.begin(unit, [[there(rows) for rows in rank] for rank in updates], orthogonalised).finish()
+        for of_rank, theirs in zip(got, expected, strict=True):
+            for rows, same in zip(of_rank, theirs, strict=True):
+                assert isinstance(rows, OnGpu)
+                assert torch.equal(rows.cpu(), same)
