@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from comm_compress.description import Common, Description, Setting
     from comm_compress.drive.comparison import Comparison, Comparisons
     from comm_compress.inspection import Roundtrip, roundtrip
-    from comm_compress.integrations import ddp, outer, parallel
+    from comm_compress.integrations import ddp, optim, outer, parallel
     from comm_compress.integrations.audit.session import Audit, audit
     from comm_compress.integrations.audit.whole_program.running import audit_program
     from comm_compress.integrations.audit.whole_program.summing import ProgramAudit
@@ -74,6 +74,7 @@ _MODULES = {
     "conformance": "conformance",
     "ddp": "integrations.ddp",
     "labels": "labels",
+    "optim": "integrations.optim",
     "outer": "integrations.outer",
     "parallel": "integrations.parallel",
     "rounds": "core.rounds",
@@ -113,6 +114,7 @@ __all__ = [
     "describe_common",
     "labels",
     "make",
+    "optim",
     "outer",
     "parallel",
     "register",

@@ -9,6 +9,7 @@
     further = "reduced in" dtype | "prefetch" number | "no reshard"
             | "activations" method ["+" method]        activations, then their gradients (tensor and pipeline parallel)
             | "every" number name [method ["+" method]]   local steps: how many, their kind; what is sent, and its mean
+            | "optimizer" method                  what an optimizer gathers that needs whole matrices (Muon)
 
 ``feedback`` stands for ``error_feedback``. A name or word that could be read as something else is a JSON string,
 in double quotes. What `label` and `arm_label` write, `parse_label` and `parse_arm` read back as it was. Nothing here
@@ -52,6 +53,7 @@ class Arm:
     ``activations``, ``activation_gradients``: the labels of the methods that carry these between
     a divided model's ranks. ``outer``: the kind of local steps; ``outer_every``: how many between two synchronisations;
     ``outer_method``, ``outer_gather``: the labels of the methods that carry what replicas have learnt, and its mean.
+    ``optimizer``: the label of the method that carries what the optimizer gathers.
     """
 
     gradients: Method
@@ -65,6 +67,7 @@ class Arm:
     outer_every: int | None = None
     outer_method: str | None = None
     outer_gather: str | None = None
+    optimizer: str | None = None
 
 
 def label(name: str, settings: Mapping[str, Any] | None = None) -> str:
@@ -85,6 +88,7 @@ def arm_label(
     outer_every: int = 30,
     outer_method: str = "none",
     outer_gather: str = "none",
+    optimizer: str = "none",
 ) -> str:
     """Write all directions' labels as one: ``int4 hadamard + delta, reduced in bf16``, ``none, activations int8``,
     ``none, every 30 diloco int4 hadamard``.
@@ -100,6 +104,7 @@ def arm_label(
     if outer != "none":
         sent = _pair(outer_method, outer_gather)
         parts.append(f"every {outer_every} {_name(outer)}" + (f" {sent}" if sent != "none" else ""))
+    parts += [f"optimizer {optimizer}"] * (optimizer != "none")
     return ", ".join(parts)
 
 
@@ -292,6 +297,9 @@ class _Reader:
             return said if backward is None else [*said, ("activation_gradients", label(*backward))]
         if self.now == _Token("word", "every", "every"):
             return self._local_steps()
+        if self.now == _Token("word", "optimizer", "optimizer"):
+            self._step()
+            return [("optimizer", label(*self._method()))]
         words = [self._step(), self._step()]
         match [words[0].text, words[1].text]:
             case ["reduced", "in"]:
@@ -301,7 +309,10 @@ class _Reader:
             case ["no", "reshard"]:
                 return [("reshard", False)]
         given = " ".join(word.text for word in words).strip()
-        known = "reduced in DTYPE, prefetch NUMBER, no reshard, activations METHOD and every NUMBER KIND METHOD"
+        known = (
+            "reduced in DTYPE, prefetch NUMBER, no reshard, activations METHOD, every NUMBER KIND METHOD and optimizer "
+            "METHOD"
+        )
         raise self._wrong(f"{given!r} stands after a comma, where only {known} can")
 
     def _local_steps(self) -> list[tuple[str, Any]]:

@@ -1,15 +1,14 @@
-"""Muon under FSDP2, with compressed gradients and parameters.
+"""Muon under FSDP2, with compressed gradients, parameters and updates.
 
     torchrun --nproc_per_node 2 -m examples.muon --compress topk        # or stock, or identity
 
-`torch.optim.Muon` updates matrices only, so AdamW has the rest. It orthogonalises the momentum of whole matrices: under
-FSDP2 these are distributed tensors, and their products are collectives of their own, in every step. Those are the
-optimizer's: `comm_compress` neither compresses nor counts them.
+Muon orthogonalises whole matrices, of which each rank has some rows. `cc.optim.Muon` gathers them by a collective of
+its own, which is counted and may be compressed. Otherwise it is `torch.optim.Muon`, whose products of distributed
+tensors send several times as much (examples/byte_audit.py). Everything but the blocks' matrices is AdamW's.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
@@ -27,25 +26,26 @@ def main() -> None:
         fully_shard(block)
     fully_shard(model)
 
-    handle = None
+    handle, updates = None, None
     if compress != "stock":
-        gradients, parameters = methods(compress)
-        handle = cc.attach(model, reduce_scatter=gradients, all_gather=parameters)
+        gradients, updates = methods(compress)
+        handle = cc.attach(model, reduce_scatter=gradients, all_gather=updates)
 
-    matrices = [p for block in model.blocks for p in block.parameters() if p.ndim == 2]
-    rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
-    optimizers = [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(rest, lr=0.01)]
+    gathers = cc.optim.attach(cc.optim.matrices(model, ["blocks.0", "blocks.1"]), updates)
+    matrices = {matrix.name for unit in gathers.units for matrix in unit.matrices}
+    rest = [p for name, p in model.named_parameters() if name not in matrices]
+    optimizer = cc.optim.Muon(gathers, rest, lr=0.01)
 
     losses = []
     for step in range(STEPS):
         loss = model(batch(dist.get_rank(), step).to(device))
         loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         losses.append(loss.item())
 
-    report(losses, model, None if handle is None else handle.ledger)
+    ledgers = None if handle is None else {"model": handle.ledger, "optimizer": gathers.ledger}
+    report(losses, model, None if ledgers is None else cc.parallel.JoinedLedger(ledgers))
     dist.destroy_process_group()
 
 

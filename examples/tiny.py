@@ -93,7 +93,15 @@ def report(losses: Sequence[float], model: nn.Module, ledger: cc.Ledger | None) 
     print("losses", *(f"{loss:.9g}" for loss in losses))  # nine digits tell any two float32 numbers apart
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, weights {digest.hexdigest()[:16]}")
     if ledger is not None:
-        for op in ("reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients", "outer"):
+        for op in (
+            "reduce_scatter",
+            "all_gather",
+            "all_reduce",
+            "activations",
+            "activation_gradients",
+            "outer",
+            "optimizer",
+        ):
             totals = ledger.totals(op)
             if totals.calls:
                 print(f"{op}: {totals.calls} calls, {totals.sent_bytes} bytes sent, {4 * totals.elements} in float32")

@@ -61,6 +61,7 @@ FLOORS = {
         {
             "fsdp",
             "ddp",
+            "optim",
             "outer",
             "parallel",
             "virtual",

@@ -16,7 +16,7 @@ def carries_16_bits(runs: ArmRuns) -> bool:
     Of a divided model those are its activations and their gradients, whose arms leave the rest alone or narrow it, too.
     """
     arm = runs.arm
-    if arm.takes_local_steps:
+    if arm.takes_local_steps or (arm.compresses_optimizer and arm.optimizer not in HALF_DTYPES):
         return False
     if arm.compresses_activations:
         narrow = {arm.activations, arm.activation_gradients} <= set(HALF_DTYPES)

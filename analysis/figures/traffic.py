@@ -21,6 +21,7 @@ REPLICAS = bars.Part("all-reduce (replicas)", "#009E73")
 ACTIVATIONS = bars.Part("activations", "#CC79A7")
 ACTIVATION_GRADIENTS = bars.Part("gradients of activations", "#882255", "////")
 OUTER = bars.Part("synchronisations after local steps", "#661100")
+OPTIMIZER = bars.Part("gathers of the optimizer", "#999933", "////")
 OPERATIONS = {
     "reduce_scatter": GRADIENTS,
     "all_gather": PARAMETERS,
@@ -28,6 +29,7 @@ OPERATIONS = {
     "activations": ACTIVATIONS,
     "activation_gradients": ACTIVATION_GRADIENTS,
     "outer": OUTER,
+    "optimizer": OPTIMIZER,
 }
 UNCODED = bars.Part("uncoded", "#C4C4C4")
 VALUES = bars.Part("values", "#56B4E9")

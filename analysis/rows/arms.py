@@ -35,6 +35,7 @@ _NAMED = (
     "outer_every",
     "outer_compress",
     "outer_gather",
+    "optimizer_compress",
 )
 _ADAPTERS = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets"}
 TUNED = ("learning_rate",)
@@ -62,6 +63,7 @@ class Arm:
     outer_every: int | None = None
     outer_method: str = "none"
     outer_gather: str = "none"
+    optimizer: str = "none"
     further: tuple[tuple[str, str], ...] = ()
     name: str | None = field(default=None, compare=False)
 
@@ -80,6 +82,7 @@ class Arm:
             config.get("activation") or "none",
             config.get("activation_grad") or "none",
             *_local_steps(config),
+            config.get("optimizer_compress") or "none",
             further=_further(row),
         )
 
@@ -102,18 +105,20 @@ class Arm:
             outer_every=self.outer_every or 0,
             outer_method=self.outer_method,
             outer_gather=self.outer_gather,
+            optimizer=self.optimizer,
         )
         return printable(", ".join([text, *(f"{name}={value}" for name, value in self.further)]))
 
     @property
     def family(self) -> str:
         """The method that decides the arm's colour: that of the gradients or, if those are sent as they are, of the
-        parameters or, if those are, too, of the activations and their gradients, or of what local steps give."""
+        parameters or, if those are, too, of the activations and their gradients, of what local steps give, or of what
+        the optimizer gathers."""
         if self.compresses_gradients:
             return self.gradients
         if self.compresses_parameters:
             return self.parameters
-        further = (self.activations, self.activation_gradients, self.outer_method, self.outer_gather)
+        further = (self.activations, self.activation_gradients, self.outer_method, self.outer_gather, self.optimizer)
         methods = (parse_label(text).name for text in further)
         return next((name for name in methods if name not in PLAIN), self.gradients)
 
@@ -138,15 +143,20 @@ class Arm:
         return self.outer != "none"
 
     @property
+    def compresses_optimizer(self) -> bool:
+        """Is what the optimizer gathers sent in another form than it computes in?"""
+        return self.optimizer not in PLAIN
+
+    @property
     def sends_less(self) -> bool:
         """Is anything compressed, or left out between synchronisations?"""
         compresses = self.compresses_gradients or self.compresses_parameters or self.compresses_activations
-        return compresses or self.takes_local_steps
+        return compresses or self.compresses_optimizer or self.takes_local_steps
 
     @property
     def is_stock(self) -> bool:
         """Is everything sent at every step by torch's own collectives, without a hook of ours?"""
-        methods = {self.gradients, self.parameters, self.activations, self.activation_gradients}
+        methods = {self.gradients, self.parameters, self.activations, self.activation_gradients, self.optimizer}
         return methods == {"none"} and not self.takes_local_steps
 
 
@@ -269,6 +279,7 @@ def spelling(text: str) -> str:
         "outer_every": said.outer_every,
         "outer_method": said.outer_method,
         "outer_gather": said.outer_gather,
+        "optimizer": said.optimizer,
     }
     given = {name: value for name, value in further.items() if value is not None}
     return Arm(said.gradients.name, own, parameters.name, other, **given).label

@@ -43,6 +43,8 @@ LATER: Mapping[str, Any] = {
     "pp": 1,
     "pp_schedule": "1f1b",
     "pp_micro_batches": 0,
+    "optimizer": "adamw",
+    "muon_momentum": None,
 }
 """Settings that came after rows had been written, with their defaults: a row without one did what its default says."""
 

@@ -77,6 +77,8 @@ def _methods(arm: Arm) -> str:
     if arm.compresses_activations:
         ways = (parse_label(text).name for text in (arm.activations, arm.activation_gradients))
         both = f"{both}, activations {' + '.join(ways)}"
+    if arm.compresses_optimizer:
+        both = f"{both}, optimizer {parse_label(arm.optimizer).name}"
     return f"{both}, every {arm.outer_every} {arm.outer}" if arm.takes_local_steps else both
 
 

@@ -13,9 +13,9 @@ import torch
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.tracing import Sent, mark_sent
 
-Op = Literal["reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients", "outer"]
+Op = Literal["reduce_scatter", "all_gather", "all_reduce", "activations", "activation_gradients", "outer", "optimizer"]
 # what each takes without compression; activations, and their gradients, are moved by the first three of the others
-ROUNDS: dict[Op, int] = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2, "outer": 2}
+ROUNDS: dict[Op, int] = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2, "outer": 2, "optimizer": 1}
 Part = Literal["encode", "wire", "decode"]
 PARTS: tuple[Part, ...] = get_args(Part)
 Moment = float | torch.cuda.Event

@@ -93,7 +93,7 @@ def _moved(key: str, entries: Sequence[Saved], new_world: int, keep: str, lost: 
         versions = [_dense(entry["tensors"], name) for entry in entries if name in entry["tensors"]]
         in_rows = bool(old) and all(v.shape == (old_world, old[-1].stop) for v in versions)
         alike = len(versions) == old_world and all(torch.equal(v, versions[0]) for v in versions)
-        gathers = key.startswith("all_gather/") or "gather" in prefix.split("/")
+        gathers = key.startswith(("all_gather/", "optimizer/")) or "gather" in prefix.split("/")
         if in_rows and not gathers and versions[0].is_floating_point():
             rows = _relaid(torch.stack([v.double() for v in versions]).sum(0), old, new_world)
             share = (rows / (new_world if keep == "sum" else old_world)).to(versions[0].dtype)

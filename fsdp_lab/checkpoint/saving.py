@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch.optim import AdamW
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from fsdp_lab.checkpoint import folder as on_disk
@@ -37,7 +37,7 @@ class Saving:
         self,
         run: SavedRun,
         model: Sharded[Any],
-        optimizer: AdamW,
+        optimizer: Optimizer,
         schedule: LambdaLR,
         data: Stateful,
         comm: Communication,

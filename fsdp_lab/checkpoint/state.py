@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
 )
-from torch.optim import AdamW
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._pytree import tree_map_only
 
@@ -38,7 +38,7 @@ class TrainingState:
         self,
         run: SavedRun,
         model: Sharded[Any],
-        optimizer: AdamW,
+        optimizer: Optimizer,
         schedule: LambdaLR,
         data: Stateful,
         comm: Communication,

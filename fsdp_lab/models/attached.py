@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import comm_compress as cc
 
 
-class Attached(Protocol):
-    """`cc.Handle`, `cc.VirtualRanks`, or several handles as one."""
+class Counted(Protocol):
+    """What sends bytes of its own, and perhaps remembers something."""
 
     @property
     def ledger(self) -> cc.Ledger:
@@ -24,6 +24,16 @@ class Attached(Protocol):
     def state_bytes(self) -> int:
         """The bytes that residuals and other states hold."""
 
+    def state_dicts(self) -> list[dict[str, Any]]:
+        """The states of each rank that this process is."""
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Put back what `state_dicts` gave."""
+
+
+class Attached(Counted, Protocol):
+    """`cc.Handle`, `cc.VirtualRanks`, or several handles as one."""
+
     def compare(self) -> cc.Comparisons:
         """Compare each reduced gradient with the exact one, from now on."""
 
@@ -33,8 +43,36 @@ class Attached(Protocol):
     def exact(self) -> AbstractContextManager[None]:
         """Inside, nothing is compressed or counted."""
 
+
+class Gathers(Counted, cc.optim.Gathers, Protocol):
+    """`cc.optim.Handle` or `cc.optim.VirtualHandle`: what brings whole matrices to the optimizer."""
+
+
+class Together:
+    """What the model's handle and the optimizer's have sent and remember, of each rank that this process is."""
+
+    def __init__(self, attached: Attached, gathers: Gathers) -> None:
+        self._parts: tuple[Counted, Counted] = (attached, gathers)
+        named = zip(attached.ledgers, gathers.ledgers, strict=True)
+        self.ledgers = [cc.parallel.JoinedLedger({"model": one, "optimizer": other}) for one, other in named]
+
+    @property
+    def ledger(self) -> cc.Ledger:
+        """What was sent, of the first rank that this process is."""
+        return self.ledgers[0]
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes that states hold."""
+        return sum(part.state_bytes for part in self._parts)
+
     def state_dicts(self) -> list[dict[str, Any]]:
-        """The states of each rank that this process is."""
+        """The states of each rank that this process is: their keys begin with the operation, so none is in both."""
+        by_rank = zip(*(part.state_dicts() for part in self._parts), strict=True)
+        return [{**model, **optimizer} for model, optimizer in by_rank]
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Put back what `state_dicts` gave."""
+        for part, is_mine in zip(self._parts, (False, True), strict=True):
+            own = [{k: v for k, v in one.items() if k.startswith("optimizer/") == is_mine} for one in states]
+            part.load_state_dicts(own)

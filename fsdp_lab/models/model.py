@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 import comm_compress as cc
 from fsdp_lab.measure.profiling import StockTraffic
 from fsdp_lab.models.architectures.objective import Objective
-from fsdp_lab.models.attached import Attached
+from fsdp_lab.models.attached import Attached, Gathers
+from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.models.pieces import Piece
 from fsdp_lab.models.saved.weights import Weight, weights_of
@@ -66,6 +67,13 @@ class Sharded(Generic[M]):
                 prefetch=config.fsdp_prefetch,
                 seed=seed,
             )
+
+    def attach_optimizer(self, config: CommConfig, seed: int) -> Gathers:
+        """Lets an optimizer have the blocks' matrices whole, by exchanges of their own, as ``config`` says.
+
+        Raises ValueError for a method that has nothing to carry here.
+        """
+        return cc.optim.attach(matrices_of_blocks(self.module), **how_matrices_travel(config, seed))
 
     def stock_traffic(self) -> StockTraffic:
         """What is known before the training about a step's traffic that no hook sees: here nothing."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import comm_compress as cc
 from fsdp_lab.measure.profiling import OPS, StepCalls, StockTraffic
 from fsdp_lab.models.architectures.families import blocks_of
+from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.sharding import rows_of_rank
 from fsdp_lab.settings.config import TrainConfig
@@ -62,6 +63,15 @@ class VirtualModel(Model):
             param_dtype=_DTYPES[self.param_dtype],
         )
         return self._ranks
+
+    def attach_optimizer(self, config: CommConfig, seed: int) -> cc.optim.VirtualHandle:
+        """As `Model.attach_optimizer`, for the shards of all virtual ranks."""
+        shards = {id(p): of_p for p, *of_p in zip(self._parameters, *self._shards, strict=True)}
+        units = {
+            unit: {name: shards[id(p)] for name, p in held.items()}
+            for unit, held in matrices_of_blocks(self.module).items()
+        }
+        return cc.optim.VirtualHandle(units, **how_matrices_travel(config, seed))
 
     def stock_traffic(self) -> StockTraffic:
         """What FSDP2's own collectives would send where nothing is compressed; no such collective runs here."""

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import comm_compress as cc
 from fsdp_lab.models import Model
+from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.model import Placed
 from fsdp_lab.models.saved.weights import Weight
 from fsdp_lab.models.sharding import Held, held, whole_tensor
@@ -79,6 +80,13 @@ class ParallelModel(Model):
             wiring = self.divided.wiring
             handles |= {"activations": wiring.activations, "exact": wiring.exact}
         return cc.parallel.Handles(handles, self._stock.ledger, self._operations(), self._are_timed, self._has_stock)
+
+    def attach_optimizer(self, config: CommConfig, seed: int) -> cc.optim.Handle:
+        """As `Model.attach_optimizer`; ValueError for a method where each rank has whole matrices."""
+        handle = cc.optim.attach(matrices_of_blocks(self.module), **how_matrices_travel(config, seed))
+        if config.optimizer_compress not in ("none", "identity") and not handle.sends:
+            raise ValueError("optimizer_compress: each rank keeps whole matrices, so none is gathered; leave it out")
+        return handle
 
     def _attach_fsdp(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int

@@ -125,6 +125,7 @@ def row_of(config: AnyTraining) -> dict[str, Any]:
         "param_compress_method": config.comm.param_compress,
         "param_compress_config": config.comm.param_config_json,
         "comm_dtype": config.comm.comm_dtype,
+        **_of_optimizer(config),
         **_of_parallel(config),
         "seed": config.run.seed,
         "virtual_ranks": config.run.virtual_ranks or None,
@@ -132,6 +133,12 @@ def row_of(config: AnyTraining) -> dict[str, Any]:
         "config_hash": config.digest(),
         **parts_of_config(config),
     }
+
+
+def _of_optimizer(config: AnyTraining) -> dict[str, Any]:
+    """Which optimizer, and of one that exchanges something by which method."""
+    name = config.optim.optimizer
+    return {"optimizer": name, "optimizer_method": None if name == "adamw" else config.comm.optimizer_compress}
 
 
 def _of_parallel(config: AnyTraining) -> dict[str, Any]:

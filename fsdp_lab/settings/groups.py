@@ -130,15 +130,24 @@ class LoraConfig(Settings):
 
 @dataclass(frozen=True)
 class OptimConfig(Settings):
-    """AdamW, its schedule, and how much data one step sees."""
+    """The optimizer, its schedule, and how much data one step sees."""
 
     batch_size: int | None = setting(None, "sequences per rank and micro-batch; none: the preset's", at_least=1)
     gradient_accumulation_steps: int = setting(1, "micro-batches per optimiser step", at_least=1)
+    optimizer: str = setting(
+        "adamw",
+        "adamw; muon orthogonalises the updates of the blocks' matrices, for which ranks gather these, and leaves the "
+        "rest to AdamW (docs/muon.md)",
+        choices=("adamw", "muon"),
+    )
     learning_rate: float | None = setting(None, "peak learning rate; none: the preset's", above=0)
     min_learning_rate_ratio: float = setting(0.1, "final learning rate as a share of the peak", at_least=0, at_most=1)
-    weight_decay: float = setting(0.1, "AdamW's decoupled weight decay", at_least=0)
+    weight_decay: float = setting(0.1, "decoupled weight decay of matrices", at_least=0)
     adam_beta1: float = setting(0.9, "decay of AdamW's first moment", at_least=0, below=1)
     adam_beta2: float = setting(0.95, "decay of AdamW's second moment", at_least=0, below=1)
+    muon_momentum: float | None = setting(
+        None, "muon: decay of the matrices' momentum; none: 0.95", at_least=0, below=1
+    )
     max_grad_norm: float = setting(1.0, "clip the global gradient norm to this; 0: no clipping", at_least=0)
     warmup_steps: int | None = setting(None, "optimiser steps of linear warm-up; none: the preset's", at_least=0)
     num_epochs: int | None = setting(None, "passes over the training split; none: 1", at_least=1)
@@ -217,6 +226,18 @@ class CommConfig(Settings):
     )
     activation_grad: str = setting(
         "none", "tp, pp: compression method of the gradients of these activations", method=True
+    )
+    optimizer_compress: str = setting(
+        "none",
+        "muon: compression method of the updates that ranks gather (none: as they are, in bfloat16, which loses "
+        "nothing)",
+        method=True,
+    )
+    optimizer_exchange: str = setting(
+        "auto",
+        "muon: every rank's updates to all others (all_gather), or to one owner of each matrix, which alone works on "
+        "it (owners); auto: the one that sends fewer bytes, where the numbers are the same",
+        choices=("auto", "all_gather", "owners"),
     )
     outer: str = setting(
         "none",

@@ -17,7 +17,7 @@ def check_compression(config: CommConfig) -> None:
 def complaints_about(config: CommConfig) -> list[str]:
     """One complaint for each direction whose method or settings are wrong."""
     complaints = []
-    for build in (of_gradients, of_parameters, of_activations, check_outer):
+    for build in (of_gradients, of_parameters, of_activations, check_outer, check_optimizer):
         try:
             build(config)
         except ValueError as error:
@@ -73,6 +73,16 @@ def check_outer(config: CommConfig) -> None:
         flags = {"method": "outer_compress", "all_gather": "outer_gather", "exchange": "outer_exchange"}
         flag = flags.get(argument.split()[0]) if mark else None
         raise ValueError(f"outer_compress: {error}" if flag is None else f"{flag}: {why}") from None
+
+
+def check_optimizer(config: CommConfig) -> None:
+    """Raises ValueError, which begins with the flag's name, when a method cannot carry what the optimizer gathers."""
+    try:
+        cc.optim.check(config.optimizer_compress, config.optimizer_exchange)  # type: ignore[arg-type]  # a choice of it
+    except ValueError as error:
+        if str(error).startswith("exchange = "):
+            raise ValueError(f"optimizer_exchange: {str(error).partition(': ')[2]}") from None
+        raise ValueError(f"optimizer_compress: {str(error).removeprefix('method: ')}") from None
 
 
 def _make(flag: str, name: str, settings: dict[str, Any]) -> cc.Compressor | None:

@@ -12,21 +12,30 @@ import comm_compress as cc
 from fsdp_lab.measure.profiling import OPS, OpTraffic
 from fsdp_lab.measure.wire_check import Claim
 from fsdp_lab.models import Sharded
+from fsdp_lab.models.attached import Counted, Together
 from fsdp_lab.settings.groups import CommConfig
 from fsdp_lab.settings.methods import of_gradients, of_parameters
 
 
 class Communication:
-    """What ranks exchange: each operation is either counted by our handles, or left to FSDP2 and observed."""
+    """What ranks exchange: each operation is either counted by our handles, or left to FSDP2 and observed.
 
-    def __init__(self, model: Sharded[Any], config: CommConfig, seed: int) -> None:
+    ``gathers_matrices``: does the optimizer exchange something, too (muon)?
+    """
+
+    def __init__(self, model: Sharded[Any], config: CommConfig, seed: int, gathers_matrices: bool = False) -> None:
         gradients, parameters = of_gradients(config), of_parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
+        self.gathers = model.attach_optimizer(config, seed) if gathers_matrices else None
+        """What brings whole matrices to the optimizer; None: it asks for none."""
+        self._all: Counted = self._handle if self.gathers is None else Together(self._handle, self.gathers)
         # which counts everything
         self._arranged = self._handle if isinstance(self._handle, cc.parallel.Handles) else None
         self.ops: tuple[cc.Op, ...] = OPS if self._arranged is None else self._arranged.ops
         """The operations that there are."""
         self._hooked = {op: self._arranged is not None or getattr(self._handle, op) is not None for op in self.ops}
+        if self.gathers is not None:
+            self.ops, self._hooked["optimizer"] = (*self.ops, "optimizer"), True
         self.outer = model.outer
         """What synchronises replicas that train by themselves; None: there are none."""
         self.stock = model.stock_traffic()
@@ -53,7 +62,7 @@ class Communication:
 
     def totals(self) -> cc.Totals:
         """Everything that our hooks sent so far on this rank, compressed."""
-        return self._handle.ledger.totals()
+        return self._all.ledger.totals()
 
     def sent_bytes(self, steps: int) -> int | None:
         """What this rank sent in its first ``steps`` steps; None before stock collectives were seen."""
@@ -100,7 +109,7 @@ class Communication:
 
     def by_op(self) -> dict[cc.Op, cc.Totals]:
         """What our hooks counted so far on this rank, by direction."""
-        return {op: self._handle.ledger.totals(op) for op in self.ops}
+        return {op: self._all.ledger.totals(op) for op in self.ops}
 
     def rollback(self) -> None:
         """Take back what the last step did to the compressors' states, because it was void."""
@@ -121,8 +130,8 @@ class Communication:
     def state_dict(self) -> dict[str, Any]:
         """What was counted, plain values, and ``compressors``: the states of each rank that this process plays."""
         return {
-            "compressors": self._handle.state_dicts(),
-            "ledgers": [ledger.state_dict() for ledger in self._handle.ledgers],
+            "compressors": self._all.state_dicts(),
+            "ledgers": [ledger.state_dict() for ledger in self._all.ledgers],
             "untimed_steps": self._untimed_steps,
             "counted_from": self._counted_from,
             "untimed": {op: asdict(totals) for op, totals in self._untimed.items()},
@@ -134,7 +143,7 @@ class Communication:
         try:
             if state["untimed"].keys() != set(self.ops):
                 raise ValueError("other operations were counted before")
-            for ledger, counted in zip(self._handle.ledgers, state["ledgers"], strict=True):
+            for ledger, counted in zip(self._all.ledgers, state["ledgers"], strict=True):
                 ledger.load_state_dict(counted)
         except ValueError as error:
             self._counted_from = self._untimed_steps = step
@@ -149,7 +158,7 @@ class Communication:
 
     def load_compressors(self, states: Sequence[dict[str, Any]]) -> None:
         """Put back the states of each rank that this process plays. ValueError when they are of other ones."""
-        self._handle.load_state_dicts(states)
+        self._all.load_state_dicts(states)
 
     @property
     def _outer_bytes(self) -> int:
@@ -162,7 +171,7 @@ class Communication:
         Bytes are those of all steps; times those of the steps after the warm-up that had no sample in them, as if all
         had been like them. What follows from these is left to `results.derived`.
         """
-        return [self._row(ledger, steps, step_ms_mean) for ledger in self._handle.ledgers]
+        return [self._row(ledger, steps, step_ms_mean) for ledger in self._all.ledgers]
 
     def _row(self, ledger: cc.Ledger, steps: int, step_ms_mean: float) -> dict[str, Any]:
         by_op = {op: ledger.totals(op) for op in self.ops}
@@ -203,6 +212,6 @@ class Communication:
             "index_bytes": int(whole.index_bytes * all_steps) if hooked else None,
             "metadata_bytes": int(whole.metadata_bytes * all_steps) if hooked else None,
             "bytes_source": "computed" if self._has_stock or self._counted_from else "counted",
-            "feedback_bytes": self._handle.state_bytes - self._outer_bytes if hooked else None,
+            "feedback_bytes": self._all.state_bytes - self._outer_bytes if hooked else None,
             "outer_bytes": self._outer_bytes if self.outer is not None else None,
         }

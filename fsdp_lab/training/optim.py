@@ -10,34 +10,33 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.tensor import DTensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+import comm_compress as cc
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.settings.groups import OptimConfig
 
 _ADAMW = {"loop": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+MUON_MOMENTUM = 0.95
+"""That of the matrices, where no setting says another."""
 
 
 def build_optimizer(
-    model: nn.Module, config: OptimConfig, total_steps: int, adamw: str = "fused"
-) -> tuple[AdamW, LambdaLR]:
-    """AdamW (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate.
+    model: nn.Module,
+    config: OptimConfig,
+    total_steps: int,
+    adamw: str = "fused",
+    gathers: cc.optim.Gathers | None = None,
+) -> tuple[Optimizer, LambdaLR]:
+    """The optimizer (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate.
 
-    ``adamw``: torch's implementation of the update, "fused", "foreach" or "loop".
+    ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``gathers``: the matrices that
+    are Muon's, and who brings them together; None: AdamW has all.
     """
-    learning_rate, warmup_steps = config.learning_rate, config.warmup_steps
-    assert learning_rate is not None, "resolved"
+    warmup_steps = config.warmup_steps
     assert warmup_steps is not None, "resolved"
-    trained = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in trained if p.dim() >= 2]
-    vectors = [p for p in trained if p.dim() < 2]
-    optimizer = AdamW(
-        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=learning_rate,
-        betas=(config.adam_beta1, config.adam_beta2),
-        **_ADAMW[adamw],
-    )
+    optimizer = _optimizer(model, config, _ADAMW[adamw], gathers)
 
     def factor(step: int) -> float:
         if step < warmup_steps:
@@ -47,6 +46,27 @@ def build_optimizer(
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
     return optimizer, LambdaLR(optimizer, factor)
+
+
+def _optimizer(
+    model: nn.Module, config: OptimConfig, adamw: dict[str, bool], gathers: cc.optim.Gathers | None
+) -> Optimizer:
+    """AdamW of all parameters, or Muon of some matrices and AdamW of the others."""
+    assert config.learning_rate is not None, "resolved"
+    units = () if gathers is None else gathers.units
+    orthogonalised = {id(shard) for unit in units for matrix in unit.matrices for shard in matrix.shards}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in orthogonalised]
+    groups = [
+        {"params": [p for p in others if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    lr, betas = config.learning_rate, (config.adam_beta1, config.adam_beta2)
+    if gathers is None:
+        return AdamW(groups, lr=lr, betas=betas, **adamw)
+    momentum = MUON_MOMENTUM if config.muon_momentum is None else config.muon_momentum
+    return cc.optim.Muon(
+        gathers, groups, lr=lr, weight_decay=config.weight_decay, momentum=momentum, betas=betas, adamw=adamw
+    )
 
 
 class StepOutcome(NamedTuple):
@@ -65,7 +85,7 @@ class StepOutcome(NamedTuple):
 
 def take_step(
     model: nn.Module,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     schedule: LambdaLR,
     max_grad_norm: float,
     grad_norm: Callable[[list[Tensor]], Tensor] = world_norm,

@@ -52,8 +52,11 @@ def test_methods_of_activations_are_read_again(forward: str, backward: str) -> N
     ("sent", "back"), [("none", "none"), ("topk ratio=0.01", "none"), ("int4 hadamard", "int8"), ("none", "int8")]
 )
 def test_local_steps_are_read_again(sent: str, back: str) -> None:
-    text = arm_label("int8", "delta", outer="diloco", outer_every=7, outer_method=sent, outer_gather=back, prefetch=2)
+    outer = {"outer_method": sent, "outer_gather": back}
+    text = arm_label("int8", "delta", outer="diloco", outer_every=7, **outer, prefetch=2, optimizer="int8")
     read = parse_arm(text)
+    assert text.endswith(", optimizer int8")
+    assert read.optimizer == "int8"
     assert text.startswith("int8 + delta, prefetch 2, every 7 diloco")
     assert (read.outer, read.outer_every, read.prefetch) == ("diloco", 7, 2)
     assert (read.outer_method or "none", read.outer_gather or "none") == (sent, back)
@@ -114,6 +117,7 @@ ARM = [
         ("int8 layers(*.h.[0-9].*=none wte(topk k=1))", None),
         ("bf16 + bf16, reduced in bf16, prefetch 0, no reshard", None),
         ("none, activations int8", Arm(Method("none", {}), activations="int8")),
+        ("none, optimizer int4  hadamard", Arm(Method("none", {}), optimizer="int4 hadamard")),
         (
             "int8 + delta, no reshard, activations int4  hadamard + topk ratio=0.10",
             Arm(
@@ -151,8 +155,10 @@ def test_spellings(text: str, arm: Arm | None) -> None:
         ("topk ratio=0,01", "'01' stands after a comma"),
         (
             "topk, reduced",
-            "only reduced in DTYPE, prefetch NUMBER, no reshard, activations METHOD and every NUMBER KIND METHOD can",
+            "activations METHOD, every NUMBER KIND METHOD and optimizer METHOD can",
         ),
+        ("topk, optimizer int8 + int8", "'+' is out of place"),
+        ("topk, optimizer", "a method's name is missing"),
         ("topk, activations", "a method's name is missing"),
         ("topk, activations a + b + c", "3 methods for two directions (activations + their gradients)"),
         ("topk, activations a, activations b", "activations is said twice"),

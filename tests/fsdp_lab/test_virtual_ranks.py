@@ -36,6 +36,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "powersgd": {"comm_compress": "powersgd", "comm_config_json": '{"min_numel": 200}', "param_compress": "identity"},
     "delta": {"comm_compress": "int4", "param_compress": "delta", "fsdp_reshard": "false"},
+    "muon": {"comm_compress": "int8", "param_compress": "identity", "optimizer": "muon", "optimizer_compress": "delta"},
     "none in bf16": {"comm_compress": "none", "mixed_precision": "bf16"},
     "delta in bf16": {
         "comm_compress": "int4",

@@ -3,8 +3,8 @@
 `ReplicatedGradients` sums what every rank has a part of the gradient of. `ColwiseParallel`, `RowwiseParallel` and
 `PrepareModuleInput` are styles for torch's `parallelize_module`; `CompressedStage` is a stage for
 `torch.distributed.pipelining`, and `SampleMemory` has it send changes of each sample. `Handles` are several handles as
-one, beside which `StockSteps` computes what FSDP2's and DDP's own collectives send; `way_back` says what may bring a
-sum of gradients back to all ranks.
+one (`JoinedLedger`: their ledgers), beside which `StockSteps` computes what FSDP2's and DDP's own collectives send;
+`way_back` says what may bring a sum of gradients back to all ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from comm_compress.integrations.parallel.activations import Activations
-from comm_compress.integrations.parallel.handles import Handles
+from comm_compress.integrations.parallel.handles import Handles, JoinedLedger
 from comm_compress.integrations.parallel.places.place import Place
 from comm_compress.integrations.parallel.places.sample_memory import SampleMemory
 from comm_compress.integrations.parallel.replicas import ReplicatedGradients
@@ -29,6 +29,7 @@ __all__ = [
     "ColwiseParallel",
     "CompressedStage",
     "Handles",
+    "JoinedLedger",
     "Place",
     "PrepareModuleInput",
     "ReplicatedGradients",

@@ -138,6 +138,7 @@ def _conflicts(config: EagleConfig) -> list[str]:
         "activation, activation_grad: the ranks of a draft exchange no activations; leave it out": (
             config.comm.activation != "none" or config.comm.activation_grad != "none"
         ),
+        "optimizer: a draft is trained by adamw; leave it out": config.optim.optimizer != "adamw",
         "outer: the ranks of a draft take every step together; leave it out": config.comm.outer != "none",
         "eval_steps: nothing to measure on; give eval_data": run.eval_steps > 0 and eagle.eval_data is None,
         "param_compress: would round the frozen target's parameters too; leave it with shard_target": (

@@ -174,6 +174,7 @@ _METHOD_OF = {
     "activations": "activation_method",
     "activation_gradients": "activation_grad_method",
     "outer": "outer_method",
+    "optimizer": "optimizer_method",
 }
 
 

@@ -6,6 +6,7 @@
     --comm_compress "bf16 + bf16, reduced in bf16, prefetch 0"    # what a figure's legend says
     --comm_compress "none, activations int8 + int4 hadamard"      # forward + backward, where the model is divided
     --comm_compress "none, every 30 diloco int4 hadamard"       # what replicas send after 30 local steps
+    --comm_compress "int8, optimizer int8"                       # what Muon gathers, too
     --system sdp4bit                                              # a published system: as "int4 hadamard + delta"
 
 all become values of the settings of `CommConfig`, so that rows of one arm are equal however it was typed. Which methods
@@ -31,9 +32,10 @@ FURTHER = {
     "outer_every": "outer_every",
     "outer_method": "outer_compress",
     "outer_gather": "outer_gather",
+    "optimizer": "optimizer_compress",
 }
 """The other fields of a label (`comm_compress.labels.Arm`), and the flag of each."""
-LABELS = ("activation", "activation_grad", "outer_compress", "outer_gather")
+LABELS = ("activation", "activation_grad", "outer_compress", "outer_gather", "optimizer_compress")
 """Flags whose value stays one label, settings of the method included."""
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
-from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, ParallelConfig, RunConfig
+from fsdp_lab.settings.groups import (
+    CommConfig,
+    DataConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimConfig,
+    ParallelConfig,
+    RunConfig,
+)
 from fsdp_lab.settings.operators import named
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.refusing.local_steps import of_local_steps
+from fsdp_lab.settings.refusing.optimizer import of_optimizer
 from fsdp_lab.settings.shares import shares
 
 
@@ -32,6 +41,10 @@ class Groups(Protocol):
         """The settings of LoRA adapters."""
 
     @property
+    def optim(self) -> OptimConfig:
+        """The settings of the optimizer."""
+
+    @property
     def comm(self) -> CommConfig:
         """The settings of the compression between ranks."""
 
@@ -44,6 +57,7 @@ def conflicts(config: Groups) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
     of_model = [*_of_model(config.model), *_of_lora(config), *_of_precision(config)]
     of_ranks = [*_of_parallel(config), *of_local_steps(config.comm, config.parallel, config.model, config.run)]
+    of_ranks += of_optimizer(config.optim, config.comm, config.parallel, config.model, config.lora)
     return [*_of_virtual_ranks(config), *of_ranks, *_of_data(config.data), *of_model]
 
 

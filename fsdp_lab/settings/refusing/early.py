@@ -99,6 +99,8 @@ def _about_methods(comm: CommConfig) -> list[str]:
         "activation_grad",
         "outer_compress",
         "outer_gather",
+        "optimizer_compress",
+        "optimizer_exchange",
     )
     default = type(comm)()
     if all(getattr(comm, name) in (getattr(default, name), "none") for name in names):

@@ -29,7 +29,7 @@ class Recipe:
 
     ``settings``: those of `CommConfig`, by flag, as they would be typed; a label says what it says anywhere else.
     ``about``: which part or reading of the system this is, in one sentence. ``needs``: flags that are no settings of
-    communication, with the least value that the recipe can run with.
+    communication, with the least value that the recipe can run with, or the word that it has to be.
 
     Bits of one element, in float32, of methods whose messages have a fixed size (None: shapes or values decide, or the
     recipe does not say this direction): ``gradient_bits`` of one reduce-scatter, after any warm-up; ``parameter_bits``
@@ -40,7 +40,7 @@ class Recipe:
     name: str
     about: str
     settings: Mapping[str, Any]
-    needs: Mapping[str, int] = field(default_factory=dict)
+    needs: Mapping[str, int | str] = field(default_factory=dict)
     gradient_bits: float | None = None
     parameter_bits: float | None = None
     outer_bits: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdp_lab.settings.systems.kinds import Missing
 
-_OPTIMIZER = "the trainer has AdamW alone"
+_OPTIMIZER = "the trainer has AdamW and Muon alone"
 
 MISSING = (
     Missing(
@@ -32,18 +32,14 @@ MISSING = (
     Missing(
         "ef21-muon",
         "arXiv 2510.00643",
-        f"it compresses both directions around a Muon step; {_OPTIMIZER}",
+        "it compresses both directions between workers and a server around a Muon step, with feedback in each; here "
+        "ranks gather what Muon needs whole (docs/muon.md), and no feedback goes with it",
     ),
     Missing(
         "fcdp",
         "arXiv 2602.06499",
         "it keeps gathered weights in the hosts' memory between forward and backward; only its saving for adapters is "
         "here, by --lora_rank and --fsdp_keep_frozen",
-    ),
-    Missing(
-        "muloco",
-        "arXiv 2505.23725",
-        f"Muon trains inside each replica; {_OPTIMIZER} (a loop of your own can: docs/local-steps.md)",
     ),
     Missing(
         "scape",

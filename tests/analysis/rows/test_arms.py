@@ -40,7 +40,8 @@ def test_a_row_says_which_of_its_settings_are_the_arms_and_which_do_not_affect_t
 def test_rows_of_version_3_and_of_the_version_after_it_are_compared_with_each_other() -> None:
     new = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2))
     later = ("trackers", "system", "fsdp_keep_frozen", "activation", "activation_grad", *LATER)
-    config = {k: value for k, value in new["config"].items() if k not in later and not k.startswith("outer")}
+    written = {name: value for name, value in new["config"].items() if name not in later}
+    config = {name: value for name, value in written.items() if not name.startswith(("outer", "optimizer_"))}
     old = Row({**new, "schema_version": 3, "arm_settings": None, "side_settings": None, "config": config})
     assert (Arm.of(new), setting_of(new)) == (Arm.of(old), setting_of(old))
     other = said_by(TrainConfig.of(model="gpt2-nano", virtual_ranks=2, operators={"others": "naive"}))
@@ -135,6 +136,22 @@ def test_arms_of_local_steps_are_neither_stock_nor_plain() -> None:
     short = [runs.arm.label for runs in named([compared])[0].arms]
     assert short[2].startswith("none, every 30 diloco")
     assert len(short[2]) <= 40
+
+
+def test_what_an_optimizer_gathers_is_of_the_arm_and_which_optimizer_it_is_of_the_setting() -> None:
+    rows = [
+        said_by(TrainConfig.of(model="gpt2-nano", optimizer=optimizer, **how))
+        for optimizer, how in (("adamw", {}), ("muon", {}), ("muon", {"optimizer_compress": "int4 hadamard"}))
+    ]
+    muon, adamw = comparisons(rows)
+    assert [len(compared.arms) for compared in (muon, adamw)] == [2, 1]
+    stock, packed = (runs.arm for runs in muon.arms)
+    assert (stock.label, packed.label) == ("none", "none, optimizer int4 hadamard")
+    assert muon.arm("none,optimizer int4  hadamard").arm == packed
+    assert [(one.is_stock, one.sends_less, one.family) for one in (stock, packed)] == [
+        (True, False, "none"),
+        (False, True, "int4"),
+    ]
 
 
 def test_an_arm_is_the_same_whatever_the_order_of_its_settings() -> None:

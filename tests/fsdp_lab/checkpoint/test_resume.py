@@ -26,6 +26,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "powersgd": {"comm_compress": "powersgd", **HOOKED},
     "sketch": {"comm_compress": "sketch", **HOOKED},
     "delta": {"comm_compress": "identity", "param_compress": "delta"},
+    "muon": {
+        "comm_compress": "topk",
+        "comm_config_json": '{"ratio": 0.05}',
+        "optimizer": "muon",
+        "optimizer_compress": "delta",
+        **HOOKED,
+    },
     # one token a rank: its gradient overflows at the first loss scale, so the scale to go on with is another
     "fp16": {"comm_compress": "topk", "mixed_precision": "fp16", "max_length": 2, "batch_size": 1, **HOOKED},
 }
@@ -163,7 +170,7 @@ def others(runs: Lab) -> dict[str, str | None]:
         "resharded": Training(flags(runs, "resharded", **methods, **path, **one_rank), ranks=1),
         "missing": Training(flags(runs, "missing", **methods, resume=runs.folder / "nothing")),
     }
-    virtual = {"virtual_ranks": 2, "grad_error_every": 0, **METHODS["topk"]}
+    virtual = {"virtual_ranks": 2, "grad_error_every": 0, **METHODS["muon"]}
     trainings["virtual-whole"] = Training(flags(runs, "virtual-whole", **virtual), ranks=1)
     virtual["resume"] = checkpoint(runs, "virtual-whole", STOP)
     trainings["virtual-resumed"] = Training(flags(runs, "virtual-resumed", **virtual), ranks=1)
@@ -211,7 +218,7 @@ def test_what_would_not_be_exact_is_refused(
 def test_virtual_ranks_go_on_too(runs: Lab, others: dict[str, str | None]) -> None:
     assert others["virtual-whole"] is others["virtual-resumed"] is None
     whole, resumed = row(runs, "virtual-whole"), row(runs, "virtual-resumed")
-    assert resumed["val_loss"] == whole["val_loss"] == row(runs, "topk-whole")["val_loss"]
+    assert resumed["val_loss"] == whole["val_loss"] == row(runs, "muon-whole")["val_loss"]
     assert resumed["bytes_compressed_total"] == whole["bytes_compressed_total"]
 
 

@@ -38,12 +38,14 @@ STREAMING = {
     **{"outer": "diloco", "outer_every": EVERY, "outer_compress": "topk ratio=0.1 error_feedback"},
     **{"outer_fragments": 2, "outer_overlap": 2, "outer_mixing": 0.5},
 }
+MULOCO = {**DILOCO, "outer_compress": "binned", "optimizer": "muon"}
+BY_NAME: dict[str, dict[str, Any]] = {"diloco": DILOCO, "muloco": MULOCO}  # those that are simulated, too
 PLAIN = {"outer": "local_sgd", "outer_every": 3}
 
 
 def flags(lab: Lab, name: str, **settings: Any) -> list[str]:
     fixed = {"max_steps": STEPS, "log_interval": 1, "save_steps": SAVED, "keep_checkpoints": 9, "dp_replicas": 2}
-    return lab.flags(run_name=name, save_model=name == "diloco", **{**fixed, **settings})
+    return lab.flags(run_name=name, save_model=name in ("diloco", "muloco"), **{**fixed, **settings})
 
 
 def checkpoint(lab: Lab, run: str, step: int) -> Path:
@@ -58,6 +60,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str 
     trainings = {
         "diloco": Training(flags(lab, "diloco", **DILOCO)),
         "diloco-resumed": Training(flags(lab, "diloco-resumed", **DILOCO, **saved)),
+        "muloco": Training(flags(lab, "muloco", **MULOCO)),
         "streaming": Training(flags(lab, "streaming", **STREAMING)),
         "streaming-resumed": Training(
             flags(lab, "streaming-resumed", **STREAMING, resume=checkpoint(lab, "streaming", SAVED))
@@ -106,39 +109,51 @@ def outer_parameters(lab: Lab, run: str, step: int, rank: int) -> dict[str, Tens
     return found
 
 
-def _simulated(_: int, given: list[str], folder: Path, pipe: Connection) -> None:
-    """The same training by `cc.outer.VirtualReplicas`, in a plain loop over what virtual ranks read."""
+def _simulated(_: int, trainings: dict[str, list[str]], folder: Path, pipe: Connection) -> None:
+    """The same trainings by `cc.outer.VirtualReplicas`, in a plain loop over what virtual ranks read."""
     from fsdp_lab.data.opening import open_corpus
     from fsdp_lab.models.architectures.choice import objective
     from fsdp_lab.models.build import plan_model
     from fsdp_lab.models.operators import install
     from fsdp_lab.ranks.distributed import join
     from fsdp_lab.settings.presets import resolve
-    from fsdp_lab.training.optim import build_optimizer, take_step
+    from fsdp_lab.training.optim import take_step
 
     make_nano_tiny()
-    config = resolve(parse(given), has_gpu=False)
-    with join(config) as ranks:
-        data = open_corpus(config, ranks, "simulated", lambda: None)
-        plan = plan_model(config, ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id, data.tokenizer.pad_id)
-        module = objective(plan.sketch.model)
-        install(module, plan.operators)
-        plan.realise(module, ranks.device)
-        outer = {"every": EVERY, "outer_optimizer": cc.outer.nesterov(0.7, 0.9), "seed": config.run.seed}
-        both = cc.outer.VirtualReplicas(module, 2, torch.optim.SGD, DILOCO["outer_compress"], exchange="auto", **outer)
-        inner = [build_optimizer(m, config.optim, STEPS, plan.operators["adamw"]) for m in both.models]
-        for _ in range(STEPS):
-            for replica, batch, (optimizer, schedule) in zip(
-                both.models, data.next_batch().chunk(2), inner, strict=True
-            ):
-                (replica(batch) / replica.num_targets(batch)).backward()
-                take_step(replica, optimizer, schedule, config.optim.max_grad_norm, _norm)
-            both.step()
-        both.synchronise()
-        torch.save(both.models[0].hf.state_dict(), folder / "simulated.pt")
-    pipe.send((True, both.ledger.totals("outer").sent_bytes))
+    sent = {}
+    for name, given in trainings.items():
+        config = resolve(parse(given), has_gpu=False)
+        with join(config) as ranks:
+            data = open_corpus(config, ranks, "simulated", lambda: None)
+            plan = plan_model(config, ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id, data.tokenizer.pad_id)
+            module = objective(plan.sketch.model)
+            install(module, plan.operators)
+            plan.realise(module, ranks.device)
+            outer = {"every": EVERY, "outer_optimizer": cc.outer.nesterov(0.7, 0.9), "seed": config.run.seed}
+            method = BY_NAME[name]["outer_compress"]
+            both = cc.outer.VirtualReplicas(module, 2, torch.optim.SGD, method, exchange="auto", **outer)
+            inner = [_inner(m, name, config, plan.operators["adamw"]) for m in both.models]
+            for _ in range(STEPS):
+                for replica, batch, (optimizer, schedule) in zip(
+                    both.models, data.next_batch().chunk(2), inner, strict=True
+                ):
+                    (replica(batch) / replica.num_targets(batch)).backward()
+                    take_step(replica, optimizer, schedule, config.optim.max_grad_norm, _norm)
+                both.step()
+            both.synchronise()
+            torch.save(both.models[0].hf.state_dict(), folder / f"{name}-simulated.pt")
+        sent[name] = both.ledger.totals("outer").sent_bytes
+    pipe.send((True, sent))
     pipe.close()
     os._exit(0)
+
+
+def _inner(model: torch.nn.Module, name: str, config: TrainConfig, adamw: str) -> Any:
+    from fsdp_lab.models.matrices import matrices_of_blocks
+    from fsdp_lab.training.optim import build_optimizer
+
+    gathers = cc.optim.attach(matrices_of_blocks(model)) if name == "muloco" else None
+    return build_optimizer(model, config.optim, STEPS, adamw, gathers)
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
@@ -149,18 +164,30 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 def test_all_end_as_they_should(ended: tuple[Lab, dict[str, str | None]]) -> None:
     lab, how = ended
     assert dict.fromkeys(how) == how
-    assert [problems(row) for row in lab.rows() if row["status"] == "ok"] == [[]] * 7
+    assert [problems(row) for row in lab.rows() if row["status"] == "ok"] == [[]] * 8
 
 
-def test_it_is_the_simulation_of_the_library_bit_for_bit(lab: Lab) -> None:
-    given = lab.flags(max_steps=STEPS, run_name="simulated", virtual_ranks=2)
+@pytest.fixture(scope="module")
+def simulated(lab: Lab) -> dict[str, int]:
+    """The bytes that each of two virtual replicas sent; their weights are in the trainings' folder."""
+    optimizers = {name: settings.get("optimizer", "adamw") for name, settings in BY_NAME.items()}
+    given = {
+        name: lab.flags(max_steps=STEPS, run_name="simulated", virtual_ranks=2, optimizer=optimizer)
+        for name, optimizer in optimizers.items()
+    }
     (sent,) = answers(1, _simulated, given, lab.folder, timeout=120)
-    simulated = torch.load(lab.folder / "simulated.pt")
-    trained = load_file(lab.folder / "out" / "runs" / "diloco" / "final_model" / "model.safetensors")
+    return dict(sent)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_it_is_the_simulation_of_the_library_bit_for_bit(lab: Lab, simulated: dict[str, int], name: str) -> None:
+    ours = torch.load(lab.folder / f"{name}-simulated.pt")
+    trained = load_file(lab.folder / "out" / "runs" / name / "final_model" / "model.safetensors")
     assert len(trained) > 20
-    for name, tensor in trained.items():
-        assert torch.equal(tensor, simulated[name]), name
-    assert row(lab, "diloco")["bytes_compressed_by_op"] == {"outer": sent}
+    for key, tensor in trained.items():
+        assert torch.equal(tensor, ours[key]), key
+    inside = {"optimizer": 0} if name == "muloco" else {}  # whole matrices on every rank: nothing to gather
+    assert row(lab, name)["bytes_compressed_by_op"] == {"outer": simulated[name], **inside}
 
 
 def test_sharded_replicas_are_those_that_are_not(lab: Lab) -> None:

@@ -38,6 +38,10 @@ BF16 = {"comm_compress": "bf16", "param_compress": "bf16", "comm_dtype": "bf16",
             ["--comm_compress", "none, every 5 diloco topk  ratio=0.10 + int8"],
             {"outer": "diloco", "outer_every": 5, "outer_compress": "topk ratio=0.1", "outer_gather": "int8"},
         ),
+        (
+            ["--comm_compress", "none, optimizer int8", "--optimizer", "muon"],
+            {"optimizer_compress": "int8", "optimizer": "muon"},
+        ),
         (["--comm_compress", "none + int8, no reshard"], {"param_compress": "int8", "fsdp_reshard": False}),
     ],
 )

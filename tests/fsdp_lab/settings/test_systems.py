@@ -43,6 +43,7 @@ def arm_of(comm: CommConfig) -> str:
         outer_every=comm.outer_every,
         outer_method=comm.outer_compress,
         outer_gather=comm.outer_gather,
+        optimizer=comm.optimizer_compress,
     )
 
 
