@@ -18,7 +18,9 @@ from comm_compress.kernels.interfaces.bitmap import BitmapKernels
 from comm_compress.kernels.interfaces.bits import BitKernels
 from comm_compress.kernels.interfaces.blocks import BlockKernels
 from comm_compress.kernels.interfaces.casts import CastKernels
+from comm_compress.kernels.interfaces.changes import ChangeKernels
 from comm_compress.kernels.interfaces.entropy import EntropyKernels
+from comm_compress.kernels.interfaces.factors import FactorKernels
 from comm_compress.kernels.interfaces.finite import FiniteKernels
 from comm_compress.kernels.interfaces.matrix_scales import MatrixScaleKernels
 from comm_compress.kernels.interfaces.onebit import OneBitKernels
@@ -49,11 +51,15 @@ class Topic(Generic[Kernels]):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._on_cpu: Kernels | None = None  # asked for a dozen times a collective
 
     def __call__(self, tensor: Tensor) -> Kernels:
         """The kernels for the device that this tensor lies on."""
-        kernels: Kernels = implementation(self.name, tensor.device.type)
-        return kernels
+        if not tensor.is_cpu:
+            return self.on(tensor.device)
+        if self._on_cpu is None:
+            self._on_cpu = self.on(tensor.device)
+        return self._on_cpu
 
     def on(self, device: torch.device) -> Kernels:
         """The kernels for this device, where there is no tensor yet."""
@@ -65,7 +71,9 @@ bitmap = Topic[BitmapKernels]("bitmap")
 bits = Topic[BitKernels]("bits")
 blocks = Topic[BlockKernels]("blocks")
 casts = Topic[CastKernels]("casts")
+changes = Topic[ChangeKernels]("changes")
 entropy = Topic[EntropyKernels]("entropy")
+factors = Topic[FactorKernels]("factors")
 finite = Topic[FiniteKernels]("finite")
 matrix_scales = Topic[MatrixScaleKernels]("matrix_scales")
 onebit = Topic[OneBitKernels]("onebit")
@@ -105,7 +113,9 @@ if TYPE_CHECKING:  # each implementation has what its topic's interface asks
     _bits: tuple[BitKernels, ...] = (reference.bits, cpu.bits, triton.bits)
     _blocks: tuple[BlockKernels, ...] = (reference.blocks, cpu.blocks, triton.blocks)
     _casts: tuple[CastKernels, ...] = (reference.casts, cpu.casts, triton.casts)
+    _changes: tuple[ChangeKernels, ...] = (reference.changes, cpu.changes)
     _entropy: tuple[EntropyKernels, ...] = (reference.entropy, cpu.entropy, triton.entropy)
+    _factors: tuple[FactorKernels, ...] = (reference.factors, cpu.factors)
     _finite: tuple[FiniteKernels, ...] = (reference.finite, cpu.finite)
     _matrix_scales: tuple[MatrixScaleKernels, ...] = (reference.matrix_scales, cpu.matrix_scales)
     _onebit: tuple[OneBitKernels, ...] = (reference.onebit, cpu.onebit, triton.onebit)

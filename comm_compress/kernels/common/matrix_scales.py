@@ -60,19 +60,23 @@ class Tables(NamedTuple):
     """``[matrices]``: as in `Matrices`."""
     ones: int
     """How many ones follow the columns' scales."""
+    shapes: Table
+    """``[matrices, 4]``: first element, rows, columns, have columns scales of their own?"""
 
 
 class Matrices:
     """Matrices of these ``shapes``, which lie one after another in a vector.
 
     ``heights``, ``widths`` int64 ``[matrices]``: how many scales rows and columns have (0: none of their own);
-    ``num_rows``, ``num_columns``: all of them.
+    ``num_rows``, ``num_columns``: all of them. ``num_lines``: the columns of matrices whose columns have scales,
+    and the rows of all others.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], device: torch.device) -> None:
         self.shapes = shapes
         heights, widths = [s.a for s in shapes], [s.b * s.columns for s in shapes]
         self.num_rows, self.num_columns = sum(heights), sum(widths)
+        self.num_lines = sum(s.b if s.columns else s.a for s in shapes)
         self.heights = torch.tensor(heights, dtype=torch.int64, device=device)
         self.widths = torch.tensor(widths, dtype=torch.int64, device=device)
         self.ones = torch.ones(max((s.b for s in shapes if not s.columns), default=0), device=device)
@@ -82,7 +86,9 @@ class Matrices:
         """For the loops of a CPU kernel."""
         rows, parts, sums = [], [], []
         start = row = column = place = 0
+        matrices = []
         for a, b, columns in self.shapes:
+            matrices.append((start, a, b, columns))
             first_column = column if columns else self.num_columns
             rows.append(np.stack([start + b * np.arange(a), np.full(a, b), np.full(a, first_column)], 1))
             if columns:
@@ -94,8 +100,10 @@ class Matrices:
                 column += b
             start, row = start + a * b, row + a
         whole = np.concatenate(rows) if rows else np.empty((0, 3))
-        tables = [np.array(t, np.int64).reshape(-1, w) for t, w in ((whole, 3), (parts, 3), (sums, 5))]
-        return Tables(tables[0], tables[1], tables[2], self.heights.numpy(), self.widths.numpy(), self.ones.numel())
+        sized = ((whole, 3), (parts, 3), (sums, 5), (matrices, 4))
+        of_rows, of_parts, of_sums, of_matrices = (np.array(t, np.int64).reshape(-1, w) for t, w in sized)
+        lengths = self.heights.numpy(), self.widths.numpy()
+        return Tables(of_rows, of_parts, of_sums, *lengths, self.ones.numel(), of_matrices)
 
 
 @functools.lru_cache(maxsize=1024)  # units times directions

@@ -12,10 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, Matrices, Quantiser
+from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, TOGETHER, Matrices, Quantiser
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.cpu.vectors.vectors import LANES, doubles, load, splat, sum_of_pairs
-from comm_compress.kernels.reference.matrix_scales import LARGEST, add_with, encode_change_with, encode_with
+from comm_compress.kernels.reference.matrix_scales import (
+    LARGEST,
+    add_with,
+    encode_change_with,
+    encode_with,
+    line_mean_squares_with,
+)
 from comm_compress.kernels.tools.compiled import TINY, Array, compiled, inlined
 from comm_compress.kernels.tools.threads import over_blocks, shared_out
 
@@ -54,6 +60,14 @@ def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
     return means
 
 
+def line_mean_squares(rows: Tensor, matrices: Matrices) -> Tensor:
+    if shared_out(rows.shape[1]):
+        return line_mean_squares_with(sys.modules[__name__], rows, matrices)
+    means = torch.empty(rows.shape[0], matrices.num_lines, dtype=torch.float64)
+    _line_mean_squares(rows.numpy(), matrices.tables.shapes, means.numpy())
+    return means
+
+
 def quantise(
     x: Tensor,
     rows: Tensor,
@@ -89,7 +103,7 @@ def encode(
     weights = (quantiser.own, quantiser.beside, np.float32(quantiser.step))
     rounding = np.float32(1 - quantiser.dead_zone), quantiser.keep
     out = (codes.numpy(), octets.numpy(), peaks.numpy())
-    rows, parts, sums, heights, widths, ones = matrices.tables
+    rows, parts, sums, heights, widths, ones, _ = matrices.tables
     _encode(x.numpy(), other, *weights, *rounding, rows, parts, sums, heights, widths, ones, LIMITS, SCALES, *out)
 
 
@@ -190,6 +204,38 @@ def _row_mean_squares(first: int, last: int, x: Array, rows: Array, means: Array
             wide = doubles(load(x, j, start + width))
             squares = squares + wide * wide
         means[i] = sum_of_pairs(squares) / width
+
+
+@compiled
+def _line_mean_squares(vectors: Array, shapes: Array, means: Array) -> None:
+    """The sums of `_row_mean_squares` and of `_column_sums` and `_column_means`, in their order."""
+    for vector in range(vectors.shape[0]):
+        x, out, place = vectors[vector], means[vector], 0
+        for matrix in range(shapes.shape[0]):
+            start, a, b, columns = shapes[matrix]
+            if not columns:
+                for i in range(a):
+                    begin, squares = start + i * b, doubles(splat(np.float32(0)))
+                    for j in range(begin, begin + b, LANES):
+                        wide = doubles(load(x, j, begin + b))
+                        squares = squares + wide * wide
+                    out[place + i] = sum_of_pairs(squares) / b
+                place += a
+                continue
+            whole = out[place : place + b]
+            whole[:] = 0.0
+            for top in range(0, a, TOGETHER):
+                some = np.zeros(b, np.float64)
+                for i in range(top, min(top + TOGETHER, a)):
+                    row = x[start + i * b : start + (i + 1) * b]
+                    for j in range(b):
+                        value = np.float64(row[j])
+                        some[j] += value * value
+                for j in range(b):
+                    whole[j] += some[j]
+            for j in range(b):
+                whole[j] /= a
+            place += b
 
 
 @compiled

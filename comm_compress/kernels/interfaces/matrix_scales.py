@@ -34,6 +34,14 @@ class MatrixScaleKernels(Protocol):
         """
         ...
 
+    def line_mean_squares(self, rows: Tensor, matrices: Matrices) -> Tensor:
+        """Of several vectors ``rows`` float32 ``[R, n]`` at once, float64 ``[R, lines]``: matrix after matrix the mean
+        squares of its columns where these have scales, and else of its rows.
+
+        The sums are those of `column_mean_squares`, where rows have scales of 1, and of `row_mean_squares`.
+        """
+        ...
+
     def encode_scales(self, mean_squares: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """A byte for the scale of each row (or column), and the largest scale of each matrix: uint8 ``[k]``, float32.
 

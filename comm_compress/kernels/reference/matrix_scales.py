@@ -51,6 +51,23 @@ def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
     return torch.cat(means)
 
 
+def line_mean_squares(rows: Tensor, matrices: Matrices) -> Tensor:
+    return line_mean_squares_with(sys.modules[__name__], rows, matrices)
+
+
+def line_mean_squares_with(topic: MatrixScaleKernels, rows: Tensor, matrices: Matrices) -> Tensor:
+    """Lines' mean squares by the steps of ``topic``."""
+    means = rows.new_empty(rows.shape[0], matrices.num_lines, dtype=torch.float64)
+    ones = rows.new_ones(matrices.num_rows)
+    for row, out in zip(rows, means, strict=True):
+        of_rows = topic.row_mean_squares(row, matrices).split_with_sizes([s.a for s in matrices.shapes])
+        of_columns = topic.column_mean_squares(row, ones, matrices)
+        each = of_columns.split_with_sizes([s.b * s.columns for s in matrices.shapes])
+        lines = [c if s.columns else r for s, r, c in zip(matrices.shapes, of_rows, each, strict=True)]
+        torch.cat([of_columns[:0], *lines], out=out)
+    return means
+
+
 def quantise(
     x: Tensor,
     rows: Tensor,

@@ -5,9 +5,6 @@ PowerSGD (Vogels, Karimireddy and Jaggi, 2019, arXiv 1905.13727) without its all
 
 from __future__ import annotations
 
-import functools
-import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,19 +14,17 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.core.compressor import Codec
-from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow, size_of
-from comm_compress.core.segments import Ranges, Segment, other_columns, put_columns, take_columns
+from comm_compress.core.encoded import Encoded
+from comm_compress.core.segments import Segment, take_columns
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
-from comm_compress.kernels import Matrices, Shape
+from comm_compress.kernels import Residual
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.projections.thin_factors import orthonormal, times
+from comm_compress.methods.projections.factor_messages import Factors, Sent, read, stands_for, written
+from comm_compress.methods.projections.own_matrices import Matrix, Plan, matrices_of, plan_of, sizes_of
+from comm_compress.methods.projections.thin_factors import each_product, stacked
 from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import register, require
-
-WORTH_FACTORS = 2  # a matrix goes as factors when it has so many times their elements
-HEAD = struct.Struct("<2I")  # of a row: how many matrices, bytes of their values
-MATRIX_HEAD = struct.Struct("<5IB")
 
 
 @dataclass(frozen=True)
@@ -56,108 +51,6 @@ class LowRankConfig:
     def __post_init__(self) -> None:
         require(self.rank > 0, "rank", self.rank, "positive")
         require(0 <= self.lines <= 0.5, "lines", self.lines, "between 0 and 0.5")
-
-
-class _Matrix(NamedTuple):
-    """Columns ``start`` on of a row hold an ``[a, b]`` matrix, which goes as factors of rank ``r``.
-
-    Its ``whole`` largest lines go as they are; the others have one length when it is ``scaled``.
-    """
-
-    start: int
-    a: int
-    b: int
-    r: int
-    whole: int
-    scaled: bool
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.a * self.b
-
-    @property
-    def long(self) -> int:
-        return max(self.a, self.b)
-
-    @property
-    def short(self) -> int:
-        return min(self.a, self.b)
-
-    @property
-    def num_values(self) -> int:
-        return self.long * self.r + self.whole * self.short
-
-    @property
-    def is_tall(self) -> bool:
-        return self.a >= self.b
-
-    def within(self, row: Tensor) -> Tensor:
-        """The matrix that a row holds, as a view ``[a, b]``."""
-        return row[self.start : self.stop].view(self.a, self.b)
-
-    def lines(self, row: Tensor) -> Tensor:
-        """The lines of the matrix that a row holds, as a view ``[long, short]``."""
-        return self.within(row) if self.is_tall else self.within(row).t()
-
-
-class _Plan(NamedTuple):
-    """What a row of a unit is made of: the matrices that go as factors, and the columns between them.
-
-    ``along``: all of the row as matrices, those that go as factors and what lies between; ``which``: of each of the
-    former, its place among the latter. ``short`` float64: of every line of every matrix, how many elements it has.
-    """
-
-    matrices: tuple[_Matrix, ...]
-    others: Ranges
-    along: Matrices
-    which: tuple[int, ...]
-    short: Tensor
-
-    def lengths(self, row: Tensor) -> Tensor:
-        """The 2-norms of all lines in a float32 ``row``, matrix after matrix: float32 ``[sum of long]``."""
-        topic, shapes = kernels.matrix_scales(row), self.along.shapes
-        of_rows = topic.row_mean_squares(row, self.along).split_with_sizes([s.a for s in shapes])
-        of_columns: Sequence[Tensor] = ()
-        if self.along.num_columns:
-            means = topic.column_mean_squares(row, row.new_ones(self.along.num_rows), self.along)
-            of_columns = means.split_with_sizes([s.b * s.columns for s in shapes])
-        squares = [of_rows[i] if m.is_tall else of_columns[i] for m, i in zip(self.matrices, self.which, strict=True)]
-        return (torch.cat(squares) * self.short).sqrt().float()
-
-
-@functools.lru_cache(maxsize=1024)  # units times directions
-def _plan(n: int, matrices: tuple[_Matrix, ...], device: torch.device) -> _Plan:
-    shapes, which, column = list[Shape](), list[int](), 0
-    for m in matrices:
-        if m.start > column:
-            shapes.append(Shape(1, m.start - column, columns=False))
-        which.append(len(shapes))
-        shapes.append(Shape(m.a, m.b, columns=not m.is_tall))
-        column = m.stop
-    if n > column:
-        shapes.append(Shape(1, n - column, columns=False))
-    short = torch.tensor([m.short for m in matrices for _ in range(m.long)], dtype=torch.float64, device=device)
-    return _Plan(matrices, _others(matrices, n), kernels.matrices_of(tuple(shapes), device), tuple(which), short)
-
-
-class _Factors(NamedTuple):
-    """One matrix on its way: what its lines are scaled by, which go whole, and the two factors."""
-
-    exponents: Tensor  # int8 [long], or empty
-    indices: Tensor  # int64 [whole]
-    whole: Tensor  # [whole, short]
-    left: Tensor  # [r, long]
-    right: Tensor  # bfloat16 [short, r], orthonormal to its rounding
-
-
-class _Product(NamedTuple):
-    """What was sent of a matrix: ``first @ second`` ``[a, b]``, but for the lines at ``places``, ``[whole, short]``."""
-
-    matrix: _Matrix
-    first: Tensor
-    second: Tensor
-    indices: Tensor
-    whole: Tensor
 
 
 @register("lowrank", LowRankConfig, error_feedback=True)
@@ -190,199 +83,142 @@ class LowRank(Codec):
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Encode each row by right factors of its own, which are kept for the next step."""
-        num_rows, n = rows.shape
-        matrices = self._matrices(n, state.segments)
-        plan, starts = _plan(n, matrices, rows.device), self._starts(matrices, rows, state)
-        factors = [_factors(plan, row, start) for row, start in zip(rows.float(), starts, strict=True)]
-        long = [
-            torch.cat([part.flatten() for f in of_row for part in (f.left, f.whole)] or [rows[0, :0].float()])
-            for of_row in factors
-        ]
-        values = self.values.encode(torch.stack(long), state.child("values"))
-        rest = self.rest.encode(take_columns(rows, plan.others).float(), state.child("rest"))
-        if matrices:
-            rights = [torch.cat([f.right.float().flatten() for f in of_row]) for of_row in factors]
-            state.propose("right_factors", torch.stack(rights))
-        made = [_message(matrices, factors[i], values, rest, i) for i in range(num_rows)]
-        return Encoded.ragged(made, n, state.scratch)
+        return self._encode(rows, state)[0]
+
+    def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
+        """Encode the residual's target, and subtract from it what the factors stand for."""
+        target = kernels.residual(rows).write_target(rows, residual)
+        encoded, sent = self._encode(target, state)
+        sent.subtract_from(target)
+        return encoded
 
     def decode(self, encoded: Encoded) -> Tensor:
         """The rows, float32 ``[R, n]``."""
-        out = torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device)
-        for i, row in enumerate(out):
-            products, others, rest = self._parts(encoded.row(i), encoded.n)
-            for m, first, second, indices, whole in products:
-                torch.mm(first, second, out=m.within(row))
-                m.lines(row)[indices] = whole
-            put_columns(rest, others, row)
+        return self.decode_into(encoded, torch.empty(encoded.num_rows, encoded.n, device=encoded.buffer.device))
+
+    def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Write the rows to ``out``, through float32 rows where it is of another dtype."""
+        shape = (encoded.num_rows, encoded.n)
+        plain = out if out.dtype == torch.float32 else encoded.scratch("decoded", shape, torch.float32, out.device)
+        for rows, sent in read(encoded, self.values, self.rest):
+            sent.write_to(plain[rows])
+        return out if plain is out else out.copy_(plain)
+
+    def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Decode all rows to memory of the collective, and sum them."""
+        shape = (encoded.num_rows, encoded.n)
+        rows = self.decode_into(encoded, encoded.scratch("decoded", shape, torch.float32, out.device))
+        kernels.casts(out).sum_rows(rows, out)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
         """Subtract matrix by matrix, without a second copy of the gradient."""
-        for i, row in enumerate(target):
-            products, others, rest = self._parts(sent.row(i), sent.n)
-            for m, first, second, indices, whole in products:
-                rounding = m.lines(row)[indices] - whole
-                m.within(row).addmm_(first, second, alpha=-1)
-                m.lines(row)[indices] = rounding
-            put_columns(take_columns(row, others) - rest, others, row)
+        for rows, part in read(sent, self.values, self.rest):
+            part.subtract_from(target[rows])
         return target
 
-    def _matrices(self, n: int, segments: tuple[Segment, ...]) -> tuple[_Matrix, ...]:
+    def _encode(self, rows: Tensor, state: State) -> tuple[Encoded, Sent]:
+        """The messages for ``rows`` ``[R, n]``, and what they stand for."""
+        n = rows.shape[1]
+        matrices = self._matrices(n, state.segments)
+        plan, starts = plan_of(n, matrices, rows.device), self._starts(matrices, rows, state)
+        factors, places = _factors(plan, rows.float(), starts)
+        values = self.values.encode(factors.values, state.child("values"))
+        rest = self.rest.encode(take_columns(rows, plan.others).float(), state.child("rest"))
+        rights = factors.rights.float()
+        if matrices:
+            state.propose("right_factors", rights)
+        message = Encoded.ragged(written(matrices, factors, values, rest), n, state.scratch)
+        sent = self.values.decode(values).float(), self.rest.decode(rest).float()
+        return message, stands_for(plan, factors, rights, *sent, places)
+
+    def _matrices(self, n: int, segments: tuple[Segment, ...]) -> tuple[Matrix, ...]:
         """The matrices in a row that go as factors."""
         if n and not segments:
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
-        return _matrices(tuple(segments), self.config.rank, self.config.lines, self.config.line_scales)
+        return matrices_of(tuple(segments), self.config.rank, self.config.lines, self.config.line_scales)
 
-    def _starts(self, matrices: Sequence[_Matrix], rows: Tensor, state: State) -> Tensor:
+    def _starts(self, matrices: tuple[Matrix, ...], rows: Tensor, state: State) -> Tensor:
         """Right factors to begin with, ``[R, sum of short * r]``."""
-        size = (rows.shape[0], sum(m.short * m.r for m in matrices))
+        size = (rows.shape[0], sum(sizes_of(matrices).right))
         kept = state.get("right_factors")
         if kept is not None and kept.shape == size:
             return kept
         return kernels.random(rows).uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
-    def _parts(self, message: Tensor, n: int) -> tuple[list[_Product], Ranges, Tensor]:
-        """Read a row's message: its matrices' products, the other columns, and what these hold."""
-        reader = _Reader(message)
-        count, size = HEAD.unpack(reader.raw(HEAD.size))
-        matrices = _described(reader.raw(count * MATRIX_HEAD.size))
-        index = (
-            reader.take(torch.int32, sum(m.whole for m in matrices))
-            .long()
-            .split_with_sizes([m.whole for m in matrices])
-        )
-        exponents = [m.long * m.scaled for m in matrices]
-        scales = torch.exp2(reader.take(torch.int8, sum(exponents)).float()).split_with_sizes(exponents)
-        shorts = [m.short * m.r for m in matrices]
-        rights = reader.take(torch.bfloat16, sum(shorts)).float().split_with_sizes(shorts)
-        sizes = [part for m in matrices for part in (m.r * m.long, m.whole * m.short)]
-        values = _decoded(self.values, reader.take(torch.uint8, size), sum(sizes))
-        parts = torch.split_with_sizes(values, sizes)
-        products = []
-        for m, which, scale, flat, left, whole in zip(
-            matrices, index, scales, rights, parts[::2], parts[1::2], strict=True
-        ):
-            lengths = scale if m.scaled else left.new_ones(m.long)
-            factor, right = left.view(m.r, m.long) * lengths, flat.view(m.short, m.r)
-            pair = (factor.t(), right.t()) if m.is_tall else (right, factor)
-            products.append(_Product(m, *pair, which, whole.view(m.whole, m.short) * lengths[which, None]))
-        others = _others(matrices, n)
-        return products, others, _decoded(self.rest, reader.rest(), sum(b - a for a, b in others))
 
+def _factors(plan: Plan, rows: Tensor, starts: Tensor) -> tuple[Factors, Tensor]:
+    """The factors of all matrices in float32 ``rows`` ``[R, n]``, from right factors side by side.
 
-@functools.lru_cache(maxsize=1024)  # units times directions
-def _matrices(segments: tuple[Segment, ...], r: int, lines: float, scaled: bool) -> tuple[_Matrix, ...]:
-    matrices = []
-    for s in segments:
-        b = math.prod(s.shape[1:])
-        a = (s.stop - s.start) // max(1, b)
-        if len(s.shape) > 1 and a * b >= WORTH_FACTORS * r * (a + b) > 0:
-            matrices.append(_Matrix(s.start, a, b, r, round(lines * max(a, b)), scaled))
-    return tuple(matrices)
-
-
-@functools.lru_cache(maxsize=1024)
-def _described(heads: bytes) -> tuple[_Matrix, ...]:
-    return tuple(_Matrix(*fields) for fields in MATRIX_HEAD.iter_unpack(heads))
-
-
-def _factors(plan: _Plan, row: Tensor, start: Tensor) -> list[_Factors]:
-    """The factors of all matrices in a float32 ``row``, from right factors side by side."""
-    matrices, longs = plan.matrices, [m.long for m in plan.matrices]
-    starts = start.split_with_sizes([m.short * m.r for m in matrices])
+    And where in rows the elements of lines lie that go as they are, int64 ``[R, elements]``.
+    """
+    matrices, sizes = plan.matrices, sizes_of(plan.matrices)
     measured = any(m.scaled or m.whole for m in matrices)
-    lengths = plan.lengths(row) if measured else row.new_empty(sum(longs))
-    exponents = torch.frexp(lengths).exponent.clamp(-126, 127).to(torch.int8)
-    scales = torch.exp2(-exponents.float())
+    lengths = plan.lengths(rows) if measured else rows.new_empty(rows.shape[0], sum(sizes.long))
+    exponents, weights = lengths.to(torch.int8)[:, :0], torch.ones_like(lengths)
+    if any(sizes.exponents):
+        exponents, weights = kernels.factors(lengths).powers_of(lengths)
+    index = _longest(plan, lengths)
+    values, places = kernels.factors(rows).take(rows, plan.whole, index, weights)
+    rights = rows.new_empty(rows.shape[0], sum(sizes.right), dtype=torch.bfloat16)
     parts = zip(
         matrices,
-        starts,
-        lengths.split_with_sizes(longs),
-        exponents.split_with_sizes(longs),
-        scales.split_with_sizes(longs),
+        (m.lines(rows) for m in matrices),
+        weights.split_with_sizes(sizes.long, 1),
+        (
+            start.view(-1, m.short, m.r)
+            for m, start in zip(matrices, starts.split_with_sizes(sizes.right, 1), strict=True)
+        ),
+        values.split_with_sizes(sizes.values, 1)[::2],
+        rights.split_with_sizes(sizes.right, 1),
         strict=True,
     )
-    return [_factor(m, row, v.view(m.short, m.r), _Lines(*lines)) for m, v, *lines in parts]
+    works = [_Work(*part) for part in parts]
+    for group in plan.groups:
+        _factor([works[i] for i in group])
+    return Factors(index.int(), exponents, rights, values), places
 
 
-class _Lines(NamedTuple):
-    """A matrix's lines: their lengths, and what brings all to one length; ``[long]`` each."""
+def _longest(plan: Plan, lengths: Tensor) -> Tensor:
+    """Which lines of each matrix go as they are, ascending: int64 ``[R, sum of whole]``."""
+    sizes = sizes_of(plan.matrices)
+    longest = [
+        of_matrix.topk(m.whole, sorted=False).indices.sort().values
+        for m, of_matrix in zip(plan.matrices, lengths.split_with_sizes(sizes.long, 1), strict=True)
+        if m.whole
+    ]
+    return torch.cat(longest, 1) if longest else lengths.new_empty(lengths.shape[0], 0, dtype=torch.int64)
 
-    lengths: Tensor
-    exponents: Tensor  # int8
-    scales: Tensor
 
+class _Work(NamedTuple):
+    """One matrix of all rows: its lines ``[R, long, short]``, what they are multiplied by ``[R, long]``, and starts.
 
-def _factor(m: _Matrix, row: Tensor, start: Tensor, of_lines: _Lines) -> _Factors:
-    """The factors of the matrix in a float32 ``row``, from ``start`` ``[short, r]``.
-
-    Factors are scaled, not lines: they are much smaller.
+    ``start`` ``[R, short, r]`` is what the right factor begins with; ``left`` ``[R, r * long]`` and ``right``
+    ``[R, short * r]`` are to be written. Factors are scaled, not lines: they are much smaller.
     """
-    lines = m.lines(row)
-    exponents, weights = of_lines.exponents[:0], row.new_ones(m.long)
-    if m.scaled:
-        exponents, weights = of_lines.exponents, of_lines.scales
-    if m.whole:
-        index = of_lines.lengths.topk(m.whole).indices.sort().values
-        whole = lines[index] * weights[index, None]
-        weights[index] = 0
-    else:
-        index, whole = row.new_empty(0, dtype=torch.int64), row.new_empty(0, m.short)
-    columns = weights[:, None]
-    turned = times(lines, start) * columns
-    right = orthonormal(times(lines.t(), turned / _peak(turned) * columns)).bfloat16()
+
+    matrix: Matrix
+    lines: Tensor
+    weights: Tensor
+    start: Tensor
+    left: Tensor
+    right: Tensor
+
+
+def _factor(works: Sequence[_Work]) -> None:
+    """Write the factors of matrices whose lines are of one length; these are orthonormalised together."""
+    num_rows, short, r = works[0].start.shape
+    turned = works[0].start.new_empty(len(works) * num_rows, r, short)
+    slices = [slice(i * num_rows, (i + 1) * num_rows) for i in range(len(works))]
+    for work, place in zip(works, slices, strict=True):
+        left = stacked(work.start.mT, work.lines.mT)
+        kernels.factors(left).weigh(left, work.weights)
+        each_product(left, work.lines, turned[place])
+    kernels.factors(turned).scale(turned)
+    right = torch.linalg.qr(turned.mT).Q.bfloat16()
     rounded = right.float()
-    gram = torch.linalg.inv_ex(rounded.t() @ rounded).inverse
-    return _Factors(exponents, index, whole, ((times(lines, rounded) * columns) @ gram).t(), right)
-
-
-def _message(
-    matrices: Sequence[_Matrix], factors: Sequence[_Factors], values: Encoded, rest: Encoded, i: int
-) -> RaggedRow:
-    """Row ``i``: heads, positions, scales and right factors of all matrices, then what the codecs made of the rest."""
-    coded = values.row(i)
-    heads = HEAD.pack(len(matrices), coded.numel()) + b"".join(MATRIX_HEAD.pack(*m) for m in matrices)
-    head = torch.frombuffer(bytearray(heads), dtype=torch.uint8).to(coded.device)
-    index = [_bytes(f.indices.int()) for f in factors]
-    scales = [_bytes(f.exponents) for f in factors]
-    rights = [_bytes(f.right) for f in factors]
-    own = ByteCount(*map(size_of, (rights, index, [head, *scales])))
-    parts = [head, *index, *scales, *rights, coded, rest.row(i)]
-    return RaggedRow(parts, own + values.byte_count(i) + rest.byte_count(i))
-
-
-def _peak(values: Tensor) -> Tensor:
-    peak = values.abs().amax() if values.numel() else values.new_ones(())
-    return torch.where(peak > 0, peak, 1)
-
-
-def _others(matrices: Sequence[_Matrix], n: int) -> Ranges:
-    """The columns between the matrices'."""
-    return other_columns([(m.start, m.stop) for m in matrices], n)
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().flatten().view(torch.uint8)
-
-
-def _decoded(codec: Codec, message: Tensor, n: int) -> Tensor:
-    return codec.decode(codec.received(message, n))[0].float()
-
-
-class _Reader:
-    """Takes a message apart from its beginning."""
-
-    def __init__(self, message: Tensor) -> None:
-        self._message, self._offset = message, 0
-
-    def take(self, dtype: torch.dtype, count: int) -> Tensor:
-        """The next ``count`` numbers, in aligned memory."""
-        start, self._offset = self._offset, self._offset + count * dtype.itemsize
-        return self._message[start : self._offset].clone().view(dtype)
-
-    def raw(self, size: int) -> bytes:
-        return bytes(self.take(torch.uint8, size).cpu().numpy().tobytes())
-
-    def rest(self) -> Tensor:
-        return self._message[self._offset :].clone()
+    inverse = torch.linalg.inv_ex(stacked(rounded.mT, rounded)).inverse
+    for work, place in zip(works, slices, strict=True):
+        left = stacked(rounded[place].mT, work.lines.mT).mul_(work.weights[:, None]).mT
+        work.left.view(num_rows, r, -1).copy_(stacked(left, inverse[place]).mT)
+        work.right.view(num_rows, short, r).copy_(right[place])

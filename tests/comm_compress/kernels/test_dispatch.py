@@ -41,5 +41,5 @@ def test_a_gpu_gets_triton_where_there_is_some_and_else_the_reference(
 
 
 def test_there_are_topics_with_kernels_for_gpus() -> None:
-    assert len(TOPICS) == 19
+    assert len(TOPICS) == 21
     assert {"blocks", "bits", "random", "select", "casts", "onebit", "votes", "powers", "entropy"} <= TRITON

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -96,6 +97,23 @@ def test_kernels_agree(
         torch.testing.assert_close(of_rows, expected, rtol=1e-12, atol=0, equal_nan=True)
         torch.testing.assert_close(of_columns, wanted, rtol=1e-12, atol=0, equal_nan=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lines_are_measured_as_rows_and_columns_are(threads: int) -> None:
+    """To the last bit by the same kernels, of several vectors at once; large ones go another way."""
+    shapes = (Shape(1, 5, columns=False), Shape(150, 33, columns=True), Shape(70, 9, columns=False))
+    matrices = Matrices(shapes, CPU)
+    vectors = random(2, sum(a * b for a, b, _ in shapes))
+    vectors[1, -1] = math.inf
+    with mock.patch.object(matrix_scales_cpu, "shared_out", return_value=threads > 1):
+        found = matrix_scales_cpu.line_mean_squares(vectors, matrices)
+    for vector, lines in zip(vectors, found, strict=True):
+        of_rows = matrix_scales_cpu.row_mean_squares(vector, matrices).split_with_sizes([1, 150, 70])
+        of_columns = matrix_scales_cpu.column_mean_squares(vector, torch.ones(matrices.num_rows), matrices)
+        assert torch.equal(lines, torch.cat([of_rows[0], of_columns, of_rows[2]]))
+    expected = matrix_scales_reference.line_mean_squares(vectors, matrices)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(

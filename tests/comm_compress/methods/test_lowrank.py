@@ -48,6 +48,21 @@ def relative(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).norm() / wanted.norm())
 
 
+@pytest.mark.parametrize("values", ["int8", {"method": "int8", "entropy": "rans"}])
+def test_messages_read_together_are_read_as_one_by_one(values: Any) -> None:
+    """Also those of unequal lengths."""
+    rows = torch.cat([random(1, 60 * 40 + 40 * 90 + 7, seed=s) * (s + 1) for s in range(3)])
+    rows[1, 50:] = 0
+    state = state_of(segments_of([("tall", (60, 40)), ("wide", (40, 90)), ("bias", (7,))], 1))
+    method = codec("lowrank", {"rank": 3, "lines": 0.05, "values": values})
+    decoded, encoded = passes(method, rows, state, 2)
+    assert encoded.lengths is not None
+    assert (len(set(encoded.lengths)) == 1) == (values == "int8")
+    alone = [method.decode(method.received(encoded.row(i).clone(), encoded.n)) for i in range(3)]
+    torch.testing.assert_close(decoded, torch.cat(alone), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(method.sum_into(encoded, torch.empty(encoded.n)), decoded.sum(0))
+
+
 @pytest.mark.parametrize("shape", [(60, 40), (40, 60), (50, 8, 5)])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_a_matrix_of_that_rank_arrives_whole(shape: tuple[int, ...], rank: int) -> None:
