@@ -128,6 +128,15 @@ class Codec(Compressor):
         self.subtract_contribution(target, encoded)
         return encoded
 
+    def encode_change(self, row: Tensor, expected: Tensor, memory: Tensor, state: State) -> Encoded | None:
+        """Encode ``row - expected``, ``[n]`` each and taken as float32, as one row; None when it is not finite.
+
+        ``memory`` float32 ``[n]`` may be used meanwhile.
+        """
+        if row.numel() and not bool(kernels.finite(row).difference(row, expected, memory)):
+            return None
+        return self.encode(memory.unsqueeze(0), state)
+
     def layout(self, n: int, dtype: torch.dtype) -> Layout:
         """The fields of one encoded row of ``n`` elements of ``dtype`` (methods of fixed size)."""
         raise AssertionError(f"{self.name or type(self).__name__} has rows of variable size, or lacks its layout")

@@ -39,7 +39,7 @@ class ByteCount(NamedTuple):
 
     def __add__(self, other: object) -> ByteCount:  # a sum, not a longer tuple
         assert isinstance(other, ByteCount)
-        return ByteCount(*(a + b for a, b in zip(self, other, strict=True)))
+        return ByteCount(self.values + other.values, self.indices + other.indices, self.metadata + other.metadata)
 
     def times(self, factor: int) -> ByteCount:
         """Return ``factor`` times as many bytes of each kind."""

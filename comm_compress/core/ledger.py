@@ -95,6 +95,9 @@ class Collective:
     spans: list[Span] = field(default_factory=list)
     round_bytes: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._on_cuda = self.device.type == "cuda"  # asked a dozen times a collective
+
     def charge(self, byte_count: ByteCount, messages: float = 0.0) -> None:
         """Bytes that this rank put on the wire in one round, and in how many messages."""
         self.bytes += byte_count
@@ -115,7 +118,7 @@ class Collective:
 
     def now(self) -> Moment:
         """A moment on the calling thread's clock (CPU) or the current stream's (CUDA)."""
-        if self.device.type != "cuda":
+        if not self._on_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
@@ -197,15 +200,16 @@ class Ledger:
 
     def _read(self) -> None:
         for totals, spans, extra in self._unread:
-            took = dict.fromkeys(PARTS, 0.0)
             for part, start, end, number in spans:
                 milliseconds = _milliseconds(start, end)
-                took[part] += milliseconds
+                if part == "encode":
+                    totals.encode_ms += milliseconds
+                elif part == "decode":
+                    totals.decode_ms += milliseconds
+                else:
+                    totals.wire_ms += milliseconds
                 if number in extra:
                     totals.extra_ms += milliseconds
-            totals.encode_ms += took["encode"]
-            totals.wire_ms += took["wire"]
-            totals.decode_ms += took["decode"]
         if self._nonfinite:
             counted, flags = zip(*self._nonfinite, strict=True)
             # one transfer from a GPU for all of them
@@ -232,9 +236,9 @@ def _entry(key: str, totals: Mapping[str, Any]) -> tuple[tuple[Op, str], Totals]
 
 
 def _milliseconds(start: Moment, end: Moment) -> float:
-    if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
-        end.synchronize()
-        return float(start.elapsed_time(end))
-    assert isinstance(start, float)
-    assert isinstance(end, float)
-    return (end - start) * 1e3
+    if isinstance(start, float):
+        assert isinstance(end, float)
+        return (end - start) * 1e3
+    assert isinstance(end, torch.cuda.Event)
+    end.synchronize()
+    return float(start.elapsed_time(end))

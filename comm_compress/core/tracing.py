@@ -21,6 +21,7 @@ from torch.profiler import record_function
 
 PREFIX = "comm_compress::"
 _recording: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+_NOTHING = nullcontext()
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -35,7 +36,7 @@ class Sent(NamedTuple):
 
 def span(name: str) -> AbstractContextManager[Any]:
     """Show what happens inside as ``comm_compress::name`` in the trace, if one is being recorded."""
-    return record_function(PREFIX + name) if _recording() else nullcontext()
+    return record_function(PREFIX + name) if _recording() else _NOTHING
 
 
 def spanned(op: str) -> Callable[[Method], Method]:

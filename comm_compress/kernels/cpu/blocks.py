@@ -2,7 +2,7 @@
 
 A span of blocks is taken through all its steps while it lies in the first-level cache: first the scales of its blocks,
 then, 32 elements at a time in registers, codes, their packing and what they lose. The target of error feedback is
-calculated in both steps, which costs less than keeping it. A kernel is compiled for the kind of code (`_encoder`).
+calculated in both steps, which costs less than keeping it; rotated elements are kept. A kernel is compiled for the kind of code (`_encoder`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ PIECE = TILE  # elements whose random bits are drawn together
 MANTISSA = {"e4m3": 3, "e5m2": 2}  # bits
 ALL, NONE = np.uint32(0xFFFFFFFF), np.uint32(0)
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+NOWHERE = torch.empty(0)
 Kernel = Callable[..., None]
 
 
@@ -86,6 +87,14 @@ def encode(
         *(np.uint32(low), np.uint32(high)),
         *(bits_of(rows.reshape(-1)), old, np.float32(decay), new, *rows_in_line(codes), *rows_in_line(scales)),
     )
+
+
+def encode_difference(
+    a: Tensor, b: Tensor, code: BlockCode, key: tuple[int, int] | None, codes: Tensor, scales: Tensor
+) -> bool:
+    """The difference is a target of error feedback: a + (-1) b, rounded once, and nobody wants what codes lose."""
+    encode(a.unsqueeze(0), code, key, codes, scales, Residual(b.unsqueeze(0), -1.0, NOWHERE))
+    return bool(np.isfinite(scales.numpy()).all())
 
 
 def decode(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
@@ -156,6 +165,8 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
         spans, counters = (n + span - 1) // span, (n + TILE - 1) // TILE * SHARED
         ahead = span if span <= NEAR else 0
         noise, share, zeros, ones = np.empty(PIECE, np.uint32), splat(decay), splat(ZERO), splat(ONE)
+        keeps = rotate and span <= NEAR
+        kept = np.empty(span if keeps else 0, np.float32)
         highest, lowest, magic, half = splat(levels), splat(-levels), splat(ROUND), splat(HALF)
         for item in range(first, last):
             row, from_ = item // spans, item % spans * span
@@ -169,6 +180,8 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                         x = load_target(rows, old, share, base + i, base + end)
                         if rotate and i + LANES <= end:
                             x = rotated(x)
+                        if rotate and keeps:
+                            store(kept, i - from_, end - from_, x)
                         if size == "max":
                             largest = larger(largest, x)
                         if size == "mean":
@@ -202,7 +215,9 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                         target = load_target(rows, old, share, base + i, base + end)
                         prefetch_target(rows, old, base + i + ahead)
                         x = target
-                        if rotate and i + LANES <= end:
+                        if rotate and keeps:
+                            x = load(kept, i - from_, end - from_)
+                        elif rotate and i + LANES <= end:
                             x = rotated(target)
                         place, code_end = code_base + i * bits // 8, code_base + (end * bits + 7) // 8
                         if bits == 1:

@@ -34,6 +34,15 @@ class BlockKernels(Protocol):
         """
         ...
 
+    def encode_difference(
+        self, a: Tensor, b: Tensor, code: BlockCode, key: tuple[int, int] | None, codes: Tensor, scales: Tensor
+    ) -> bool:
+        """Write the ``codes`` and ``scales`` of ``a - b``, both ``[n]`` and taken as float32, as `encode` would.
+
+        Are all scales finite? They are not where the difference is not.
+        """
+        ...
+
     def decode(self, codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
         """Write every code times its block's scale to ``out`` ``[R, n]`` of any float dtype."""
         ...

@@ -46,6 +46,13 @@ def encode(
         target.sub_(_decoded(codes, scales, code, n))
 
 
+def encode_difference(
+    a: Tensor, b: Tensor, code: BlockCode, key: tuple[int, int] | None, codes: Tensor, scales: Tensor
+) -> bool:
+    encode((a.float() - b.float()).unsqueeze(0), code, key, codes, scales)
+    return bool(torch.isfinite(scales).all())
+
+
 def decode(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     out.copy_(_decoded(codes, scales, code, out.shape[1]))
 

@@ -79,6 +79,13 @@ def encode(
     launch(_round, (programs, num_rows), *source, *to, low, high, **rounding, **shape)
 
 
+def encode_difference(
+    a: Tensor, b: Tensor, code: BlockCode, key: tuple[int, int] | None, codes: Tensor, scales: Tensor
+) -> bool:
+    encode((a.float() - b.float()).unsqueeze(0), code, key, codes, scales)
+    return bool(torch.isfinite(scales).all())
+
+
 def decode(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
     constants = {"BITS": code.bits or 0, "ROUNDING": code.rounding, "ROTATE": code.rotate}
     decode_tiles(_decode, codes, [scales], code.block(out.shape[-1]), out, **constants)

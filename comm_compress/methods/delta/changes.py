@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,7 +71,7 @@ class Delta(Compressor):
     def _message(self, row: Tensor, source: Tensor, replicas: Tensor | None, state: State) -> Change:
         if replicas is not None:
             if self._unchanged(source, replicas[state.rank], state):
-                return Change(RaggedRow([row.new_empty(0, dtype=torch.uint8)], ByteCount()))
+                return Change(RaggedRow([_octets(b"", row.device)], ByteCount()))
             if (change := self._change(source, self._expected(replicas, state.rank, state), state)) is not None:
                 return Change(_flagged(CHANGE, change.row), change.make)
         self._sent_whole(source, state)
@@ -134,10 +135,6 @@ class LossyDelta(Delta):
 
     traits = replace(Delta.traits, no_feedback="the difference to the replica feeds the error back already")
 
-    @abstractmethod
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> Change:
-        """The bytes for ``difference`` (float32 ``[n]``, finite): from what is expected to ``row``."""
-
     def _source(self, row: Tensor, state: State) -> Tensor:
         return row if state.master is None else state.master()
 
@@ -145,12 +142,11 @@ class LossyDelta(Delta):
         last = state.get("last")
         return last is not None and same_bits(row, last)
 
-    def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
+    def _finite_difference(self, row: Tensor, expected: Tensor, state: State) -> Tensor | None:
+        """Return how ``row`` differs from what is expected, float32 ``[n]``; None where that is not finite."""
         difference = self._scratch(row, state)
-        if row.numel() and not bool(kernels.finite(row).difference(row, expected, difference)):
-            return None
-        self._keep(row, state)
-        return self._encoded(difference, row, state)
+        finite = not row.numel() or bool(kernels.finite(row).difference(row, expected, difference))
+        return difference if finite else None
 
     def _scratch(self, row: Tensor, state: State) -> Tensor:
         """Memory for one difference at a time, float32 ``[n]``."""
@@ -170,11 +166,16 @@ class LossyDelta(Delta):
 
 def _flagged(flag: int, row: RaggedRow) -> RaggedRow:
     assert row.byte_count is not None
-    parts = [row.parts[0].new_full((FLAG_BYTES,), flag), *row.parts]
+    parts = [_octets(bytes([flag]), row.parts[0].device), *row.parts]
     return RaggedRow(parts, row.byte_count + ByteCount(metadata=FLAG_BYTES))
+
+
+@functools.lru_cache(maxsize=64)
+def _octets(data: bytes, device: torch.device) -> Tensor:
+    """These few bytes as a tensor, to be read only."""
+    return torch.tensor(list(data), dtype=torch.uint8, device=device)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Are two tensors the same, bit for bit (also where both are NaN)?"""
-    words = torch.int32 if a.itemsize == 4 else torch.int16
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.view(words), b.view(words))
+    return a.shape == b.shape and a.dtype == b.dtype and kernels.changes(a).same_bits(a, b)

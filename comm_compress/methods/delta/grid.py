@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.core.state import State
-from comm_compress.kernels import Matrices, Quantiser
+from comm_compress.kernels import Quantiser
 from comm_compress.kernels.common.scratch import Scratch, apart
 from comm_compress.methods.delta.changes import Change, LossyDelta
 from comm_compress.methods.shared.scaled_matrices import Quantised, matrices_of_row
@@ -34,29 +34,21 @@ class GridDelta(LossyDelta):
 
     def __init__(self, step: float) -> None:
         self.step = step
-
         self._quantiser = Quantiser(1.0, NEAREST, own=FINEST**2, beside=step**2, keep=False)
 
     def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
-        known = all(x.dtype == torch.float32 and x.is_contiguous() for x in (row, expected))
-        if not known or not row.numel():
-            return super()._change(row, expected, state)
-        matrices, scratch = self._matrices(row, state), apart(state.scratch, "own")
-        made = Quantised.of_change(row, expected, matrices, self._quantiser, scratch)
+        matrices = matrices_of_row(row.numel(), state.segments, False, row.device)
+        scratch, made = apart(state.scratch, "own"), None
+        if row.numel() and all(x.dtype == torch.float32 and x.is_contiguous() for x in (row, expected)):
+            made = Quantised.of_change(row, expected, matrices, self._quantiser, scratch)
+        elif (difference := self._finite_difference(row, expected, state)) is not None:
+            made = Quantised.of(difference, matrices, self._quantiser, scratch, row.float().contiguous())
         if made is None:
             return None
         self._keep(row, state)
-        return self._of(made, scratch)
+        return self._made_of(made, scratch)
 
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> Change:
-        matrices, scratch = self._matrices(row, state), apart(state.scratch, "own")
-        beside = row.float().contiguous()
-        return self._of(Quantised.of(difference, matrices, self._quantiser, scratch, beside), scratch)
-
-    def _matrices(self, row: Tensor, state: State) -> Matrices:
-        return matrices_of_row(row.numel(), state.segments, False, row.device)
-
-    def _of(self, made: Quantised, scratch: Scratch) -> Change:
+    def _made_of(self, made: Quantised, scratch: Scratch) -> Change:
         return Change(made.message(scratch), lambda replica: _moved(replica, made))
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:

@@ -68,9 +68,17 @@ class QuantizedDelta(LossyDelta):
         self.codec = codec
         self.traits = replace(self.traits, needs_segments=codec.traits.needs_segments)
 
-    def _encoded(self, difference: Tensor, row: Tensor, state: State) -> Change:
-        encoded = self.codec.encode(difference.unsqueeze(0), state.child("values", state.segments))
-        return Change(RaggedRow([encoded.row(0)], encoded.byte_count(0)))
+    def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
+        child = state.child("values", state.segments)
+        encoded = self.codec.encode_change(row, expected, self._scratch(row, state), child)
+        if encoded is None:
+            return None
+        self._keep(row, state)
+        return self._made_of(encoded, state)
+
+    def _made_of(self, encoded: Encoded, state: State) -> Change:
+        row = RaggedRow([encoded.row(0)], encoded.byte_count(0))
+        return Change(row, lambda replica: self.codec.add_into(encoded, replica, self._scratch(replica, state)))
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
         self.codec.add_into(self._received(replica, data), replica, self._scratch(replica, state))
@@ -104,6 +112,9 @@ class PredictedDelta(QuantizedDelta):
 
     def _ahead(self, replica: Tensor, rank: int, state: State) -> Tensor:
         return replica.float() + self.predict * self._moved(replica, state)[rank].float()
+
+    def _made_of(self, encoded: Encoded, state: State) -> Change:
+        return super()._made_of(encoded, state)._replace(make=None)  # `_follow` has to see what moved
 
     def _advance(self, replica: Tensor, data: Tensor, rank: int, state: State) -> None:
         replica.copy_(self._ahead(replica, rank, state) + self._difference(replica, data, state))

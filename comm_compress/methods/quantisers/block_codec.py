@@ -10,7 +10,7 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.core.encoded import Encoded, Field, Layout
-from comm_compress.core.state import State
+from comm_compress.core.state import Key, State
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import BlockCode, Residual
 from comm_compress.methods.quantisers.fused_codec import FusedCodec
@@ -38,10 +38,30 @@ class BlockCodec(FusedCodec):
         if out.numel():
             kernels.blocks(out).decode_add(encoded["codes"], encoded["scales"].float(), self.code, out)
 
+    def encode_change(self, row: Tensor, expected: Tensor, memory: Tensor, state: State) -> Encoded | None:
+        """Subtract and encode in one pass over memory. A block that is not finite shows in its scale."""
+        if not row.numel():
+            return super().encode_change(row, expected, memory, state)
+        out = state.message(row.unsqueeze(0), self.layout(row.numel(), torch.float32))
+        scales, kernel = self._float_scales(out), kernels.blocks(row)
+        good = kernel.encode_difference(row, expected, self.code, self._key(state), out["codes"], scales)
+        self._set_scales(out, scales)
+        # a finite difference as large as floats are may have such a scale too
+        return out if good or bool(kernels.finite(row).difference(row, expected, memory)) else None
+
     def _encode(self, rows: Tensor, out: Encoded, residual: Residual | None, state: State) -> None:
-        key = state.key("rounding") if self.code.rounding == "stochastic" else None
-        scales = torch.empty_like(out["scales"], dtype=torch.float32) if self.code.short_scales else out["scales"]
-        kernels.blocks(rows).encode(rows, self.code, key, out["codes"], scales, residual)
+        scales = self._float_scales(out)
+        kernels.blocks(rows).encode(rows, self.code, self._key(state), out["codes"], scales, residual)
+        self._set_scales(out, scales)
+
+    def _key(self, state: State) -> Key | None:
+        return state.key("rounding") if self.code.rounding == "stochastic" else None
+
+    def _float_scales(self, out: Encoded) -> Tensor:
+        """Where kernels write scales: the message's own, unless these are shorter."""
+        return torch.empty_like(out["scales"], dtype=torch.float32) if self.code.short_scales else out["scales"]
+
+    def _set_scales(self, out: Encoded, scales: Tensor) -> None:
         if self.code.short_scales:
             out["scales"].copy_(scales)  # exact
 

@@ -94,6 +94,26 @@ def test_the_kernels_give_the_definitions_bytes(code: BlockCode, num_rows: int, 
         assert_same_bits(got.float(), expected.float(), name)
 
 
+@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)], ids=str)
+def test_a_difference_has_the_bytes_of_itself(code: BlockCode, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """And whether all scales are finite tells whether it is."""
+    n = 1000
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(n, generator=generator).to(dtype) for dtype in dtypes)
+    a[5], b[7], a[9] = 0, -0.0, b[9]
+    for bad in (None, math.nan, -math.inf):
+        if bad is not None:
+            b[n - 1] = bad
+        wanted = torch.empty(1, code.code_bytes(n), dtype=torch.uint8), torch.empty(1, code.blocks(n))
+        blocks_reference.encode((a.float() - b.float()).unsqueeze(0), code, (5, 6), *wanted)
+        for module in (blocks_cpu, blocks_reference):
+            codes, scales = torch.empty_like(wanted[0]), torch.empty_like(wanted[1])
+            assert module.encode_difference(a, b, code, (5, 6), codes, scales) == (bad is None)
+            assert torch.equal(codes, wanted[0])
+            assert_same_bits(scales, wanted[1], "scales")
+
+
 SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-40, 3e-38, 3.4e38, -3.4e38]
 
 
