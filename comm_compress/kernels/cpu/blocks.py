@@ -2,7 +2,8 @@
 
 A span of blocks is taken through all its steps while it lies in the first-level cache: first the scales of its blocks,
 then, 32 elements at a time in registers, codes, their packing and what they lose. The target of error feedback is
-calculated in both steps, which costs less than keeping it; rotated elements are kept. A kernel is compiled for the kind of code (`_encoder`).
+calculated in both steps, which costs less than keeping it; what is rotated is kept. A kernel is compiled for the kind
+of code (`_encoder`).
 """
 
 from __future__ import annotations
