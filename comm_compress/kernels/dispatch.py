@@ -51,15 +51,11 @@ class Topic(Generic[Kernels]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._on_cpu: Kernels | None = None  # asked for a dozen times a collective
 
     def __call__(self, tensor: Tensor) -> Kernels:
         """The kernels for the device that this tensor lies on."""
-        if not tensor.is_cpu:
-            return self.on(tensor.device)
-        if self._on_cpu is None:
-            self._on_cpu = self.on(tensor.device)
-        return self._on_cpu
+        kernels: Kernels = implementation(self.name, "cpu" if tensor.is_cpu else tensor.device.type)
+        return kernels
 
     def on(self, device: torch.device) -> Kernels:
         """The kernels for this device, where there is no tensor yet."""
