@@ -81,7 +81,8 @@ FLOORS = {
         {"checkpoint"},
         {"run"},
         {"train", "validate", "eagle"},
-        {"chat", "launch", "audit"},
+        {"chat", "launcher", "audit"},
+        {"launch"},
         {"commands"},
     ],
     "fsdp_lab/run": [

@@ -129,7 +129,7 @@ def test_with_flags_nothing_is_compressed_that_no_flag_names(checkout: Checkout)
 
 
 def test_torchrun_itself_takes_none_of_our_flags(checkout: Checkout) -> None:
-    from fsdp_lab.launch import get_args_parser
+    from fsdp_lab.launcher import get_args_parser
     from fsdp_lab.settings.config import TrainConfig
 
     checkout.train("--nproc_per_node=2", "--no_tensorboard")
@@ -372,7 +372,7 @@ def test_mistakes_that_only_the_ranks_can_find_are_one_message_and_exit_code_2(c
     (checkout.root / "fsdp_lab" / "train.py").write_text(
         "from fsdp_lab.run.entry import run_as_program\n"
         "def refuse(config):\n    raise ValueError('no such corpus')\n"
-        "run_as_program(refuse)\n"
+        "if __name__ == '__main__':\n    run_as_program(refuse)\n"
     )
     (checkout.root / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     done = checkout.train("--no_tensorboard", "--nproc_per_node", "2")  # the real torchrun, two ranks

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from experiments.runs.training import torchrun_command
 from fsdp_lab.ranks.faults import VARIABLE
+from fsdp_lab.ranks.processes import forked_ranks
 
 _MARK = "FSDP_LAB_DRILL"  # in the environment of all that a drill starts, so that nothing of it is overlooked
 
@@ -149,7 +150,7 @@ class Drill:
 
     def rank_processes(self) -> dict[int, int]:
         """Process ids of the ranks that have started, by rank."""
-        by_rank = {}
+        by_rank = forked_ranks(self.pid)
         for pid in self.processes():
             with contextlib.suppress(OSError):
                 variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
             _become(place, flags)
         ranks = _ranks(options.nproc_per_node, config)
         meeting = _meeting(options, virtual=config.run.virtual_ranks > 0)
-    from fsdp_lab import launch  # with torch
+    from fsdp_lab import launch
 
     return launch.main([*meeting, f"--nproc-per-node={ranks}", "-m", "--", TRAINER, *flags])
 

@@ -42,7 +42,8 @@ def become_a_rank(module: str, arguments: Sequence[str]) -> None:
 
 
 def _allocator() -> dict[str, str]:
-    library = None if "LD_PRELOAD" in os.environ else next(filter(Path.exists, _places()), None)
+    chosen = os.environ.get("LD_PRELOAD")  # by us, in the start before this one, or by the user
+    library = next((path for path in _places() if path.exists() and chosen in (None, str(path))), None)
     return GLIBC if library is None else {**JEMALLOC, "LD_PRELOAD": str(library)}
 
 

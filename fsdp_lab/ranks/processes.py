@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 LAUNCHER = "FSDP_LAB_LAUNCHER"  # the process id of who started this rank and waits for it
 _PR_SET_PDEATHSIG = 1
@@ -18,6 +19,23 @@ def state(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return "X" if os.path.isdir("/proc/self") else ""
+
+
+def name_of_rank(launcher: int, rank: int | str) -> str:
+    """What the process of a forked rank is called: its command line and environment, as others can read them, are the
+    launcher's."""
+    return f"rank {rank}/{launcher}"
+
+
+def forked_ranks(launcher: int) -> dict[int, int]:
+    """The process ids of a launcher's forked ranks that run, by rank, also when the launcher has ended."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            name = (folder / "comm").read_text().strip()
+            if name.endswith(f"/{launcher}") and state(int(folder.name)) not in ("", "X", "Z"):
+                found[int(name.removeprefix("rank ").partition("/")[0])] = int(folder.name)
+    return found
 
 
 def launcher_is_gone() -> bool:

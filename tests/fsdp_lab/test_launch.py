@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
-from fsdp_lab import launch
+from fsdp_lab import launch, launcher
 from fsdp_lab.ranks.preempt import stop_signals
 from fsdp_lab.ranks.processes import LAUNCHER
 
@@ -47,7 +47,7 @@ def test_what_ends_a_meeting_is_one_line(
     def fails(arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(launch, "run", fails)
+    monkeypatch.setattr(launcher, "run", fails)
     assert launch.main(MEETING) == code
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

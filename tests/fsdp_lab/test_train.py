@@ -27,10 +27,11 @@ from tqdm import tqdm
 from fsdp_lab import chat, results, validate
 from fsdp_lab.data import WIKI_LEADS
 from fsdp_lab.ranks.faults import VARIABLE
+from fsdp_lab.ranks.processes import forked_ranks
 from fsdp_lab.results.validation import problems
 from fsdp_lab.run.entry import run_as_program
 from tests.distributed import preload, run_program, torchrun_environment
-from tests.forked_launch import Launched, forked_ranks
+from tests.forked_launch import Launched
 from tests.fsdp_lab.training_ranks import make_nano_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -376,18 +377,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def rank_pid(launcher: int, rank: int) -> int | None:
-    """The process of one rank under a launcher."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == launcher and f"\0RANK={rank}\0".encode() in (stat.parent / "environ").read_bytes():
-                return int(stat.parent.name)
-        except OSError:
-            continue
-    return forked_ranks(launcher).get(rank)
-
-
 def start_endless(lab: Lab, **settings: Any) -> Launched:
     """A run that has begun to train and would not end by itself; forked."""
     return until_it_trains(lab, lab.fork(**ENDLESS, **settings))
@@ -406,7 +395,7 @@ def until_it_trains(lab: Lab, process: Started) -> Started:
 
 def test_a_killed_rank_ends_the_run_and_is_named(lab: Lab) -> None:
     process = start_endless(lab)
-    pid = rank_pid(process.pid, 0)  # the one that writes; another has to do it
+    pid = forked_ranks(process.pid).get(0)  # the one that writes; another has to do it
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
@@ -423,7 +412,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(lab: Lab) -> None:
 
 def test_a_hung_rank_does_not_keep_the_run_from_its_row(lab: Lab) -> None:
     process = start_endless(lab, stop_grace_s=1)
-    hung = rank_pid(process.pid, 1)
+    hung = forked_ranks(process.pid).get(1)
     assert hung is not None
     os.kill(hung, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)

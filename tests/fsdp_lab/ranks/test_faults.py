@@ -13,20 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from experiments.faults.drills import Drill
 from fsdp_lab.ranks import faults
 from fsdp_lab.ranks.faults import VARIABLE, Fault, parse
+from fsdp_lab.ranks.processes import forked_ranks
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload, run_program, torchrun_environment
-from tests.forked_launch import forked_ranks, is_running
+from tests.forked_launch import is_running
 from tests.fsdp_lab.test_train import (
     ENDLESS,
     ROOT,
     Lab,
-    rank_pid,
     start_endless,
     train_tiny,
     until_it_trains,
@@ -225,10 +226,11 @@ def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path, fault: str, wo
 def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     process = until_it_trains(lab, lab.start(**ENDLESS))
-    ranks = [rank_pid(process.pid, rank) for rank in (0, 1)]
+    ranks = [child.pid for child in psutil.Process(process.pid).children()]
+    assert len(ranks) == 2
     process.kill()
     _, err = process.communicate(timeout=60)  # until nobody holds the pipes
-    wait_until(lambda: not any(pid is not None and is_running(pid) for pid in ranks))
+    wait_until(lambda: not any(map(is_running, ranks)))
     (row,) = lab.rows()
     assert row["status"] == "preempted", row["error"]
     assert row["saved_step"] > 0
@@ -291,7 +293,7 @@ def test_a_run_is_not_started_twice(tmp_path: Path) -> None:
     try:
         code, _, err = lab.run(run_name="endless")
         assert code == 2
-        assert f"is being written by process {rank_pid(process.pid, 0)} on " in err
+        assert f"is being written by process {forked_ranks(process.pid).get(0)} on " in err
         assert "Traceback" not in err
     finally:
         process.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_lab import launch
+from fsdp_lab import launcher
 from fsdp_lab.settings.__main__ import main
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.reading.fields import ConfigError
@@ -96,9 +96,9 @@ def test_the_launcher_refuses_before_it_starts_ranks(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(launch, "run", lambda arguments: pytest.fail("ranks were started"))
+    monkeypatch.setattr(launcher, "run", lambda arguments: pytest.fail("ranks were started"))
     with pytest.raises(SystemExit) as stop:
-        launch.main(["--standalone", "--nproc-per-node=2", "-m", "--", module, *flags])
+        launcher.launch(["--standalone", "--nproc-per-node=2", "-m", "--", module, *flags])
     assert stop.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith(f"{module}: ")
