@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.bench.layouts import run_arms
+from experiments.bench.layouts.command import run_arms
 from experiments.devices.quotas import check_quotas
 from experiments.network.namespaces import unavailable
 from experiments.network.units import parse_rate

@@ -16,8 +16,8 @@ from torch import Tensor
 from comm_compress.kernels.common.frequencies import Counts
 from comm_compress.kernels.common.scratch import Scratch, fresh
 from comm_compress.kernels.cpu.coding.counting import COUNTERS, PIECE, count_bytes
-from comm_compress.kernels.cpu.vectors.octets import TOGETHER, look_up, within
-from comm_compress.kernels.cpu.vectors.ulps import move, store_distances, store_exponents
+from comm_compress.kernels.cpu.vectors.coding.octets import TOGETHER, look_up, within
+from comm_compress.kernels.cpu.vectors.coding.ulps import move, store_distances, store_exponents
 from comm_compress.kernels.cpu.vectors.unaligned import load_word, lowest_bit, store_word
 from comm_compress.kernels.cpu.vectors.vectors import LANES
 from comm_compress.kernels.reference.ulp import DIRECT, EXPONENT, WIDTHS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments.bench.layouts import asked_for, check
+from experiments.bench.layouts.command import asked_for, check
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "experiments.bench.layouts", "--rate", "none"]

@@ -19,8 +19,8 @@ from comm_compress.kernels.common.frequencies import (
 )
 from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST
 from comm_compress.kernels.cpu.coding.counting import SYMBOLS
-from comm_compress.kernels.cpu.vectors.rans_entries import absorbed, entries_at, overflowing
-from comm_compress.kernels.cpu.vectors.rans_lanes import (
+from comm_compress.kernels.cpu.vectors.coding.rans_entries import absorbed, entries_at, overflowing
+from comm_compress.kernels.cpu.vectors.coding.rans_lanes import (
     load_states,
     looked_up,
     put_out,

@@ -11,7 +11,7 @@ import numpy as np
 
 from comm_compress.kernels.common.frequencies import Bytes, Counts, Words
 from comm_compress.kernels.common.rans_stream import BLOCK
-from comm_compress.kernels.cpu.vectors.octets import COUNTED, TOGETHER, add_counts, largest, store_pairs, within
+from comm_compress.kernels.cpu.vectors.coding.octets import COUNTED, TOGETHER, add_counts, largest, store_pairs, within
 from comm_compress.kernels.cpu.vectors.unaligned import load_word, lowest_bit, ones_in
 from comm_compress.kernels.tools.compiled import compiled
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from comm_compress.kernels.common.frequencies import Bytes, Counts, Marks
 from comm_compress.kernels.cpu.coding.block_loops import place_of
-from comm_compress.kernels.cpu.vectors.octets import TOGETHER, reaching, within
+from comm_compress.kernels.cpu.vectors.coding.octets import TOGETHER, reaching, within
 from comm_compress.kernels.cpu.vectors.unaligned import lowest_bit
 from comm_compress.kernels.tools.compiled import compiled
 

@@ -10,6 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from comm_compress.kernels.cpu.vectors.coding.together import load_apart, store_together
 from comm_compress.kernels.cpu.vectors.llvm import (
     BYTE,
     DOUBLE,
@@ -22,7 +23,6 @@ from comm_compress.kernels.cpu.vectors.llvm import (
     repeated,
     spread,
 )
-from comm_compress.kernels.cpu.vectors.together import load_apart, store_together
 from comm_compress.kernels.cpu.vectors.vectors import LANES
 from comm_compress.kernels.reference.ulp import DIRECT
 

@@ -15,6 +15,7 @@ from numba.core import types
 
 from comm_compress.kernels.common.frequencies import FREQUENCY, PRECISION, TOTAL, WITHIN
 from comm_compress.kernels.common.rans_stream import LANES as STATES, LOWEST
+from comm_compress.kernels.cpu.vectors.coding.together import load_apart, store_together
 from comm_compress.kernels.cpu.vectors.llvm import (
     BOOL,
     BYTE,
@@ -28,7 +29,6 @@ from comm_compress.kernels.cpu.vectors.llvm import (
     intrinsic,
     repeated,
 )
-from comm_compress.kernels.cpu.vectors.together import load_apart, store_together
 from comm_compress.kernels.cpu.vectors.vectors import LANES, WORDS
 
 assert STATES == LANES

@@ -13,6 +13,15 @@ from llvmlite import ir
 from numba.core import types
 
 from comm_compress.kernels.common.frequencies import PRECISION, START_BITS, TOTAL
+from comm_compress.kernels.cpu.vectors.coding.rans_lanes import (
+    MASK,
+    NARROW,
+    NUMBERS,
+    OCTETS,
+    VECTOR,
+    gathered,
+    places_in,
+)
 from comm_compress.kernels.cpu.vectors.llvm import (
     FLOAT,
     WORD,
@@ -22,7 +31,6 @@ from comm_compress.kernels.cpu.vectors.llvm import (
     intrinsic,
     repeated,
 )
-from comm_compress.kernels.cpu.vectors.rans_lanes import MASK, NARROW, NUMBERS, OCTETS, VECTOR, gathered, places_in
 from comm_compress.kernels.cpu.vectors.vectors import LANES, WORDS
 
 SYMBOLS = 256

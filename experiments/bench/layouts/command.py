@@ -37,7 +37,7 @@ import torch
 import torch.distributed as dist
 
 import comm_compress as cc
-from experiments.bench.layout_arms import Arm, Asked, made
+from experiments.bench.layouts.arms import Arm, Asked, made
 from experiments.devices.quotas import Quotas, check_quotas
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
@@ -51,7 +51,7 @@ from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import real
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.presets import unknown_preset
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import user_errors
 
 CHOICES = (*DATA_PARALLEL, *LAYOUTS, *PIPELINES)
 _MODULE = "experiments.bench.layouts"
@@ -242,8 +242,3 @@ def check(options: argparse.Namespace) -> None:
     for method in (*options.methods, options.gradients):
         if method != "none":
             cc.make(method)
-
-
-if __name__ == "__main__":
-    with unix_pipes():
-        sys.exit(main())

@@ -1,0 +1,10 @@
+"""``python -m experiments.bench.layouts``."""
+
+import sys
+
+from experiments.bench.layouts.command import main
+from fsdp_lab.settings.user_errors import unix_pipes
+
+if __name__ == "__main__":
+    with unix_pipes():
+        sys.exit(main())
