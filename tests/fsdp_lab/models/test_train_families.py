@@ -82,7 +82,7 @@ def test_other_operators_train_alike_to_rounding_and_rows_name_them(trained: Tra
 def test_rows_say_how_much_of_the_machine_was_used(trained: Trained) -> None:
     row = trained.rows["real"]
     assert problems(row) == []
-    assert row["peak_flops_source"] == "measured"
+    assert row["peak_flops_source"] in ("registers", "measured")
     assert 1e8 < row["peak_flops"] < 1e14
     expected = row["tokens_per_s"] * row["flops_per_token"] / (2 * row["peak_flops"])
     assert row["mfu"] == pytest.approx(expected, rel=1e-6)
