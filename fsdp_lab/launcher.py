@@ -27,7 +27,7 @@ from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.ranks.exit_codes import FAILED, PREEMPTED, USER_ERROR
-from fsdp_lab.ranks.forked import FORKING, seated, seats_for
+from fsdp_lab.ranks.forked import FORKING, fork_ranks, started_by_torchrun
 from fsdp_lab.ranks.meeting import loopback
 from fsdp_lab.ranks.preempt import SAME_S, stop_signals
 from fsdp_lab.ranks.processes import LAUNCHER
@@ -55,8 +55,8 @@ def launch(argv: list[str]) -> int:
     try:
         handlers = {number: signal.signal(number, on_signal) for number in stop_signals()}
         module = arguments.training_script
-        seats = seats_for(module, int(arguments.nproc_per_node), handlers) if forking else []
-        with seated(module, seats), tempfile.TemporaryDirectory(prefix="fsdp_lab_launch_") as folder:
+        waiting = fork_ranks(module, int(arguments.nproc_per_node), handlers) if forking else []
+        with started_by_torchrun(module, waiting), tempfile.TemporaryDirectory(prefix="fsdp_lab_launch_") as folder:
             arguments.log_dir = arguments.log_dir or folder  # torchrun would leave one behind each time
             run(arguments)
     except ChildFailedError as error:

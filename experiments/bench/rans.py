@@ -185,7 +185,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure all coders on each kind of symbols, print the table, write it where asked; returns the exit code."""
     with user_errors("bench_rans"):
         options = parsed(arguments)
         coders = [ours(), *(peers(options.peer) if options.peer is not None else [])]

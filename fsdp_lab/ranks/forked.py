@@ -56,14 +56,14 @@ def _asked(argv: Sequence[str]) -> int:
     return int(asked) if asked.isdecimal() else 0
 
 
-class Seat:
+class WaitingRank:
     """A forked process that waits to be told which rank it is; to torchrun it is that rank's `subprocess.Popen`."""
 
     def __init__(self, pid: int, pipe: int) -> None:
         self.pid, self.pipe = pid, pipe
         self.returncode: int | None = None
 
-    def take(self, args: Sequence[str], environment: Mapping[str, str]) -> Seat:
+    def take(self, args: Sequence[str], environment: Mapping[str, str]) -> WaitingRank:
         """Tell it the command line after the module's name, and its whole environment."""
         with contextlib.suppress(BrokenPipeError), os.fdopen(self.pipe, "wb") as pipe:  # killed: `poll` tells
             pickle.dump((list(args), dict(environment)), pipe)
@@ -87,7 +87,7 @@ class Seat:
         return self.returncode
 
 
-def seats_for(module: str, ranks: int, handlers: Mapping[signal.Signals, Any]) -> list[Seat]:
+def fork_ranks(module: str, ranks: int, handlers: Mapping[signal.Signals, Any]) -> list[WaitingRank]:
     """Processes for ``ranks`` ranks of the trainer ``module``, with ``handlers`` of signals; none where there is an
     accelerator."""
     import torch  # with what `start_again` has put into the environment
@@ -120,35 +120,37 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def _forked(module: str, ranks: int, handlers: Mapping[signal.Signals, Any], mask: Iterable[int]) -> list[Seat]:
-    seats: list[Seat] = []
+def _forked(module: str, ranks: int, handlers: Mapping[signal.Signals, Any], mask: Iterable[int]) -> list[WaitingRank]:
+    waiting: list[WaitingRank] = []
     for _ in range(ranks):
         theirs, ours = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _be_a_rank(module, theirs, [ours, *(seat.pipe for seat in seats)], handlers, mask)
+            _be_a_rank(module, theirs, [ours, *(rank.pipe for rank in waiting)], handlers, mask)
         os.close(theirs)
-        seats.append(Seat(pid, ours))
-    return seats
+        waiting.append(WaitingRank(pid, ours))
+    return waiting
 
 
 @contextlib.contextmanager
-def seated(module: str, seats: list[Seat]) -> Iterator[None]:
-    """Have torchrun's agent take ``seats`` where it would start processes, as long as there are some.
+def started_by_torchrun(module: str, waiting: list[WaitingRank]) -> Iterator[None]:
+    """Have torchrun's agent take ``waiting`` where it would start processes, as long as there are some.
 
     Not where a rank's output goes to a file, or where it is bound to a NUMA node, by a command in front of its own.
     """
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     start = getattr(SubprocessHandler, "_popen", None)
-    if start is None:  # another version of torch: ranks are started, and seats end with the launcher
+    if (
+        start is None
+    ):  # another version of torch: ranks are started as before, and those that wait end with the launcher
         yield
         return
     command = (sys.executable, "-u", "-m", module)
 
     def take(self: Any, args: tuple[str, ...], env: dict[str, str]) -> Any:
-        if seats and args[:4] == command and self._stdout is self._stderr is None:
-            return seats.pop(0).take(args[4:], env)
+        if waiting and args[:4] == command and self._stdout is self._stderr is None:
+            return waiting.pop(0).take(args[4:], env)
         return start(self, args, env)
 
     SubprocessHandler._popen = take  # it has no other way to be given processes

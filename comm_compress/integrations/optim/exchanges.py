@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from comm_compress.integrations.optim.owners import ROUNDS, Owned
 Result = TypeVar("Result")
 
 
-class _Exchange:
+class _Exchange(ABC):
     """Work on one unit, whose first messages are being sent."""
 
     _own_rounds = 1
@@ -51,9 +52,9 @@ class _Exchange:
             self._collective.spent("encode", start)
             self._running = self._run(self._first())
 
+    @abstractmethod
     def _first(self) -> Generator[Request, Any, Tensor]:
         """Return the rounds whose messages are sent at once."""
-        raise NotImplementedError
 
     def _run(self, rounds: Generator[Request, Any, Result]) -> transport.Running[Result]:
         return transport.Running(rounds, self._group, self._collective, self._workspace)

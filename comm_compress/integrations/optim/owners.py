@@ -73,7 +73,7 @@ class Owned(NamedTuple):
         return cls(unit, tuple(tuple(sorted(mine)) for mine in numbers))
 
     def part(self, owner: int) -> Unit:
-        """What ``owner`` works on."""
+        """The unit's matrices that rank ``owner`` orthogonalises for all ranks."""
         return self.unit._replace(matrices=tuple(self.unit.matrices[i] for i in self.numbers[owner]))
 
     def elements(self, rank: int) -> int:

@@ -44,7 +44,7 @@ class Matrix(NamedTuple):
 
     @property
     def short(self) -> int:
-        """Elements of a line."""
+        """How many elements a line has: a row of a matrix that is taller than wide, and else a column."""
         return min(self.a, self.b)
 
     @property

@@ -39,7 +39,7 @@ class Product:
     batch: int = 1
 
     def flops(self) -> int:
-        """Multiplications and additions."""
+        """How many multiplications and additions the product takes, all of its batch together."""
         return 2 * self.batch * self.rows * self.inner * self.columns
 
 

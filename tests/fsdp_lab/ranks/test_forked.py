@@ -12,7 +12,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
 from fsdp_lab.ranks import forked
-from fsdp_lab.ranks.forked import FORKING, Seat, seated, start_again
+from fsdp_lab.ranks.forked import FORKING, WaitingRank, start_again, started_by_torchrun
 
 OURS = ["-m", "--", "fsdp_lab.train", "--max_steps", "3"]
 
@@ -53,7 +53,7 @@ def test_no_other_launcher_does(words: list[str], anew: list[dict[str, str]]) ->
     assert not anew
 
 
-def _seat() -> Seat:
+def _waiting_rank() -> WaitingRank:
     """A process that takes a word and ends with it as its exit code, or is killed by SIGKILL for a 9."""
     theirs, ours = os.pipe()
     pid = os.fork()
@@ -61,48 +61,48 @@ def _seat() -> Seat:
         os.close(ours)
         os._exit(7 if os.read(theirs, 1) else 3)
     os.close(theirs)
-    return Seat(pid, ours)
+    return WaitingRank(pid, ours)
 
 
 @pytest.fixture
-def seat() -> Iterator[Seat]:
-    made = _seat()
+def rank() -> Iterator[WaitingRank]:
+    made = _waiting_rank()
     yield made
     if made.poll() is None:
         os.kill(made.pid, signal.SIGKILL)
         made.wait()
 
 
-def test_a_seat_waits_and_ends_as_a_process_does(seat: Seat) -> None:
-    assert seat.poll() is None
+def test_a_waiting_rank_waits_and_ends_as_a_process_does(rank: WaitingRank) -> None:
+    assert rank.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
-        seat.wait(0.05)
-    assert seat.take(["x"], {}).wait(20) == 7
-    assert (seat.poll(), seat.returncode) == (7, 7)
-    killed = _seat()
+        rank.wait(0.05)
+    assert rank.take(["x"], {}).wait(20) == 7
+    assert (rank.poll(), rank.returncode) == (7, 7)
+    killed = _waiting_rank()
     os.kill(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     os.close(killed.pipe)
 
 
-def test_a_seat_ends_with_its_launcher(seat: Seat) -> None:
-    os.close(seat.pipe)
-    assert seat.wait(20) == 3
+def test_a_waiting_rank_ends_with_its_launcher(rank: WaitingRank) -> None:
+    os.close(rank.pipe)
+    assert rank.wait(20) == 3
 
 
-def test_only_our_trainer_s_ranks_sit_down_and_when_no_seat_is_left_processes_start(
-    seat: Seat, monkeypatch: pytest.MonkeyPatch
+def test_only_our_trainer_s_ranks_are_forked_ones_and_processes_start_when_none_is_left(
+    rank: WaitingRank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[tuple[str, ...]] = []
     monkeypatch.setattr(SubprocessHandler, "_popen", lambda self, args, env: started.append(args))
-    before, seats = SubprocessHandler._popen, [seat]
+    before, waiting = SubprocessHandler._popen, [rank]
     python, words = sys.executable, ("-u", "-m", "fsdp_lab.train", "--seed", "1")
-    with seated("fsdp_lab.train", seats):
+    with started_by_torchrun("fsdp_lab.train", waiting):
         for args in (("numactl", python, *words), (python, "-u", "other.py"), (python, *words), (python, *words)):
             handler = SubprocessHandler(args[0], args[1:], {"RANK": "0"}, None, None, 0, None)
-            assert (handler.proc is seat) == (args[0] == python and "-m" in args and len(started) == 2)
-            if handler.proc is seat:
-                started.append(("seat",))
-    assert [args[0] for args in started] == ["numactl", python, "seat", python]
+            assert (handler.proc is rank) == (args[0] == python and "-m" in args and len(started) == 2)
+            if handler.proc is rank:
+                started.append(("forked",))
+    assert [args[0] for args in started] == ["numactl", python, "forked", python]
     assert SubprocessHandler._popen is before
     assert forked.TRAINERS[0] == "fsdp_lab.train"
