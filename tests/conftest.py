@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import signal
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,9 @@ from tests.distributed import preload
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", max_examples=1000)
 settings.load_profile("fixed")
+
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and what the tests start would, too
 
 
 @functools.cache

@@ -6,8 +6,10 @@ The logger ``comm_compress`` gets two INFO messages, one before and one after; a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from numba.core import event
@@ -34,9 +36,7 @@ class Notices(event.Listener):
         self._depth += 1
         if self._depth == 1:
             self._start = time.perf_counter()
-            kernel = _name(event)
-            extra = {"kernel": kernel, "seconds": None}
-            _LOG.info("compiling kernels (once for this version): %s", kernel, extra=extra)
+            _say_begun(name_of(event.data["dispatcher"].py_func))
 
     def on_end(self, event: Any) -> None:
         """numba has compiled it, or has failed to."""
@@ -44,12 +44,29 @@ class Notices(event.Listener):
             return
         self._depth -= 1
         if self._depth == 0:
-            kernel, seconds = _name(event), time.perf_counter() - self._start
-            _LOG.info("compiled %s in %.1f s", kernel, seconds, extra={"kernel": kernel, "seconds": seconds})
+            _say_done(name_of(event.data["dispatcher"].py_func), time.perf_counter() - self._start)
 
 
-def _name(event: Any) -> str:
-    function = event.data["dispatcher"].py_func
+@contextlib.contextmanager
+def said(kernel: str) -> Iterator[None]:
+    """Say the same while another process compiles ``kernel``."""
+    _say_begun(kernel)
+    start = time.perf_counter()
+    yield
+    _say_done(kernel, time.perf_counter() - start)
+
+
+def _say_begun(kernel: str) -> None:
+    extra = {"kernel": kernel, "seconds": None}
+    _LOG.info("compiling kernels (once for this version): %s", kernel, extra=extra)
+
+
+def _say_done(kernel: str, seconds: float) -> None:
+    _LOG.info("compiled %s in %.1f s", kernel, seconds, extra={"kernel": kernel, "seconds": seconds})
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what messages call the kernel that is compiled from ``function``."""
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
 
 

@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from comm_compress.kernels.tools.compile_notice import NOTICES
+from comm_compress.kernels.tools.shared_cache import SharedCache
 
 INFINITY = np.int32(0x7F800000)  # bits of +inf as int32: magnitudes order like their bits, and NaN lies above
 MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -74,7 +75,7 @@ def _takes_files(folder: Path) -> bool:
 
 
 CACHE_FOLDER = _cache_folder()
-_njit: Any = numba.njit(cache=CACHE_FOLDER is not None, nogil=True, error_model="numpy")
+_njit: Any = numba.njit(nogil=True, error_model="numpy")
 if CACHE_FOLDER is None:
     warnings.warn("no folder is writable for compiled kernels: every start compiles them anew", stacklevel=2)
 
@@ -83,9 +84,11 @@ def compiled(function: Kernel) -> Kernel:
     """Decorator: compile for the types of the first call, once, and keep the result on disk where that can be."""
     before, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, CACHE_FOLDER or SETTINGS.CACHE_DIR
     try:
-        kernel: Kernel = _njit(function)
+        kernel: Any = _njit(function)
+        if CACHE_FOLDER is not None:
+            kernel._cache = SharedCache(function)  # as numba's own `enable_caching` sets it
         NOTICES.kernels.add(id(kernel))
-        return kernel
+        return cast(Kernel, kernel)
     finally:
         SETTINGS.CACHE_DIR = before
 
