@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 import signal
 
 import pytest
@@ -14,6 +15,9 @@ settings.register_profile("explore", max_examples=1000)
 settings.load_profile("fixed")
 
 
+# Idle threads of torch's that wait at full speed for more to do would take the cores that other workers' tests need:
+# twice the processor time. Said before torch is imported, and for whatever the tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and what the tests start would, too
 
 
