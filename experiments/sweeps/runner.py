@@ -67,10 +67,14 @@ class Attempt:
 
 
 class Runner:
-    """Runs the cells of a plan. ``run`` returns when every cell has ended, here or in another process."""
+    """Runs the cells of a plan. ``run`` returns when every cell has ended, here or in another process.
 
-    def __init__(self, plan: Plan, out: Path, slots: list[Slot], progress: Progress) -> None:
-        self.plan, self.out, self.progress = plan, out, progress
+    ``logs``: a folder that is there, in which the output of every run that ended well stays, as ``RUN.txt``; None: it
+    is thrown away.
+    """
+
+    def __init__(self, plan: Plan, out: Path, slots: list[Slot], progress: Progress, logs: Path | None = None) -> None:
+        self.plan, self.out, self.progress, self.logs = plan, out, progress, logs
         self.folder = out.with_name(out.name + ".cells")
         self.waiting = plan.to_run()
         self.running: list[Attempt] = []
@@ -181,6 +185,8 @@ class Runner:
                 raise ValueError(f"cell {cell.number} ({cell.arm.label}) was refused:\n{said}")
             row = record(cell, attempt.config, "failed", _what_went_wrong(attempt, code), self.out)
         self.recorded += 1
+        if self.logs is not None and row["status"] == "ok":
+            shutil.copyfile(attempt.log, self.logs / f"{attempt.name}.txt")
         attempt.clear(row["status"])
         self.tries[cell.key] -= row["status"] != "ok"
         again = row["status"] != "ok" and self.tries[cell.key] > 0

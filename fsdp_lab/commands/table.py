@@ -33,6 +33,7 @@ COMMANDS = (
     Command("eagle questions", "experiments.drafts.questions", "questions about the embedded corpus", _TRAIN),
     Command("eagle run", "experiments.drafts.real_run", "from nothing to a draft that decodes", _TRAIN),
     Command("sweep", "experiments.sweep", "run everything that a recipe compares", _COMPARE),
+    Command("speedrun", "experiments.speedrun", "a race to a loss behind a slow link: enter, check, records", _COMPARE),
     Command("finetuning", "experiments.finetuning", "a trained model, and another text to fine-tune it on", _COMPARE),
     Command("report", "analysis.report", "one page of all figures and tables of results rows", _COMPARE),
     Command("claim", "analysis.claim", "do rows support so many bits within such a margin?", _COMPARE),

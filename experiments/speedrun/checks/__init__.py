@@ -1,0 +1,1 @@
+"""What speaks against an entry, by its own files: one file for each kind, each a list of complaints."""
