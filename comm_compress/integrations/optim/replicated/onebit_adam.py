@@ -16,6 +16,7 @@ from comm_compress.core.rounds import Request
 from comm_compress.core.segments import unflatten
 from comm_compress.core.state import State
 from comm_compress.integrations import allreduce
+from comm_compress.integrations.optim.replicated.adam import check_betas, move, take_in
 from comm_compress.integrations.optim.replicated.exchange import Replicas, UnderWay, layout
 from comm_compress.integrations.optim.replicated.optimizer import Params, ReplicaOptimizer
 from comm_compress.integrations.optim.replicated.two_way import two_way_mean
@@ -78,9 +79,7 @@ class OneBitAdam(ReplicaOptimizer):
     ) -> None:
         if freeze_after < 1:
             raise ValueError(f"freeze_after = {freeze_after}: must be 1 or more: without a variance there is no Adam")
-        for name, beta in zip(("beta1", "beta2"), betas, strict=True):
-            if not 0 <= beta < 1:
-                raise ValueError(f"{name} = {beta!r}: must be at least 0 and less than 1")
+        check_betas(betas)
         self._codec = one_message(chosen("method", method))
         allreduce.check_ranks(self._codec, replicas.world)
         self.freeze_after, self.betas, self.eps, self.bias_correction = freeze_after, betas, eps, bias_correction
@@ -116,17 +115,13 @@ class OneBitAdam(ReplicaOptimizer):
             mean, step = mean.view_as(mine), int(state["step"])  # of this step: it is counted already
             momentum, variance = local(state["exp_avg"]), local(state["exp_avg_sq"])
             if step <= self.freeze_after:
-                momentum.lerp_(mean, 1 - self.betas[0])
-                variance.mul_(self.betas[1]).addcmul_(mean, mean, value=1 - self.betas[1])
+                take_in(mean, momentum, variance, self.betas)
             else:
                 momentum.copy_(mean).masked_fill_(variance == 0, 0)
-            self._move(p, mine, momentum, variance, step)
+            move(mine, momentum, variance, self._settings(p)["lr"], self.eps, *self._corrections(step))
 
-    def _move(self, p: nn.Parameter, mine: Tensor, momentum: Tensor, variance: Tensor, step: int) -> None:
-        """Move ``mine`` against its momentum, divided by the root of the variance: Adam's update."""
-        of_momentum = of_variance = 1.0
-        if self.bias_correction:
-            of_momentum = 1 - self.betas[0] ** step
-            of_variance = 1 - self.betas[1] ** min(step, self.freeze_after)
-        root = variance.sqrt().div_(of_variance**0.5).add_(self.eps)
-        mine.addcdiv_(momentum, root, value=-self._settings(p)["lr"] / of_momentum)
+    def _corrections(self, step: int) -> tuple[float, float]:
+        """What the bias of both moments is corrected by; that of a frozen variance is of the step that froze it."""
+        if not self.bias_correction:
+            return 1.0, 1.0
+        return 1 - self.betas[0] ** step, 1 - self.betas[1] ** min(step, self.freeze_after)
