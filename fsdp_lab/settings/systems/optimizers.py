@@ -85,7 +85,7 @@ _ONE_BIT_ADAM = System(
         "and 2.9x for SQuAD, on up to 256 GPUs (abstract)",
     ),
     measured=(
-        "beside AdamW at a rate of 4e-4 (PPL 20,484 and 19,181 after 40 steps of gpt2-nano, frozen after 20, one seed); "
+        "beside AdamW at a rate of 4e-4 (PPL 20,484 and 19,181, 40 steps of gpt2-nano, frozen after 20, one seed); "
         "at the preset's 4e-3 it broke down when the variance was frozen, compressed or not (docs/optimizers.md)",
     ),
     recipes=(

@@ -111,7 +111,7 @@ class Dion(ReplicaOptimizer):
         if old is not None:
             new += old
         sizes = [math.prod(shape) for shape in shapes]
-        sums = [part.view(shape) for part, shape in zip(new[0].split(sizes), shapes, strict=True)]
+        sums = [part.view(shape) for part, shape in zip(torch.split(new[0], sizes), shapes, strict=True)]
         others = [part for name, part in parts.items() if name not in self._matrices]
         products = [b @ q for b, q in zip(sums, qs, strict=True)]
         mean = yield from _mean([*products, *others], state.world)
@@ -153,7 +153,7 @@ def _mean(tensors: Sequence[Tensor], world: int) -> Generator[Request, Tensor, l
     if not tensors:
         return []
     total = yield AllReduce(torch.cat([t.reshape(-1) for t in tensors]), "sum", "values")
-    parts = (total / world).split([t.numel() for t in tensors])
+    parts = torch.split(total / world, [t.numel() for t in tensors])
     return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
 
 
