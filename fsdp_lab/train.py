@@ -44,11 +44,11 @@ def train(config: TrainConfig) -> dict[str, Any]:
         run.note(**data.row(), **model.row(), bf16_products=products)
         for remark in remarks_on_adapters(model, config, run.ranks):
             run.say(remark)
-        has_muon = config.optim.optimizer == "muon"
-        comm = Communication(model, config.comm, config.run.seed, has_muon)  # nothing at all for `none`
+        comm = Communication(model, config.comm, config.run.seed, config.optim.optimizer)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         adamw = model.operators["adamw"]
-        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, adamw, comm.gathers)
+        method = config.comm.optimizer_compress
+        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, adamw, comm.exchanges, method)
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()

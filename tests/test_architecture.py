@@ -59,7 +59,7 @@ FLOORS = {
     "comm_compress/integrations": [
         {"loss_scale", "optimizer_steps", "rank_states"},
         {"handle", "reshard"},
-        {"allreduce"},
+        {"allreduce", "replicas"},
         {
             "fsdp",
             "ddp",

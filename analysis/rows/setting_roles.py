@@ -45,6 +45,11 @@ LATER: Mapping[str, Any] = {
     "pp_micro_batches": 0,
     "optimizer": "adamw",
     "muon_momentum": None,
+    "demo_decay": None,
+    "adam_freeze_after": None,
+    "dion_rank": None,
+    "dion_learning_rate": None,
+    "dion_momentum": None,
 }
 """Settings that came after rows had been written, with their defaults: a row without one did what its default says."""
 

@@ -48,12 +48,16 @@ class Gathers(Counted, cc.optim.Gathers, Protocol):
     """`cc.optim.Handle` or `cc.optim.VirtualHandle`: what brings whole matrices to the optimizer."""
 
 
+class Replicas(Counted, cc.optim.Replicas, Protocol):
+    """What `cc.optim.between` returns: what replicas exchange for an optimizer, in place of gradients."""
+
+
 class Together:
     """What the model's handle and the optimizer's have sent and remember, of each rank that this process is."""
 
-    def __init__(self, attached: Attached, gathers: Gathers) -> None:
-        self._parts: tuple[Counted, Counted] = (attached, gathers)
-        named = zip(attached.ledgers, gathers.ledgers, strict=True)
+    def __init__(self, attached: Attached, exchanges: Counted) -> None:
+        self._parts: tuple[Counted, Counted] = (attached, exchanges)
+        named = zip(attached.ledgers, exchanges.ledgers, strict=True)
         self.ledgers = [cc.parallel.JoinedLedger({"model": one, "optimizer": other}) for one, other in named]
 
     @property

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 import comm_compress as cc
 from fsdp_lab.measure.profiling import StockTraffic
 from fsdp_lab.models.architectures.objective import Objective
-from fsdp_lab.models.attached import Attached, Gathers
+from fsdp_lab.models.attached import Attached, Gathers, Replicas
 from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.models.pieces import Piece
@@ -69,11 +69,15 @@ class Sharded(Generic[M]):
             )
 
     def attach_optimizer(self, config: CommConfig, seed: int) -> Gathers:
-        """Lets an optimizer have the blocks' matrices whole, by exchanges of their own, as ``config`` says.
+        """Lets muon have the blocks' matrices whole, by exchanges of their own, as ``config`` says.
 
         Raises ValueError for a method that has nothing to carry here.
         """
         return cc.optim.attach(matrices_of_blocks(self.module), **how_matrices_travel(config, seed))
+
+    def between_replicas(self, seed: int) -> Replicas:
+        """Lets an optimizer exchange what it wants between replicas. ValueError where there are none."""
+        raise ValueError("optimizer: there is one replica; give dp_replicas 2 or more, or adamw")
 
     def stock_traffic(self) -> StockTraffic:
         """What is known before the training about a step's traffic that no hook sees: here nothing."""

@@ -16,6 +16,7 @@ from fsdp_lab.models.operators import blocks, install
 from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.division.shares import counts_for_all
 from fsdp_lab.parallel.division.wiring import Wiring
+from fsdp_lab.parallel.local_steps import reduces_no_gradients
 from fsdp_lab.parallel.model import ParallelModel
 from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.models.divided import Divided
@@ -38,7 +39,7 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
         whole = objective(plan.sketch.model)
         install(whole, plan.operators)
         module = _distributed(whole, plan, config, ranks)
-        are_local = config.comm.outer != "none"
+        are_local = reduces_no_gradients(config)
         return ParallelModel(module, *plan.described, ranks=ranks, sketch=plan.sketch, are_local=are_local)
     wiring = _wiring(config, ranks)
     divided = divided_model(plan.sketch.model, wiring)
@@ -54,11 +55,11 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
 def _distributed(module: Objective, plan: ModelPlan, config: TrainConfig, ranks: Ranks) -> Objective:
     """``module`` with its weights, sharded or replicated over the data-parallel ranks, or alone on this rank.
 
-    Over the ranks of its replica alone, where replicas train by themselves.
+    Over the ranks of its replica alone, where replicas reduce no gradients.
     """
     mesh, dims = ranks.mesh, ranks.parallel_dims
     assert dims is not None
-    replicas = dims.replicas if config.comm.outer == "none" else 1
+    replicas = 1 if reduces_no_gradients(config) else dims.replicas
     if dims.pp > 1 and plan.param_dtype != "fp32":
         raise ValueError("mixed_precision: the stages of a pipeline compute in float32; give no")
     if dims.pp == 1 and (dims.shards > 1 or plan.param_dtype != "fp32" or config.model.cpu_offload):

@@ -1,4 +1,7 @@
-"""Replicas that train by themselves and synchronise now and then (--outer): what is theirs alone, and what is not."""
+"""Replicas that reduce no gradients: what is theirs alone, and what is not.
+
+They train by themselves and synchronise now and then (--outer), or exchange what their optimizer says at every step.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,13 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import comm_compress as cc
 from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
+
+
+def reduces_no_gradients(config: TrainConfig) -> bool:
+    """Do replicas keep their gradients to themselves: for local steps, or as the optimizer exchanges something else?"""
+    return config.comm.outer != "none" or config.optim.is_between_replicas
 
 
 def attach_outer(module: nn.Module, replicas: DeviceMesh, config: CommConfig, seed: int) -> cc.outer.Handle:

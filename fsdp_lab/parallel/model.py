@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import comm_compress as cc
 from fsdp_lab.models import Model
+from fsdp_lab.models.attached import Replicas
 from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.model import Placed
 from fsdp_lab.models.saved.weights import Weight
@@ -35,7 +36,8 @@ class ParallelModel(Model):
     """A model on the ranks of an `ParallelDims`: sharded or replicated over data-parallel ranks, and perhaps divided.
 
     ``sketch``: knows the whole parameters, and which piece of each is here. ``divided``: the model, if it is divided.
-    ``pipeline``: the stages of this rank, if there are several. ``are_local``: replicas train by themselves.
+    ``pipeline``: the stages of this rank, if there are several. ``are_local``: replicas reduce no gradients; they train
+    by themselves (--outer), or their optimizer exchanges something else and keeps them equal.
     """
 
     ranks: Ranks
@@ -46,9 +48,6 @@ class ParallelModel(Model):
     _sums: list[cc.parallel.ReplicatedGradients] = field(default_factory=list, init=False)
     _stock: cc.parallel.StockSteps = field(init=False)
     _reduces: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        self.replica = self._rank_in("replicas") if self.are_local else None
 
     # ---- what is exchanged ----------------------------------------------------------------------------------
 
@@ -74,7 +73,8 @@ class ParallelModel(Model):
         handles |= self._attach_sums(gradients, seed)
         if gradients is not None and not any(self.ranks.gather(bool(handles))):  # a stage may have none, others some
             raise ValueError("comm_compress: no gradients are exchanged between these ranks; leave it out")
-        if self.are_local:
+        if config.outer != "none":
+            self.replica = self._rank_in("replicas")
             self.outer = handles["outer"] = attach_outer(self.module, self.ranks.mesh["replicas"], config, seed)
         if self.divided is not None:
             wiring = self.divided.wiring
@@ -87,6 +87,10 @@ class ParallelModel(Model):
         if config.optimizer_compress not in ("none", "identity") and not handle.sends:
             raise ValueError("optimizer_compress: each rank keeps whole matrices, so none is gathered; leave it out")
         return handle
+
+    def between_replicas(self, seed: int) -> Replicas:
+        """As `Model.between_replicas`, of this rank's part of its replica."""
+        return cc.optim.between(self.module, self.ranks.mesh["replicas"], seed=seed)
 
     def _attach_fsdp(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
@@ -146,8 +150,10 @@ class ParallelModel(Model):
         ops: set[cc.Op] = {"activations", "activation_gradients"} if self.divided is not None else set()
         if self._is_sharded:
             ops |= {"reduce_scatter", "all_gather"}
-        if self.are_local:
+        if self.outer is not None:
             ops.add("outer")
+        elif self.are_local:
+            pass  # what the optimizer exchanges is counted beside these
         elif self._mesh_size("replicas") > 1 or any(self.ranks.gather(bool(self._sums))):
             ops.add("all_reduce")
         return list(ops)
@@ -187,14 +193,15 @@ class ParallelModel(Model):
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
         """The norm of the whole model's gradients, each counted once, the same number on every rank. Collective.
 
-        Of a replica that trains by itself it is the norm of its own ones, or NaN on all as soon as one's is not finite.
+        Of a replica that reduces none it is the norm of its own ones, or NaN on all as soon as one's is not finite.
         """
+        replica = self._rank_in("replicas") if self.are_local else None
         named = [(name, p) for name, p in self.module.hf.named_parameters() if p.grad is not None]
-        mine = [_local(p.grad) for name, p in named if self._is_counted(name, self.replica or 0)]
+        mine = [_local(p.grad) for name, p in named if self._is_counted(name, replica or 0)]
         norms = torch.stack(torch._foreach_norm(mine)) if mine else torch.zeros(1, device=self.ranks.device)
         own = norms.double().square().sum()
-        if self.replica is not None:
-            return norm_of_own(own, self.replica, self._mesh_size("replicas"), self.ranks)
+        if replica is not None:
+            return norm_of_own(own, replica, self._mesh_size("replicas"), self.ranks)
         total: Tensor = self.ranks.sum(own).sqrt().float()
         return total
 

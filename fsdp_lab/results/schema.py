@@ -118,13 +118,19 @@ FIELDS = (
     Field("outer_gather_method", "str", "", "compression method of its mean on the way back", "no"),
     Field("outer_learning_rate", "float", "", "rate of the outer step; null without outer", "no"),
     Field("outer_momentum", "float", "0 to 1", "Nesterov momentum of the outer step; null without outer", "no"),
-    Field("optimizer", "adamw|muon", "", "what updates the weights (docs/muon.md); null in older rows: adamw", "no"),
+    Field(
+        "optimizer",
+        "adamw|muon|demo|onebit_adam|dion",
+        "",
+        "what updates the weights (docs/muon.md, docs/optimizers.md); null in older rows: adamw",
+        "no",
+    ),
     Field(
         "optimizer_method",
         "str",
         "",
-        "compression method of what the optimizer gathers; its bytes are those of the operation optimizer; null with "
-        "adamw, which gathers nothing",
+        "compression method of what the optimizer exchanges; its bytes are those of the operation optimizer; null with "
+        "adamw, which exchanges nothing",
         "no",
     ),
     Field("param_dtype", "str", "", "dtype of the gathered parameters"),

@@ -55,7 +55,7 @@ class Run:
         ``config`` must leave nothing open (`fsdp_lab.settings.presets.resolve`). ``model``: the name of the folder for
         what is trained.
         """
-        check_compression(config.comm)
+        check_compression(config.comm, config.optim.optimizer)
         with join(config) as ranks:
             agree(config, ranks)
             injected = faults.arm(ranks.rank)

@@ -21,6 +21,10 @@ _SHARES = (rf"{_SHARE}( *, *{_SHARE})*", "numbers above 0, one for each of the r
 _LAYERS = (r"[A-Za-z0-9_.-]+( *, *[A-Za-z0-9_.-]+)*", "one or more names of layers, by commas, or all-linear")
 
 
+BETWEEN_REPLICAS = ("demo", "onebit_adam", "dion")
+"""Optimizers that exchange something of their own between the replicas of a model, instead of gradients."""
+
+
 @dataclass(frozen=True)
 class DataConfig(Settings):
     """Which text the run trains on, and how it becomes batches."""
@@ -137,8 +141,9 @@ class OptimConfig(Settings):
     optimizer: str = setting(
         "adamw",
         "adamw; muon orthogonalises the updates of the blocks' matrices, for which ranks gather these, and leaves the "
-        "rest to AdamW (docs/muon.md)",
-        choices=("adamw", "muon"),
+        "rest to AdamW (docs/muon.md); of dp_replicas, which then exchange something else than gradients: demo, "
+        "onebit_adam, dion (docs/optimizers.md)",
+        choices=("adamw", "muon", *BETWEEN_REPLICAS),
     )
     learning_rate: float | None = setting(None, "peak learning rate; none: the preset's", above=0)
     min_learning_rate_ratio: float = setting(0.1, "final learning rate as a share of the peak", at_least=0, at_most=1)
@@ -148,12 +153,34 @@ class OptimConfig(Settings):
     muon_momentum: float | None = setting(
         None, "muon: decay of the matrices' momentum; none: 0.95", at_least=0, below=1
     )
+    demo_decay: float | None = setting(
+        None, "demo: what a step keeps of each replica's momentum; none: 0.999", at_least=0, below=1
+    )
+    adam_freeze_after: int | None = setting(
+        None,
+        "onebit_adam: optimiser steps of plain Adam, after which its variance stays as it is; none: warmup_steps",
+        at_least=1,
+    )
+    dion_rank: float | None = setting(
+        None, "dion: rank of an update, as a share of the matrix's shorter side; none: 0.25", above=0, at_most=1
+    )
+    dion_learning_rate: float | None = setting(
+        None, "dion: peak learning rate of the blocks' matrices; the rest has learning_rate; none: 0.02", above=0
+    )
+    dion_momentum: float | None = setting(
+        None, "dion: what a step keeps of the part of a momentum that it used; none: 0.95", at_least=0, below=1
+    )
     max_grad_norm: float = setting(1.0, "clip the global gradient norm to this; 0: no clipping", at_least=0)
     warmup_steps: int | None = setting(None, "optimiser steps of linear warm-up; none: the preset's", at_least=0)
     num_epochs: int | None = setting(None, "passes over the training split; none: 1", at_least=1)
     max_steps: int | None = setting(
         None, "stop after this many optimiser steps; none: the preset's, or after num_epochs if given", at_least=1
     )
+
+    @property
+    def is_between_replicas(self) -> bool:
+        """Do replicas exchange what this optimizer says, and reduce no gradients?"""
+        return self.optimizer in BETWEEN_REPLICAS
 
 
 @dataclass(frozen=True)
@@ -230,7 +257,8 @@ class CommConfig(Settings):
     optimizer_compress: str = setting(
         "none",
         "muon: compression method of the updates that ranks gather (none: as they are, in bfloat16, which loses "
-        "nothing)",
+        "nothing); demo, onebit_adam: of what replicas exchange in place of gradients, to be given (their "
+        "papers': dct, signsgd)",
         method=True,
     )
     optimizer_exchange: str = setting(

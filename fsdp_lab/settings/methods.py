@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import comm_compress as cc
-from fsdp_lab.settings.groups import CommConfig
+from fsdp_lab.settings.groups import BETWEEN_REPLICAS, CommConfig
 
 
-def check_compression(config: CommConfig) -> None:
+def check_compression(config: CommConfig, optimizer: str | None = None) -> None:
     """Raises ValueError when the method or the settings of either direction are wrong; cheap, as no model is built."""
-    if complaints := complaints_about(config):
+    if complaints := complaints_about(config, optimizer):
         raise ValueError("; ".join(complaints))
 
 
-def complaints_about(config: CommConfig) -> list[str]:
-    """One complaint for each direction whose method or settings are wrong."""
+def complaints_about(config: CommConfig, optimizer: str | None = None) -> list[str]:
+    """One complaint for each direction whose method or settings are wrong; ``optimizer``: who exchanges, if known."""
     complaints = []
-    for build in (of_gradients, of_parameters, of_activations, check_outer, check_optimizer):
+    of_optimizer = partial(check_optimizer, optimizer=optimizer)
+    for build in (of_gradients, of_parameters, of_activations, check_outer, of_optimizer):
         try:
             build(config)
         except ValueError as error:
@@ -75,8 +77,18 @@ def check_outer(config: CommConfig) -> None:
         raise ValueError(f"outer_compress: {error}" if flag is None else f"{flag}: {why}") from None
 
 
-def check_optimizer(config: CommConfig) -> None:
-    """Raises ValueError, which begins with the flag's name, when a method cannot carry what the optimizer gathers."""
+def check_optimizer(config: CommConfig, optimizer: str | None = None) -> None:
+    """Raises ValueError, which begins with the flag's name, when a method cannot carry what the optimizer exchanges.
+
+    ``optimizer`` None: any of those that exchange something.
+    """
+    method = config.optimizer_compress
+    if method != "none" and optimizer != "muon":
+        try:
+            return cc.optim.check_message(method)
+        except ValueError as error:
+            if optimizer in BETWEEN_REPLICAS:
+                raise ValueError(f"optimizer_compress: {str(error).removeprefix('method: ')}") from None
     try:
         cc.optim.check(config.optimizer_compress, config.optimizer_exchange)  # type: ignore[arg-type]  # a choice of it
     except ValueError as error:

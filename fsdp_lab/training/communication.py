@@ -12,29 +12,36 @@ import comm_compress as cc
 from fsdp_lab.measure.profiling import OPS, OpTraffic
 from fsdp_lab.measure.wire_check import Claim
 from fsdp_lab.models import Sharded
-from fsdp_lab.models.attached import Counted, Together
-from fsdp_lab.settings.groups import CommConfig
+from fsdp_lab.models.attached import Counted, Gathers, Replicas, Together
+from fsdp_lab.settings.groups import BETWEEN_REPLICAS, CommConfig
 from fsdp_lab.settings.methods import of_gradients, of_parameters
+
+
+def _exchanges(model: Sharded[Any], config: CommConfig, seed: int, optimizer: str) -> Gathers | Replicas | None:
+    """What the optimizer asks: for whole matrices (muon), for exchanges between replicas, or for nothing (adamw)."""
+    if optimizer in BETWEEN_REPLICAS:
+        return model.between_replicas(seed)
+    return model.attach_optimizer(config, seed) if optimizer == "muon" else None
 
 
 class Communication:
     """What ranks exchange: each operation is either counted by our handles, or left to FSDP2 and observed.
 
-    ``gathers_matrices``: does the optimizer exchange something, too (muon)?
+    ``optimizer``: adamw exchanges nothing, muon gathers matrices, others have exchanges of their own between replicas.
     """
 
-    def __init__(self, model: Sharded[Any], config: CommConfig, seed: int, gathers_matrices: bool = False) -> None:
+    def __init__(self, model: Sharded[Any], config: CommConfig, seed: int, optimizer: str = "adamw") -> None:
         gradients, parameters = of_gradients(config), of_parameters(config)
         self._handle = model.attach(gradients, parameters, config, seed)
-        self.gathers = model.attach_optimizer(config, seed) if gathers_matrices else None
-        """What brings whole matrices to the optimizer; None: it asks for none."""
-        self._all: Counted = self._handle if self.gathers is None else Together(self._handle, self.gathers)
+        self.exchanges = _exchanges(model, config, seed, optimizer)
+        """What exchanges for the optimizer; None: it asks for nothing."""
+        self._all: Counted = self._handle if self.exchanges is None else Together(self._handle, self.exchanges)
         # which counts everything
         self._arranged = self._handle if isinstance(self._handle, cc.parallel.Handles) else None
         self.ops: tuple[cc.Op, ...] = OPS if self._arranged is None else self._arranged.ops
         """The operations that there are."""
         self._hooked = {op: self._arranged is not None or getattr(self._handle, op) is not None for op in self.ops}
-        if self.gathers is not None:
+        if self.exchanges is not None:
             self.ops, self._hooked["optimizer"] = (*self.ops, "optimizer"), True
         self.outer = model.outer
         """What synchronises replicas that train by themselves; None: there are none."""

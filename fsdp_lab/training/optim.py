@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,17 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import comm_compress as cc
+from fsdp_lab.models.matrices import matrices_of_blocks
 from fsdp_lab.models.norms import world_norm
 from fsdp_lab.settings.groups import OptimConfig
 
 _ADAMW = {"loop": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 MUON_MOMENTUM = 0.95
 """That of the matrices, where no setting says another."""
+DEMO_DECAY = 0.999
+"""What DeMo's momenta keep, where no setting says another."""
+DION_LEARNING_RATE, DION_MOMENTUM, DION_RANK = 0.02, 0.95, 0.25
+"""Dion's rate of matrices, its momentum and its rank as a share of the shorter side, where no settings say others."""
 
 
 def build_optimizer(
@@ -27,16 +32,22 @@ def build_optimizer(
     config: OptimConfig,
     total_steps: int,
     adamw: str = "fused",
-    gathers: cc.optim.Gathers | None = None,
+    exchanges: cc.optim.Gathers | cc.optim.Replicas | None = None,
+    method: str = "none",
 ) -> tuple[Optimizer, LambdaLR]:
     """The optimizer (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate.
 
-    ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``gathers``: the matrices that
-    are Muon's, and who brings them together; None: AdamW has all.
+    ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``exchanges``: the matrices that
+    are Muon's, and who brings them together; or the replicas of an optimizer that exchanges something by ``method`` in
+    place of gradients; None: AdamW has all.
     """
     warmup_steps = config.warmup_steps
     assert warmup_steps is not None, "resolved"
-    optimizer = _optimizer(model, config, _ADAMW[adamw], gathers)
+    optimizer: Optimizer
+    if config.is_between_replicas:
+        optimizer = _between_replicas(model, config, cast(cc.optim.Replicas, exchanges), method)
+    else:
+        optimizer = _optimizer(model, config, _ADAMW[adamw], cast(cc.optim.Gathers | None, exchanges))
 
     def factor(step: int) -> float:
         if step < warmup_steps:
@@ -66,6 +77,53 @@ def _optimizer(
     momentum = MUON_MOMENTUM if config.muon_momentum is None else config.muon_momentum
     return cc.optim.Muon(
         gathers, groups, lr=lr, weight_decay=config.weight_decay, momentum=momentum, betas=betas, adamw=adamw
+    )
+
+
+def _between_replicas(
+    model: nn.Module, config: OptimConfig, replicas: cc.optim.Replicas, method: str
+) -> cc.optim.DeMo | cc.optim.OneBitAdam | cc.optim.Dion:
+    """The optimizer of all parameters that ``replicas`` exchange something for."""
+    assert config.learning_rate is not None, "resolved"
+    assert config.warmup_steps is not None, "resolved"
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    if config.optimizer == "dion":
+        return _dion(model, replicas, groups, config)
+    if config.optimizer == "demo":
+        decay = DEMO_DECAY if config.demo_decay is None else config.demo_decay
+        return cc.optim.DeMo(replicas, groups, lr=config.learning_rate, decay=decay, method=method)
+    return cc.optim.OneBitAdam(
+        replicas,
+        groups,
+        lr=config.learning_rate,
+        freeze_after=config.adam_freeze_after or max(config.warmup_steps, 1),
+        betas=(config.adam_beta1, config.adam_beta2),
+        method=method,
+    )
+
+
+def _dion(
+    model: nn.Module, replicas: cc.optim.Replicas, groups: list[dict[str, Any]], config: OptimConfig
+) -> cc.optim.Dion:
+    """Dion of the matrices of the blocks, AdamW of the rest, each with its rate."""
+    assert config.learning_rate is not None, "resolved"
+    matrices = {name: p for held in matrices_of_blocks(model).values() for name, p in held.items()}
+    of_matrices = {id(p) for p in matrices.values()}
+    rate = DION_LEARNING_RATE if config.dion_learning_rate is None else config.dion_learning_rate
+    first = [p for p in groups[0]["params"] if id(p) in of_matrices]
+    rest = [p for p in groups[0]["params"] if id(p) not in of_matrices]
+    return cc.optim.Dion(
+        replicas,
+        list(matrices),
+        [{**groups[0], "params": first, "lr": rate}, {**groups[0], "params": rest}, groups[1]],
+        lr=config.learning_rate,
+        momentum=DION_MOMENTUM if config.dion_momentum is None else config.dion_momentum,
+        rank_fraction=DION_RANK if config.dion_rank is None else config.dion_rank,
+        betas=(config.adam_beta1, config.adam_beta2),
     )
 
 
@@ -113,7 +171,8 @@ def take_step(
     schedule.step()
     if scaler is not None:
         scaler.update()
-    return StepOutcome(float(norm), float(learning_rate), finite, clipped, scale)
+    taken = finite and getattr(optimizer, "finite", True)  # what replicas exchange may overflow by itself
+    return StepOutcome(float(norm), float(learning_rate), taken, clipped, scale)
 
 
 def _local(gradient: Tensor) -> Tensor:

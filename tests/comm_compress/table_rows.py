@@ -91,6 +91,8 @@ SPARSE: Rows = [
     ("thresholdv", {"threshold": 0.5}),
     ("thresholdv", {"threshold": 3.0, "indices": "elias_fano", "values": "int8"}),
     ("thresholdv", {"quantile": 0.9, "indices": "bitmap", "error_feedback": False}),
+    ("dct", {}),
+    ("dct", {"k": 4, "chunk_size": 16, "values": "int8", "indices": "packed", "error_feedback": {"decay": 0.999}}),
     ("dgc", {}),
     ("dgc", {"ratio": 0.02, "warmup_ratio_steps": 3, "clip_unit_norm": 1.0}),
     ("dgc", {"ratio": 0.05, "momentum_masking": False, "values": "int8", "indices": "rice"}),

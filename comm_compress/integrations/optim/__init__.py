@@ -1,7 +1,12 @@
-"""Optimizers that need whole matrices where each rank has rows of them: their own traffic, counted and compressed.
+"""Optimizers with traffic of their own, counted and compressed.
+
+Those that need whole matrices where each rank has rows of them:
 
 `attach` is where to begin: it gives whoever optimises (`Muon`) an all-gather of updates through the transport, by any
 method for parameters. `VirtualHandle` is the same of many ranks in one process.
+
+Those that exchange something else than gradients between replicas: `between` (room `replicated`), then `DeMo`,
+`OneBitAdam` or `Dion`. `VirtualReplicas` has many replicas in one process.
 """
 
 from __future__ import annotations
@@ -11,6 +16,27 @@ from comm_compress.integrations.optim.gathers import Gathers
 from comm_compress.integrations.optim.matrices import matrices
 from comm_compress.integrations.optim.muon import Muon
 from comm_compress.integrations.optim.owners import check
+from comm_compress.integrations.optim.replicated.attach import between, check_message
+from comm_compress.integrations.optim.replicated.demo import DeMo
+from comm_compress.integrations.optim.replicated.dion import Dion
+from comm_compress.integrations.optim.replicated.exchange import Replicas
+from comm_compress.integrations.optim.replicated.onebit_adam import OneBitAdam
+from comm_compress.integrations.optim.replicated.virtual import VirtualReplicas
 from comm_compress.integrations.optim.virtual import VirtualHandle
 
-__all__ = ["Gathers", "Handle", "Muon", "VirtualHandle", "attach", "check", "matrices"]
+__all__ = [
+    "DeMo",
+    "Dion",
+    "Gathers",
+    "Handle",
+    "Muon",
+    "OneBitAdam",
+    "Replicas",
+    "VirtualHandle",
+    "VirtualReplicas",
+    "attach",
+    "between",
+    "check",
+    "check_message",
+    "matrices",
+]

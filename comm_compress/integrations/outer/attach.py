@@ -19,12 +19,12 @@ from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.allreduce import AllReduceUnderWay, GradientAllReduce
 from comm_compress.integrations.handle import BaseHandle, load
 from comm_compress.integrations.outer.bits import bits
-from comm_compress.integrations.outer.fragments import Fragment, Named, divide, held, local, trainable
 from comm_compress.integrations.outer.methods import How, Methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
-from comm_compress.integrations.outer.start import require_equal, require_local_steps
 from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Means, Synchroniser
+from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, held, local, trainable
+from comm_compress.integrations.replicas.start import group_of, require_equal, require_no_reduction
 from comm_compress.registry import AnyMethod
 from comm_compress.wrappers.replicas import apart
 
@@ -194,7 +194,7 @@ def attach(
     fragment is exchanged, about four times its float32 size. Raises ValueError when replicas do not begin equal, when
     something else reduces gradients among them at every step, and for methods and schedules that cannot do it.
     """
-    replicas = _process_group(group)
+    replicas = group_of(group)
     if not isinstance(model, nn.Module):
         model = list(model)
     parameters = trainable(model)
@@ -203,20 +203,6 @@ def attach(
     elements = sum(local(p).numel() for p in parameters.values())
     methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas), elements)
     methods.check_names(list(parameters))
-    require_local_steps(model, parameters, replicas)
+    require_no_reduction(model, parameters, replicas)
     require_equal(parameters, replicas)
     return Handle(model, parts, replicas, methods, schedule, outer_optimizer or averaging(), seed, count_stock)
-
-
-def _process_group(group: dist.ProcessGroup | DeviceMesh | None) -> dist.ProcessGroup:
-    """Return the replicas' group. ValueError for a mesh of several dimensions, and on ranks outside of it."""
-    if isinstance(group, DeviceMesh):
-        if group.ndim != 1:
-            raise ValueError(
-                f'group: a mesh of {group.ndim} dimensions; give the replicas\' alone, as in mesh["replica"]'
-            )
-        group = group.get_group()
-    group = group or dist.group.WORLD
-    if group is None or dist.get_rank(group) < 0:
-        raise ValueError("group: this process is not a rank of it; call torch.distributed.init_process_group first")
-    return group

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from comm_compress.core.compressor import Compressor
 from comm_compress.integrations import allreduce
 from comm_compress.integrations.allreduce import AllReduceRounds
-from comm_compress.integrations.outer.messages import all_reduce_of_messages, codec_of
+from comm_compress.integrations.replicas.messages import all_reduce_of_messages, codec_of
 from comm_compress.registry import AnyMethod, chosen
 
 How = Literal["reduce_scatter", "all_gather", "auto"]

@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
-from comm_compress.integrations.outer.fragments import Fragment
 from comm_compress.integrations.outer.optimizers import OptimizerFactory
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.weights import OuterParameters
+from comm_compress.integrations.replicas.fragments import Fragment
 
 Means = list[tuple[str, Tensor]]
 OUTER: Final = "outer"

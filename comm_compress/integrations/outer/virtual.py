@@ -16,11 +16,11 @@ from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.integrations.handle import load, save
 from comm_compress.integrations.outer.bits import bits
-from comm_compress.integrations.outer.fragments import divide, trainable
 from comm_compress.integrations.outer.methods import How, Methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Synchroniser
+from comm_compress.integrations.replicas.fragments import divide, trainable
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import AnyMethod
 

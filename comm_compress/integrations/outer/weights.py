@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from comm_compress.integrations.outer.fragments import Fragment
 from comm_compress.integrations.outer.optimizers import OptimizerFactory
+from comm_compress.integrations.replicas.fragments import Fragment
 
 
 class OuterParameters:

@@ -1,5 +1,5 @@
-"""Few of the elements, and where they stand: the largest, random ones, those above a threshold."""
+"""Few of the elements, or of their cosines, and where they stand: the largest, random ones, those above a threshold."""
 
-from comm_compress.methods.sparsifiers import dgc, randomk, threshold, topk
+from comm_compress.methods.sparsifiers import dct, dgc, randomk, threshold, topk
 
-__all__ = ["dgc", "randomk", "threshold", "topk"]
+__all__ = ["dct", "dgc", "randomk", "threshold", "topk"]

@@ -14,8 +14,8 @@ from fsdp_lab.settings.systems.table import SYSTEMS
 
 _BITS = (
     "Bits of an element: gradients + parameters (one gather of them); -: not compressed; varies: with shapes or "
-    "values. A step: of local steps, a parameter and optimizer step, two replicas. By the size of messages, scales and "
-    "all."
+    "values. A step: of what two replicas exchange, a parameter and optimizer step. By the size of messages, scales "
+    "and all."
 )
 
 
@@ -86,16 +86,25 @@ def _quoted(value: str) -> str:
 
 def short_bits(recipe: Recipe) -> str:
     """A recipe's bits in a few letters: ``4.25 + 8.12``."""
-    if recipe.outer_bits is not None:
-        return f"{recipe.outer_bits:.3g} a step"
+    if (by_step := _by_step(recipe)) is not None:
+        return f"{by_step:.3g} a step"
+    if "optimizer_compress" in recipe.settings:
+        return "varies, a step"
     gradients, parameters = _methods(recipe)
     return f"{_bits(gradients, recipe.gradient_bits)} + {_bits(parameters, recipe.parameter_bits)}"
+
+
+def _by_step(recipe: Recipe) -> float | None:
+    """Bits a parameter and optimizer step of what is exchanged between replicas alone; None: other traffic."""
+    return recipe.outer_bits if recipe.optimizer_bits is None else recipe.optimizer_bits
 
 
 def compresses(recipe: Recipe) -> str:
     """Which traffic a recipe compresses, in words."""
     if recipe.outer_bits is not None:
         return "what replicas have learnt"
+    if "optimizer_compress" in recipe.settings:
+        return "what the optimizer exchanges"
     named = zip(("gradients", "parameters"), _methods(recipe), strict=True)
     return ", ".join(what for what, method in named if method != "none")
 
@@ -105,6 +114,10 @@ def long_bits(recipe: Recipe) -> str:
     if recipe.outer_bits is not None:
         text = "{:.3g} a parameter and optimizer step between two replicas, with a synchronisation every 30 steps"
         return text.format(recipe.outer_bits)
+    if recipe.optimizer_bits is not None:
+        return f"{recipe.optimizer_bits:.3g} a parameter and optimizer step between two replicas"
+    if "optimizer_compress" in recipe.settings:
+        return "varying with shapes"
     gradients, parameters = _methods(recipe)
     names = {"-": "not compressed", "varies": "varying with shapes or values"}
     said = [_bits(gradients, recipe.gradient_bits), _bits(parameters, recipe.parameter_bits)]

@@ -30,7 +30,7 @@ def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") 
     groups, further = config.built(values)
     complaints += further + _missing(values, config.specs())
     for group in groups.values():
-        complaints += _about_group(group)
+        complaints += _about_group(group, groups["optim"].optimizer if "optim" in groups else None)
     if groups.keys() == config.groups().keys():
         complaints += config(**groups).conflicts()
     if {"model", "lora"} <= groups.keys():
@@ -42,9 +42,9 @@ def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") 
     return config(**groups)
 
 
-def _about_group(group: Any) -> list[str]:
+def _about_group(group: Any, optimizer: str | None) -> list[str]:
     if isinstance(group, CommConfig):
-        return _about_methods(group)
+        return _about_methods(group, optimizer)
     if isinstance(group, ModelConfig):
         return _about_model(group)
     if isinstance(group, RunConfig):
@@ -88,7 +88,7 @@ def _about_adapters(model: ModelConfig, lora: LoraConfig) -> list[str]:
     return complaints
 
 
-def _about_methods(comm: CommConfig) -> list[str]:
+def _about_methods(comm: CommConfig, optimizer: str | None) -> list[str]:
     """The registry's complaints about both methods. Default methods are not checked: that would import torch."""
     names = (
         "comm_compress",
@@ -107,7 +107,7 @@ def _about_methods(comm: CommConfig) -> list[str]:
         return []
     from fsdp_lab.settings.methods import complaints_about
 
-    return complaints_about(comm)
+    return complaints_about(comm, optimizer)
 
 
 def _missing(values: Mapping[str, Any], specs: Mapping[str, Spec]) -> list[str]:

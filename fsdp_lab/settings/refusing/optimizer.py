@@ -2,23 +2,89 @@
 
 from __future__ import annotations
 
-from fsdp_lab.settings.groups import CommConfig, LoraConfig, ModelConfig, OptimConfig, ParallelConfig
+from fsdp_lab.settings.groups import (
+    CommConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimConfig,
+    ParallelConfig,
+    RunConfig,
+)
 
 
 def of_optimizer(
-    optim: OptimConfig, comm: CommConfig, parallel: ParallelConfig, model: ModelConfig, lora: LoraConfig
+    optim: OptimConfig,
+    comm: CommConfig,
+    parallel: ParallelConfig,
+    model: ModelConfig,
+    lora: LoraConfig,
+    run: RunConfig,
 ) -> list[str]:
     """A complaint for each setting that the optimizer cannot be had with, or that is of another optimizer."""
-    has_muon = optim.optimizer == "muon"
+    complaints = [*_of_others(optim), *_of_muon(optim, comm, parallel, model, lora)]
+    return complaints + (_of_replicas(optim, comm, parallel, model, run) if optim.is_between_replicas else [])
+
+
+def _of_others(optim: OptimConfig) -> list[str]:
+    """Complaints about settings of an optimizer that is not the one that was chosen."""
+    chosen = optim.optimizer
+    given = {"dion_rank": optim.dion_rank, "dion_learning_rate": optim.dion_learning_rate}
+    given |= {"dion_momentum": optim.dion_momentum}
+    of_dion = [name for name, value in given.items() if value is not None]
     wrong = {
-        "muon_momentum: adamw has adam_beta1; give optimizer muon, or leave it out": (
+        f"demo_decay: {chosen} has no such momentum; give optimizer demo, or leave it out": (
+            chosen != "demo" and optim.demo_decay is not None
+        ),
+        f"adam_freeze_after: {chosen} freezes nothing; give optimizer onebit_adam, or leave it out": (
+            chosen != "onebit_adam" and optim.adam_freeze_after is not None
+        ),
+        f"{', '.join(of_dion)}: {chosen} has no such thing; give optimizer dion, or leave it out": (
+            chosen != "dion" and bool(of_dion)
+        ),
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_replicas(
+    optim: OptimConfig, comm: CommConfig, parallel: ParallelConfig, model: ModelConfig, run: RunConfig
+) -> list[str]:
+    """Complaints about what an optimizer between replicas cannot be had with."""
+    name, method = optim.optimizer, {"demo": "dct", "onebit_adam": "signsgd"}.get(optim.optimizer)
+    wrong = {
+        f"optimizer: {name} is of several replicas; give dp_replicas 2 or more": (
+            parallel.dp_replicas == 1 and run.virtual_ranks == 0
+        ),
+        f"optimizer: {name} in the trainer is of real replicas; give adamw or muon to virtual ranks, or write a loop "
+        "around comm_compress.optim.VirtualReplicas (docs/optimizers.md)": run.virtual_ranks > 0,
+        f"optimizer: a replica of {name} is whole, or sharded by FSDP2; leave out tp and pp": parallel.is_divided,
+        f"outer: {name} exchanges at every step; leave it out, or give adamw": comm.outer != "none",
+        f"mixed_precision: each replica of {name} would have a loss scale of its own; give bf16 or no": (
+            model.mixed_precision == "fp16"
+        ),
+        f"optimizer_compress: {name} sends nothing without a method; give {method}, which is its paper's": (
+            method is not None and comm.optimizer_compress == "none"
+        ),
+        f"optimizer_compress: {name} sends factors as they are; leave it out": (
+            method is None and comm.optimizer_compress not in ("none", "identity")
+        ),
+        f"optimizer_exchange: {name} has one way of its own; leave it out": comm.optimizer_exchange != "auto",
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_muon(
+    optim: OptimConfig, comm: CommConfig, parallel: ParallelConfig, model: ModelConfig, lora: LoraConfig
+) -> list[str]:
+    """Complaints about settings of muon without it, and about what it cannot be had with."""
+    has_muon, exchanges = optim.optimizer == "muon", optim.optimizer != "adamw"
+    wrong = {
+        f"muon_momentum: {optim.optimizer} has none; give optimizer muon, or leave it out": (
             not has_muon and optim.muon_momentum is not None
         ),
-        "optimizer_compress: adamw gathers nothing; give optimizer muon, or leave it out": (
-            not has_muon and comm.optimizer_compress != "none"
-        ),
+        "optimizer_compress: adamw gathers nothing; give optimizer muon, or of replicas (give dp_replicas 2 or more) "
+        "demo, onebit_adam or dion, or leave it out": (not exchanges and comm.optimizer_compress != "none"),
         "optimizer_exchange: adamw exchanges nothing; give optimizer muon, or leave it out": (
-            not has_muon and comm.optimizer_exchange != "auto"
+            not exchanges and comm.optimizer_exchange != "auto"
         ),
         "optimizer: muon gathers the rows that FSDP2 has of whole matrices; leave out tp and pp, or give adamw": (
             has_muon and parallel.is_divided

@@ -1,53 +1,8 @@
-"""Systems that compress gradients alone, or what an optimizer makes of them."""
+"""Systems that compress gradients alone."""
 
 from __future__ import annotations
 
 from fsdp_lab.settings.systems.kinds import Paper, Recipe, System
-
-_ONE_BIT_ADAM = System(
-    name="1-bit-adam",
-    about="signs of what is exchanged, with error feedback, after an uncompressed warm-up",
-    paper=Paper(
-        "Tang et al.",
-        2021,
-        "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed",
-        "2102.02888",
-    ),
-    does=(
-        "Trains with plain Adam first. Then it freezes Adam's variance and exchanges momentum in place of gradients: "
-        "signs and one scale, with error feedback on each rank and a second compression, with feedback, of the sum."
-    ),
-    here=(
-        "The compression and the warm-up: signs with error feedback, uncompressed for the first 100 collectives of "
-        'each unit. For another length type the label itself, such as --method "onebit warmup_steps=1000".'
-    ),
-    differs=(
-        "The frozen variance and the exchanged momentum are the optimizer's, and AdamW here has neither: compressed "
-        "gradients enter an ordinary AdamW. The paper's point is that this loses quality, so a result of this recipe "
-        "is none of 1-bit Adam's.",
-        "No second compression: under FSDP2 the sum stays at its owner, so there is no way back.",
-        "Scales are those of groups of 1,024 elements. The paper has one scale a tensor for both signs: the nearest is "
-        "`1-bit-adam-one-scale`; `1-bit-adam` has a mean for each sign, as 1-bit SGD (Seide et al., 2014) has.",
-    ),
-    published=(
-        "up to 5x less volume, with the convergence of Adam; up to 3.3x the throughput for BERT-Large's pre-training "
-        "and 2.9x for SQuAD, on up to 256 GPUs (abstract)",
-    ),
-    recipes=(
-        Recipe(
-            "1-bit-adam",
-            "two means a group, one for each sign",
-            {"comm_compress": "onebit warmup_steps=100"},
-            gradient_bits=1.06,
-        ),
-        Recipe(
-            "1-bit-adam-one-scale",
-            "one mean magnitude a group, for both signs",
-            {"comm_compress": "signsgd warmup_steps=100"},
-            gradient_bits=1.03,
-        ),
-    ),
-)
 
 _POWERSGD = System(
     name="powersgd",
@@ -100,4 +55,4 @@ _DGC = System(
     recipes=(Recipe("dgc", "0.1 % of every destination row", {"comm_compress": "dgc"}, gradient_bits=0.044),),
 )
 
-GRADIENTS = (_ONE_BIT_ADAM, _POWERSGD, _DGC)
+GRADIENTS = (_POWERSGD, _DGC)

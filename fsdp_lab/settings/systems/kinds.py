@@ -34,7 +34,8 @@ class Recipe:
     Bits of one element, in float32, of methods whose messages have a fixed size (None: shapes or values decide, or the
     recipe does not say this direction): ``gradient_bits`` of one reduce-scatter, after any warm-up; ``parameter_bits``
     of one all-gather; ``outer_bits`` of local steps, a parameter and optimizer step, by the default number of local
-    steps and for two replicas.
+    steps and for two replicas; ``optimizer_bits`` of what an optimizer exchanges between two replicas, a parameter and
+    step, of matrices whose sides 64 divides.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Recipe:
     gradient_bits: float | None = None
     parameter_bits: float | None = None
     outer_bits: float | None = None
+    optimizer_bits: float | None = None
 
     @property
     def flags(self) -> list[tuple[str, str]]:

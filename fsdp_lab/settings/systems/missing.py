@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from fsdp_lab.settings.systems.kinds import Missing
 
-_OPTIMIZER = "the trainer has AdamW and Muon alone"
+_OPTIMIZER = "the trainer has no such optimizer"
 
 MISSING = (
     Missing(
         "0/1-adam",
         "arXiv 2202.06009",
-        "it freezes Adam's variance and skips synchronisations of its momentum, inside the optimizer; "
-        f"{_OPTIMIZER}, and exchanges gradients",
-    ),
-    Missing(
-        "demo",
-        "arXiv 2411.19870",
-        f"it exchanges the largest DCT coefficients of momentum in place of gradients; {_OPTIMIZER}, and there is no "
-        f"DCT",
-    ),
-    Missing(
-        "dion",
-        "microsoft/dion",
-        f"its optimizer synchronises momentum of low rank between replicas; {_OPTIMIZER}",
+        "it updates Adam's variance ever more rarely and skips synchronisations of its momentum, inside the optimizer; "
+        f"{_OPTIMIZER}",
     ),
     Missing(
         "dynamiq",

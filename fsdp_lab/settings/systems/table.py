@@ -9,13 +9,14 @@ from fsdp_lab.settings.systems.gradients import GRADIENTS
 from fsdp_lab.settings.systems.kinds import Recipe, System
 from fsdp_lab.settings.systems.local_steps import LOCAL_STEPS
 from fsdp_lab.settings.systems.missing import MISSING
+from fsdp_lab.settings.systems.optimizers import OPTIMIZERS
 from fsdp_lab.settings.systems.sharded import SHARDED
 from fsdp_lab.settings.systems.sixteen_bits import SIXTEEN_BITS
 
 NONE = "none"
 """The name that stands for no system: settings are meant as they are given."""
 
-SYSTEMS: tuple[System, ...] = (*SIXTEEN_BITS, *SHARDED, *GRADIENTS, *LOCAL_STEPS, *FEW_BITS)
+SYSTEMS: tuple[System, ...] = (*SIXTEEN_BITS, *SHARDED, *GRADIENTS, *OPTIMIZERS, *LOCAL_STEPS, *FEW_BITS)
 """All systems that can be run, as the reference lists them."""
 
 

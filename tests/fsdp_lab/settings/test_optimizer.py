@@ -19,7 +19,7 @@ from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.training.optim import build_optimizer
 
 WRONG = {
-    "--muon_momentum 0.9": "muon_momentum: adamw has adam_beta1; give optimizer muon",
+    "--muon_momentum 0.9": "muon_momentum: adamw has none; give optimizer muon",
     "--optimizer_compress int8": "optimizer_compress: adamw gathers nothing; give optimizer muon",
     "--optimizer_exchange owners": "optimizer_exchange: adamw exchanges nothing; give optimizer muon",
     "--optimizer muon --optimizer_exchange owners --optimizer_compress delta": "optimizer_exchange: delta with these",
@@ -29,7 +29,7 @@ WRONG = {
     "--optimizer muon --cpu_offload": "cpu_offload: muon's products would be the CPU's",
     "--optimizer muon --optimizer_compress topk": "optimizer_compress: topk with error_feedback is for gradients only",
     "--optimizer muon --optimizer_compress intt8": "optimizer_compress: ",
-    "--optimizer dion": "optimizer: got 'dion'",
+    "--optimizer lion": "optimizer: got 'lion'",
 }
 
 

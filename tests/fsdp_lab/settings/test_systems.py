@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import comm_compress as cc
 from comm_compress.labels import arm_label, label
@@ -20,6 +22,7 @@ from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.systems.kinds import Recipe
 from fsdp_lab.settings.systems.missing import MISSING
 from fsdp_lab.settings.systems.table import SYSTEMS, recipes, system
+from fsdp_lab.training.optim import build_optimizer
 from tests.experiments.sweeps.kitchen import write_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,7 +99,7 @@ def test_bits_are_those_of_the_compressors(recipe: Recipe, world: int) -> None:
             assert bits(name, settings, world) == pytest.approx(said, abs=0.005 if said > 0.1 else 0.0005)
 
 
-@pytest.mark.parametrize("recipe", [one for one in RECIPES if one.needs], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [one for one in RECIPES if one.outer_bits], ids=lambda recipe: recipe.name)
 def test_bits_of_local_steps_are_those_of_their_messages(recipe: Recipe) -> None:
     comm = typed(recipe).comm
     sent = bits(*cc.labels.parse_label(comm.outer_compress), 2)
@@ -105,9 +108,29 @@ def test_bits_of_local_steps_are_those_of_their_messages(recipe: Recipe) -> None
     assert recipe.outer_bits == pytest.approx(everything / comm.outer_every, abs=0.0005)
 
 
+@pytest.mark.parametrize("recipe", [one for one in RECIPES if one.optimizer_bits], ids=lambda recipe: recipe.name)
+def test_bits_between_replicas_are_those_of_a_step(recipe: Recipe) -> None:
+    config = typed(recipe)
+    model = torch.nn.Linear(512, 256, bias=False)
+    replicas = cc.optim.VirtualReplicas(model, 2)
+    optim = dataclasses.replace(config.optim, learning_rate=0.1, warmup_steps=1)
+    optimizer, _ = build_optimizer(model, optim, 10, "loop", replicas, config.comm.optimizer_compress)
+    sent = 0
+    for _ in range(2):
+        before = replicas.ledger.totals().sent_bytes
+        for rank in range(2):
+            model.weight.grad = torch.randn(model.weight.shape, generator=torch.Generator().manual_seed(rank))
+            replicas.collect(rank)
+        optimizer.step()
+        optimizer.zero_grad()
+        sent = replicas.ledger.totals().sent_bytes - before
+    assert cc.outer.bits(sent, model.weight.numel(), 1, 2) == pytest.approx(recipe.optimizer_bits, abs=0.0005)
+
+
 def test_only_sizes_that_the_data_decide_are_not_said() -> None:
-    unsaid = {one.name for one in RECIPES if one.outer_bits is one.gradient_bits is one.parameter_bits is None}
-    assert unsaid == {"lossless", "powersgd", "five-bits", "three-bits"}
+    said = ("outer_bits", "gradient_bits", "parameter_bits", "optimizer_bits")
+    unsaid = {one.name for one in RECIPES if all(getattr(one, bits) is None for bits in said)}
+    assert unsaid == {"lossless", "powersgd", "dion", "five-bits", "three-bits"}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +165,7 @@ def test_what_a_system_leaves_open_may_be_given(flags: list[str], meant: dict[st
         (["sparseloco", "--outer_compress", "topk"], "for outer_compress, which is given as topk"),
         (["sdp4bits"], "no system 'sdp4bits'; did you mean sdp4bit?"),
         (["ZeRO++"], "no system 'ZeRO++'; did you mean zero++?"),
-        (["DeMo"], "demo cannot be run here: it exchanges"),
+        (["EF21-Muon"], "ef21-muon cannot be run here: it compresses"),
     ],
 )
 def test_contradictions_and_unknown_names_are_one_message(

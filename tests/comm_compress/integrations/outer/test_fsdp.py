@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
-from comm_compress.integrations.outer.fragments import local
+from comm_compress.integrations.replicas.fragments import local
 from tests.comm_compress.integrations.outer.training import adam, digest, flat, inner_step
 from tests.distributed import run_ranks
 

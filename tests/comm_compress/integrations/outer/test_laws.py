@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import comm_compress as cc
-from comm_compress.integrations.outer.fragments import Fragment
 from comm_compress.integrations.outer.synchroniser import Synchroniser
 from comm_compress.integrations.outer.weights import OuterParameters
+from comm_compress.integrations.replicas.fragments import Fragment
 from tests.comm_compress.integrations.outer.training import SPARSE, Net, adam, digest, flat, inner_step, loss_of
 
 STEPS = 6

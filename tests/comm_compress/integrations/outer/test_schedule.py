@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import comm_compress as cc
-from comm_compress.integrations.outer.fragments import divide, trainable
+from comm_compress.integrations.replicas.fragments import divide, trainable
 from tests.comm_compress.integrations.outer.training import Net, adam
 
 

@@ -8,7 +8,7 @@ one and (W - 1) / W of the sums.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.encoded import ByteCount, Encoded, Layout
 from comm_compress.core.rounds import Exchange, Gather, Reduced, Request
 from comm_compress.core.state import State
-from comm_compress.wrappers.error_feedback import ErrorFeedback
+from comm_compress.wrappers.error_feedback import ErrorFeedback, FeedbackConfig
 
 
 class _Joined(Layout):
@@ -70,6 +70,52 @@ def all_reduce_of_messages(
         summed = _own_total(rounds, of_owner) if owner == state.rank else codec.sum_into(of_owner, total)
         everything[owner] = (summed / divisor).to(rows.dtype)
     return everything
+
+
+def one_message(method: Compressor | None) -> Codec:
+    """Return ``method``, which sends one message and remembers no error of its own. ValueError, by the argument's name.
+
+    So that whoever asks may keep what was not sent as something of his own.
+    """
+    if method is None:
+        raise ValueError('method = none: sends nothing; to send everything as it is give "identity"')
+    inner = method.inner if isinstance(method, ErrorFeedback) else method
+    said = method.settings.get("error_feedback") if isinstance(method, ErrorFeedback) else None
+    if said not in (None, vars(FeedbackConfig())):
+        raise ValueError(
+            f"method: {method.name} has settings of error feedback, which this optimizer replaces; leave them out"
+        )
+    if inner.traits.no_feedback:
+        raise ValueError(f"method: {method.name}: {inner.traits.no_feedback}")
+    if not isinstance(inner, Codec) or not inner.traits.for_gradients:
+        raise ValueError(
+            f"method: {method.name} with these settings does not send one message that every rank could add up; use "
+            "a method for gradients of one exchange (dct, topk, int8, signsgd), without layers, warmup_steps and "
+            "min_numel"
+        )
+    return inner
+
+
+def fed_back(codec: Codec, decay: float = 1.0) -> Compressor:
+    """Return ``codec`` with what it loses fed back, times ``decay``; itself where it loses nothing."""
+    return codec if codec.traits.lossless else ErrorFeedback(codec, FeedbackConfig(decay=decay))
+
+
+def sum_of_whole_messages(
+    row: Tensor, method: Compressor, state: State, added: Callable[[Encoded], Tensor] | None = None
+) -> Generator[Request, Any, Tensor]:
+    """The rounds that bring every rank the sum of all ranks' ``row`` ``[1, n]``: float32 ``[n]``, the same bits on all.
+
+    A reduce-scatter of a single row, whose message goes to everyone instead of to one rank. So a message is one of the
+    whole row, however many ranks there are. ``added``: what is made of the W messages, instead of the sum.
+    """
+    rounds = method.reduce_scatter(row, state)
+    request = next(rounds)
+    assert isinstance(request, Exchange), "a codec takes one exchange"
+    received = yield Gather(request.message)
+    made = None if added is None else added(received)
+    total = _own_total(rounds, received)
+    return total if made is None else made
 
 
 def _own_total(rounds: Generator[Any, Any, Reduced], received: Encoded) -> Tensor:

@@ -1,0 +1,153 @@
+"""Optimizers that communicate, on real ranks: `between` and the handle it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from comm_compress.core import nonfinite
+from comm_compress.core.ledger import Collective
+from comm_compress.core.state import State
+from comm_compress.core.tracing import span
+from comm_compress.drive import transport
+from comm_compress.integrations.handle import BaseHandle
+from comm_compress.integrations.optim.gathers import OPTIMIZER
+from comm_compress.integrations.optim.replicated.exchange import (
+    ROUNDS,
+    Rounds,
+    elements_of_all_reduce,
+    kept,
+    layout,
+    rows_of,
+)
+from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, local, trainable
+from comm_compress.integrations.replicas.messages import one_message
+from comm_compress.integrations.replicas.start import group_of, require_equal, require_no_reduction
+from comm_compress.registry import AnyMethod, chosen
+
+
+class Handle(BaseHandle):
+    """What `between` returns: what an optimizer that communicates asks, a ledger (operation "optimizer"), and states.
+
+    ``state_dict()``, `rank_states` and their likes hold what each replica has of its own (DeMo's momentum, what signs
+    left out); what all replicas have alike is the optimizer's ``state_dict()``. Both together go on bit for bit.
+    """
+
+    def __init__(self, fragments: Sequence[Fragment], group: dist.ProcessGroup, seed: int) -> None:
+        super().__init__()
+        self.units = list(fragments)
+        """All parameters, by the units that are exchanged at once."""
+        self.world = dist.get_world_size(group)
+        """How many replicas there are."""
+        self._group, self._rank, self._seed = group, dist.get_rank(group), seed
+        self._by_unit: dict[str, State] = {}
+        self._parts = 1
+
+    def lay_out(self, divided: bool) -> None:
+        """See `Replicas.lay_out`: the optimizer calls it when it is made."""
+        if self._by_unit:
+            raise ValueError("replicas: have an optimizer already; each needs replicas of its own")
+        self._parts = self.world if divided else 1
+        for unit in self.units:
+            segments = layout(unit.local(), self._parts)
+            whose = (unit.name, self._rank, self.world, self._seed)
+            self._by_unit[unit.name] = State(*whose, segments, lasting=False, parts=self._parts)
+
+    def _states(self) -> dict[str, State]:
+        return {f"{OPTIMIZER}/{name}": state for name, state in self._by_unit.items()}
+
+    def rollback(self) -> None:
+        """Do nothing: a step that is skipped has exchanged nothing, and one that was not finite took itself back."""
+
+    def void(self) -> None:
+        """Take back what the exchanges of the step under way did to all states."""
+        for state in self._by_unit.values():
+            state.rollback()
+
+    def gradients(self, unit: Fragment) -> list[dict[str, Tensor]]:
+        """Return this replica's gradients, the only ones here, by name."""
+        return [{name: local(p.grad) for name, p in unit.parameters.items() if p.grad is not None}]
+
+    def zero_grad(self) -> None:
+        """Do nothing: gradients are the parameters' own."""
+
+    def begin(self, unit: Fragment, tensors: Sequence[Mapping[str, Tensor]], rounds: Rounds) -> _UnderWay:
+        """Begin to exchange this replica's ``tensors``. On gloo the first messages travel while the caller computes."""
+        (mine,) = tensors
+        return _UnderWay(self, unit, mine, rounds)
+
+
+class _UnderWay:
+    """An exchange over a process group, whose first messages are being sent."""
+
+    def __init__(self, handle: Handle, unit: Fragment, tensors: Mapping[str, Tensor], rounds: Rounds) -> None:
+        self._handle, self._unit = handle, unit.name
+        self._elements = elements_of_all_reduce(tensors, handle.world)
+        self._state = handle._by_unit[unit.name]
+        device = next(iter(tensors.values())).device
+        with span(f"{OPTIMIZER} ({unit.name})"):
+            self._collective = Collective(device)
+            start = self._collective.now()
+            self._state.segments = layout(tensors, handle._parts)
+            rows = rows_of(tensors, handle._parts)
+            self._workspace = handle.workspaces.acquire(device)
+            self._state.begin(nonfinite.mark(rows), workspace=self._workspace)
+            self._collective.spent("encode", start)
+            self._running: transport.Running[Any] = transport.Running(
+                rounds(rows, self._state), handle._group, self._collective, self._workspace
+            )
+
+    def finish(self) -> Any:
+        """Take the remaining rounds; what they returned."""
+        with span(f"{OPTIMIZER} ({self._unit})"):
+            made = self._running.result()
+            start = self._collective.now()
+            made = kept(made)
+            self._state.end()
+            self._handle.workspaces.release(self._workspace)
+            self._collective.spent("decode", start)
+        finite = self._state.finite
+        self._handle.ledger.add(OPTIMIZER, self._unit, self._collective, self._elements, 4, finite, ROUNDS)
+        return made
+
+
+def check_message(method: AnyMethod | None) -> None:
+    """ValueError, which begins with "method", when it cannot carry what an optimizer exchanges between replicas."""
+    one_message(chosen("method", method))
+
+
+def between(
+    model: Named,
+    group: dist.ProcessGroup | DeviceMesh | None = None,
+    *,
+    units: int | Sequence[Sequence[str]] = 1,
+    seed: int = 0,
+) -> Handle:
+    """Let an optimizer exchange what it wants between the ranks of ``group``, which reduce no gradients.
+
+        replicas = cc.optim.between(model, mesh["replica"])
+        optimizer = cc.optim.DeMo(replicas, lr=1e-3)
+        ...
+        loss.backward()             # of this replica's own batch; nothing is sent
+        optimizer.step()            # exchanges, and moves all replicas alike
+
+    ``model``: a module, or named parameters: plain, or sharded by FSDP2 over another mesh dimension than ``group``,
+    each of whose ranks then holds the same shard (HSDP without its all-reduce). No DistributedDataParallel around it.
+    ``group``: the replicas, as a process group or a 1-D mesh; None: all ranks.
+    ``units``: how many exchanges a step has, of about equal size, or lists of names of modules and parameters.
+    ``seed``: of the methods' own random numbers.
+
+    Raises ValueError when replicas do not begin equal, and when something else reduces gradients among them.
+    """
+    replicas = group_of(group)
+    if not isinstance(model, nn.Module):
+        model = list(model)
+    parameters = trainable(model)
+    require_no_reduction(model, parameters, replicas)
+    require_equal(parameters, replicas)
+    named = [part._replace(name=f"replicas{i}") for i, part in enumerate(divide(parameters, units, "units"))]
+    return Handle(named, replicas, seed)

@@ -1,0 +1,91 @@
+"""What an optimizer asks that owns what replicas exchange: an exchange of its own making, of one unit at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from comm_compress.core.rounds import Request
+from comm_compress.core.segments import Segment, flatten, segments_of
+from comm_compress.core.state import State
+from comm_compress.integrations.replicas.fragments import Fragment
+
+ROUNDS: Final = 2
+"""What an all-reduce of gradients would take: rounds beyond these are counted as extra ones."""
+
+Rounds = Callable[[Tensor, State], Generator[Request, Any, Any]]
+"""What one replica does with its rows ``[parts, n]`` of a unit (float32, `flatten`): the rounds of an exchange.
+
+Its result, a tensor or several, must be the same on every replica, bit for bit. What is this replica's alone (a
+momentum, what was not sent) it keeps in the state, which is saved with the handle, and which a void step leaves as it
+was. It may write to the rows.
+"""
+
+
+class UnderWay(Protocol):
+    """An exchange whose first messages are being sent."""
+
+    def finish(self) -> Any:
+        """Take the remaining rounds; what they returned, its tensors in memory of their own."""
+
+
+class Replicas(Protocol):
+    """Replicas that have the same weights and gradients of their own, and that exchange what an optimizer says."""
+
+    @property
+    def units(self) -> Sequence[Fragment]:
+        """All parameters, by the units that are exchanged at once; of FSDP2's parameters this rank's shards count."""
+
+    @property
+    def world(self) -> int:
+        """How many replicas there are."""
+
+    def lay_out(self, divided: bool) -> None:
+        """Say, once, what an exchange's rows are: all in one (``[1, n]``), or ``divided`` as FSDP2 does, ``[W, n]``."""
+
+    def gradients(self, unit: Fragment) -> list[dict[str, Tensor]]:
+        """Return, of each replica that this process is, its gradients by name; a parameter that has none is left out.
+
+        All replicas have gradients of the same parameters.
+        """
+
+    def begin(self, unit: Fragment, tensors: Sequence[Mapping[str, Tensor]], rounds: Rounds) -> UnderWay:
+        """Begin to exchange ``tensors``, by parameter, of each replica that this process is. Collective.
+
+        Where one is not finite, every row of that replica gets a NaN.
+        """
+
+    def void(self) -> None:
+        """Take back what the exchanges of the step under way did to all states."""
+
+    def zero_grad(self) -> None:
+        """Forget gradients that are kept elsewhere than in the parameters."""
+
+
+def rows_of(tensors: Mapping[str, Tensor], parts: int) -> Tensor:
+    """Lay ``tensors`` out as float32 rows ``[parts, n]``, in new memory."""
+    return flatten([at_least_1d(tensor).float() for tensor in tensors.values()], parts)
+
+
+def layout(tensors: Mapping[str, Tensor], parts: int) -> tuple[Segment, ...]:
+    """Return which of ``tensors`` lies where in those rows."""
+    return segments_of([(name, tuple(at_least_1d(tensor).shape)) for name, tensor in tensors.items()], parts)
+
+
+def at_least_1d(tensor: Tensor) -> Tensor:
+    """Return ``tensor``, as a vector when it is a scalar: rows have places for these."""
+    return tensor.view(-1) if tensor.dim() == 0 else tensor
+
+
+def elements_of_all_reduce(tensors: Mapping[str, Tensor], world: int) -> int:
+    """How many elements a rank sends in an all-reduce of ``tensors`` as they are, both halves, padding included."""
+    return 2 * (world - 1) * layout(tensors, world)[-1].stop
+
+
+def kept(made: Any) -> Any:
+    """Return ``made`` with its tensors in memory of their own: an exchange's is used again by the next one."""
+    return tree_map_only(Tensor, torch.clone, made)

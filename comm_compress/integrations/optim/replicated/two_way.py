@@ -1,0 +1,35 @@
+"""An average that is compressed on both ways, with what each way lost fed back: 1-bit Adam's and 0/1 Adam's."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from torch import Tensor
+
+from comm_compress.core.compressor import Codec
+from comm_compress.core.rounds import Gather, Request
+from comm_compress.core.state import State
+from comm_compress.integrations.replicas.messages import fed_back
+from comm_compress.kernels import Residual
+
+
+def two_way_mean(rows: Tensor, codec: Codec, state: State) -> Generator[Request, Any, Tensor]:
+    """The rounds of one replica with ``rows`` float32 ``[W, n]``; returns the mean ``[W, n]``, the same on all.
+
+        rank d gets    sum_r C(rows_r[d] + error_r[d]) / W        every replica keeps its own errors, of all rows
+        everyone gets  C(that mean + error_d)                     rank d keeps that of its row
+
+    This is the "compressed all-reduce" of 1-bit Adam (arXiv 2102.02888): every replica is also the server of its row.
+    """
+    reduced = yield from fed_back(codec).reduce_scatter(rows, state)
+    mean = (reduced.total / rows.shape[0]).unsqueeze(0)
+    server = state.child("server")
+    if codec.traits.lossless:
+        message = codec.encode(mean, server)
+    else:
+        lost = server.spare("residual", mean, mean.dtype)
+        message = codec.encode_with_feedback(mean, Residual(server.get("residual"), 1.0, lost), server)
+        server.propose("residual", lost)
+    received = yield Gather(message)
+    return codec.decode(received).float()

@@ -1,0 +1,111 @@
+"""Parameters of odd shapes, gradients of every replica, and the same training on virtual and on real ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import comm_compress as cc
+
+# a chunk that no side divides well, a prime number of rows, more than one chunk, a scalar, three dimensions
+SHAPES = {"wide": (6, 17), "vector": (67,), "prime": (67, 4), "large": (128, 96), "scalar": (), "cube": (4, 3, 5)}
+UNITS = [["wide", "vector"], ["prime", "large"], ["scalar", "cube"]]
+STEPS = 4
+Make = Callable[[Any], torch.optim.Optimizer]
+
+
+def model() -> nn.Module:
+    generator, made = torch.Generator().manual_seed(0), nn.Module()
+    for name, shape in SHAPES.items():
+        made.register_parameter(name, nn.Parameter(torch.randn(shape, generator=generator)))
+    return made
+
+
+def gradients(rank: int, step: int) -> dict[str, Tensor]:
+    """Neighbours that move alike, and some noise; scales far apart between parameters."""
+    generator, found = torch.Generator().manual_seed(100 * step + rank), {}
+    for i, (name, shape) in enumerate(SHAPES.items()):
+        noise = torch.randn(shape, generator=generator)
+        found[name] = (noise.cumsum(-1) if shape else noise) * 10.0 ** (-i)
+    return found
+
+
+def give(module: nn.Module, rank: int, step: int) -> None:
+    for name, gradient in gradients(rank, step).items():
+        module.get_parameter(name).grad = gradient
+
+
+class Virtual:
+    """A model of ``world`` virtual replicas with the optimizer that ``make`` makes of them."""
+
+    def __init__(self, world: int, make: Make, units: Any = 1) -> None:
+        self.model = model()
+        self.replicas = cc.optim.VirtualReplicas(self.model, world, units=units, seed=5)
+        self.optimizer = make(self.replicas)
+
+    def step(self, number: int, spoiled: int | None = None) -> None:
+        """``spoiled``: the replica with a NaN among its gradients."""
+        for rank in range(self.replicas.world):
+            give(self.model, rank, number)
+            if rank == spoiled:
+                self.model.get_parameter("large").grad[3, 4] = torch.nan  # type: ignore[index]
+            self.replicas.collect(rank)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def seen(self, rank: int) -> dict[str, Any]:
+        """What the real replica ``rank`` must have seen, too."""
+        return {
+            "weights": digest(self.model.state_dict()),
+            "optimizer": digest_of_optimizer(self.optimizer),
+            "states": digest(self.replicas.state_dicts()[rank]),
+            "sent": self.replicas.ledgers[rank].totals("optimizer").sent_bytes,
+        }
+
+
+def real(make: Make, units: Any) -> dict[str, Any]:
+    """The same on this rank."""
+    mine = model()
+    replicas = cc.optim.between(mine, units=units, seed=5)
+    optimizer = make(replicas)
+    with cc.audit(replicas) as audit:
+        for step in range(STEPS):
+            give(mine, dist.get_rank(), step)
+            optimizer.step()
+            optimizer.zero_grad()
+    sent = replicas.ledger.totals("optimizer").sent_bytes
+    rounded = 2 * dist.get_world_size() * 2 * STEPS * 3 if "Dion" in type(optimizer).__name__ else 0
+    assert abs(audit.sent_bytes - sent) <= rounded, "parts of the network's own all-reduce are rounded up"
+    return {
+        "weights": digest(mine.state_dict()),
+        "optimizer": digest_of_optimizer(optimizer),
+        "states": digest(replicas.state_dict()),
+        "sent": sent,
+    }
+
+
+def digest(values: Any) -> str:
+    """The bits of all tensors and plain values, as one word."""
+    found = hashlib.sha256()
+    _feed(found, values)
+    return found.hexdigest()[:16]
+
+
+def digest_of_optimizer(optimizer: torch.optim.Optimizer) -> str:
+    return digest(optimizer.state_dict()["state"])
+
+
+def _feed(found: Any, value: Any) -> None:
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            found.update(str(key).encode())
+            _feed(found, value[key])
+    elif isinstance(value, Tensor):
+        found.update(value.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    else:
+        found.update(repr(value).encode())
