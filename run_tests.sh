@@ -35,8 +35,9 @@ site() { # every page, every link; a warning is a failure
     return "$status"
 }
 
-tests() { # several files of tests at once: many wait for their ranks
-    "$venv_python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+tests() { # several files of tests at once, one more than cores: many wait for their ranks
+    local workers=$(($(nproc) + 1))
+    "$venv_python" -m pytest --numprocesses $((workers < 4 ? workers : 4)) --dist loadfile
 }
 
 summary=() failed=0
