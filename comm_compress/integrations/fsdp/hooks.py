@@ -167,17 +167,37 @@ class CompressedReduceScatter(Comm):
         self.scale.take_off(rows)
         self.state.begin(finite, output_tensor, workspace, self._steps.goes_on())
         collective.spent("encode", start)
-        reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
-        start = collective.now()
-        _bring(reduced.total, output_tensor)
-        collective.spent("decode", start)
-        if self.comparisons is not None:
-            self._compare(rows, output_tensor, group, reduced.sent)
-        self.scale.put_on(output_tensor)
-        self.state.end()
-        self.workspaces.release(workspace)
-        elements = rows[1:].numel()
-        self.ledger.add("reduce_scatter", self.state.unit, collective, elements, rows.itemsize, self.state.finite)
+        rounds = self.compressor.reduce_scatter(rows, self.state)
+        running = transport.Running(rounds, group, collective, workspace)
+        compare = None if self.comparisons is None else partial(self._compare, rows, output_tensor, group)
+        elements, itemsize = rows[1:].numel(), rows.itemsize
+
+        def finish(divisor: float | None = None) -> None:
+            reduced = running.result()
+            start = collective.now()
+            _bring(reduced.total, output_tensor)
+            collective.spent("decode", start)
+            if compare is not None:
+                compare(reduced.sent)
+            self.scale.put_on(output_tensor)
+            self.state.end()
+            self.workspaces.release(workspace)
+            self.ledger.add("reduce_scatter", self.state.unit, collective, elements, itemsize, self.state.finite)
+            if divisor is not None and divisor != 1:
+                output_tensor.div_(divisor)
+
+        self._end_in_time(finish)
+
+    def _end_in_time(self, finish: Callable[..., None]) -> None:
+        """Have the reduction that has begun finished: now, or before backward ends if FSDP2 can wait (`Backward`)."""
+        backward = self.unit.backward if self.unit is not None else None
+        if backward is None or backward.reductions is None or backward.divisor is None:
+            finish()
+            return
+        later = _in_span(f"reduce_scatter ({self.state.unit})", partial(finish, backward.divisor))
+        backward.reductions.add(later)
+        if self.comparisons is not None:  # torch's own collective runs beside it
+            backward.reductions.finish()
 
     def _compare(self, rows: Tensor, output: Tensor, group: dist.ProcessGroup, sent: Any) -> None:
         assert self.comparisons is not None
