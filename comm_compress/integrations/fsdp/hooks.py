@@ -168,7 +168,8 @@ class CompressedReduceScatter(Comm):
         self.state.begin(finite, output_tensor, workspace, self._steps.goes_on())
         collective.spent("encode", start)
         rounds = self.compressor.reduce_scatter(rows, self.state)
-        running = transport.Running(rounds, group, collective, workspace)
+        backward = self._backward_that_goes_on()
+        running = transport.Running(rounds, group, collective, workspace, lengths_ahead=backward is not None)
         compare = None if self.comparisons is None else partial(self._compare, rows, output_tensor, group)
         elements, itemsize = rows[1:].numel(), rows.itemsize
 
@@ -186,18 +187,19 @@ class CompressedReduceScatter(Comm):
             if divisor is not None and divisor != 1:
                 output_tensor.div_(divisor)
 
-        self._end_in_time(finish)
-
-    def _end_in_time(self, finish: Callable[..., None]) -> None:
-        """Have the reduction that has begun finished: now, or before backward ends if FSDP2 can wait (`Backward`)."""
-        backward = self.unit.backward if self.unit is not None else None
-        if backward is None or backward.reductions is None or backward.divisor is None:
+        if backward is None:
             finish()
             return
+        assert backward.reductions is not None
         later = _in_span(f"reduce_scatter ({self.state.unit})", partial(finish, backward.divisor))
-        backward.reductions.add(later)
+        backward.reductions.add(running.send_rows, later)
         if self.comparisons is not None:  # torch's own collective runs beside it
             backward.reductions.finish()
+
+    def _backward_that_goes_on(self) -> Backward | None:
+        """Return what finishes the reduction that begins now, if FSDP2 may go on before; None: it needs the sum."""
+        backward = self.unit.backward if self.unit is not None else None
+        return None if backward is None or backward.divisor is None else backward
 
     def _compare(self, rows: Tensor, output: Tensor, group: dist.ProcessGroup, sent: Any) -> None:
         assert self.comparisons is not None

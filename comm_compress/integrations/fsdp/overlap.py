@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from comm_compress.integrations.fsdp import _compat
+
+
+class _UnderWay(NamedTuple):
+    """A reduction that has begun. ``send_rows``: `transport.Running.send_rows`; ``finish``: receive, decode, leave."""
+
+    send_rows: Callable[[], None]
+    finish: Callable[[], None]
 
 
 class Reductions:
@@ -14,16 +23,16 @@ class Reductions:
     FSDP2 reduces on a CUDA stream of its own; on a CPU it waits for each unit's reduce-scatter. Here a unit's messages
     are posted, backward goes on, and the total is decoded into FSDP2's own memory, which the gradients view, when
     there are too many under way or backward ends. On gloo the messages of two ranks are matched by the order
-    in which they are posted, and the later rounds of a collective are posted when it is finished. So when that is
-    depends on how many units have come and on nothing else, above all not on what has arrived already: all ranks
-    do the same.
+    in which they are posted, and what a collective sends after its first messages (rows whose lengths went ahead, later
+    rounds) is posted as the next unit begins, or when it is finished. So when that is depends on how many units have
+    come and on nothing else, above all not on what has arrived already: all ranks do the same.
 
     It takes memory: of each unit under way, FSDP2's copy of its gradients and a workspace.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._under_way: deque[Callable[[], None]] = deque()
+        self._under_way: deque[_UnderWay] = deque()
         self._backward = -1
         """The number of the backward that will call `finish` when it ends."""
 
@@ -32,24 +41,37 @@ class Reductions:
         exception, or the one around a reentrant checkpoint's."""
         if self._backward != _compat.current_backward():
             self.finish()
+        self._send_rows()
         while len(self._under_way) >= self.limit:
             self._finish_oldest()
 
-    def add(self, finish: Callable[[], None]) -> None:
+    def add(self, send_rows: Callable[[], None], finish: Callable[[], None]) -> None:
         """Take charge of a reduction that has begun: ``finish`` is called before backward ends. Only inside one."""
-        self._under_way.append(finish)
+        self._under_way.append(_UnderWay(send_rows, finish))
         if self._backward != (backward := _compat.current_backward()):
             _compat.when_backward_ends(self.finish)
             self._backward = backward
 
     def finish(self) -> None:
         """Finish all, in order. After an error (a peer that is gone) nothing is waited for any more."""
+        self._send_rows()
         while self._under_way:
             self._finish_oldest()
 
+    def _send_rows(self) -> None:
+        with self._forgetting():
+            for reduction in self._under_way:
+                reduction.send_rows()
+
     def _finish_oldest(self) -> None:
+        with self._forgetting():
+            self._under_way.popleft().finish()
+
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """Forget all reductions when what is done inside raises."""
         try:
-            self._under_way.popleft()()
+            yield
         except BaseException:
             self._under_way.clear()
             raise

@@ -38,8 +38,8 @@ class Watched:
         self.under_way: list[int] = []
         add = Reductions.add
 
-        def counted(reductions: Reductions, finish: Callable[[], None]) -> None:
-            add(reductions, finish)
+        def counted(reductions: Reductions, *both: Callable[[], None]) -> None:
+            add(reductions, *both)
             self.under_way.append(len(reductions._under_way))
 
         monkeypatch.setattr(Reductions, "add", counted)
@@ -237,7 +237,7 @@ def test_after_an_error_nothing_else_is_waited_for(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("comm_compress.integrations.fsdp._compat.when_backward_ends", lambda callback: None)
     for number in range(4):
-        reductions.add(ends(number))
+        reductions.add(lambda: None, ends(number))
     with pytest.raises(RuntimeError, match="connection reset"):
         reductions.finish()
     reductions.finish()
