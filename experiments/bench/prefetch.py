@@ -82,9 +82,8 @@ def _median(lines: Iterable[Line], part: str) -> float:
     """The median over measurements of the milliseconds a step that waiting for an operation, or coding, took."""
     ops = {"gather": ("all_gather",), "reduce": ("reduce_scatter",), "codec": ("all_gather", "reduce_scatter")}[part]
     kinds = ("encode_ms", "decode_ms") if part == "codec" else ("wire_ms",)
-    return statistics.median(
-        sum(unit[kind] for op in ops for unit in line["ops"][op].values() for kind in kinds) for line in lines
-    )
+    each = [sum(unit[kind] for op in ops for unit in line["ops"][op].values() for kind in kinds) for line in lines]
+    return float(statistics.median(each))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -187,6 +187,7 @@ class Measurement:
             op: {unit: _ledger(self.handle.ledger.totals(op, unit) - before[op, unit], steps) for unit in self.units}
             for op in OPS
         }
+        workspace = self.handle.workspace_bytes
         self.handle.detach()
         whole = [math.fsum(parts) for parts in zip(*self.wall.values(), strict=True)]
         return {
@@ -207,6 +208,7 @@ class Measurement:
             "unit_elements": self._elements(),
             "sent_bytes": {op: sum(unit["sent_bytes"] for unit in units.values()) for op, units in unit_ops.items()},
             "interface_bytes": interface / steps,
+            "workspace_bytes": workspace,
             "ops": unit_ops,
         }
 

@@ -187,7 +187,7 @@ def current_backward() -> int:
 
 def when_backward_ends(callback: Callable[[], None]) -> None:
     """Have the backward under way call ``callback`` at its end, after what FSDP2 has it do there."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def only_views_totals(group: Any, reduced: list[tuple[str, Any]]) -> bool:
