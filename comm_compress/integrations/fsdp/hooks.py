@@ -24,6 +24,7 @@ from comm_compress.integrations.allreduce import GradientAllReduce
 from comm_compress.integrations.fsdp import _compat
 from comm_compress.integrations.fsdp.backward import Backward
 from comm_compress.integrations.fsdp.frozen import Column, FrozenReplicas
+from comm_compress.integrations.fsdp.overlap import Reductions
 from comm_compress.integrations.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.wrappers.replicas import ReplicasApart, apart
@@ -192,7 +193,8 @@ class CompressedReduceScatter(Comm):
             return
         assert backward.reductions is not None
         later = _in_span(f"reduce_scatter ({self.state.unit})", partial(finish, backward.divisor))
-        backward.reductions.add(running.send_rows, later)
+        backward.reductions.announce(running.send_rows)
+        backward.reductions.add(later)
         if self.comparisons is not None:  # torch's own collective runs beside it
             backward.reductions.finish()
 
@@ -240,7 +242,11 @@ class CompressedAllGather(Comm):
         master = None if self.unit is None or again else self.unit.master(input_tensor)
         rounds, sends_frozen = self._rounds(compressor, input_tensor, state, output_tensor, workspace, master)
         counted = not self.exact or sends_frozen
-        running = transport.Running(rounds, group, collective, workspace)
+        async_op = async_op and not input_tensor.is_cuda
+        behind = self._reductions_under_way() if async_op else None
+        running = transport.Running(rounds, group, collective, workspace, lengths_ahead=behind is not None)
+        if behind is not None:
+            behind.announce(running.send_rows)
 
         def finish() -> None:
             gathered = running.result()
@@ -253,10 +259,16 @@ class CompressedAllGather(Comm):
                 elements = input_tensor.numel() * (group.size() - 1)
                 self.ledger.add("all_gather", state.unit, collective, elements, input_tensor.itemsize, None)
 
-        if async_op and not input_tensor.is_cuda:
+        if async_op:
             return _UnderWay(_in_span(f"all_gather ({state.unit})", finish))
         finish()
         return None
+
+    def _reductions_under_way(self) -> Reductions | None:
+        """Return the reductions whose messages go before what is sent now: not to wait behind them for lengths."""
+        backward = None if self.unit is None else self.unit.backward
+        reductions = None if backward is None else backward.reductions
+        return reductions if reductions is not None and reductions.are_under_way else None
 
     def _rounds(
         self,

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from comm_compress.integrations.fsdp import _compat
-
-
-class _UnderWay(NamedTuple):
-    """A reduction that has begun. ``send_rows``: `transport.Running.send_rows`; ``finish``: receive, decode, leave."""
-
-    send_rows: Callable[[], None]
-    finish: Callable[[], None]
 
 
 class Reductions:
@@ -32,9 +24,16 @@ class Reductions:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._under_way: deque[_UnderWay] = deque()
+        self._under_way: deque[Callable[[], None]] = deque()
+        self._announced: list[Callable[[], None]] = []
+        """Of collectives whose rows' lengths went ahead, in the order of posting, what sends the rows."""
         self._backward = -1
         """The number of the backward that will call `finish` when it ends."""
+
+    @property
+    def are_under_way(self) -> bool:
+        """Has a reduction begun that has not ended? What is sent now arrives after its messages."""
+        return bool(self._under_way)
 
     def make_room(self) -> None:
         """Finish the oldest until one more may begin, and all that belong to another backward: one that raised an
@@ -45,9 +44,13 @@ class Reductions:
         while len(self._under_way) >= self.limit:
             self._finish_oldest()
 
-    def add(self, send_rows: Callable[[], None], finish: Callable[[], None]) -> None:
+    def announce(self, send_rows: Callable[[], None]) -> None:
+        """Have ``send_rows`` (`transport.Running.send_rows`) called when the next unit begins, or all are finished."""
+        self._announced.append(send_rows)
+
+    def add(self, finish: Callable[[], None]) -> None:
         """Take charge of a reduction that has begun: ``finish`` is called before backward ends. Only inside one."""
-        self._under_way.append(_UnderWay(send_rows, finish))
+        self._under_way.append(finish)
         if self._backward != (backward := _compat.current_backward()):
             _compat.when_backward_ends(self.finish)
             self._backward = backward
@@ -59,19 +62,21 @@ class Reductions:
             self._finish_oldest()
 
     def _send_rows(self) -> None:
+        announced, self._announced = self._announced, []
         with self._forgetting():
-            for reduction in self._under_way:
-                reduction.send_rows()
+            for send_rows in announced:
+                send_rows()
 
     def _finish_oldest(self) -> None:
         with self._forgetting():
-            self._under_way.popleft().finish()
+            self._under_way.popleft()()
 
     @contextmanager
     def _forgetting(self) -> Iterator[None]:
-        """Forget all reductions when what is done inside raises."""
+        """Forget all collectives when what is done inside raises."""
         try:
             yield
         except BaseException:
             self._under_way.clear()
+            self._announced.clear()
             raise
