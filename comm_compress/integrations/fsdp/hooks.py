@@ -163,7 +163,7 @@ class CompressedReduceScatter(Comm):
         if self.unit is not None:
             self.state.segments = self.unit.gradient_segments(rows.shape[1])
         require_segments(self.compressor, self.state)
-        workspace = self.workspaces.acquire(rows.device)
+        workspace = self.workspaces.acquire(rows.device, 0 if rows.is_cuda else rows.nbytes)
         finite = self.compressor.mark(rows)
         self.scale.take_off(rows)
         self.state.begin(finite, output_tensor, workspace, self._steps.goes_on())
@@ -238,7 +238,8 @@ class CompressedAllGather(Comm):
         compressor, state = self.compressor, self.state
         if self.exact or again:
             compressor, state = UNCOMPRESSED, State(self.state.unit, group.rank(), group.size())
-        collective, workspace = Collective(input_tensor.device), self.workspaces.acquire(input_tensor.device)
+        size = 0 if input_tensor.is_cuda else output_tensor.nbytes
+        collective, workspace = Collective(input_tensor.device), self.workspaces.acquire(input_tensor.device, size)
         master = None if self.unit is None or again else self.unit.master(input_tensor)
         rounds, sends_frozen = self._rounds(compressor, input_tensor, state, output_tensor, workspace, master)
         counted = not self.exact or sends_frozen
