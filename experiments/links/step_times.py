@@ -1,5 +1,5 @@
 """How long training steps take behind one link, methods in turn: the rank's program of `calibrate`, `link_matrix` and
-`bench.prefetch`.
+`overlap`.
 
 One start of the ranks serves many methods, which saves a start of Python and torch for each. It is the trainer's own
 model, optimizer, hooks and prefetching; only data (random tokens), logging and results rows are left out. Each

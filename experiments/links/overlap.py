@@ -1,6 +1,6 @@
 """What hides behind computation on a CPU: all-gathers ahead of it, reduce-scatters behind it, or not.
 
-    sudo python -m experiments.bench.prefetch [--rates none 200mbit] [--methods none "int8 + int8"] [--prefetch 1]
+    sudo python -m experiments.links.overlap [--rates none 200mbit] [--methods none "int8 + int8"] [--prefetch 1]
         [--overlap_reduce 0 2] [--model gpt2-mini] [--batch 4] [--length 128] [--steps 10] [--repeats 3]
         [--json FILE]
 
@@ -88,7 +88,7 @@ def _median(lines: Iterable[Line], part: str) -> float:
 
 def main(argv: Sequence[str]) -> int:
     """Measure every method with one setting after the other, print, and add to the file."""
-    parser = program("experiments.bench.prefetch", __doc__)
+    parser = program("experiments.links.overlap", __doc__)
     parser.add_argument("--rates", nargs="+", default=["none", "200mbit"])
     parser.add_argument("--methods", type=an_arm, nargs="+", default=[an_arm(text) for text in METHODS])
     parser.add_argument("--prefetch", type=whole(0), nargs="+", default=[1], help="how many units ahead")
