@@ -17,6 +17,7 @@ from analysis.rows.arms import Arm, ArmRuns, Comparison, failed, mean_loss
 from analysis.rows.quality import loss_of, quality_of
 from analysis.rows.ranges import spans
 from analysis.rows.reading import Row, is_number
+from analysis.rows.setting_roles import LATER
 from analysis.statistics.intervals import better_than_baseline
 
 Check = Callable[[Comparison], Iterator[Finding]]
@@ -273,15 +274,23 @@ def dirty_checkout(comparison: Comparison) -> Iterator[Finding]:
 
 
 def other_schedule(comparison: Comparison) -> Iterator[Finding]:
-    """What hides behind computation depends on prefetching and resharding, so both are for all arms or for none."""
-    for name in ("prefetch", "reshard"):
-        values = distinct(getattr(runs.arm, name) for runs in comparison.arms)
+    """What hides behind computation depends on these settings, so each is for all arms or for none."""
+    for name in ("prefetch", "reshard", "overlap_reduce"):
+        values = distinct(_schedule(runs, name) for runs in comparison.arms)
         if len(values) > 1:
-            advice = "give every arm, the baselines too, the same fsdp_prefetch and fsdp_reshard"
+            advice = "give every arm, the baselines too, the same fsdp_prefetch, fsdp_reshard and fsdp_overlap_reduce"
             what = f"fsdp_{name} differs: {_listed(values)}"
-            own = None if comparison.baseline is None else getattr(comparison.baseline.arm, name)
-            others = [runs for runs in comparison.rivals if own is not None and getattr(runs.arm, name) != own]
+            own = None if comparison.baseline is None else _schedule(comparison.baseline, name)
+            others = [runs for runs in comparison.rivals if own is not None and _schedule(runs, name) != own]
             yield _finding("error", other_schedule, comparison, what, advice, "times", _arms(others))
+
+
+def _schedule(runs: ArmRuns, name: str) -> Any:
+    """The value of ``fsdp_{name}``; None: the arm's rows do not say."""
+    if name != "overlap_reduce":
+        return getattr(runs.arm, name)
+    row = next(iter(runs.runs.values()), None)
+    return None if row is None else row["config"].get("fsdp_overlap_reduce", LATER["fsdp_overlap_reduce"])
 
 
 def better_than_uncompressed(comparison: Comparison) -> Iterator[Finding]:

@@ -35,6 +35,7 @@ def arm_settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
 LATER: Mapping[str, Any] = {
     "operators": {},
     "cpu_offload": False,
+    "fsdp_overlap_reduce": 0,
     "dp": 0,
     "dp_replicas": 1,
     "tp": 1,

@@ -1,7 +1,7 @@
 """What a torch.profiler trace shows of a collective. Nothing is made, and next to nothing paid, when none is recorded.
 
-    comm_compress::reduce_scatter (UNIT)     a collective; a prefetched all-gather has two, where it starts and where it
-      comm_compress::encode                  is waited for
+    comm_compress::reduce_scatter (UNIT)     a collective; one that goes on behind computation has two, where it
+      comm_compress::encode                  starts and where it is waited for
       comm_compress::wire                    posting messages, and waiting for them
       comm_compress::decode
       comm_compress::sent (...)              a mark: what this rank sent, as the ledger has it

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+_ALIKE = 4  # times larger or smaller: collectives that share a workspace
+
 
 class Workspace:
     """Named buffers that grow to what was asked of them and stay.
@@ -19,6 +21,8 @@ class Workspace:
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.device], Tensor] = {}
         self._views: dict[tuple[str, torch.device], Tensor] = {}  # of each buffer, what was taken last
+        self.size = 0
+        """The bytes of the largest tensor that a collective with this workspace was told to be about."""
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an uninitialised tensor; what was taken under this name before is overwritten through it."""
@@ -42,8 +46,10 @@ class Workspace:
 
 
 class WorkspacePool:
-    """As many workspaces as collectives ever ran at the same time: one, unless gathers are prefetched.
+    """As many workspaces as collectives ever ran at the same time: one, unless they go on behind computation.
 
+    Where sizes are told, collectives of very different size have workspaces of their own: several small units under way
+    at the same time would otherwise have as many workspaces of the largest unit's size.
     On CUDA each stream has its own: work that was enqueued in another one may still be using what was released here.
     """
 
@@ -51,14 +57,22 @@ class WorkspacePool:
         self._all: list[tuple[Workspace, int]] = []
         self._free: dict[int, list[Workspace]] = {}
 
-    def acquire(self, device: torch.device) -> Workspace:
-        """Return a workspace that nobody uses; give it back with `release`."""
+    def acquire(self, device: torch.device, size: int = 0) -> Workspace:
+        """Return a workspace that nobody uses; give it back with `release`.
+
+        ``size``: bytes of the collective's tensor, by which the workspace nearest in size is chosen; 0: any will do.
+        """
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         free = self._free.setdefault(stream, [])
-        if not free:
-            free.append(Workspace())
-            self._all.append((free[0], stream))
-        return free.pop()
+        fitting = [w for w in reversed(free) if max(w.size, size) <= _ALIKE * min(w.size, size)] if size else free[-1:]
+        if not fitting:
+            fitting = [Workspace()]
+            self._all.append((fitting[0], stream))
+            free.append(fitting[0])
+        workspace = min(fitting, key=lambda w: abs(w.size - size)) if size else fitting[0]
+        workspace.size = max(workspace.size, size)
+        free.remove(workspace)
+        return workspace
 
     def release(self, workspace: Workspace) -> None:
         """Take back a workspace whose collective is over (CUDA: enqueued), and with it its tensors."""

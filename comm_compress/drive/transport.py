@@ -62,8 +62,9 @@ class Running(Generic[Result]):
 
     On gloo messages travel in its own thread. They are matched by the order in which a pair of ranks posts them, so
     all ranks must start and finish their collectives in the same order. Rows that differ in length wait for
-    the lengths before they start; later rounds begin when `result` is asked for. On CUDA a collective runs to
-    its end in the current stream.
+    the lengths before they start; with ``lengths_ahead`` only the lengths are under way at first, and the rows follow
+    when `send_rows` or the answer is asked for. Later rounds begin when `result` is asked for. On CUDA a collective
+    runs to its end in the current stream.
     """
 
     def __init__(
@@ -72,9 +73,13 @@ class Running(Generic[Result]):
         group: dist.ProcessGroup,
         collective: Collective,
         workspace: Workspace,
+        lengths_ahead: bool = False,
     ) -> None:
         self._rounds, self._group, self._collective, self._workspace = rounds, group, collective, workspace
+        self._lengths_ahead = lengths_ahead
         self._answer: Callable[[], Answer] | None = None
+        self._rows: Callable[[], Callable[[], Answer]] | None = None
+        """Sends the rows whose lengths are under way, once these have come; returns what waits for the answer."""
         self._resume(None)
 
     def result(self) -> Result:
@@ -92,6 +97,15 @@ class Running(Generic[Result]):
             answer = self._answer()
         self._collective.spent("wire", start)
         self._resume(answer)
+
+    def send_rows(self) -> None:
+        """Begin to send the rows of which only the lengths are under way, if there are such."""
+        if self._rows is None:
+            return
+        start = self._collective.now()
+        with span("wire"):
+            self._answer, self._rows = self._rows(), None
+        self._collective.spent("wire", start)
 
     def _resume(self, answer: Answer | None) -> None:
         collective = self._collective
@@ -145,26 +159,36 @@ class Running(Generic[Result]):
         return answer
 
     def _post_ragged(self, message: Encoded, everywhere: bool) -> Callable[[], Answer]:
-        """Exchange the rows' lengths, then begin to send and receive rows of just those lengths."""
+        """Exchange the rows' lengths, and begin to send and receive rows of just those lengths: at once, or when
+        `send_rows` is called."""
         world, device = self._group.size(), message.buffer.device
         parts = [message.row(0 if everywhere else r) for r in range(world)]
         announced = torch.tensor([part.numel() for part in parts], device=device).view(torch.uint8)
         seen = torch.empty_like(announced)
-        _wait(_exchange(announced.view(world, LENGTH_BYTES), seen.view(world, LENGTH_BYTES), self._group))
-        lengths = seen.view(torch.int64).tolist()
-        rows = self._take((world, max(lengths)), device)
-        received = [row[:length] for row, length in zip(rows, lengths, strict=True)]
-        if rows.is_cuda:
-            dist.all_to_all(received, parts, group=self._group)
-            pending = []
-        else:
-            pending = _send_pairs(parts, received, self._group)
+        under_way = _exchange(announced.view(world, LENGTH_BYTES), seen.view(world, LENGTH_BYTES), self._group)
 
-        def answer() -> Encoded:
-            _wait(pending)
-            return Encoded(rows, None, message.n, lengths=tuple(lengths), scratch=message.scratch)
+        def send_rows() -> Callable[[], Answer]:
+            _wait(under_way)
+            lengths = seen.view(torch.int64).tolist()
+            rows = self._take((world, max(lengths)), device)
+            received = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+            pending = _send_parts(parts, received, self._group)
 
-        return answer
+            def answer() -> Encoded:
+                _wait(pending)
+                return Encoded(rows, None, message.n, lengths=tuple(lengths), scratch=message.scratch)
+
+            return answer
+
+        if not self._lengths_ahead:
+            return send_rows()
+        self._rows = send_rows
+
+        def both() -> Answer:
+            self._rows = None
+            return send_rows()()
+
+        return both
 
     def _post_exchange_of_parts(self, messages: Sequence[Encoded]) -> Callable[[], Answer]:
         """Begin to send message d to rank d, and to receive rows as long as this rank's message to itself."""

@@ -48,7 +48,7 @@ def missing(job: Job, lines: Iterable[Line]) -> Job:
     """The job without the runs that the lines have already."""
     have = {line["method"] for line in lines if (line["model"], line["ranks"], line["rate"]) == _place(job)}
     runs = [run for run in job.runs if label(run) not in have]
-    return Job(job.ranks, job.rate, job.model, runs, job.out, job.seconds, job.least, job.most, job.prefetch)
+    return Job(job.ranks, job.rate, job.model, runs, job.out, job.seconds, job.least, job.most, job.ways)
 
 
 def undisturbed(lines: Sequence[Line], factor: float) -> list[Line]:

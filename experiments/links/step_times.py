@@ -1,4 +1,5 @@
-"""How long training steps take behind one link, methods in turn: the rank's program of `calibrate` and `link_matrix`.
+"""How long training steps take behind one link, methods in turn: the rank's program of `calibrate`, `link_matrix` and
+`overlap`.
 
 One start of the ranks serves many methods, which saves a start of Python and torch for each. It is the trainer's own
 model, optimizer, hooks and prefetching; only data (random tokens), logging and results rows are left out. Each
@@ -18,12 +19,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from comm_compress import labels
 from experiments.fidelity.method_settings import Run
-from experiments.links.models import MODELS, register
+from experiments.links.models import MODELS, LinkModel, register
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
@@ -37,9 +39,12 @@ _WARMUP = 2
 
 @dataclass(frozen=True)
 class Job:
-    """What one start of the ranks does: ``runs`` in turn on a ``model`` of `experiments.links.models`.
+    """What one start of the ranks does: ``runs`` in turn on a ``model`` of `experiments.links.models`, or a preset.
 
-    A method takes at least ``least`` and at most ``most`` steps, and ``seconds`` in between.
+    A method takes at least ``least`` and at most ``most`` steps, and ``seconds`` in between. Each run is measured in
+    all ``ways``, pairs of (prefetch, overlap_reduce) of `comm_compress.attach`, one after the other; all of it
+    ``repeats`` times. ``shape``: sequences and tokens of a rank's batch; empty: the preset's. Unless ``ways`` say
+    otherwise, backward waits for each reduce-scatter, as predictions assume it.
     """
 
     ranks: int
@@ -50,7 +55,9 @@ class Job:
     seconds: float = 2.0
     least: int = 4
     most: int = 20
-    prefetch: int = 1
+    ways: Sequence[tuple[int, int]] = ((1, 0),)
+    shape: Sequence[int] = ()
+    repeats: int = 1
 
     def steps(self, step_s: float) -> int:
         """How many steps are timed when one step takes ``step_s`` seconds."""
@@ -87,21 +94,23 @@ def rank_main(job: Job) -> None:
     from fsdp_lab.models import build_model
     from fsdp_lab.ranks.distributed import join
     from fsdp_lab.settings.config import parse
-    from fsdp_lab.settings.presets import resolve
+    from fsdp_lab.settings.presets import PRESETS, resolve
     from fsdp_lab.training.optim import build_optimizer
 
     register()
-    chosen = MODELS[job.model]
-    flags = ["--model", chosen.preset, "--fsdp_prefetch", str(job.prefetch)]
+    chosen = MODELS.get(job.model) or LinkModel(job.model, PRESETS[job.model].vocab_size or 50257)
+    flags = ["--model", chosen.preset]
+    for flag, value in zip(("--batch_size", "--max_length"), job.shape, strict=False):
+        flags += [flag, str(value)]
     config = resolve(parse(flags), has_gpu=False)
     with join(config) as ranks:
         model = build_model(config, ranks, chosen.vocabulary, chosen.vocabulary - 1).module
         optimizer = build_optimizer(model, config.optim, total_steps=100_000)
         tokens = torch.randint(chosen.vocabulary, (config.optim.batch_size or 1, config.data.max_length or 1))
         units = [name or "root" for name, module in model.named_modules() if isinstance(module, FSDPModule)]
-        for run in job.runs:
+        for _, run, way in product(range(job.repeats), job.runs, job.ways):
             before = yardstick_ms(ranks)
-            line = Measurement(model, tokens, optimizer, units, run, config).line(job, ranks)
+            line = Measurement(model, tokens, optimizer, units, run, way, config).line(job, ranks)
             line["yardstick_ms"] = max(before, yardstick_ms(ranks))
             if ranks.is_first:
                 with Path(job.out).open("a") as file:
@@ -129,17 +138,28 @@ def yardstick_ms(ranks: Any) -> float:
 class Measurement:
     """Measures some steps with one method attached."""
 
-    def __init__(self, model: Any, tokens: Any, optimizer: Any, units: Sequence[str], run: Run, config: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokens: Any,
+        optimizer: Any,
+        units: Sequence[str],
+        run: Run,
+        way: tuple[int, int],
+        config: Any,
+    ) -> None:
         import comm_compress as cc
 
         self.model, self.tokens, self.units, self.run, self.config = model, tokens, units, run, config
+        self.prefetch, self.overlap_reduce = way
         self.optimizer, self.schedule = optimizer
         gradients, settings, parameters, parameter_settings = run
         self.handle = cc.attach(
             model,
             reduce_scatter=cc.make(gradients, settings),
             all_gather=cc.make(parameters, parameter_settings),
-            prefetch=config.comm.fsdp_prefetch,
+            prefetch=self.prefetch,
+            overlap_reduce=self.overlap_reduce,
         )
         self.wall: dict[str, list[float]] = {phase: [] for phase in PHASES}
         self.own: dict[str, list[float]] = {phase: [] for phase in PHASES}  # without what the hooks took
@@ -167,6 +187,7 @@ class Measurement:
             op: {unit: _ledger(self.handle.ledger.totals(op, unit) - before[op, unit], steps) for unit in self.units}
             for op in OPS
         }
+        workspace = self.handle.workspace_bytes
         self.handle.detach()
         whole = [math.fsum(parts) for parts in zip(*self.wall.values(), strict=True)]
         return {
@@ -175,7 +196,8 @@ class Measurement:
             "rate": job.rate,
             "method": label(self.run),
             "run": list(self.run),
-            "prefetch": job.prefetch,
+            "prefetch": self.prefetch,
+            "overlap_reduce": self.overlap_reduce,
             "steps": steps,
             "step_ms_p50": statistics.median(whole),
             "step_ms": whole,
@@ -186,6 +208,7 @@ class Measurement:
             "unit_elements": self._elements(),
             "sent_bytes": {op: sum(unit["sent_bytes"] for unit in units.values()) for op, units in unit_ops.items()},
             "interface_bytes": interface / steps,
+            "workspace_bytes": workspace,
             "ops": unit_ops,
         }
 

@@ -65,6 +65,7 @@ class Sharded(Generic[M]):
                 all_gather=parameters,
                 keep_frozen=config.fsdp_keep_frozen,
                 prefetch=config.fsdp_prefetch,
+                overlap_reduce=config.fsdp_overlap_reduce,
                 seed=seed,
             )
 

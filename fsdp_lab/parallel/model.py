@@ -107,6 +107,7 @@ class ParallelModel(Model):
             all_reduce=gradients if replicas else None,
             all_reduce_gather=cc.parallel.way_back(gradients) if replicas and gradients is not None else None,
             prefetch=config.fsdp_prefetch,
+            overlap_reduce=config.fsdp_overlap_reduce,
             pieces={f"hf.{name}": f"tp={self._rank_in('tp')}" for name in self.sketch.pieces},
             seed=seed,
         )

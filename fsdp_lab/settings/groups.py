@@ -245,6 +245,12 @@ class CommConfig(Settings):
     fsdp_prefetch: int = setting(
         1, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0
     )
+    fsdp_overlap_reduce: int = setting(
+        2,
+        "CPU: let the compressed reduce-scatters of so many blocks be under way while backward goes on (0: it waits "
+        "for each)",
+        at_least=0,
+    )
     fsdp_reshard: bool = setting(True, "free the full parameters after forward, gather them again for backward")
     activation: str = setting(
         "none",

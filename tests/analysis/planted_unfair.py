@@ -76,6 +76,9 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "another torch": ("warning", "mixed_versions", but("int8", versions={"python": "3.11.7", "torch": "2.12.0"})),
     "not committed": ("warning", "dirty_checkout", but("int8", git_dirty=True)),
     "baseline without prefetch": ("error", "other_schedule", but("none", fsdp_prefetch=0)),
+    "baseline that waits": ("error", "other_schedule", [
+        Row({**r, "arm_settings": {"fsdp_overlap_reduce": 2},
+             "config": r["config"] | {"fsdp_overlap_reduce": 2 * (r["compress_method"] != "none")}}) for r in fair()]),
     "too good": ("warning", "better_than_uncompressed", [*without("int8"), *NO_SPREAD]),
     "at the same time": ("error", "overlapping_runs", [
         Row({**r, "wall_time_s": 3700.0}) if r["run_name"] == "int8-int8-2" else r for r in fair()]),

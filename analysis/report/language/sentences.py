@@ -303,8 +303,8 @@ ADVICE: Final[dict[str, str]] = {
     "compare times within one machine only": "只可在同一台机器内比较时间",
     "run all arms with one commit and one environment": "请用同一提交和同一环境运行所有方法",
     "commit first, then run": "请先提交再运行",
-    "give every arm, the baselines too, the same fsdp_prefetch and fsdp_reshard": (
-        "请让每种方法（含基线）使用同样的 fsdp_prefetch 和 fsdp_reshard"
+    "give every arm, the baselines too, the same fsdp_prefetch, fsdp_reshard and fsdp_overlap_reduce": (
+        "请让每种方法（含基线）使用同样的 fsdp_prefetch、fsdp_reshard 和 fsdp_overlap_reduce"
     ),
     "look for another task: other tokens, settings or evaluation; or tune the baseline better": (
         "请查看是否任务不同：词元、设置或评估；或更好地调基线"

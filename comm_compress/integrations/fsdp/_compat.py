@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -95,6 +97,17 @@ def keeps_gradients(group: Any) -> bool:
     return group._partial_reduce_output is not None or any(p.sharded_param.grad is not None for p in group.fsdp_params)
 
 
+@contextmanager
+def undivided(group: Any) -> Iterator[float]:
+    """Inside, FSDP2 leaves the group's sums (float32 or bfloat16) as they are; yields what it would divide them by."""
+    factor = group.gradient_divide_factor
+    group.gradient_divide_factor = 1.0
+    try:
+        yield float(group.mesh_info.shard_process_group.size()) if factor is None else factor
+    finally:
+        group.gradient_divide_factor = factor
+
+
 def sharded_numel(parameters: list[tuple[str, Any]]) -> int:
     """Return how many elements one rank's row has, padding included."""
     return sum(p.padded_sharded_param_size.numel() for _, p in parameters)
@@ -164,7 +177,36 @@ def last_forward(outermost: FSDPModule) -> list[FSDPModule]:
 
 def in_backward() -> bool:
     """Does autograd run right now?"""
-    return bool(torch._C._current_graph_task_id() != -1)
+    return current_backward() != -1
+
+
+def current_backward() -> int:
+    """The number of the backward that autograd runs right now, the innermost one; -1: none."""
+    return int(torch._C._current_graph_task_id())
+
+
+def when_backward_ends(callback: Callable[[], None]) -> None:
+    """Have the backward under way call ``callback`` at its end, after what FSDP2 has it do there."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def only_views_totals(group: Any, reduced: list[tuple[str, Any]]) -> bool:
+    """Are the gradients of ``reduced`` going to be views of the reduce-scatter's output, and nothing else done with it?
+
+    So it is, apart from a division, unless FSDP2 sums the output over replicas, casts it, adds it to gradients that are
+    kept, moves it to other memory, or calls hooks of the user's.
+    """
+    if group.device.type != "cpu" or group._is_hsdp or group._all_reduce_hook is not None:
+        return False
+    own = {p.sharded_param.dtype for _, p in reduced}
+    if len(own) != 1 or own != reduced_dtypes(group) or not own <= {torch.float32, torch.bfloat16}:
+        return False
+    return not any(
+        p.sharded_param.grad is not None
+        or p.offload_to_cpu
+        or getattr(p.sharded_param, "_post_accumulate_grad_hooks", None)
+        for _, p in reduced
+    )
 
 
 def drop_pending_gather(group: Any) -> None:

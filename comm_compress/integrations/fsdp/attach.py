@@ -24,6 +24,7 @@ from comm_compress.integrations.fsdp.hooks import (
     Unit,
     require_segments,
 )
+from comm_compress.integrations.fsdp.overlap import Reductions
 from comm_compress.integrations.fsdp.preconditions import Methods, check, frozen_advice, units_of
 from comm_compress.integrations.fsdp.prefetch import Prefetch
 from comm_compress.integrations.handle import BaseHandle
@@ -44,6 +45,7 @@ class Handle(BaseHandle):
         self._undo: list[tuple[Any, str, Any]] = []
         self._alone: dist.ProcessGroup | None = None
         self._prefetch: Prefetch | None = None
+        self._under_way: Reductions | None = None
         self._frozen: list[Watched] = []
         self._frozen_watch: FrozenWatch | None = None
 
@@ -117,6 +119,9 @@ class Handle(BaseHandle):
 
     def detach(self) -> None:
         """Give FSDP2 its own collectives back."""
+        if self._under_way is not None:
+            self._under_way.finish()  # nothing, unless a backward has raised
+            self._under_way = None
         for target, attribute, value in reversed(self._undo):
             setattr(target, attribute, value)
         if self._alone is not None:
@@ -136,13 +141,17 @@ class Handle(BaseHandle):
             self._frozen_watch.undo()
             self._frozen_watch = None
 
-    def _install(self, model: nn.Module, units: list[Unit], keep_frozen: bool, prefetch: int, seed: int) -> None:
+    def _install(
+        self, model: nn.Module, units: list[Unit], keep_frozen: bool, prefetch: int, overlap_reduce: int, seed: int
+    ) -> None:
         """Put the methods into FSDP2's places, unit by unit; what `detach` takes out again."""
         self.ledger.uncounted = self._methods.uncounted(units)
         if prefetch:
             self._prefetch = Prefetch(model, prefetch)
         if self._methods.reduce_gradients:
             self.steps = OptimizerSteps(model)
+        if overlap_reduce and self._methods.reduce_scatter is not None:
+            self._under_way = Reductions(overlap_reduce)
         for unit in units:
             self._install_unit(unit, keep_frozen, seed)
         if keep_frozen:
@@ -151,7 +160,7 @@ class Handle(BaseHandle):
     def _install_unit(self, unit: Unit, keep_frozen: bool, seed: int) -> None:
         group, methods = unit.group, self._methods
         if self.steps is not None:
-            unit = unit._replace(backward=Backward(group, unit.parameters, self.steps))
+            unit = unit._replace(backward=Backward(group, unit.parameters, self.steps, self._under_way))
             self._set(group, "post_backward", unit.backward)
         if methods.reduce_scatter is not None:
             self._install_reduce_scatter(unit, methods.reduce_scatter, seed)
@@ -211,6 +220,7 @@ def attach(
     all_reduce_gather: AnyMethod | None = None,
     keep_frozen: bool = False,
     prefetch: int = 1,
+    overlap_reduce: int = 2,
     pieces: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> Handle:
@@ -229,6 +239,11 @@ def attach(
     most parameters are frozen, a warning says what it would cost.
     ``prefetch``: on a CPU, gather the parameters of so many next units while one computes, compressed or not
     (`Prefetch`); the ledger's wire time is then what a unit still had to wait for. On CUDA FSDP2 does so by itself.
+    ``overlap_reduce``: on a CPU, let the compressed reduce-scatters of at most so many units be under way while
+    backward goes on (`Reductions`); 0: it waits for each. No number changes, and all are over when backward ends. A
+    unit of which FSDP2 needs the sum at once (a gradient is kept to be added to, a hook of the user's is called, there
+    are replicas, a cast to another dtype, CPU offload) is waited for. It takes the memory of so many units' gradients.
+    On CUDA FSDP2 does so by itself.
     ``pieces``: which part of a larger parameter this rank's shard group holds, by the name of the plain parameter
     ("tp=1", say), where a model was divided by hand; of DTensors that tensor parallelism shards it is known. Parameters
     that several groups hold whole are then encoded apart from the pieces, so that they stay equal.
@@ -242,6 +257,8 @@ def attach(
     )
     if prefetch < 0:
         raise ValueError(f"prefetch = {prefetch!r}: must be 0 (none) or positive")
+    if overlap_reduce < 0:
+        raise ValueError(f"overlap_reduce = {overlap_reduce!r}: must be 0 (none) or positive")
     units = [unit._replace(part_of=pieces or {}) for unit in units_of(model)]
     if keep_frozen:
         methods = methods._replace(all_gather=methods.all_gather or UNCOMPRESSED)
@@ -249,5 +266,5 @@ def attach(
         warnings.warn(advice, stacklevel=2)
     check(units, methods)
     handle = Handle(methods)
-    handle._install(model, units, keep_frozen, prefetch, seed)
+    handle._install(model, units, keep_frozen, prefetch, overlap_reduce, seed)
     return handle

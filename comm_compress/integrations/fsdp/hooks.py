@@ -24,6 +24,7 @@ from comm_compress.integrations.allreduce import GradientAllReduce
 from comm_compress.integrations.fsdp import _compat
 from comm_compress.integrations.fsdp.backward import Backward
 from comm_compress.integrations.fsdp.frozen import Column, FrozenReplicas
+from comm_compress.integrations.fsdp.overlap import Reductions
 from comm_compress.integrations.loss_scale import LossScale
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.wrappers.replicas import ReplicasApart, apart
@@ -162,22 +163,45 @@ class CompressedReduceScatter(Comm):
         if self.unit is not None:
             self.state.segments = self.unit.gradient_segments(rows.shape[1])
         require_segments(self.compressor, self.state)
-        workspace = self.workspaces.acquire(rows.device)
+        workspace = self.workspaces.acquire(rows.device, 0 if rows.is_cuda else rows.nbytes)
         finite = self.compressor.mark(rows)
         self.scale.take_off(rows)
         self.state.begin(finite, output_tensor, workspace, self._steps.goes_on())
         collective.spent("encode", start)
-        reduced = transport.run(self.compressor.reduce_scatter(rows, self.state), group, collective, workspace)
-        start = collective.now()
-        _bring(reduced.total, output_tensor)
-        collective.spent("decode", start)
-        if self.comparisons is not None:
-            self._compare(rows, output_tensor, group, reduced.sent)
-        self.scale.put_on(output_tensor)
-        self.state.end()
-        self.workspaces.release(workspace)
-        elements = rows[1:].numel()
-        self.ledger.add("reduce_scatter", self.state.unit, collective, elements, rows.itemsize, self.state.finite)
+        rounds = self.compressor.reduce_scatter(rows, self.state)
+        backward = self._backward_that_goes_on()
+        running = transport.Running(rounds, group, collective, workspace, lengths_ahead=backward is not None)
+        compare = None if self.comparisons is None else partial(self._compare, rows, output_tensor, group)
+        elements, itemsize = rows[1:].numel(), rows.itemsize
+
+        def finish(divisor: float | None = None) -> None:
+            reduced = running.result()
+            start = collective.now()
+            _bring(reduced.total, output_tensor)
+            collective.spent("decode", start)
+            if compare is not None:
+                compare(reduced.sent)
+            self.scale.put_on(output_tensor)
+            self.state.end()
+            self.workspaces.release(workspace)
+            self.ledger.add("reduce_scatter", self.state.unit, collective, elements, itemsize, self.state.finite)
+            if divisor is not None and divisor != 1:
+                output_tensor.div_(divisor)
+
+        if backward is None:
+            finish()
+            return
+        assert backward.reductions is not None
+        later = _in_span(f"reduce_scatter ({self.state.unit})", partial(finish, backward.divisor))
+        backward.reductions.announce(running.send_rows)
+        backward.reductions.add(later)
+        if self.comparisons is not None:  # torch's own collective runs beside it
+            backward.reductions.finish()
+
+    def _backward_that_goes_on(self) -> Backward | None:
+        """Return what finishes the reduction that begins now, if FSDP2 may go on before; None: it needs the sum."""
+        backward = self.unit.backward if self.unit is not None else None
+        return None if backward is None or backward.divisor is None else backward
 
     def _compare(self, rows: Tensor, output: Tensor, group: dist.ProcessGroup, sent: Any) -> None:
         assert self.comparisons is not None
@@ -214,11 +238,16 @@ class CompressedAllGather(Comm):
         compressor, state = self.compressor, self.state
         if self.exact or again:
             compressor, state = UNCOMPRESSED, State(self.state.unit, group.rank(), group.size())
-        collective, workspace = Collective(input_tensor.device), self.workspaces.acquire(input_tensor.device)
+        size = 0 if input_tensor.is_cuda else output_tensor.nbytes
+        collective, workspace = Collective(input_tensor.device), self.workspaces.acquire(input_tensor.device, size)
         master = None if self.unit is None or again else self.unit.master(input_tensor)
         rounds, sends_frozen = self._rounds(compressor, input_tensor, state, output_tensor, workspace, master)
         counted = not self.exact or sends_frozen
-        running = transport.Running(rounds, group, collective, workspace)
+        async_op = async_op and not input_tensor.is_cuda
+        behind = self._reductions_under_way() if async_op else None
+        running = transport.Running(rounds, group, collective, workspace, lengths_ahead=behind is not None)
+        if behind is not None:
+            behind.announce(running.send_rows)
 
         def finish() -> None:
             gathered = running.result()
@@ -231,10 +260,16 @@ class CompressedAllGather(Comm):
                 elements = input_tensor.numel() * (group.size() - 1)
                 self.ledger.add("all_gather", state.unit, collective, elements, input_tensor.itemsize, None)
 
-        if async_op and not input_tensor.is_cuda:
+        if async_op:
             return _UnderWay(_in_span(f"all_gather ({state.unit})", finish))
         finish()
         return None
+
+    def _reductions_under_way(self) -> Reductions | None:
+        """Return the reductions whose messages go before what is sent now: not to wait behind them for lengths."""
+        backward = None if self.unit is None else self.unit.backward
+        reductions = None if backward is None else backward.reductions
+        return reductions if reductions is not None and reductions.are_under_way else None
 
     def _rounds(
         self,

@@ -65,6 +65,22 @@ def test_a_pool_has_as_many_as_run_at_once() -> None:
     assert pool.num_bytes == 7
 
 
+def test_small_collectives_do_not_take_the_memory_of_large_ones() -> None:
+    pool = WorkspacePool()
+    large = pool.acquire(CPU, 1000)
+    pool.release(large)
+    small = pool.acquire(CPU, 100)
+    assert small is not large
+    other = pool.acquire(CPU, 110)
+    pool.release(small)
+    pool.release(other)
+    assert pool.acquire(CPU, 900) is large
+    assert pool.acquire(CPU, 120) is other
+    assert pool.acquire(CPU, 390) is small
+    assert small.size == 390
+    assert pool.acquire(CPU) not in (large, small, other)
+
+
 def test_a_pool_of_one_gives_it_again_and_again() -> None:
     pool = WorkspacePool()
     first = pool.acquire(CPU)

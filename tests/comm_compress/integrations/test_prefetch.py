@@ -34,7 +34,11 @@ class Steps:
     def __init__(self, model: nn.Module, prefetch: int, gather: tuple[str, dict[str, Any]] = ("none", {})) -> None:
         self.model = model
         self.handle = cc.attach(
-            model, reduce_scatter=cc.make("int8"), all_gather=cc.make(gather[0], gather[1]), prefetch=prefetch
+            model,
+            reduce_scatter=cc.make("int8"),
+            all_gather=cc.make(gather[0], gather[1]),
+            prefetch=prefetch,
+            overlap_reduce=0,  # whose workspaces are not counted here
         )
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         self.losses: list[float] = []
