@@ -51,6 +51,7 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
     "randomk": [{}, {"ratio": 0.1}, {"ratio": 0.5}, {"ratio": 0.1, "scaling": "unbiased"}],
     "thresholdv": [{}, {"quantile": 0.9}, {"quantile": 0.999}],
     "dgc": [{}, {"ratio": 0.01}, {"ratio": 0.05}],
+    "dct": [{}, {"k": 8, "values": "int8"}],
     "powersgd": [{}, {"rank": 1}, {"rank": 8}],
     "lowrank": [
         {},

@@ -198,6 +198,8 @@ def only_views_totals(group: Any, reduced: list[tuple[str, Any]]) -> bool:
     """
     if group.device.type != "cpu" or group._is_hsdp or group._all_reduce_hook is not None:
         return False
+    if group.mesh_info.shard_process_group.size() == 1:  # FSDP2 reduces nothing then, but divides
+        return False
     own = {p.sharded_param.dtype for _, p in reduced}
     if len(own) != 1 or own != reduced_dtypes(group) or not own <= {torch.float32, torch.bfloat16}:
         return False
