@@ -275,22 +275,20 @@ def dirty_checkout(comparison: Comparison) -> Iterator[Finding]:
 
 def other_schedule(comparison: Comparison) -> Iterator[Finding]:
     """What hides behind computation depends on these settings, so each is for all arms or for none."""
-    for name in ("prefetch", "reshard", "overlap_reduce"):
-        values = distinct(_schedule(runs, name) for runs in comparison.arms)
+    for setting in ("fsdp_prefetch", "fsdp_reshard", "fsdp_overlap_reduce"):
+        values = distinct(_value(runs, setting) for runs in comparison.arms)
         if len(values) > 1:
             advice = "give every arm, the baselines too, the same fsdp_prefetch, fsdp_reshard and fsdp_overlap_reduce"
-            what = f"fsdp_{name} differs: {_listed(values)}"
-            own = None if comparison.baseline is None else _schedule(comparison.baseline, name)
-            others = [runs for runs in comparison.rivals if own is not None and _schedule(runs, name) != own]
+            what = f"{setting} differs: {_listed(values)}"
+            own = None if comparison.baseline is None else _value(comparison.baseline, setting)
+            others = [runs for runs in comparison.rivals if own is not None and _value(runs, setting) != own]
             yield _finding("error", other_schedule, comparison, what, advice, "times", _arms(others))
 
 
-def _schedule(runs: ArmRuns, name: str) -> Any:
-    """The value of ``fsdp_{name}``; None: the arm's rows do not say."""
-    if name != "overlap_reduce":
-        return getattr(runs.arm, name)
+def _value(runs: ArmRuns, setting: str) -> Any:
+    """What an arm's rows say of a setting that is the same in all of them; None: nothing, or there are no rows."""
     row = next(iter(runs.runs.values()), None)
-    return None if row is None else row["config"].get("fsdp_overlap_reduce", LATER["fsdp_overlap_reduce"])
+    return None if row is None else row["config"].get(setting, LATER.get(setting))
 
 
 def better_than_uncompressed(comparison: Comparison) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ class State:
     ``master``: reads the float32 ``[n]`` that the row of the gather under way was rounded from; None: it is the row.
     ``lasting``: what is `put` is beyond recall, and may be changed in place (parameters are gathered in earnest); a
     state of gradients is not, so that `rollback` takes back all of it.
-    ``parts``: how many rows an input has; ``world`` unless told otherwise.
+    ``num_rows``: how many rows an input has; ``world`` unless told otherwise.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class State:
         seed: int = 0,
         segments: tuple[Segment, ...] = (),
         lasting: bool = True,
-        parts: int | None = None,
+        num_rows: int | None = None,
     ) -> None:
         self.unit, self.rank, self.world, self.seed, self.lasting = unit, rank, world, seed, lasting
-        self.parts = world if parts is None else parts
+        self.num_rows = world if num_rows is None else num_rows
         self.parameters = self._segments = segments
         self.finite: Tensor | None = None
         self.output: Tensor | None = None
@@ -158,7 +158,7 @@ class State:
         """The state of a part of the unit, which begins, commits, rolls back and is saved with the whole."""
         if name not in self._children:
             unit, whose = f"{self.unit}/{name}", (self.rank, self.world, self.seed)
-            child = State(unit, *whose, segments, self.lasting, self.parts)
+            child = State(unit, *whose, segments, self.lasting, self.num_rows)
             child.finite, child.tick = self.finite, self.tick
             child._workspace, child._path = self._workspace, f"{self._path}{name}/"
             self._children[name] = child

@@ -137,7 +137,7 @@ def load(saved: Mapping[str, Mapping[str, Any]], states: Mapping[str, State]) ->
         check(key, saved[key], state)
     for key, state in states.items():
         layouts = {
-            prefix: segments_of([(name, tuple(shape)) for name, shape in layout], state.parts)
+            prefix: segments_of([(name, tuple(shape)) for name, shape in layout], state.num_rows)
             for prefix, layout in saved[key]["layouts"].items()
         }
         state.load_state_dict(saved[key]["tensors"], layouts)

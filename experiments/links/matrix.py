@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.fidelity.method_settings import LINK_RUNS, Run
@@ -48,7 +49,7 @@ def missing(job: Job, lines: Iterable[Line]) -> Job:
     """The job without the runs that the lines have already."""
     have = {line["method"] for line in lines if (line["model"], line["ranks"], line["rate"]) == _place(job)}
     runs = [run for run in job.runs if label(run) not in have]
-    return Job(job.ranks, job.rate, job.model, runs, job.out, job.seconds, job.least, job.most, job.ways)
+    return replace(job, runs=runs)
 
 
 def undisturbed(lines: Sequence[Line], factor: float) -> list[Line]:

@@ -1,4 +1,4 @@
-"""The two models that slow links are measured on: one that computes most of the time, one that waits for the link."""
+"""What slow links are measured on: a model that computes most of the time, one that waits for the link, or a preset."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ MODELS = {
     # 6.8 million parameters, nearly all in two blocks, one sequence of 16 tokens: little to compute for much to send
     "blocks": LinkModel("gpt2-wide-blocks", 1024),
 }
+
+
+def model_named(name: str) -> LinkModel:
+    """One of these, or any preset of the trainer's with its own vocabulary. ValueError where there is no such."""
+    if name in MODELS:
+        return MODELS[name]
+    if name not in PRESETS:
+        raise ValueError(f"--model: {name!r} is none of {', '.join([*MODELS, *PRESETS])}")
+    return LinkModel(name, PRESETS[name].vocab_size or 50257)
 
 
 def register() -> None:

@@ -24,12 +24,14 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import comm_compress as cc
 from experiments.fidelity.method_settings import Run
-from experiments.links.step_times import Job, label, measure
+from experiments.links.models import model_named
+from experiments.links.step_times import Job, Overlap, label, measure
 from experiments.network.units import parse_rate
 from experiments.runs.measurements import Line, Lines
 from fsdp_lab.settings.flag_values import new_file, whole
@@ -54,7 +56,7 @@ def measured(job: Job) -> list[Line]:
     """Run the job behind its link and return its lines. RuntimeError when a rank fails."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lines.jsonl"
-        measure(Job(**{**vars(job), "out": str(out)}))
+        measure(replace(job, out=str(out)))
         return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -101,14 +103,25 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", type=new_file())
     options = parser.parse_args(argv)
     lines = Lines(options.json)
-    with user_errors("bench_prefetch"):
+    with user_errors("bench overlap"):
+        model_named(options.model)
         for rate in options.rates:
             parse_rate(rate)
         for rate in options.rates:
-            ways = list(product(options.prefetch, options.overlap_reduce))
-            shape = [options.batch, options.length]
-            job = Job(RANKS, rate, options.model, options.methods, "", ways=ways, shape=shape, repeats=options.repeats)
-            for line in measured(Job(**{**vars(job), "least": options.steps, "most": options.steps})):
+            for line in measured(
+                Job(
+                    RANKS,
+                    rate,
+                    options.model,
+                    options.methods,
+                    out="",
+                    least=options.steps,
+                    most=options.steps,
+                    overlaps=[Overlap(*each) for each in product(options.prefetch, options.overlap_reduce)],
+                    shape=[options.batch, options.length],
+                    repeats=options.repeats,
+                )
+            ):
                 lines.add(line)
             print(f"{rate}: {', '.join(map(label, options.methods))}", file=sys.stderr, flush=True)
     print(table(lines.all))

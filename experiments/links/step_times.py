@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from comm_compress import labels
 from experiments.fidelity.method_settings import Run
-from experiments.links.models import MODELS, LinkModel, register
+from experiments.links.models import model_named, register
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
@@ -37,14 +37,21 @@ PHASES = ("forward", "backward", "update")
 _WARMUP = 2
 
 
+class Overlap(NamedTuple):
+    """What goes on behind computation, as `comm_compress.attach` takes it."""
+
+    prefetch: int
+    overlap_reduce: int
+
+
 @dataclass(frozen=True)
 class Job:
     """What one start of the ranks does: ``runs`` in turn on a ``model`` of `experiments.links.models`, or a preset.
 
     A method takes at least ``least`` and at most ``most`` steps, and ``seconds`` in between. Each run is measured in
-    all ``ways``, pairs of (prefetch, overlap_reduce) of `comm_compress.attach`, one after the other; all of it
-    ``repeats`` times. ``shape``: sequences and tokens of a rank's batch; empty: the preset's. Unless ``ways`` say
-    otherwise, backward waits for each reduce-scatter, as predictions assume it.
+    all ``overlaps``, one after the other; all of it ``repeats`` times. ``shape``: sequences and tokens of a rank's
+    batch; empty: the preset's. Unless ``overlaps`` say otherwise, backward waits for each reduce-scatter, as
+    predictions assume it.
     """
 
     ranks: int
@@ -55,7 +62,7 @@ class Job:
     seconds: float = 2.0
     least: int = 4
     most: int = 20
-    ways: Sequence[tuple[int, int]] = ((1, 0),)
+    overlaps: Sequence[Overlap] = (Overlap(prefetch=1, overlap_reduce=0),)
     shape: Sequence[int] = ()
     repeats: int = 1
 
@@ -94,11 +101,11 @@ def rank_main(job: Job) -> None:
     from fsdp_lab.models import build_model
     from fsdp_lab.ranks.distributed import join
     from fsdp_lab.settings.config import parse
-    from fsdp_lab.settings.presets import PRESETS, resolve
+    from fsdp_lab.settings.presets import resolve
     from fsdp_lab.training.optim import build_optimizer
 
     register()
-    chosen = MODELS.get(job.model) or LinkModel(job.model, PRESETS[job.model].vocab_size or 50257)
+    chosen = model_named(job.model)
     flags = ["--model", chosen.preset]
     for flag, value in zip(("--batch_size", "--max_length"), job.shape, strict=False):
         flags += [flag, str(value)]
@@ -108,9 +115,9 @@ def rank_main(job: Job) -> None:
         optimizer = build_optimizer(model, config.optim, total_steps=100_000)
         tokens = torch.randint(chosen.vocabulary, (config.optim.batch_size or 1, config.data.max_length or 1))
         units = [name or "root" for name, module in model.named_modules() if isinstance(module, FSDPModule)]
-        for _, run, way in product(range(job.repeats), job.runs, job.ways):
+        for _, run, overlap in product(range(job.repeats), job.runs, job.overlaps):
             before = yardstick_ms(ranks)
-            line = Measurement(model, tokens, optimizer, units, run, way, config).line(job, ranks)
+            line = Measurement(model, tokens, optimizer, units, run, Overlap(*overlap), config).line(job, ranks)
             line["yardstick_ms"] = max(before, yardstick_ms(ranks))
             if ranks.is_first:
                 with Path(job.out).open("a") as file:
@@ -145,21 +152,20 @@ class Measurement:
         optimizer: Any,
         units: Sequence[str],
         run: Run,
-        way: tuple[int, int],
+        overlap: Overlap,
         config: Any,
     ) -> None:
         import comm_compress as cc
 
         self.model, self.tokens, self.units, self.run, self.config = model, tokens, units, run, config
-        self.prefetch, self.overlap_reduce = way
+        self.overlap = overlap
         self.optimizer, self.schedule = optimizer
         gradients, settings, parameters, parameter_settings = run
         self.handle = cc.attach(
             model,
             reduce_scatter=cc.make(gradients, settings),
             all_gather=cc.make(parameters, parameter_settings),
-            prefetch=self.prefetch,
-            overlap_reduce=self.overlap_reduce,
+            **overlap._asdict(),
         )
         self.wall: dict[str, list[float]] = {phase: [] for phase in PHASES}
         self.own: dict[str, list[float]] = {phase: [] for phase in PHASES}  # without what the hooks took
@@ -196,8 +202,7 @@ class Measurement:
             "rate": job.rate,
             "method": label(self.run),
             "run": list(self.run),
-            "prefetch": self.prefetch,
-            "overlap_reduce": self.overlap_reduce,
+            **self.overlap._asdict(),
             "steps": steps,
             "step_ms_p50": statistics.median(whole),
             "step_ms": whole,

@@ -80,7 +80,7 @@ COMMANDS = (
     Command("bench layouts", "experiments.bench.layouts", "a model divided in every layout, behind a link", _METHODS),
     Command("bench operators", "experiments.bench.operators", "what each operator of the model takes", _METHODS),
     Command("bench roofline", "experiments.bench.roofline", "where a step's time goes, and what is possible", _METHODS),
-    Command("bench prefetch", "experiments.links.overlap", "what hides behind computation on a CPU", _METHODS),
+    Command("bench overlap", "experiments.links.overlap", "what hides behind computation on a CPU", _METHODS),
     Command("bench harness", "experiments.bench.harness", "what the trainer costs over a bare loop", _METHODS),
     Command("bench checkpoint", "experiments.bench.checkpoint", "what saving and resuming cost", _METHODS),
     Command("bench profiler", "experiments.bench.profiler", "what a profile costs", _METHODS),

@@ -193,7 +193,7 @@ class CompressedReduceScatter(Comm):
             return
         assert backward.reductions is not None
         later = _in_span(f"reduce_scatter ({self.state.unit})", partial(finish, backward.divisor))
-        backward.reductions.announce(running.send_rows)
+        backward.reductions.send_later(running.send_rows)
         backward.reductions.add(later)
         if self.comparisons is not None:  # torch's own collective runs beside it
             backward.reductions.finish()
@@ -247,7 +247,7 @@ class CompressedAllGather(Comm):
         behind = self._reductions_under_way() if async_op else None
         running = transport.Running(rounds, group, collective, workspace, lengths_ahead=behind is not None)
         if behind is not None:
-            behind.announce(running.send_rows)
+            behind.send_later(running.send_rows)
 
         def finish() -> None:
             gathered = running.result()

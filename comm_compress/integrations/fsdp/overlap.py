@@ -25,8 +25,8 @@ class Reductions:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._under_way: deque[Callable[[], None]] = deque()
-        self._announced: list[Callable[[], None]] = []
-        """Of collectives whose rows' lengths went ahead, in the order of posting, what sends the rows."""
+        self._to_send: list[Callable[[], None]] = []
+        """What sends the rows of collectives whose rows' lengths went ahead, in the order of posting."""
         self._backward = -1
         """The number of the backward that will call `finish` when it ends."""
 
@@ -44,9 +44,9 @@ class Reductions:
         while len(self._under_way) >= self.limit:
             self._finish_oldest()
 
-    def announce(self, send_rows: Callable[[], None]) -> None:
+    def send_later(self, send_rows: Callable[[], None]) -> None:
         """Have ``send_rows`` (`transport.Running.send_rows`) called when the next unit begins, or all are finished."""
-        self._announced.append(send_rows)
+        self._to_send.append(send_rows)
 
     def add(self, finish: Callable[[], None]) -> None:
         """Take charge of a reduction that has begun: ``finish`` is called before backward ends. Only inside one."""
@@ -62,9 +62,9 @@ class Reductions:
             self._finish_oldest()
 
     def _send_rows(self) -> None:
-        announced, self._announced = self._announced, []
+        to_send, self._to_send = self._to_send, []
         with self._forgetting():
-            for send_rows in announced:
+            for send_rows in to_send:
                 send_rows()
 
     def _finish_oldest(self) -> None:
@@ -78,5 +78,5 @@ class Reductions:
             yield
         except BaseException:
             self._under_way.clear()
-            self._announced.clear()
+            self._to_send.clear()
             raise

@@ -57,27 +57,22 @@ def trainable(model: Named) -> dict[str, nn.Parameter]:
     return parameters
 
 
-def divide(
-    parameters: Mapping[str, nn.Parameter], fragments: int | Sequence[Sequence[str]], key: str = "fragments"
-) -> list[Fragment]:
-    """Divide ``parameters`` into fragments; ``key``: what the argument is called.
+def divide(parameters: Mapping[str, nn.Parameter], fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
+    """Divide ``parameters`` into fragments.
 
     A number: so many runs of neighbours, of about equal size. Otherwise each fragment names modules or parameters:
     "blocks.0" means all parameters below it. ValueError where a parameter is in none or several of them, or a name fits
     nothing.
     """
-    if isinstance(fragments, int):
-        groups = _neighbours(parameters, fragments, key)
-    else:
-        groups = _chosen(parameters, fragments, key)
+    groups = _neighbours(parameters, fragments) if isinstance(fragments, int) else _chosen(parameters, fragments)
     return [
         Fragment(f"fragment{number}", {name: parameters[name] for name in group}) for number, group in enumerate(groups)
     ]
 
 
-def _neighbours(parameters: Mapping[str, nn.Parameter], number: int, key: str) -> list[list[str]]:
+def _neighbours(parameters: Mapping[str, nn.Parameter], number: int) -> list[list[str]]:
     if not 1 <= number <= len(parameters):
-        raise ValueError(f"{key} = {number}: must be from 1 to the number of parameters, {len(parameters)}")
+        raise ValueError(f"fragments = {number}: must be from 1 to the number of parameters, {len(parameters)}")
     groups: list[list[str]] = [[]]
     left, total = len(parameters), sum(p.numel() for p in parameters.values())
     done = 0
@@ -91,21 +86,21 @@ def _neighbours(parameters: Mapping[str, nn.Parameter], number: int, key: str) -
     return groups
 
 
-def _chosen(parameters: Mapping[str, nn.Parameter], fragments: Sequence[Sequence[str]], key: str) -> list[list[str]]:
+def _chosen(parameters: Mapping[str, nn.Parameter], fragments: Sequence[Sequence[str]]) -> list[list[str]]:
     if not fragments or any(isinstance(group, str) for group in fragments):
-        raise ValueError(f"{key} = {fragments!r}: must be a number, or a list of lists of names")
+        raise ValueError(f"fragments = {fragments!r}: must be a number, or a list of lists of names")
     owner: dict[str, int] = {}
     for number, group in enumerate(fragments):
         for prefix in group:
             inside = [name for name in parameters if name == prefix or name.startswith(f"{prefix}.")]
             if not inside:
-                raise ValueError(f"{key}[{number}]: {prefix!r} names no trainable parameter and no module with any")
+                raise ValueError(f"fragments[{number}]: {prefix!r} names no trainable parameter and no module with any")
             for name in inside:
                 if owner.setdefault(name, number) != number:
-                    raise ValueError(f"{name} is in {key} {owner[name]} and {number}: it must be in one")
+                    raise ValueError(f"{name} is in fragments {owner[name]} and {number}: it must be in one")
     if missing := [name for name in parameters if name not in owner]:
-        raise ValueError(f"{key}: {', '.join(missing[:5])} in none of them: every parameter must be in one")
+        raise ValueError(f"fragments: {', '.join(missing[:5])} in none of them: every parameter must be in one")
     groups = [[name for name in parameters if owner[name] == number] for number in range(len(fragments))]
     if empty := [number for number, group in enumerate(groups) if not group]:
-        raise ValueError(f"{key}[{empty[0]}]: empty")
+        raise ValueError(f"fragments[{empty[0]}]: empty")
     return groups

@@ -49,7 +49,7 @@ class Notices(event.Listener):
 
 @contextlib.contextmanager
 def said(kernel: str) -> Iterator[None]:
-    """Say the same while another process compiles ``kernel``."""
+    """Say that ``kernel`` is compiled, by another process: inside, this one waits for it."""
     _say_begun(kernel)
     start = time.perf_counter()
     yield

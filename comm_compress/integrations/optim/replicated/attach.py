@@ -9,21 +9,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from comm_compress.core import nonfinite
 from comm_compress.core.ledger import Collective
 from comm_compress.core.state import State
 from comm_compress.core.tracing import span
 from comm_compress.drive import transport
 from comm_compress.integrations.handle import BaseHandle
 from comm_compress.integrations.optim.gathers import OPTIMIZER
-from comm_compress.integrations.optim.replicated.exchange import (
-    ROUNDS,
-    Rounds,
-    elements_of_all_reduce,
-    kept,
-    layout,
-    rows_of,
-)
+from comm_compress.integrations.optim.replicated.exchange import ROUNDS, Rounds, elements_of_all_reduce, kept
+from comm_compress.integrations.optim.replicated.states import States, require_first
 from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, local, trainable
 from comm_compress.integrations.replicas.messages import one_message
 from comm_compress.integrations.replicas.start import group_of, require_equal, require_no_reduction
@@ -39,63 +32,57 @@ class Handle(BaseHandle):
 
     def __init__(self, fragments: Sequence[Fragment], group: dist.ProcessGroup, seed: int) -> None:
         super().__init__()
-        self.units = list(fragments)
-        """All parameters, by the units that are exchanged at once."""
+        self.fragments = list(fragments)
+        """All parameters, in parts that are exchanged at once."""
         self.world = dist.get_world_size(group)
         """How many replicas there are."""
         self._group, self._rank, self._seed = group, dist.get_rank(group), seed
-        self._by_unit: dict[str, State] = {}
-        self._parts = 1
+        self._own: States | None = None
 
     def lay_out(self, divided: bool) -> None:
         """See `Replicas.lay_out`: the optimizer calls it when it is made."""
-        if self._by_unit:
-            raise ValueError("replicas: have an optimizer already; each needs replicas of its own")
-        self._parts = self.world if divided else 1
-        for unit in self.units:
-            segments = layout(unit.local(), self._parts)
-            whose = (unit.name, self._rank, self.world, self._seed)
-            self._by_unit[unit.name] = State(*whose, segments, lasting=False, parts=self._parts)
+        require_first(self._own)
+        self._own = States(self.fragments, self._rank, self.world, self._seed, divided)
 
     def _states(self) -> dict[str, State]:
-        return {f"{OPTIMIZER}/{name}": state for name, state in self._by_unit.items()}
+        return {} if self._own is None else self._own.named()
 
     def rollback(self) -> None:
         """Do nothing: a step that is skipped has exchanged nothing, and one that was not finite took itself back."""
 
     def void(self) -> None:
         """Take back what the exchanges of the step under way did to all states."""
-        for state in self._by_unit.values():
-            state.rollback()
+        if self._own is not None:
+            self._own.void()
 
-    def gradients(self, unit: Fragment) -> list[dict[str, Tensor]]:
+    def gradients(self, fragment: Fragment) -> list[dict[str, Tensor]]:
         """Return this replica's gradients, the only ones here, by name."""
-        return [{name: local(p.grad) for name, p in unit.parameters.items() if p.grad is not None}]
+        return [{name: local(p.grad) for name, p in fragment.parameters.items() if p.grad is not None}]
 
     def zero_grad(self) -> None:
         """Do nothing: gradients are the parameters' own."""
 
-    def begin(self, unit: Fragment, tensors: Sequence[Mapping[str, Tensor]], rounds: Rounds) -> _UnderWay:
+    def begin(self, fragment: Fragment, tensors: Sequence[Mapping[str, Tensor]], rounds: Rounds) -> _UnderWay:
         """Begin to exchange this replica's ``tensors``. On gloo the first messages travel while the caller computes."""
+        assert self._own is not None, "an optimizer laid it out"
         (mine,) = tensors
-        return _UnderWay(self, unit, mine, rounds)
+        return _UnderWay(self, self._own, fragment, mine, rounds)
 
 
 class _UnderWay:
     """An exchange over a process group, whose first messages are being sent."""
 
-    def __init__(self, handle: Handle, unit: Fragment, tensors: Mapping[str, Tensor], rounds: Rounds) -> None:
-        self._handle, self._unit = handle, unit.name
+    def __init__(
+        self, handle: Handle, states: States, fragment: Fragment, tensors: Mapping[str, Tensor], rounds: Rounds
+    ) -> None:
+        self._handle, self._fragment = handle, fragment.name
         self._elements = elements_of_all_reduce(tensors, handle.world)
-        self._state = handle._by_unit[unit.name]
         device = next(iter(tensors.values())).device
-        with span(f"{OPTIMIZER} ({unit.name})"):
+        with span(f"{OPTIMIZER} ({fragment.name})"):
             self._collective = Collective(device)
             start = self._collective.now()
-            self._state.segments = layout(tensors, handle._parts)
-            rows = rows_of(tensors, handle._parts)
             self._workspace = handle.workspaces.acquire(device)
-            self._state.begin(nonfinite.mark(rows), workspace=self._workspace)
+            rows, self._state = states.begin(fragment, tensors, self._workspace)
             self._collective.spent("encode", start)
             self._running: transport.Running[Any] = transport.Running(
                 rounds(rows, self._state), handle._group, self._collective, self._workspace
@@ -103,7 +90,7 @@ class _UnderWay:
 
     def finish(self) -> Any:
         """Take the remaining rounds; what they returned."""
-        with span(f"{OPTIMIZER} ({self._unit})"):
+        with span(f"{OPTIMIZER} ({self._fragment})"):
             made = self._running.result()
             start = self._collective.now()
             made = kept(made)
@@ -111,7 +98,7 @@ class _UnderWay:
             self._handle.workspaces.release(self._workspace)
             self._collective.spent("decode", start)
         finite = self._state.finite
-        self._handle.ledger.add(OPTIMIZER, self._unit, self._collective, self._elements, 4, finite, ROUNDS)
+        self._handle.ledger.add(OPTIMIZER, self._fragment, self._collective, self._elements, 4, finite, ROUNDS)
         return made
 
 
@@ -124,7 +111,7 @@ def between(
     model: Named,
     group: dist.ProcessGroup | DeviceMesh | None = None,
     *,
-    units: int | Sequence[Sequence[str]] = 1,
+    fragments: int | Sequence[Sequence[str]] = 1,
     seed: int = 0,
 ) -> Handle:
     """Let an optimizer exchange what it wants between the ranks of ``group``, which reduce no gradients.
@@ -138,7 +125,7 @@ def between(
     ``model``: a module, or named parameters: plain, or sharded by FSDP2 over another mesh dimension than ``group``,
     each of whose ranks then holds the same shard (HSDP without its all-reduce). No DistributedDataParallel around it.
     ``group``: the replicas, as a process group or a 1-D mesh; None: all ranks.
-    ``units``: how many exchanges a step has, of about equal size, or lists of names of modules and parameters.
+    ``fragments``: how many exchanges a step has, of about equal size, or lists of names of modules and parameters.
     ``seed``: of the methods' own random numbers.
 
     Raises ValueError when replicas do not begin equal, and when something else reduces gradients among them.
@@ -149,5 +136,4 @@ def between(
     parameters = trainable(model)
     require_no_reduction(model, parameters, replicas)
     require_equal(parameters, replicas)
-    named = [part._replace(name=f"replicas{i}") for i, part in enumerate(divide(parameters, units, "units"))]
-    return Handle(named, replicas, seed)
+    return Handle(divide(parameters, fragments), replicas, seed)

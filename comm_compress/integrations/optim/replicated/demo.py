@@ -71,23 +71,23 @@ class DeMo(ReplicaOptimizer):
             raise ValueError(f'mean = {mean!r}: must be "senders" or "replicas"')
         self._codec = one_message(chosen("method", method))
         allreduce.check_ranks(self._codec, replicas.world)
-        self._codec.check_names([name for unit in replicas.units for name in unit.parameters])
+        self._codec.check_names([name for fragment in replicas.fragments for name in fragment.parameters])
         if mean == "senders" and not isinstance(self._codec, DCT):
             raise ValueError(f'mean = "senders": is for dct, {self._codec.name} sends no coefficients; give "replicas"')
         self._over_senders = isinstance(self._codec, DCT) and mean != "replicas"
         self._momentum = fed_back(self._codec, decay)
         super().__init__(replicas, params, {"lr": lr, "weight_decay": weight_decay})
 
-    def _begin(self, unit: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
-        return self._replicas.begin(unit, gradients, self._fast_components)
+    def _begin(self, fragment: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
+        return self._replicas.begin(fragment, gradients, self._fast_components)
 
     def _fast_components(self, gradient: Tensor, state: State) -> Generator[Request, Any, Tensor]:
         """The rounds of one replica: its gradient ``[1, n]`` enters its momentum, whose fast components are sent."""
         added = self._codec.mean_over_senders if self._over_senders and isinstance(self._codec, DCT) else None
         return (yield from sum_of_whole_messages(gradient, self._momentum, state, added))
 
-    def _apply(self, unit: Fragment, made: Tensor) -> None:
-        parts = unflatten(made.unsqueeze(0), layout(unit.local(), 1))
-        for p, direction in zip(unit.parameters.values(), parts, strict=True):
+    def _apply(self, fragment: Fragment, made: Tensor) -> None:
+        parts = unflatten(made.unsqueeze(0), layout(fragment.local(), 1))
+        for p, direction in zip(fragment.parameters.values(), parts, strict=True):
             mine = self._decay(p)
             mine.add_(direction.sign().view_as(local(p)).to(mine.dtype), alpha=-self._settings(p)["lr"])

@@ -87,7 +87,7 @@ class Dion(ReplicaOptimizer):
             raise ValueError(f"rank_fraction = {rank_fraction!r}: must be above 0 and at most 1")
         check_betas(betas)
         self._matrices, self.momentum, self.betas, self.eps = frozenset(matrices), momentum, betas, eps
-        named = {name: p for unit in replicas.units for name, p in unit.parameters.items()}
+        named = {name: p for fragment in replicas.fragments for name, p in fragment.parameters.items()}
         _check_matrices(self._matrices, named)
         super().__init__(replicas, params, {"lr": lr, "weight_decay": weight_decay})
         for name, p in named.items():
@@ -96,15 +96,15 @@ class Dion(ReplicaOptimizer):
             else:
                 self.state[p]["exp_avg"], self.state[p]["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
 
-    def _begin(self, unit: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
-        return self._replicas.begin(unit, gradients, partial(self._factors, unit))
+    def _begin(self, fragment: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
+        return self._replicas.begin(fragment, gradients, partial(self._factors, fragment))
 
-    def _factors(self, unit: Fragment, rows: Tensor, state: State) -> Generator[Request, None, _Made]:
+    def _factors(self, fragment: Fragment, rows: Tensor, state: State) -> Generator[Request, None, _Made]:
         """The rounds of one replica with its gradients ``[1, n]``: factors of every matrix's mean, and the rest."""
-        parts = {s.name: rows[0, s.start : s.stop] for s in layout(unit.local(), 1)}
-        chosen = [name for name in unit.parameters if name in self._matrices]
-        shapes = [unit.parameters[name].shape for name in chosen]
-        qs = [self.state[unit.parameters[name]]["Q"] for name in chosen]
+        parts = {s.name: rows[0, s.start : s.stop] for s in layout(fragment.local(), 1)}
+        chosen = [name for name in fragment.parameters if name in self._matrices]
+        shapes = [fragment.parameters[name].shape for name in chosen]
+        qs = [self.state[fragment.parameters[name]]["Q"] for name in chosen]
         flat = torch.cat([rows.new_empty(0), *(parts[name] for name in chosen)]).unsqueeze(0)
         old = state.get("momentum")
         new = state.spare("momentum", flat, torch.float32).copy_(flat)
@@ -123,9 +123,9 @@ class Dion(ReplicaOptimizer):
             state.propose("momentum", new)
         return _Made(left, right, mean[len(chosen) :])
 
-    def _apply(self, unit: Fragment, made: _Made) -> None:
+    def _apply(self, fragment: Fragment, made: _Made) -> None:
         factors, others = iter(zip(made.left, made.right, strict=True)), iter(made.others)
-        for name, p in unit.parameters.items():
+        for name, p in fragment.parameters.items():
             if name in self._matrices:
                 self._move_matrix(p, *next(factors))
             else:

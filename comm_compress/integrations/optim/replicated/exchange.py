@@ -1,4 +1,4 @@
-"""What an optimizer asks that owns what replicas exchange: an exchange of its own making, of one unit at a time."""
+"""What an optimizer asks that owns what replicas exchange: an exchange of its own making, of one fragment at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS: Final = 2
 """What an all-reduce of gradients would take: rounds beyond these are counted as extra ones."""
 
 Rounds = Callable[[Tensor, State], Generator[Request, Any, Any]]
-"""What one replica does with its rows ``[parts, n]`` of a unit (float32, `flatten`): the rounds of an exchange.
+"""What one replica does with its rows ``[num_rows, n]`` of a fragment (float32, `flatten`): the rounds of an exchange.
 
 Its result, a tensor or several, must be the same on every replica, bit for bit. What is this replica's alone (a
 momentum, what was not sent) it keeps in the state, which is saved with the handle, and which a void step leaves as it
@@ -37,8 +37,8 @@ class Replicas(Protocol):
     """Replicas that have the same weights and gradients of their own, and that exchange what an optimizer says."""
 
     @property
-    def units(self) -> Sequence[Fragment]:
-        """All parameters, by the units that are exchanged at once; of FSDP2's parameters this rank's shards count."""
+    def fragments(self) -> Sequence[Fragment]:
+        """All parameters, in parts that are exchanged at once; of FSDP2's parameters this rank's shards count."""
 
     @property
     def world(self) -> int:
@@ -47,16 +47,16 @@ class Replicas(Protocol):
     def lay_out(self, divided: bool) -> None:
         """Say, once, what an exchange's rows are: all in one (``[1, n]``), or ``divided`` as FSDP2 does, ``[W, n]``."""
 
-    def gradients(self, unit: Fragment) -> list[dict[str, Tensor]]:
+    def gradients(self, fragment: Fragment) -> list[dict[str, Tensor]]:
         """Return, of each replica that this process is, its gradients by name; a parameter that has none is left out.
 
         All replicas have gradients of the same parameters.
         """
 
-    def begin(self, unit: Fragment, tensors: Sequence[Mapping[str, Tensor]], rounds: Rounds) -> UnderWay:
+    def begin(self, fragment: Fragment, tensors: Sequence[Mapping[str, Tensor]], rounds: Rounds) -> UnderWay:
         """Begin to exchange ``tensors``, by parameter, of each replica that this process is. Collective.
 
-        Where one is not finite, every row of that replica gets a NaN.
+        Where an element is not finite, every row of that replica gets a NaN.
         """
 
     def void(self) -> None:
@@ -66,14 +66,14 @@ class Replicas(Protocol):
         """Forget gradients that are kept elsewhere than in the parameters."""
 
 
-def rows_of(tensors: Mapping[str, Tensor], parts: int) -> Tensor:
-    """Lay ``tensors`` out as float32 rows ``[parts, n]``, in new memory."""
-    return flatten([at_least_1d(tensor).float() for tensor in tensors.values()], parts)
+def rows_of(tensors: Mapping[str, Tensor], num_rows: int) -> Tensor:
+    """Lay ``tensors`` out as float32 rows ``[num_rows, n]``, in new memory."""
+    return flatten([at_least_1d(tensor).float() for tensor in tensors.values()], num_rows)
 
 
-def layout(tensors: Mapping[str, Tensor], parts: int) -> tuple[Segment, ...]:
+def layout(tensors: Mapping[str, Tensor], num_rows: int) -> tuple[Segment, ...]:
     """Return which of ``tensors`` lies where in those rows."""
-    return segments_of([(name, tuple(at_least_1d(tensor).shape)) for name, tensor in tensors.items()], parts)
+    return segments_of([(name, tuple(at_least_1d(tensor).shape)) for name, tensor in tensors.items()], num_rows)
 
 
 def at_least_1d(tensor: Tensor) -> Tensor:

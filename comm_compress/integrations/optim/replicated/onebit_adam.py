@@ -90,17 +90,17 @@ class OneBitAdam(ReplicaOptimizer):
     def _group_params(self) -> list[nn.Parameter]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def is_frozen(self, unit: Fragment) -> bool:
-        """Does the step that comes next exchange momentum of ``unit``, and not gradients?"""
-        return max(int(self.state[p]["step"]) for p in unit.parameters.values()) >= self.freeze_after
+    def is_frozen(self, fragment: Fragment) -> bool:
+        """Does the step that comes next exchange momentum of ``fragment``, and not gradients?"""
+        return max(int(self.state[p]["step"]) for p in fragment.parameters.values()) >= self.freeze_after
 
-    def _begin(self, unit: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
-        if not self.is_frozen(unit):
-            return self._replicas.begin(unit, gradients, self._mean_gradient)
+    def _begin(self, fragment: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
+        if not self.is_frozen(fragment):
+            return self._replicas.begin(fragment, gradients, self._mean_gradient)
         beta = self.betas[0]
-        momenta = {name: local(self.state[p]["exp_avg"]) for name, p in unit.parameters.items()}
+        momenta = {name: local(self.state[p]["exp_avg"]) for name, p in fragment.parameters.items()}
         own = [{name: torch.lerp(momenta[name], g, 1 - beta) for name, g in mine.items()} for mine in gradients]
-        return self._replicas.begin(unit, own, self._mean_momentum)
+        return self._replicas.begin(fragment, own, self._mean_momentum)
 
     def _mean_gradient(self, rows: Tensor, state: State) -> Generator[Request, Any, Tensor]:
         return (yield from allreduce.all_reduce(rows, UNCOMPRESSED, UNCOMPRESSED, state, rows.shape[0]))
@@ -108,9 +108,9 @@ class OneBitAdam(ReplicaOptimizer):
     def _mean_momentum(self, rows: Tensor, state: State) -> Generator[Request, Any, Tensor]:
         return (yield from two_way_mean(rows, self._codec, state))
 
-    def _apply(self, unit: Fragment, made: Tensor) -> None:
-        parts = unflatten(made, layout(unit.local(), made.shape[0]))
-        for p, mean in zip(unit.parameters.values(), parts, strict=True):
+    def _apply(self, fragment: Fragment, made: Tensor) -> None:
+        parts = unflatten(made, layout(fragment.local(), made.shape[0]))
+        for p, mean in zip(fragment.parameters.values(), parts, strict=True):
             state, mine = self.state[p], self._decay(p)
             mean, step = mean.view_as(mine), int(state["step"])  # of this step: it is counted already
             momentum, variance = local(state["exp_avg"]), local(state["exp_avg_sq"])

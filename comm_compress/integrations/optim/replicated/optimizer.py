@@ -36,7 +36,7 @@ class ReplicaOptimizer(torch.optim.Optimizer, ABC):
             if not defaults[name] >= 0:
                 raise ValueError(f"{name} = {defaults[name]!r}: must be 0 or more")
         self._replicas = replicas
-        every = [p for unit in replicas.units for p in unit.parameters.values()]
+        every = [p for fragment in replicas.fragments for p in fragment.parameters.values()]
         given: list[Any] = every if params is None else list(params)
         if not given:
             raise ValueError("params: there are none; None stands for all that the replicas have")
@@ -62,21 +62,21 @@ class ReplicaOptimizer(torch.optim.Optimizer, ABC):
         if not self.finite:
             self._replicas.void()
             return loss
-        for unit, result in made:
-            for p in unit.parameters.values():
+        for fragment, result in made:
+            for p in fragment.parameters.values():
                 self.state[p]["step"] += 1
-            self._apply(unit, result)
+            self._apply(fragment, result)
         return loss
 
     def _exchanged(self) -> Iterable[tuple[Fragment, Any]]:
-        """Yield each unit, without parameters that have no gradient, and what its exchange brought.
+        """Yield each fragment, without parameters that have no gradient, and what its exchange brought.
 
-        A unit's messages travel while the one before it is decoded.
+        A fragment's messages travel while the one before it is decoded.
         """
         before: tuple[Fragment, UnderWay] | None = None
-        for unit in self._replicas.units:
-            gradients = self._replicas.gradients(unit)
-            here = unit._replace(parameters={name: unit.parameters[name] for name in gradients[0]})
+        for fragment in self._replicas.fragments:
+            gradients = self._replicas.gradients(fragment)
+            here = fragment._replace(parameters={name: fragment.parameters[name] for name in gradients[0]})
             if not here.parameters:
                 continue
             following = here, self._begin(here, gradients)
@@ -87,12 +87,12 @@ class ReplicaOptimizer(torch.optim.Optimizer, ABC):
             yield before[0], before[1].finish()
 
     @abstractmethod
-    def _begin(self, unit: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
-        """Begin to exchange what this optimizer exchanges of ``unit``; nothing but states may change."""
+    def _begin(self, fragment: Fragment, gradients: list[dict[str, Tensor]]) -> UnderWay:
+        """Begin to exchange what this optimizer exchanges of ``fragment``; nothing but states may change."""
 
     @abstractmethod
-    def _apply(self, unit: Fragment, made: Any) -> None:
-        """Move the parameters of ``unit`` by what its exchange brought, which is finite."""
+    def _apply(self, fragment: Fragment, made: Any) -> None:
+        """Move the parameters of ``fragment`` by what its exchange brought, which is finite."""
 
     def _settings(self, p: nn.Parameter) -> dict[str, Any]:
         """The group's settings of a parameter."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -12,9 +11,9 @@ import torch
 
 import comm_compress as cc
 from tests.comm_compress.integrations.optim.replicated.training import (
+    FRAGMENTS,
     SHAPES,
     STEPS,
-    UNITS,
     Virtual,
     digest,
     gradients,
@@ -51,7 +50,7 @@ class Paper:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_it_is_the_papers_algorithm_on_the_mean_gradient_and_adamw_for_the_rest(world: int) -> None:
-    ours = Virtual(world, dion, UNITS)
+    ours = Virtual(world, dion, FRAGMENTS)
     named = dict(ours.model.named_parameters())
     paper = Paper({n: ours.optimizer.state[named[n]]["Q"].clone() for n in MATRICES})
     stock = model()
@@ -89,14 +88,7 @@ def test_it_sends_factors_of_matrices_and_gradients_of_the_rest(world: int) -> N
     assert totals.value_bytes == totals.sent_bytes < totals.raw_bytes
 
 
-def test_a_nan_of_one_replica_makes_the_step_void_on_all_and_a_zero_gradient_moves_nothing() -> None:
-    spoiled, straight = Virtual(3, dion, UNITS), Virtual(3, dion, UNITS)
-    for number in range(3):
-        spoiled.step(number, spoiled=number % 3)
-        assert not spoiled.optimizer.finite  # type: ignore[attr-defined]
-        for ours in (spoiled, straight):
-            ours.step(number)
-    assert [spoiled.seen(r) | {"sent": 0} for r in range(3)] == [straight.seen(r) | {"sent": 0} for r in range(3)]
+def test_a_zero_gradient_moves_nothing() -> None:
     still = Virtual(2, lambda r: dion(r, weight_decay=0.0))
     for rank in range(2):
         for p in still.model.parameters():
@@ -105,22 +97,6 @@ def test_a_nan_of_one_replica_makes_the_step_void_on_all_and_a_zero_gradient_mov
     still.optimizer.step()
     assert digest(still.model.state_dict()) == digest(model().state_dict())
     assert all(bool(s["Q"].any()) for s in still.optimizer.state.values() if "Q" in s), "and the basis is kept"
-
-
-def test_it_goes_on_bit_for_bit_from_what_was_saved() -> None:
-    straight, resumed = Virtual(2, dion, UNITS), Virtual(2, lambda r: dion(r, seed=9), UNITS)
-    for number in range(2):
-        straight.step(number)
-    saved = copy.deepcopy(
-        (straight.model.state_dict(), straight.optimizer.state_dict(), straight.replicas.state_dicts())
-    )
-    resumed.model.load_state_dict(saved[0])
-    resumed.optimizer.load_state_dict(saved[1])
-    resumed.replicas.load_state_dicts(saved[2])
-    for number in range(2, STEPS):
-        straight.step(number)
-        resumed.step(number)
-    assert [straight.seen(r) | {"sent": 0} for r in range(2)] == [resumed.seen(r) | {"sent": 0} for r in range(2)]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 import comm_compress as cc
 from tests.comm_compress.integrations.optim.replicated.training import (
     SHAPES,
-    UNITS,
     Virtual,
     digest,
     gradients,
@@ -138,33 +136,6 @@ def test_what_had_no_gradient_before_the_freeze_is_not_moved_after_it() -> None:
         if shape:
             assert torch.equal(ours.model.get_parameter(name)[1], start.get_parameter(name)[1]), name
             assert not torch.equal(ours.model.get_parameter(name)[0], start.get_parameter(name)[0]), name
-
-
-def test_a_nan_of_one_replica_makes_the_step_void_on_all() -> None:
-    spoiled, straight = Virtual(3, onebit, UNITS), Virtual(3, onebit, UNITS)
-    for number in range(FREEZE + 3):
-        spoiled.step(number, spoiled=number % 3)
-        assert not spoiled.optimizer.finite  # type: ignore[attr-defined]
-        for ours in (spoiled, straight):
-            ours.step(number)
-    assert [spoiled.seen(r) | {"sent": 0} for r in range(3)] == [straight.seen(r) | {"sent": 0} for r in range(3)]
-
-
-@pytest.mark.parametrize("stop", [2, FREEZE, FREEZE + 1])
-def test_it_goes_on_bit_for_bit_from_what_was_saved(stop: int) -> None:
-    straight, resumed = Virtual(2, onebit, UNITS), Virtual(2, onebit, UNITS)
-    for number in range(stop):
-        straight.step(number)
-    saved = copy.deepcopy(
-        (straight.model.state_dict(), straight.optimizer.state_dict(), straight.replicas.state_dicts())
-    )
-    resumed.model.load_state_dict(saved[0])
-    resumed.optimizer.load_state_dict(saved[1])
-    resumed.replicas.load_state_dicts(saved[2])
-    for number in range(stop, FREEZE + 3):
-        straight.step(number)
-        resumed.step(number)
-    assert [straight.seen(r) | {"sent": 0} for r in range(2)] == [resumed.seen(r) | {"sent": 0} for r in range(2)]
 
 
 @pytest.mark.parametrize(

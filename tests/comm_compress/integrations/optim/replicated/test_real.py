@@ -14,9 +14,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 import comm_compress as cc
 from tests.comm_compress.integrations.optim.replicated.training import (
+    FRAGMENTS,
+    OPTIMIZERS,
     STEPS,
-    UNITS,
-    Make,
     Virtual,
     digest,
     gradients,
@@ -25,17 +25,10 @@ from tests.comm_compress.integrations.optim.replicated.training import (
 )
 from tests.distributed import run_ranks
 
-RUNS: dict[str, Make] = {
-    "demo": lambda r: cc.optim.DeMo(r, lr=0.01, weight_decay=0.1, method="dct k=5 values=int8"),
-    "demo by another method": lambda r: cc.optim.DeMo(r, lr=0.01, method="topk ratio=0.1 indices=rice"),
-    "onebit_adam": lambda r: cc.optim.OneBitAdam(r, lr=0.01, freeze_after=2),
-    "dion": lambda r: cc.optim.Dion(r, ("wide", "prime", "large"), lr=0.01),
-}
-
 
 def _all() -> dict[str, Any]:
     torch.set_num_threads(1)
-    return {name: real(make, UNITS) for name, make in RUNS.items()} | {"refused": _refusals()}
+    return {name: real(make, FRAGMENTS) for name, make in OPTIMIZERS.items()} | {"refused": _refusals()}
 
 
 def _refusals() -> list[str]:
@@ -56,8 +49,8 @@ def _refusals() -> list[str]:
 def test_real_replicas_are_virtual_ones(world: int) -> None:
     torch.set_num_threads(1)
     by_rank = run_ranks(world, _all)
-    for name, make in RUNS.items():
-        virtual = Virtual(world, make, UNITS)
+    for name, make in OPTIMIZERS.items():
+        virtual = Virtual(world, make, FRAGMENTS)
         for number in range(STEPS):
             virtual.step(number)
         for rank, seen in enumerate(by_rank):
@@ -81,7 +74,7 @@ def _sharded() -> dict[str, Any]:
             made.register_parameter(key, nn.Parameter(p.detach().view(-1)) if p.dim() == 0 else p)
         fully_shard(made, mesh=mesh["shard"])
         replicas = cc.optim.between(made, mesh["replica"])
-        optimizer = RUNS[name](replicas)
+        optimizer = OPTIMIZERS[name](replicas)
         for step in range(STEPS):
             for key, gradient in gradients(mesh.get_local_rank("replica"), step).items():
                 p = made.get_parameter(key)

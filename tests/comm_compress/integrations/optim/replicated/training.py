@@ -14,9 +14,15 @@ import comm_compress as cc
 
 # a chunk that no side divides well, a prime number of rows, more than one chunk, a scalar, three dimensions
 SHAPES = {"wide": (6, 17), "vector": (67,), "prime": (67, 4), "large": (128, 96), "scalar": (), "cube": (4, 3, 5)}
-UNITS = [["wide", "vector"], ["prime", "large"], ["scalar", "cube"]]
+FRAGMENTS = [["wide", "vector"], ["prime", "large"], ["scalar", "cube"]]
 STEPS = 4
 Make = Callable[[Any], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "demo": lambda r: cc.optim.DeMo(r, lr=0.01, weight_decay=0.1, method="dct k=5 values=int8"),
+    "demo by another method": lambda r: cc.optim.DeMo(r, lr=0.01, method="topk ratio=0.1 indices=rice"),
+    "onebit_adam": lambda r: cc.optim.OneBitAdam(r, lr=0.01, freeze_after=2),
+    "dion": lambda r: cc.optim.Dion(r, ("wide", "prime", "large"), lr=0.01),
+}
 
 
 def model() -> nn.Module:
@@ -43,9 +49,9 @@ def give(module: nn.Module, rank: int, step: int) -> None:
 class Virtual:
     """A model of ``world`` virtual replicas with the optimizer that ``make`` makes of them."""
 
-    def __init__(self, world: int, make: Make, units: Any = 1) -> None:
+    def __init__(self, world: int, make: Make, fragments: Any = 1) -> None:
         self.model = model()
-        self.replicas = cc.optim.VirtualReplicas(self.model, world, units=units, seed=5)
+        self.replicas = cc.optim.VirtualReplicas(self.model, world, fragments=fragments, seed=5)
         self.optimizer = make(self.replicas)
 
     def step(self, number: int, spoiled: int | None = None) -> None:
@@ -68,10 +74,10 @@ class Virtual:
         }
 
 
-def real(make: Make, units: Any) -> dict[str, Any]:
+def real(make: Make, fragments: Any) -> dict[str, Any]:
     """The same on this rank."""
     mine = model()
-    replicas = cc.optim.between(mine, units=units, seed=5)
+    replicas = cc.optim.between(mine, fragments=fragments, seed=5)
     optimizer = make(replicas)
     with cc.audit(replicas) as audit:
         for step in range(STEPS):
