@@ -9,8 +9,7 @@
 
 Words after -- are flags of the trainer. An entry is runs of its own settings (--runs, at least 4) that take turns with
 runs of none and bf16, behind an emulated link, which needs root; then a folder (--out) has everything that others need
-to check it. At 200mbit that takes about a quarter of an hour on two idle cores. plugin.py IS RUN, by a race and by
---rerun: it is a program with all rights that you have.
+to check it. plugin.py IS RUN, by a race and by --rerun: it is a program with all rights that you have.
 
 Exit code 0: the target is reached beyond chance, or the entry holds; 1: it is not, or does not; 2: bad input.
 """
@@ -22,7 +21,8 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,27 +75,37 @@ def _parser() -> Parser:
     return parser
 
 
-def _race(options: argparse.Namespace, flags: Sequence[str], command: str, first: int = 0) -> int:
-    from experiments.speedrun.running import entered, importable
-
+def _race(options: argparse.Namespace, flags: Sequence[str], command: str) -> int:
     task = rehearsed(TASK) if options.rehearse else TASK
     kind = "rehearsal" if options.rehearse else options.track
     out = options.out or Path("speedruns") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    runs = _REHEARSED_RUNS if options.rehearse else options.runs
+
+    def race(plugin: str | None) -> Race:
+        given = {} if options.entry is None else entries.own_settings(options.entry / entries.SETTINGS)
+        given |= given_by(TrainConfig, flags, "fsdp_lab.train")
+        return Race(task, TRACKS[options.track], options.ranks, runs, _own(task, options.ranks, given), plugin)
+
+    return _carried_out(race, out, options.entry, {"by": options.by, "about": options.about, "command": command})
+
+
+def _carried_out(race_with: Callable[[str | None], Race], out: Path, entry: Path | None, about: dict[str, str]) -> int:
+    """Run a race to the folder ``out``. ``race_with``: makes it, of its plugin's sha256, once methods are known.
+
+    ``entry``: the folder that has the plugin, if any. ``about``: what else entry.json is to say."""
+    from experiments.speedrun.running import entered, importable
+
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"--out: {out} is not empty; an entry is one session, with a folder of its own")
-    plugin = None
-    if options.entry is not None and (options.entry / entries.PLUGIN).exists():
-        plugin = (options.entry / entries.PLUGIN).read_bytes()
+    sha = None if entry is None else entries.plugin_sha(entry)
+    plugin = None if entry is None or sha is None else (entry / entries.PLUGIN).read_bytes()
     with importable(plugin):
-        own = _own(task, options, flags)
-        sha = None if options.entry is None else entries.plugin_sha(options.entry)
-        runs = _REHEARSED_RUNS if options.rehearse else options.runs
-        race = Race(task, TRACKS[options.track], options.ranks, runs, own, sha, first)
-        race.digests()
-        score = entered(race, out, plugin, {"by": options.by, "about": options.about, "command": command})
+        race = race_with(sha)
+        race.digests()  # refuses a baseline
+        score = entered(race, out, plugin, about)
     if score is None:
         return 1
-    print(f"{'rehearsal ' if options.rehearse else 'entry     '} {out}; check it: fsdp-lab speedrun verify {out}")
+    print(f"{'rehearsal ' if race.task.is_rehearsal else 'entry     '} {out}; check it: fsdp-lab speedrun verify {out}")
     return 0 if score.reached else 1
 
 
@@ -120,19 +130,17 @@ def _calibrate(words: Sequence[str]) -> int:
     return 0
 
 
-def _own(task: Task, options: argparse.Namespace, flags: Sequence[str]) -> dict[str, Any]:
-    """The settings that folder and flags give, where they are other than the task's. ValueError: one is fixed."""
-    said = {} if options.entry is None else entries.own_settings(options.entry / entries.SETTINGS)
-    said |= given_by(TrainConfig, flags, "fsdp_lab.train")
+def _own(task: Task, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were given, where they are other than the task's. ValueError: one is fixed."""
     rehearsed_away = {"max_steps", "warmup_steps"} if task.is_rehearsal else set()
-    return _settings_of(task, options.ranks, {name: said[name] for name in said if name not in rehearsed_away})
+    return _settings_of(task, ranks, {name: given[name] for name in given if name not in rehearsed_away})
 
 
-def _settings_of(task: Task, ranks: int, said: Mapping[str, Any]) -> dict[str, Any]:
-    fixed = [name for name in said if name == "seed" or (name in task.fixed and said[name] != task.fixed[name])]
+def _settings_of(task: Task, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    fixed = [name for name in given if name == "seed" or (name in task.fixed and given[name] != task.fixed[name])]
     if fixed:
         raise ValueError(f"{', '.join(fixed)}: fixed by the task; docs/speedrun.md says what an entry may change")
-    built = TrainConfig.of(**{**task.given(ranks), **said})
+    built = TrainConfig.of(**{**task.given(ranks), **given})
     return task.own(ranks, built.resolved())
 
 
@@ -151,36 +159,29 @@ def _verify(words: Sequence[str]) -> int:
         for check, complaint in complaints:
             print(f"{check}: {printable(complaint)}")
         if options.rerun:
-            complaints += [("rerun", line) for line in _again(options)]
+            out = options.out or options.folder.with_name(f"{options.folder.name}-again")
+            complaints += [("rerun", line) for line in _again(options.folder, out, options.runs)]
         is_rehearsal = entries.read(options.folder).task.is_rehearsal
     holds = "the rehearsal holds; it is no entry" if is_rehearsal else "the entry holds"
     print(f"{options.folder}: {f'{len(complaints)} complaints' if complaints else holds}")
     return 1 if complaints else 0
 
 
-def _again(options: argparse.Namespace) -> list[str]:
-    """Run the entry again; what that says against it."""
+def _again(folder: Path, out: Path, runs: int | None) -> list[str]:
+    """Run the entry in ``folder`` again, with later seeds, to the folder ``out``; what that says against it."""
     from experiments.speedrun import verify
 
-    entry = entries.read(options.folder)
-    out = options.out or options.folder.with_name(f"{options.folder.name}-again")
-    race = argparse.Namespace(
-        track=entry.race.track.name,
-        ranks=entry.race.ranks,
-        entry=options.folder,
-        runs=options.runs or entry.race.runs,
-        out=out,
-        by="",
-        about=f"a second run of {entry.folder.name}",
-        rehearse=entry.task.is_rehearsal,
-    )
-    _race(race, [], f"fsdp-lab speedrun verify {options.folder} --rerun", first=entry.race.first + entry.race.runs)
-    if not (out / entries.SAID).exists():
+    entry = entries.read(folder)
+    first = entry.race.first + entry.race.runs
+    race = replace(entry.race, runs=runs or entry.race.runs, first=first)
+    about = {"about": f"a second run of {entry.folder.name}", "command": f"fsdp-lab speedrun verify {folder} --rerun"}
+    _carried_out(lambda _: race, out, folder, about)
+    if not (out / entries.HEADER).exists():
         return [f"a second run did not end well: {out}"]
-    said = verify.against_a_second_run(entry, entries.read(out))
-    for line in said:
-        print(f"rerun: {line}")
-    return said
+    complaints = verify.against_a_second_run(entry, entries.read(out))
+    for complaint in complaints:
+        print(f"rerun: {complaint}")
+    return complaints
 
 
 def _records(words: Sequence[str]) -> int:

@@ -23,18 +23,18 @@ from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.reading.strict import dump_yaml, load_json, read_yaml
 
 Row = Mapping[str, Any]
-SAID, SETTINGS, PLUGIN, ROWS, STATISTICS = "entry.json", "settings.yaml", "plugin.py", "rows.jsonl", "statistics.json"
+HEADER, SETTINGS, PLUGIN, ROWS, STATISTICS = "entry.json", "settings.yaml", "plugin.py", "rows.jsonl", "statistics.json"
 CURVES, LOGS = "curves", "logs"
 _KINDS: dict[str, type] = {"task": str, "track": str, "ranks": int, "runs": int, "first": int, "rehearsal": bool}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry that was read. ``said`` is entry.json, ``statistics`` what the folder says that follows from the rows,
-    ``bad_rows`` why lines of rows.jsonl are no rows."""
+    """An entry that was read. ``header``: entry.json. ``statistics``: what the folder says that follows from the rows.
+    ``bad_rows``: why lines of rows.jsonl are no rows."""
 
     folder: Path
-    said: Mapping[str, Any]
+    header: Mapping[str, Any]
     race: Race
     rows: Sequence[Row]
     bad_rows: Sequence[str]
@@ -66,22 +66,22 @@ class Entry:
 
 def read(folder: Path, task: Task = TASK) -> Entry:
     """The entry in ``folder``. ValueError where it is none, is of another task, or cannot be read."""
-    said = _json(folder / SAID)
+    header = _json(folder / HEADER)
     for key, kind in _KINDS.items():
-        if not isinstance(said, dict) or type(said.get(key)) is not kind:
-            raise ValueError(f"{folder / SAID}: {key}: wants {kind.__name__}; is this the folder of an entry?")
-    if said["task"] != task.name:
-        raise ValueError(f"{folder}: is an entry to the task {said['task']!r}; today's is {task.name!r}")
-    if said["track"] not in TRACKS or said["ranks"] not in RANKS:
-        raise ValueError(f"{folder / SAID}: no such track, or so many ranks: {said['track']!r}, {said['ranks']}")
+        if not isinstance(header, dict) or type(header.get(key)) is not kind:
+            raise ValueError(f"{folder / HEADER}: {key}: wants {kind.__name__}; is this the folder of an entry?")
+    if header["task"] != task.name:
+        raise ValueError(f"{folder}: is an entry to the task {header['task']!r}; today's is {task.name!r}")
+    if header["track"] not in TRACKS or header["ranks"] not in RANKS:
+        raise ValueError(f"{folder / HEADER}: no such track, or so many ranks: {header['track']!r}, {header['ranks']}")
     race = Race(
-        rehearsed(task) if said["rehearsal"] else task,
-        TRACKS[said["track"]],
-        said["ranks"],
-        said["runs"],
+        rehearsed(task) if header["rehearsal"] else task,
+        TRACKS[header["track"]],
+        header["ranks"],
+        header["runs"],
         own_settings(folder / SETTINGS),
         plugin_sha(folder),
-        said["first"],
+        header["first"],
     )
     race.digests()  # refuses a baseline
     rows, bad = [], []
@@ -92,7 +92,7 @@ def read(folder: Path, task: Task = TASK) -> Entry:
             rows.append(row)
     curves = {path.stem: _lines(path) for path in sorted((folder / CURVES).glob("*.jsonl"))}
     statistics = _json(folder / STATISTICS) if (folder / STATISTICS).exists() else None
-    return Entry(folder, said, race, rows, bad, curves, statistics)
+    return Entry(folder, header, race, rows, bad, curves, statistics)
 
 
 def own_settings(path: Path) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def begin(folder: Path, race: Race, plugin: bytes | None) -> None:
 def finish(folder: Path, race: Race, further: Mapping[str, Any], statistics: Mapping[str, Any]) -> None:
     """Write the statistics, then entry.json with the sha256 of all files. ``further``: what else it is to say."""
     write_json(folder / STATISTICS, statistics)
-    said = {
+    header = {
         "task": race.task.name,
         "target": race.task.target,
         "track": race.track.name,
@@ -134,12 +134,12 @@ def finish(folder: Path, race: Race, further: Mapping[str, Any], statistics: Map
         **further,
         "files": hashes(folder),
     }
-    write_json(folder / SAID, said)
+    write_json(folder / HEADER, header)
 
 
 def hashes(folder: Path) -> dict[str, str]:
     """The sha256 of every file of an entry but entry.json, by its path in the folder."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != SAID]
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != HEADER]
     return {str(path.relative_to(folder)): file_sha256(path) for path in files}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.speedrun.entry import SAID, Entry, read
+from experiments.speedrun.entry import HEADER, Entry, read
 from experiments.speedrun.score import Faster, Score
 from experiments.speedrun.task import BF16, ENTRY, NONE, SIGNIFICANCE, TASK, TRACKS, Task
 from experiments.speedrun.verify import score_of
@@ -38,7 +38,7 @@ class Record:
 def read_all(folder: Path, task: Task = TASK) -> tuple[list[Record], list[str]]:
     """The entries below ``folder`` that reached the target, and why others are left out. Rehearsals are passed over."""
     found, left_out = [], []
-    for path in sorted(folder.rglob(SAID)):
+    for path in sorted(folder.rglob(HEADER)):
         try:
             entry = read(path.parent, task)
             if entry.task.is_rehearsal:
@@ -96,12 +96,12 @@ def page(records: Sequence[Record], task: Task = TASK) -> str:
 def _line(place: int, record: Record) -> list[str]:
     entry, arms = record.entry, record.score.arms
     own, name = arms[ENTRY], entry.folder.name
-    by = entry.said.get("by")
+    by = entry.header.get("by")
     p = "-" if own.p is None else f"{own.p:.1g}"
     return [
         str(place),
         _plain(f"{name} ({by})" if by else name),
-        _plain(str(entry.said.get("label"))),
+        _plain(str(entry.header.get("label"))),
         str(own.steps),
         f"{own.bytes_a_step / 1e6:.3g}",
         f"{own.loss.mean:.4f}",

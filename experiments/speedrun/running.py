@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comm_compress.labels import arm_label, label
 from experiments.network.namespaces import unavailable
 from experiments.runs.training import train
 from experiments.speedrun import entry as entries
 from experiments.speedrun.entry import LOGS, ROWS, Entry
 from experiments.speedrun.race import Race
-from experiments.speedrun.score import Score, said, score
+from experiments.speedrun.score import Score, score, sentences
 from experiments.speedrun.task import BF16, ENTRY, NONE
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.plan import Plan, sound_rows
 from experiments.sweeps.progress import Progress
+from experiments.sweeps.recipe.arms import DIRECTIONS, FURTHER, label_of
 from experiments.sweeps.recipe.cells import Cell
 from experiments.sweeps.recipe.recipe import Recipe
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL
@@ -61,7 +61,7 @@ def entered(race: Race, folder: Path, plugin: bytes | None, further: Mapping[str
     except BaseException:
         _say(f"no entry: {folder} has what was run; an entry is one session, so it begins anew in another folder")
         raise
-    about = {"label": label_of(race), "linked": why is None, "load_before": round(busy, 2), **further, **environment()}
+    about = {"label": _label(race), "linked": why is None, "load_before": round(busy, 2), **further, **environment()}
     return _finished(race, folder, about)
 
 
@@ -75,7 +75,7 @@ def _finished(race: Race, folder: Path, about: Mapping[str, Any]) -> Score | Non
         _say(f"no entry: {error}; {folder} has what was run")
         return None
     entries.finish(folder, race, about, result.plain())
-    for line in said(result, race.task):
+    for line in sentences(result, race.task):
         print(line)
     return result
 
@@ -89,16 +89,10 @@ def _take_places_out(logs: Path) -> None:
         log.write_text(text)
 
 
-def label_of(race: Race) -> str:
-    """How the entry communicates, as figures name it."""
+def _label(race: Race) -> str:
     settings = race.settings(ENTRY)
-    outer = {key: settings[key] for key in ("outer", "outer_every")}
-    outer |= {"outer_method": settings["outer_compress"], "outer_gather": settings["outer_gather"]}
-    further = {"reduced_in": settings["comm_dtype"], "reshard": settings["fsdp_reshard"]}
-    optimizer = settings["optimizer_compress"] if settings["optimizer"] != "adamw" else "none"
-    gradients = label(settings["comm_compress"], settings["comm_config_json"])
-    parameters = label(settings["param_compress"], settings["param_config_json"])
-    return arm_label(gradients, parameters, **further, **outer, optimizer=optimizer)
+    methods = {name: settings[name] for pair in DIRECTIONS.values() for name in pair}
+    return label_of({**methods, **{name: value for name, value in race.own.items() if name in FURTHER}})
 
 
 def _warm_up(cells: Sequence[Cell], ranks: int) -> None:

@@ -94,7 +94,7 @@ def faster(own: Sequence[float], other: Sequence[float]) -> Faster:
     return Faster(math.exp(ratio), math.exp(ratio - half), math.exp(ratio + half))
 
 
-def said(score_of: Score, task: Task) -> list[str]:
+def sentences(score_of: Score, task: Task) -> list[str]:
     """The score in sentences, for who ran it."""
     own = score_of.arms[ENTRY]
     p = "unknown" if own.p is None else f"{own.p:.2g}"

@@ -12,8 +12,8 @@ from torch import Tensor
 from comm_compress.core.segments import Segment
 
 
-class Piece(NamedTuple):
-    """Columns ``start`` on of a row: an ``[a, b]`` matrix in chunks of ``[high, wide]``, which divide it.
+class Chunks(NamedTuple):
+    """A parameter in a row: an ``[a, b]`` matrix from column ``start`` on, in chunks ``[high, wide]`` that divide it.
 
     A vector is a matrix of one row.
     """
@@ -35,21 +35,21 @@ class Piece(NamedTuple):
         return self.high * self.wide
 
     @property
-    def chunks(self) -> int:
+    def number(self) -> int:
         """How many chunks there are."""
         return self.a * self.b // self.size
 
     def coefficients(self, rows: Tensor) -> Tensor:
-        """Transform this piece of float32 ``rows`` ``[R, n]``: chunk by chunk, ``[R, chunks, size]``."""
+        """Transform these columns of float32 ``rows`` ``[R, n]``: chunk by chunk, ``[R, number, size]``."""
         tiles = rows[:, self.start : self.stop].reshape(
             -1, self.a // self.high, self.high, self.b // self.wide, self.wide
         )
         tiles = tiles.transpose(2, 3)  # [R, y, x, high, wide]
         made = basis(self.high, rows.device) @ tiles @ basis(self.wide, rows.device).T
-        return made.reshape(rows.shape[0], self.chunks, self.size)
+        return made.reshape(rows.shape[0], self.number, self.size)
 
     def elements(self, coefficients: Tensor) -> Tensor:
-        """Transform ``[R, chunks, size]`` back: this piece's columns, float32 ``[R, a * b]``."""
+        """Transform ``[R, number, size]`` back: the parameter's columns, float32 ``[R, a * b]``."""
         tiles = coefficients.view(-1, self.a // self.high, self.b // self.wide, self.high, self.wide)
         device = coefficients.device
         made = basis(self.high, device).T @ tiles @ basis(self.wide, device)
@@ -57,20 +57,20 @@ class Piece(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)  # units times directions
-def pieces_of(n: int, segments: tuple[Segment, ...], longest: int) -> tuple[Piece, ...]:
-    """Cut rows of ``n`` elements into pieces, one for each parameter, with chunks of at most ``longest`` each way.
+def chunks_of(n: int, segments: tuple[Segment, ...], longest: int) -> tuple[Chunks, ...]:
+    """Return the chunks of every parameter in rows of ``n`` elements, of at most ``longest`` elements each way.
 
     A chunk's sides are the largest divisors of the parameter's that are no longer, so that all its chunks are alike.
     A parameter of more than two dimensions is a matrix of shape[0] rows; where no parameters are known, the whole row
     is one vector.
     """
     shapes = [(s.start, s.stop, math.prod(s.shape[1:]) if len(s.shape) > 1 else s.stop - s.start) for s in segments]
-    pieces = []
+    found = []
     for start, stop, b in shapes or [(0, n, n)]:
         if stop > start:
             a = (stop - start) // b
-            pieces.append(Piece(start, a, b, largest_divisor(a, longest), largest_divisor(b, longest)))
-    return tuple(pieces)
+            found.append(Chunks(start, a, b, largest_divisor(a, longest), largest_divisor(b, longest)))
+    return tuple(found)
 
 
 def largest_divisor(number: int, most: int) -> int:

@@ -17,7 +17,7 @@ from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded, Field, Layout
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
-from comm_compress.methods.shared.cosines import Piece, pieces_of
+from comm_compress.methods.shared.cosines import Chunks, chunks_of
 from comm_compress.methods.shared.index_codes import CODES, IndexCode, smallest
 from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import register, require
@@ -44,43 +44,45 @@ class DCTConfig:
 
 
 class _Sent:
-    """What is sent of one piece: the ``k`` largest of each chunk's coefficients, their positions by ``code``."""
+    """What is sent of one parameter: the ``k`` largest of each chunk's coefficients, their positions by ``code``."""
 
-    def __init__(self, piece: Piece, config: DCTConfig, first: int) -> None:
-        self.piece, self.k = piece, min(config.k, piece.size)
-        self.code: IndexCode = smallest(piece.size, self.k, True) if config.indices == "best" else CODES[config.indices]
-        self.values = slice(first, first + self.k * piece.chunks)
-        """Which of the row's sent values are this piece's."""
+    def __init__(self, chunks: Chunks, config: DCTConfig, first: int) -> None:
+        self.chunks, self.k = chunks, min(config.k, chunks.size)
+        self.code: IndexCode = (
+            smallest(chunks.size, self.k, True) if config.indices == "best" else CODES[config.indices]
+        )
+        self.values = slice(first, first + self.k * chunks.number)
+        """Which of the row's sent values are this parameter's."""
 
     @property
     def position_bytes(self) -> int:
         """The bytes of all positions; none where every coefficient is sent."""
-        return 0 if self.k == self.piece.size else self.piece.chunks * self.code.size(self.piece.size, self.k)
+        return 0 if self.k == self.chunks.size else self.chunks.number * self.code.size(self.chunks.size, self.k)
 
     def coded(self, places: Tensor) -> Tensor:
-        """Code positions int32 ``[R * chunks, k]`` of R rows: ``[R, position_bytes]``."""
-        return self.code.encode(places, self.piece.size).reshape(-1, self.position_bytes)
+        """Code positions int32 ``[R * number, k]`` of R rows: ``[R, position_bytes]``."""
+        return self.code.encode(places, self.chunks.size).reshape(-1, self.position_bytes)
 
     def places(self, coded: Tensor) -> Tensor:
-        """Return where the sent ones lie in ``[R, chunks * size]``, from coded positions, int64 ``[R, chunks * k]``."""
-        size, chunks = self.piece.size, self.piece.chunks
-        starts = torch.arange(chunks, device=coded.device).mul_(size).unsqueeze(1)
+        """Return where the sent ones lie in ``[R, number * size]``, from coded positions, int64 ``[R, number * k]``."""
+        size, number = self.chunks.size, self.chunks.number
+        starts = torch.arange(number, device=coded.device).mul_(size).unsqueeze(1)
         if self.k == size:
-            within = torch.arange(size, device=coded.device).expand(coded.shape[0], chunks, size)
+            within = torch.arange(size, device=coded.device).expand(coded.shape[0], number, size)
         else:
-            by_chunk = coded.reshape(coded.shape[0] * chunks, -1)
-            within = self.code.decode(by_chunk, size, self.k).view(-1, chunks, self.k).long()
-        return (within + starts).view(-1, chunks * self.k)
+            by_chunk = coded.reshape(coded.shape[0] * number, -1)
+            within = self.code.decode(by_chunk, size, self.k).view(-1, number, self.k).long()
+        return (within + starts).view(-1, number * self.k)
 
 
 class _DCTLayout(Layout):
-    """Coefficients of all pieces, then positions, piece after piece."""
+    """Coefficients of all parameters, then positions, parameter after parameter."""
 
-    def __init__(self, pieces: Sequence[Piece], config: DCTConfig, codec: Codec | None) -> None:
+    def __init__(self, parameters: Sequence[Chunks], config: DCTConfig, codec: Codec | None) -> None:
         self.sent: list[_Sent] = []
         self.k = 0
-        for piece in pieces:
-            self.sent.append(_Sent(piece, config, self.k))
+        for chunks in parameters:
+            self.sent.append(_Sent(chunks, config, self.k))
             self.k = self.sent[-1].values.stop
         self.inner = None if codec is None else codec.layout(self.k, torch.float32)
         values = (
@@ -122,13 +124,13 @@ class DCT(Codec):
         self.config, self.codec = config, value_codec(config.values)
         if self.codec is not None and not self.codec.fixed_size:
             raise ValueError(f"values = {config.values!r}: must send rows of a fixed size")
-        self._layouts: dict[tuple[Piece, ...], _DCTLayout] = {}
+        self._layouts: dict[tuple[Chunks, ...], _DCTLayout] = {}
 
     def _layout_of(self, n: int, state: State) -> _DCTLayout:
-        pieces = pieces_of(n, state.segments, self.config.chunk_size)
-        if pieces not in self._layouts:
-            self._layouts[pieces] = _DCTLayout(pieces, self.config, self.codec)
-        return self._layouts[pieces]
+        parameters = chunks_of(n, state.segments, self.config.chunk_size)
+        if parameters not in self._layouts:
+            self._layouts[parameters] = _DCTLayout(parameters, self.config, self.codec)
+        return self._layouts[parameters]
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Transform each row chunk by chunk, and keep the largest coefficients."""
@@ -137,8 +139,8 @@ class DCT(Codec):
         values = state.scratch("coefficients", (rows.shape[0], layout.k), torch.float32, rows.device)
         byte = 0
         for sent in layout.sent:
-            flat = sent.piece.coefficients(rows).view(-1, sent.piece.size)
-            if sent.k == sent.piece.size:
+            flat = sent.chunks.coefficients(rows).view(-1, sent.chunks.size)
+            if sent.k == sent.chunks.size:
                 values[:, sent.values] = flat.view(rows.shape[0], -1)
                 continue
             places = torch.empty(flat.shape[0], sent.k, dtype=torch.int32, device=rows.device)
@@ -159,15 +161,15 @@ class DCT(Codec):
         """Return the rows that the sent coefficients stand for."""
         out = torch.zeros(encoded.num_rows, encoded.n, device=encoded.buffer.device)
         for sent, values, places in self._arrived(encoded):
-            whole = values.new_zeros(encoded.num_rows, sent.piece.a * sent.piece.b).scatter_(1, places, values)
-            out[:, sent.piece.start : sent.piece.stop] = sent.piece.elements(_by_chunk(whole, sent))
+            whole = values.new_zeros(encoded.num_rows, sent.chunks.a * sent.chunks.b).scatter_(1, places, values)
+            out[:, sent.chunks.start : sent.chunks.stop] = sent.chunks.elements(_by_chunk(whole, sent))
         return out
 
     def sum_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """Add up the rows' coefficients, row after row, and transform the sum back to ``out`` ``[n]``."""
         for sent, values, places in self._arrived(encoded):
             total, _ = _added(sent, values, places)
-            out[sent.piece.start : sent.piece.stop] = sent.piece.elements(_by_chunk(total.unsqueeze(0), sent))[0]
+            out[sent.chunks.start : sent.chunks.stop] = sent.chunks.elements(_by_chunk(total.unsqueeze(0), sent))[0]
         return out
 
     def mean_over_senders(self, encoded: Encoded) -> Tensor:
@@ -179,11 +181,11 @@ class DCT(Codec):
         for sent, values, places in self._arrived(encoded):
             total, senders = _added(sent, values, places)
             mean = total / senders.clamp_(min=1)
-            out[sent.piece.start : sent.piece.stop] = sent.piece.elements(_by_chunk(mean.unsqueeze(0), sent))[0]
+            out[sent.chunks.start : sent.chunks.stop] = sent.chunks.elements(_by_chunk(mean.unsqueeze(0), sent))[0]
         return out
 
     def _arrived(self, encoded: Encoded) -> Iterator[tuple[_Sent, Tensor, Tensor]]:
-        """Yield, piece by piece, the sent coefficients ``[R, chunks * k]`` and where they lie."""
+        """Yield, parameter by parameter, the sent coefficients ``[R, number * k]`` and where they lie."""
         layout = encoded.layout
         assert isinstance(layout, _DCTLayout)
         values, byte = self._values(encoded, layout), 0
@@ -203,7 +205,7 @@ class DCT(Codec):
 
 def _added(sent: _Sent, values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """Add up rows of coefficients in their order; return also how many rows hold each: float32 ``[a * b]`` both."""
-    total = values.new_zeros(sent.piece.a * sent.piece.b)
+    total = values.new_zeros(sent.chunks.a * sent.chunks.b)
     senders = torch.zeros_like(total)
     for of_row, where in zip(values, places, strict=True):
         total.index_add_(0, where, of_row)
@@ -212,4 +214,4 @@ def _added(sent: _Sent, values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _by_chunk(coefficients: Tensor, sent: _Sent) -> Tensor:
-    return coefficients.view(-1, sent.piece.chunks, sent.piece.size)
+    return coefficients.view(-1, sent.chunks.number, sent.chunks.size)

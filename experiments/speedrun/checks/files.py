@@ -11,7 +11,7 @@ def complaints(entry: Entry) -> Iterator[str]:
     """Files that were changed, added or taken away since entry.json was written; lines that are no rows.
 
     Who changes a file can change entry.json, too: the other checks are for that."""
-    written, now = entry.said.get("files"), hashes(entry.folder)
+    written, now = entry.header.get("files"), hashes(entry.folder)
     if not isinstance(written, dict):
         yield "entry.json does not say which files it goes with"
         return

@@ -76,7 +76,7 @@ def _place(entry: Entry, row: Row) -> Iterator[str]:
     if row["world_size"] != race.ranks or row.get("virtual_ranks"):
         alone = " in one process" if row.get("virtual_ranks") else ""
         yield f"{row['world_size']} ranks{alone}; the entry says {race.ranks}"
-    if not race.task.is_rehearsal or entry.said.get("linked"):
+    if not race.task.is_rehearsal or entry.header.get("linked"):
         if row.get("link_rate_asked") != race.track.bits_per_s or row.get("link_delay_ms"):
             yield f"its link had {row.get('link_rate_asked')} bit/s, the track has {race.track.bits_per_s:g}"
         else:

@@ -96,7 +96,7 @@ def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | 
     if not wrong:
         settings = _UNSAID | settings
         wrong = complaints_about(CommConfig(**settings))
-    what = " + ".join(map(str, methods.values() or choice.values())) if wrong else _label(settings)
+    what = " + ".join(map(str, methods.values() or choice.values())) if wrong else label_of(settings)
     complaints += [f"{where} ({what}): {_in_words_of_the_recipe(complaint)}" for complaint in wrong]
     return None if wrong else Arm(what, settings)
 
@@ -119,8 +119,8 @@ def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> di
     return labels
 
 
-def _label(settings: Mapping[str, Any]) -> str:
-    """The arm's label, as figures name it."""
+def label_of(settings: Mapping[str, Any]) -> str:
+    """The label of an arm, as figures name it: both methods, and what else of its communication is not the default."""
     both = [label(settings[method], settings[own]) for method, own in DIRECTIONS.values()]
     said = {part: settings[key] for part, key in method_flags.FURTHER.items() if key in settings}
     others = settings.keys() & FURTHER.keys() - set(method_flags.FURTHER.values())

@@ -51,7 +51,7 @@ def test_a_rehearsal_with_a_plugin_leaves_a_folder(tmp_path: Path, capsys: pytes
     entry = read(out)
     assert dict(entry.race.own) == {"comm_compress": "entered", "learning_rate": 0.003}
     assert entry.race.plugin is not None
-    assert entry.said["by"] == "me"
+    assert entry.header["by"] == "me"
     assert [len(entry.rows_of(arm)) for arm in (ENTRY, "none", "bf16 + bf16")] == [2, 1, 1]
     assert len(list((out / LOGS).glob("*.txt"))) == len(entry.rows) == 4
     assert not list(out.glob("rows.jsonl.*"))

@@ -223,7 +223,7 @@ def test_figures_that_the_rows_do_not_give_are_found(tmp_path: Path) -> None:
     figures = json.loads((folder / STATISTICS).read_text())
     figures["faster"]["none"]["times"] = 9.0
     (folder / STATISTICS).write_text(json.dumps(figures))
-    said = json.loads((folder / entries.SAID).read_text())
+    said = json.loads((folder / entries.HEADER).read_text())
     entries.finish(folder, RACE, {key: said[key] for key in ("by", "label", "linked")}, figures)
     assert "does not say what follows from the rows" in found(folder)["outcome"]
 
