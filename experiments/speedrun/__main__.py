@@ -113,7 +113,7 @@ def _calibrate(words: Sequence[str]) -> int:
     from experiments.speedrun import calibrate
 
     own, flags = before_and_after_dashes(words)
-    parser = program(_MODULE, "What none reaches, without a link: the target that it reaches beyond chance.")
+    parser = program(_MODULE, "What none reaches, without a link, and the target that follows from it.")
     parser.prog += " calibrate"
     parser.add_argument("--seeds", type=whole(2, MOST_RUNS), default=8, metavar="N", help="seeds 1 to N (8)")
     parser.add_argument("--ranks", type=int, choices=RANKS, default=2, help="ranks (2)")
@@ -126,7 +126,7 @@ def _calibrate(words: Sequence[str]) -> int:
     for seed, loss in losses.items():
         print(f"seed {seed}: {loss:.4f}")
     mean, deviation = statistics.fmean(losses.values()), statistics.stdev(losses.values())
-    print(f"mean {mean:.4f}, standard deviation {deviation:.4f}: reaches {calibrate.target_of([*losses.values()]):.2f}")
+    print(f"mean {mean:.4f}, standard deviation {deviation:.4f}; target {calibrate.target_of([*losses.values()]):.2f}")
     return 0
 
 

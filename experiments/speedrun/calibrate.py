@@ -1,4 +1,4 @@
-"""How a target is chosen: runs of `none` with the task's settings, and the loss that they reach beyond chance.
+"""How a target is chosen: by runs of `none` with the task's settings, so that an entry as good as they can reach it.
 
 The link changes no number of `none`, so there is none here. Seeds are 1, 2, 3, ..., which no entry is likely to have.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.statistics.intervals import t_quantile
 from experiments.runs.training import train
-from experiments.speedrun.task import SIGNIFICANCE, Task, digest_of_settings
+from experiments.speedrun.task import FEWEST_RUNS, SIGNIFICANCE, Task, digest_of_settings
 from experiments.sweeps.plan import sound_rows
 from fsdp_lab.settings.config import TrainConfig
 
@@ -45,7 +45,10 @@ def _found(out: Path, digest: str) -> dict[int, float]:
 
 
 def target_of(found: Sequence[float]) -> float:
-    """The lowest target, rounded up, that runs with these losses (two or more) reach with `SIGNIFICANCE`."""
-    error = statistics.stdev(found) / math.sqrt(len(found))
-    lowest = statistics.fmean(found) + t_quantile(1 - SIGNIFICANCE, len(found) - 1) * error
+    """The lowest target, rounded up, for which the fewest runs of an entry suffice, if these are its mean and spread.
+
+    An entry that is as good as `none` thus has an even chance with `FEWEST_RUNS`, and a better one with more.
+    """
+    error = statistics.stdev(found) / math.sqrt(FEWEST_RUNS)
+    lowest = statistics.fmean(found) + t_quantile(1 - SIGNIFICANCE, FEWEST_RUNS - 1) * error
     return math.floor(lowest / _ROUNDED_TO + 1) * _ROUNDED_TO

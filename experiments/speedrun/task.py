@@ -126,7 +126,7 @@ class Task:
 
 TASK = Task(
     name="gpt2-nano-1",
-    target=5.90,
+    target=5.76,
     fixed=_FIXED,
     base=_BASE,
     baselines=_BASELINES,

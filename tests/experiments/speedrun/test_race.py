@@ -105,10 +105,12 @@ def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says() -> None:
     assert faster([1.0], [2.0]).low is None
 
 
-def test_a_target_is_the_lowest_that_the_runs_reach_beyond_chance() -> None:
+def test_a_target_is_the_lowest_that_four_runs_of_that_mean_and_spread_reach_beyond_chance() -> None:
     losses = [5.61, 5.66, 5.58, 5.63, 5.65]
-    target = target_of(losses)
-    below = [paired_losses(dict(enumerate(losses)), dict.fromkeys(range(5), to)) for to in (target, target - 0.01)]
+    target, mean, apart = target_of(losses), statistics.fmean(losses), statistics.stdev(losses) * math.sqrt(3) / 2
+    four = dict(enumerate([mean - apart, mean - apart, mean + apart, mean + apart]))
+    assert statistics.stdev(four.values()) == pytest.approx(statistics.stdev(losses))
+    below = [paired_losses(four, dict.fromkeys(four, to)) for to in (target, target - 0.01)]
     reached, missed = map(p_better, below)
     assert reached is not None
     assert missed is not None
