@@ -153,10 +153,8 @@ class ParallelModel(Model):
             ops |= {"reduce_scatter", "all_gather"}
         if self.outer is not None:
             ops.add("outer")
-        elif self.are_local:
-            pass  # what the optimizer exchanges is counted beside these
-        elif self._mesh_size("replicas") > 1 or any(self.ranks.gather(bool(self._sums))):
-            ops.add("all_reduce")
+        elif not self.are_local and (self._mesh_size("replicas") > 1 or any(self.ranks.gather(bool(self._sums)))):
+            ops.add("all_reduce")  # where replicas are local, what their optimizer exchanges is counted beside these
         return list(ops)
 
     @property

@@ -141,9 +141,8 @@ def started_by_torchrun(module: str, waiting: list[WaitingRank]) -> Iterator[Non
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     start = getattr(SubprocessHandler, "_popen", None)
-    if (
-        start is None
-    ):  # another version of torch: ranks are started as before, and those that wait end with the launcher
+    if start is None:
+        # another version of torch: ranks are started as before, and those that wait end with the launcher
         yield
         return
     command = (sys.executable, "-u", "-m", module)
