@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import comm_compress as cc
+from comm_compress.registry import registered
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = "comm_compress|fsdp_lab|experiments|analysis|examples|tests"
 PATH = re.compile(rf"(?<![\w./-])(?:{PACKAGES}|docs|scripts|results/reference)/[\w./-]*\w")
@@ -98,3 +101,13 @@ def test_an_index_leads_to_every_document() -> None:
 
 def test_the_front_page_is_one() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/zh/README.md"])
+def test_the_front_page_names_every_method(page: str) -> None:
+    section = re.search(r"(?ms)^## (?:Methods|方法)\n(.+?)^## ", (ROOT / page).read_text())
+    assert section is not None
+    entries = {name: registered(name) for name in cc.available() if name != "none"}
+    own = {name for name, entry in entries.items() if entry.config.__module__.startswith("comm_compress.")}
+    assert own <= set(re.findall(r"`(\w+)`", section[1]))
+    assert re.search(rf"\b{len(own)} (?:methods behind|种方法)", (ROOT / page).read_text())

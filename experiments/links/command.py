@@ -19,6 +19,8 @@ from typing import Any
 from experiments.network.namespaces import Namespaces
 from experiments.network.units import parse_rate
 from experiments.runs.measurements import before_and_after_dashes
+from fsdp_lab.ranks.environment import rank_environment
+from fsdp_lab.ranks.forked import TRAINERS
 from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import user_errors
@@ -35,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         with Namespaces(options.ranks, options.rate, options.delay, options.per_node) as net:
             _announce(net)
             before, start = _counted(net), time.monotonic()
-            code = net.run(command)
+            code = net.run(command, environment_of(command, options.ranks))
             record = _record(net, command, code, time.monotonic() - start, before)
     print(_table(record), flush=True)
     if options.json is not None:
@@ -67,6 +69,11 @@ def _command_line(words: Sequence[str]) -> list[str]:
 
     checked(TrainConfig, words)  # a wrong flag is one message here, not one a rank
     return [sys.executable, "-m", "fsdp_lab.train", *words]
+
+
+def environment_of(command: Sequence[str], ranks: int) -> dict[str, str]:
+    """What a rank's environment has beyond ours: of our own trainers what `fsdp_lab.launch` gives them, too."""
+    return rank_environment(ranks) if any(word in TRAINERS for word in command) else {}
 
 
 def _announce(net: Namespaces) -> None:

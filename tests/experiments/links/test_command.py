@@ -1,11 +1,13 @@
 """The command behind ``python -m experiments.links``: every rank has its place, and mistakes are one message."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.links.command import main
+from experiments.links.command import environment_of, main
+from fsdp_lab.ranks.environment import rank_environment
 
 
 @pytest.mark.netns
@@ -24,6 +26,12 @@ def test_command_line_gives_every_rank_its_place_and_reports_bytes(
     assert record["rate_measured"] > 0
     assert all(node["tx_bytes"] < 10_000 for node in record["nodes"])  # the measurement is not the command's
     assert len(capsys.readouterr().out.splitlines()) == 4  # the link, and a table
+
+
+def test_our_trainers_have_the_environment_that_our_launcher_gives_them() -> None:
+    """Allocator and threads: behind a link steps would take a tenth longer by another one's memory alone."""
+    assert environment_of([sys.executable, "-m", "fsdp_lab.train", "--max_steps", "1"], 2) == rank_environment(2)
+    assert environment_of([sys.executable, "program.py"], 2) == {}
 
 
 @pytest.mark.parametrize(
