@@ -108,6 +108,19 @@ def arm_label(
     return ", ".join(parts)
 
 
+def trained_label(arm: str, training: Mapping[str, Any]) -> str:
+    """Write an arm's label with what moves its weights: ``none, by muon``, ``none, every 30 diloco, 2 replicas``.
+
+    ``training``: settings by name. What is as by default is not said: AdamW (``optimizer``), and one copy of the
+    weights that all ranks share (``dp_replicas``); other settings are the optimizer's own. For figures and plans that
+    have arms of several optimizers: no flag reads it back.
+    """
+    own = {name: value for name, value in training.items() if name not in ("optimizer", "dp_replicas")}
+    optimizer, replicas = training.get("optimizer", "adamw"), training.get("dp_replicas", 1)
+    parts = [arm, *([f"by {label(optimizer, own)}"] if optimizer != "adamw" or own else [])]
+    return ", ".join([*parts, *([f"{replicas} replicas"] if replicas != 1 else [])])
+
+
 def _pair(one: str, other: str) -> str:
     return one if other == "none" else f"{one} + {other}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analysis.checks import comparison_checks, row_checks
+from analysis.checks import comparison_checks, row_checks, tuning_checks
 from analysis.checks.finding import QUALITY_AND_BYTES, Concerns, Finding
 from analysis.checks.overlaps import meetings
 from analysis.checks.sixteen_bits import baselines_of, compresses_further, sixteen_bit_arm
@@ -38,7 +38,8 @@ class Judge:
         if len(comparison.arms) < 2:
             return []
         if id(comparison) not in self._own:
-            findings = [finding for check in comparison_checks.CHECKS for finding in check(comparison)]
+            checks = (*comparison_checks.CHECKS, *tuning_checks.CHECKS)
+            findings = [finding for check in checks for finding in check(comparison)]
             findings += comparison_checks.overlapping_runs(comparison, self._met)
             self._own[id(comparison)] = comparison, findings  # which keeps the comparison, and so its id
         return self._own[id(comparison)][1]

@@ -16,8 +16,8 @@ from typing import Any
 
 from analysis.rows.quality import loss_of
 from analysis.rows.reading import Row
-from analysis.rows.setting_roles import arm_settings, is_as_before, side_settings
-from comm_compress.labels import Method, arm_label, label, parse_arm, parse_label, spelled_out
+from analysis.rows.setting_roles import TRAINING, arm_settings, is_as_before, side_settings, training_settings
+from comm_compress.labels import Method, arm_label, label, parse_arm, parse_label, spelled_out, trained_label
 from fsdp_lab.settings.user_errors import printable
 
 # the settings of communication that an `Arm` has a field for; others of a row are its ``further`` ones
@@ -47,6 +47,7 @@ class Arm:
     """One way to communicate. ``*_settings`` are canonical JSON. None: the row is older than the setting.
 
     ``further`` holds other settings of communication by name, values as canonical JSON, where they are not the default.
+    ``training`` is like it: what moves the weights, where a comparison is across optimizers (`setting_roles.TRAINING`).
     ``name`` is what to call the arm instead of naming all its settings (`statistics.names`); arms are equal whatever it
     is."""
 
@@ -65,11 +66,12 @@ class Arm:
     outer_gather: str = "none"
     optimizer: str = "none"
     further: tuple[tuple[str, str], ...] = ()
+    training: tuple[tuple[str, str], ...] = ()
     name: str | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Arm:
-        """The arm of a row, from its ``config``."""
+    def of(cls, row: Mapping[str, Any], across_training: bool = False) -> Arm:
+        """The arm of a row, from its ``config``; ``across_training``: what moves the weights is a part of it."""
         config = row["config"]
         return cls(
             config.get("comm_compress") or row["compress_method"],
@@ -84,6 +86,7 @@ class Arm:
             *_local_steps(config),
             config.get("optimizer_compress") or "none",
             further=_further(row),
+            training=_training(row) if across_training else (),
         )
 
     @property
@@ -107,13 +110,16 @@ class Arm:
             outer_gather=self.outer_gather,
             optimizer=self.optimizer,
         )
-        return printable(", ".join([text, *(f"{name}={value}" for name, value in self.further)]))
+        further = ", ".join([text, *(f"{name}={_shown(value)}" for name, value in self.further)])
+        return printable(trained_label(further, {name: json.loads(value) for name, value in self.training}))
 
     @property
     def family(self) -> str:
-        """The method that decides the arm's colour: that of the gradients or, if those are sent as they are, of the
+        """What decides the arm's colour: the method of the gradients or, if those are sent as they are, of the
         parameters or, if those are, too, of the activations and their gradients, of what local steps give, or of what
-        the optimizer gathers."""
+        the optimizer gathers. Across optimizers it is the optimizer, or the kind of local steps, if there is one."""
+        if self.training and (self.moved_by != "adamw" or self.takes_local_steps):
+            return self.moved_by if self.moved_by != "adamw" else self.outer
         if self.compresses_gradients:
             return self.gradients
         if self.compresses_parameters:
@@ -148,10 +154,16 @@ class Arm:
         return self.optimizer not in PLAIN
 
     @property
+    def moved_by(self) -> str:
+        """The optimizer, where a comparison is across optimizers; else AdamW's name, whatever it was."""
+        return str(json.loads(dict(self.training).get("optimizer", '"adamw"')))
+
+    @property
     def sends_less(self) -> bool:
-        """Is anything compressed, or left out between synchronisations?"""
+        """Is anything compressed, left out between synchronisations, or exchanged in place of gradients?"""
         compresses = self.compresses_gradients or self.compresses_parameters or self.compresses_activations
-        return compresses or self.compresses_optimizer or self.takes_local_steps
+        replaces = self.moved_by not in ("adamw", "muon")
+        return compresses or self.compresses_optimizer or self.takes_local_steps or replaces
 
     @property
     def is_stock(self) -> bool:
@@ -302,10 +314,11 @@ def failed(row: Mapping[str, Any]) -> bool:
     return row.get("status") != "ok" or loss_of(row) is None
 
 
-def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
+def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED, across_training: bool = False) -> Setting:
     """Everything that must be equal for two rows to be compared: all settings that affect training but seed, arm and
-    tuning."""
+    tuning; ``across_training``: nor what moves the weights."""
     left_out = {"seed", *_NAMED, *arm_settings(row), *side_settings(row), *tuned}
+    left_out |= set(TRAINING) if across_training else set()
     if row["config"].get("lora_rank") is None:  # rows from before there were adapters have none
         left_out |= _ADAPTERS
     config = tuple(
@@ -318,17 +331,20 @@ def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED) -> Setting:
     return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
 
 
-def comparisons(rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Comparison]:
+def comparisons(
+    rows: Iterable[Row], baseline: str = "none", tuned: Sequence[str] = TUNED, across_training: bool = False
+) -> list[Comparison]:
     """The comparisons that the rows make, the one with the most runs first; arms in the order of the rows.
 
     ``baseline`` is an arm's label, however it is written, or a method's name where only one arm has that method. Of an
     arm's candidates (values of the ``tuned`` settings) the one with the most seeds is chosen, and among equals the one
-    with the lowest mean loss, where a failed run counts as infinite."""
+    with the lowest mean loss, where a failed run counts as infinite. ``across_training``: optimizers, local steps and
+    copies of the weights are a part of the arm (`setting_roles.TRAINING`)."""
     grouped: dict[Setting, dict[Arm, dict[Values, list[Row]]]] = {}
     for row in rows:
         values = tuple((name, canonical(row["config"].get(name))) for name in tuned)
-        arms = grouped.setdefault(setting_of(row, tuned), {})
-        arms.setdefault(Arm.of(row), {}).setdefault(values, []).append(row)
+        arms = grouped.setdefault(setting_of(row, tuned, across_training), {})
+        arms.setdefault(Arm.of(row, across_training), {}).setdefault(values, []).append(row)
     result = []
     for setting, by_arm in grouped.items():
         arms_here = [_arm_runs(arm, trials) for arm, trials in by_arm.items()]
@@ -364,7 +380,8 @@ def _baseline(arms: Sequence[ArmRuns], name: str) -> ArmRuns | None:
     labelled = [runs for runs in arms if runs.arm.label in (name, spelling(name))]
     if labelled:
         return max(labelled, key=lambda runs: len(runs.runs))
-    family = [runs for runs in arms if runs.arm.gradients == name and runs.arm.parameters in (name, "none")]
+    alike = [runs for runs in arms if runs.arm.gradients == name and not runs.arm.training]
+    family = [runs for runs in alike if runs.arm.parameters in (name, "none")]
     return family[0] if len(family) == 1 else None
 
 
@@ -372,6 +389,16 @@ def _further(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     config, defaults = row["config"], arm_settings(row)
     names = sorted(name for name in defaults if name not in _NAMED and name in config)
     return tuple((name, canonical(config[name])) for name in names if config[name] != defaults[name])
+
+
+def _shown(text: str) -> str:
+    """A value as labels have it: text without quotes, all else as JSON."""
+    value = json.loads(text)
+    return value if isinstance(value, str) else text
+
+
+def _training(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, canonical(value)) for name, value in training_settings(row).items()))
 
 
 def _local_steps(config: Mapping[str, Any]) -> tuple[str, int | None, str, str]:

@@ -58,3 +58,17 @@ LATER: Mapping[str, Any] = {
 def is_as_before(name: str, value: Any) -> bool:
     """Is a setting as it was when there was no such setting?"""
     return name in LATER and value == LATER[name]
+
+
+TRAINING = (
+    *("optimizer", "muon_momentum", "demo_decay", "adam_freeze_after", "dion_rank", "dion_learning_rate"),
+    *("dion_momentum", "dp_replicas"),
+)
+"""What moves the weights, and how many copies of them there are. Elsewhere these must be equal within a comparison; on
+the chart, where optimizers and local steps stand beside each other, they are a part of the arm."""
+
+
+def training_settings(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `TRAINING` that are not at their defaults: AdamW, of ranks that share one copy of the weights."""
+    config = row["config"]
+    return {name: config[name] for name in TRAINING if name in config and config[name] != LATER[name]}

@@ -54,9 +54,20 @@ def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
 
     ``shared_seeds``: compare over the seeds that both arms have a run of, instead of all seeds of the baseline."""
     table = unplaced(comparison, shared_seeds)
-    return sorted(
-        _placed(table), key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0)
-    )
+    known = placed(table, [line.bits for line in table])
+    return sorted(known, key=lambda line: (line.bar != "baseline", line.ratio_fp32 is None, line.ratio_fp32 or 0.0))
+
+
+def placed(table: Sequence[Line], costs: Sequence[float | None]) -> list[Line]:
+    """The lines with their places (``front``, ``beaten_by``) on the front of quality against ``costs``, one a line.
+
+    Costs are bits, seconds, or whatever else is the better the less it is; None: not known. Such lines, and arms with
+    failed runs, have no place."""
+    known = [n for n, line in enumerate(table) if costs[n] is not None and not line.runs.failures]
+    some = [table[n] for n in known]
+    those, losses = np.array([costs[n] for n in known], dtype=float), _losses(some)
+    places = {n: _place(table[n], number, some, those, losses) for number, n in enumerate(known)}
+    return [places.get(n, line) for n, line in enumerate(table)]
 
 
 def unplaced(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
@@ -129,15 +140,6 @@ def _bar(line: Line, comparison: Comparison) -> Bar:
     return "holds" if line.ratio_bf16 is not None and line.ratio_bf16 >= RATIO else "holds, fp32 only"
 
 
-def _placed(table: Sequence[Line]) -> list[Line]:
-    """The lines with their places relative to the Pareto front of bits and quality; arms with failed runs have none."""
-    known = [line for line in table if line.bits is not None and not line.runs.failures]
-    bits = np.array([line.bits for line in known], dtype=float)
-    losses = _losses(known)
-    places = iter([_place(line, number, known, bits, losses) for number, line in enumerate(known)])
-    return [line if line.bits is None or line.runs.failures else next(places) for line in table]
-
-
 def _losses(lines: Sequence[Line]) -> npt.NDArray[np.float64]:
     """Validation losses as a matrix: an arm a row, a seed a column; NaN where there is no run."""
     seeds = sorted({seed for line in lines for seed in line.runs.runs})
@@ -153,19 +155,19 @@ def _place(
     line: Line,
     number: int,
     known: Sequence[Line],
-    bits: npt.NDArray[np.float64],
+    costs: npt.NDArray[np.float64],
     losses: npt.NDArray[np.float64],
 ) -> Line:
-    """The line's place relative to all arms that send no more bits, each over the seeds that both have.
+    """The line's place relative to all arms that cost no more, each over the seeds that both have.
 
-    Differences are as `statistics.paired` makes them. An arm is beaten by better quality, or by the same for fewer
-    bits."""
-    rivals = np.flatnonzero(bits <= bits[number])
+    Differences are as `statistics.paired` makes them. An arm is beaten by better quality, or by the same for a lower
+    cost."""
+    rivals = np.flatnonzero(costs <= costs[number])
     rivals = rivals[rivals != number]
     worse = losses[number] - losses[rivals]  # nats, a rival a row
     pairs = np.sum(~np.isnan(worse), axis=1)
     mean = np.nansum(worse, axis=1) / np.maximum(pairs, 1)
-    is_beaten = (pairs > 0) & ((mean > 0) | ((mean == 0) & (bits[rivals] < bits[number])))
+    is_beaten = (pairs > 0) & ((mean > 0) | ((mean == 0) & (costs[rivals] < costs[number])))
     if not is_beaten.any():
         return replace(line, front="yes")
     squares = np.nansum((worse - mean[:, None]) ** 2, axis=1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from analysis.rows.arms import Arm, ArmRuns, Comparison, canonical, spelling
 from analysis.statistics.measures import bits as bits_of
-from comm_compress.labels import parse_label
+from comm_compress.labels import parse_label, trained_label
 
 LONGEST = 40  # letters
 
@@ -79,7 +79,10 @@ def _methods(arm: Arm) -> str:
         both = f"{both}, activations {' + '.join(ways)}"
     if arm.compresses_optimizer:
         both = f"{both}, optimizer {parse_label(arm.optimizer).name}"
-    return f"{both}, every {arm.outer_every} {arm.outer}" if arm.takes_local_steps else both
+    if arm.takes_local_steps:
+        sent = parse_label(arm.outer_method).name
+        both = f"{both}, every {arm.outer_every} {arm.outer}" + (f" {sent}" if sent != "none" else "")
+    return trained_label(both, {name: json.loads(value) for name, value in arm.training})
 
 
 Settings = frozenset[tuple[str, str]]  # names and values, these as canonical JSON

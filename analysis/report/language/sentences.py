@@ -43,6 +43,7 @@ CELLS: Final[dict[str, str]] = {
     **{"no identity on gloo": "gloo 上没有 identity", "no 16 bit baseline": "没有 16 位基线"},
     **{"seeds without 16 bits": "有种子缺 16 位基线", "different tokens": "词元不同", "other stream": "数据流不同"},
     **{"seeds not shared": "种子不共有", "missing runs": "缺少运行", "repeated runs": "重复运行"},
+    **{"other candidates": "候选取值不同", "other tuning seeds": "调参种子不同"},
     **{"unequal tuning": "调参次数不等", "best at the edge": "最优值在边缘", "tuned otherwise": "另一取值更好"},
     **{"mixed hardware": "硬件不一", "mixed versions": "版本不一", "dirty checkout": "有未提交的修改"},
     **{"other schedule": "调度不同", "better than uncompressed": "优于未压缩", "overlapping runs": "运行重叠"},
