@@ -67,6 +67,11 @@ class Link:
     bucket: float = 0.0
     busy: bool = False
 
+    def seconds(self, kind: str, sent: float) -> float:
+        """The time of one collective that nothing else shares the link with, and that hides behind nothing."""
+        cost = self.costs[kind]
+        return max(cost.alpha_s + cost.cpu_s_per_byte * sent, sent / (self.rate * cost.share(sent)))
+
 
 @dataclass(frozen=True)
 class Codec:
