@@ -43,7 +43,7 @@ from typing import NamedTuple
 from fsdp_lab.trace.reading.intervals import Interval
 from fsdp_lab.trace.reading.labels import Class
 
-OPS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
+OPS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all", "outer", "optimizer")
 
 
 class Busy(NamedTuple):

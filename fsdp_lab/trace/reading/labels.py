@@ -11,7 +11,7 @@ from fsdp_lab.trace.reading.chrome import Span, Thread
 
 Class = Literal["compute", "communication", "compression"]
 CLASSES: tuple[Class, ...] = ("compute", "communication", "compression")
-_COLLECTIVE = re.compile(r"comm_compress::(reduce_scatter|all_gather|all_reduce) \(.*\)")
+_COLLECTIVE = re.compile(r"comm_compress::(reduce_scatter|all_gather|all_reduce|outer|optimizer) \(.*\)")
 _STAGES: dict[str, Class] = {
     "comm_compress::encode": "compression",
     "comm_compress::wire": "communication",

@@ -151,6 +151,25 @@ def test_a_prefetched_message_counts_while_it_is_waited_for(tmp_path: Path) -> N
     assert (gather.count, gather.raw_bytes, gather.milliseconds) == (1, 80, pytest.approx(0.015))
 
 
+@pytest.mark.parametrize("operation", ["optimizer", "outer"])
+def test_what_optimizers_and_local_steps_exchange_is_communication(tmp_path: Path, operation: str) -> None:
+    events = [
+        note("fsdp_lab::step", 0, 100),
+        op("aten::mm", 0, 40),
+        note(f"comm_compress::{operation} (h.0)", 40, 90),
+        note("comm_compress::encode", 40, 50),
+        op("aten::abs", 42, 48),
+        note("comm_compress::wire", 50, 80),
+        note("comm_compress::decode", 80, 90),
+        note(f"comm_compress::sent ({operation} of h.0: 80 B raw, 20 B sent)", 90, 90),
+    ]
+    profile = Profile([rank_profile(read(write(tmp_path, events)))])
+    whole = profile.mean.whole
+    assert (whole.compute, whole.communication, whole.compression) == pytest.approx((0.04, 0.03, 0.02))
+    sent = profile.mean.collectives[operation]
+    assert (sent.count, sent.raw_bytes, sent.sent_bytes, sent.milliseconds) == (1, 80, 20, pytest.approx(0.03))
+
+
 def test_ranks_of_uneven_length(tmp_path: Path) -> None:
     """Each rank counts once, however many steps it has; the slowest is the one that works longest."""
     write(tmp_path, cpu_step() + cpu_step(2000), rank=0)
