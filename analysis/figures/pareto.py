@@ -1,7 +1,7 @@
 """Quality against compression: what each way to communicate costs in perplexity, and what it saves.
 
     y  change of perplexity against the baseline, percent, seed by seed; bars are 95 % intervals of its mean
-    x  uncompressed bytes over those sent: all traffic, gradients alone, or parameters alone
+    x  uncompressed bytes over those sent: all traffic, gradients alone, or parameters alone; or bits, falling
 
 The stepped line is the Pareto front of the means: no other arm has both a higher ratio and a lower perplexity. Thin
 lines join one method's strengths, of which one bears the method's name. The shaded field is the user's bar. An arm of
@@ -23,7 +23,7 @@ from analysis.figures.drawing.labels import Named, Place, panels, pieces, place
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import GREY, Style
 from analysis.statistics.answers import MARGIN, RATIO
-from analysis.statistics.pareto import Point, Traffic, front
+from analysis.statistics.pareto import Axis, Point, front
 
 _LINEAR = 2.0  # percent: the scale is linear up to it on both sides, logarithmic beyond
 _TICKS = (0.0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -31,17 +31,18 @@ _LOWEST, _HIGHEST = (
     5,
     5,
 )  # how far an interval may stretch the scale, times its mean (or 1 and 2 %): few pairs know little
-_X: dict[Traffic, str] = {
+_X: dict[Axis, str] = {
     "all": "compression of all traffic (against {dtype})",
     "gradients": "compression of gradients (against {dtype})",
     "parameters": "compression of parameters (against {dtype})",
+    "bits": "bits a parameter and step",
 }
 BAND = "#F1F1F1"
 FIELD = "#DCEFE6"
 
 
 def draw(
-    points: Sequence[Point], style: Style, *, traffic: Traffic = "all", against: str = "fp32", foot: str = ""
+    points: Sequence[Point], style: Style, *, traffic: Axis = "all", against: str = "fp32", foot: str = ""
 ) -> Figure:
     """The figure. Every point is in it: named beside its mark, or by a number that the list below explains."""
     with style:
@@ -55,15 +56,16 @@ def draw(
 
 
 def _draw(
-    points: Sequence[Point], numbered: Sequence[str], style: Style, traffic: Traffic, against: str, foot: str
+    points: Sequence[Point], numbered: Sequence[str], style: Style, traffic: Axis, against: str, foot: str
 ) -> tuple[Figure, list[str]]:
     """Draw with ``numbered`` labels in the list. Returns the labels for whose names there was no room."""
     placed = _ordered([p for p in points if p.ratio is not None])
     numbers = {label: str(i) for i, label in enumerate(numbered, start=1)}
-    figure, axes = _plot_and_list(placed, numbers, style)
-    farthest = _farthest(placed)
-    band, edge = _scales(axes, style, placed, farthest)
-    _bar(axes, style)
+    farthest = _farthest(placed, traffic)
+    figure, axes = _plot_and_list(placed, numbers, style, farthest)
+    band, edge = _scales(axes, style, placed, farthest, traffic)
+    if traffic != "bits":  # which say nothing of what a ratio is against
+        _bar(axes, style)
     best = front(placed)
     corners = [(min(p.ratio or 0, farthest), 100 * p.change) for p in best]
     axes.plot(
@@ -103,11 +105,12 @@ def _draw(
     return figure, [labels[point] for point in without_room]
 
 
-def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Style) -> tuple[Figure, Axes]:
+def _plot_and_list(
+    placed: Sequence[Point], numbers: dict[str, str], style: Style, farthest: float
+) -> tuple[Figure, Axes]:
     """A plot and, below it, the number, mark and name of every point that had no room for its name."""
     narrow = style.columns == "single"
     high = style.width * (0.95 if narrow else 0.55)
-    farthest = _farthest(placed)
     by_label = {point.label: (point, size) for point, size in _sized(placed)}
     handles = []
     for label, number in numbers.items():
@@ -118,7 +121,7 @@ def _plot_and_list(placed: Sequence[Point], numbers: dict[str, str], style: Styl
     return panels(style, 1, 1, high, handles, max(int(style.width / room), 1))
 
 
-def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) -> tuple[float, float]:
+def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float, traffic: Axis) -> tuple[float, float]:
     """Set limits and ticks; return the percentages above which, and at which, diverged arms are drawn."""
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=_LINEAR, linscale=1.2)
@@ -143,15 +146,20 @@ def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float) 
         [*ticks, *([edge] if diverged else [])], [*names, *([style.say("diverged\nor missing")] if diverged else [])]
     )
     axes.set_yticks([], minor=True)
-    left, right = axes.get_xlim()
-    powers = [2.0**e for e in range(-3, 11)] if right / left < 2000 else [10.0**e for e in range(-1, 12)]
-    shown = [power for power in powers if left <= power <= right]
-    axes.set_xticks(shown, [f"{power:,.10g}x" for power in shown])
-    axes.set_xticks([], minor=True)
+    _compression(axes, is_bits=traffic == "bits")
     axes.axhline(0, color="black", lw=0.5 * style.stroke, zorder=1)
     if diverged:
         axes.axhspan(ceiling, roof, color=BAND, lw=0, zorder=2.2)  # over the grid's line through it
     return ceiling, edge
+
+
+def _compression(axes: Axes, is_bits: bool) -> None:
+    """Set the ticks of ratios, or of the bits that they are 1 over."""
+    left, right = axes.get_xlim()
+    powers = [2.0**e for e in range(-10, 11)] if right / left < 2000 else [10.0**e for e in range(-12, 12)]
+    shown = [power for power in powers if left <= power <= right]
+    axes.set_xticks(shown, [f"{1 / power:.3g}" if is_bits else f"{power:,.10g}x" for power in shown])
+    axes.set_xticks([], minor=True)
 
 
 def _bar(axes: Axes, style: Style) -> None:
@@ -215,9 +223,12 @@ def _name(point: Point, farthest: float, short: str | None = None) -> str:
     return f"{text} ({point.lost}/{point.pairs})" if point.lost else text
 
 
-def _farthest(placed: Sequence[Point]) -> float:
-    """The ratio at which the plot ends: one arm that sends next to nothing must not squeeze all others."""
+def _farthest(placed: Sequence[Point], traffic: Axis) -> float:
+    """The ratio at which the plot ends: one arm that sends next to nothing must not squeeze all others. Bits end at the
+    fewest, as local steps send next to nothing, too."""
     largest = sorted(point.ratio or 0 for point in placed)[::-1]
+    if traffic == "bits":
+        return largest[0]
     return 3 * largest[1] if len(largest) > 2 and largest[0] > 30 * largest[1] else largest[0]
 
 

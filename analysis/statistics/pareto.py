@@ -14,6 +14,8 @@ from analysis.statistics.answers import MARGIN
 from analysis.statistics.intervals import Verdict, paired, within
 
 Traffic = Literal["all", "gradients", "parameters"]
+Axis = Literal["all", "gradients", "parameters", "bits"]
+"""What a figure's compression is of; ``bits``: a point's ``ratio`` is 1 over its bits a parameter and step."""
 
 
 @dataclass(frozen=True)

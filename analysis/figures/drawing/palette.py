@@ -55,6 +55,13 @@ LOOKS: Final[dict[str, Look]] = {
     # changes of parameters; the control
     "delta": Look("#6A5ACD", "H"),
     "zero": Look("#C4C4C4", "x"),
+    # on the chart: optimizers, and kinds of local steps
+    "muon": Look("#6B4423", "D"),
+    "demo": Look("#D81B60", "<"),
+    "dion": Look("#F08CB4", "H"),
+    "onebit_adam": Look("#5C1A46", "H"),
+    "diloco": Look("#7A8B00", "8"),
+    "local_sgd": Look("#C5CF6A", "d"),
 }
 
 # for methods of plugins: violet, by name, so that one method looks the same in every figure

@@ -22,7 +22,8 @@ from analysis.tables.changes import change_text
 MOST_JUDGED = 150  # arms of a comparison that are judged one by one: those with the fewest bits
 NAMED = 3  # arms of a kind
 MANY = 20  # arms of which one may hold by chance alone
-Status = Literal["baseline", "holds", "wide", "unfair", "undecided", "no", "failed"]
+Status = Literal["baseline", "holds", "wide", "unfair", "undecided", "no", "failed", "front", "perhaps", "beaten"]
+"""How an arm is judged, by the bar or (the last three) by its place on the front of quality against a cost."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,12 @@ class Answered:
     """One arm with its verdict.
 
     ``line`` is over the seeds that arm and baseline share, which is where the figure shows it; ``why`` says what speaks
-    against the arm, empty when it holds."""
+    against the arm, empty when it holds. ``further``: what else the figure tells of it."""
 
     line: Line
     status: Status
     why: str = ""
+    further: Sequence[str] = ()
 
     @property
     def label(self) -> str:
@@ -159,7 +161,7 @@ def about(one: Answered) -> list[str]:
     change = one.line.change
     said = [one.label, _short(one.line)]
     said += [] if change is None else [f"PPL {change_text(change, 2, percent=True)}, {change.n} pairs"]
-    return [*said, WORDS[one.status], *([one.why] if one.why else [])]
+    return [*said, WORDS[one.status], *([one.why] if one.why else []), *one.further]
 
 
 def _short(line: Line) -> str:
@@ -175,4 +177,7 @@ WORDS: dict[Status, str] = {
     "undecided": "undecided",
     "no": "does not hold the bar",
     "failed": "runs failed",
+    "front": "on the front: nothing costs as little and loses less",
+    "perhaps": "perhaps on the front: what is better at its cost is not so beyond chance",
+    "beaten": "beaten at its cost",
 }

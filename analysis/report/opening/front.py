@@ -24,12 +24,25 @@ _LEFT, _RIGHT, _TOP, _BAND, _BOTTOM = 62, 14, 10, 30, 46  # px
 _Y_TICKS = (0.0, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000, 10_000)
 _GREEN, _GREY, _FIELD = "#2E7D5B", "#5F5F5F", "#DCEFE6"
 Say = Callable[[str], str]
+BEST = ("holds", "front")  # statuses that are drawn filled and named in bold
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What quality is drawn against: the less of it the better. ``cost``: of an arm; None: not known."""
+
+    label: str
+    cost: Callable[[Answered], float | None]
+
+
+BITS = Axis("bits a parameter and step", lambda one: one.line.bits)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where bits and percentages are on a sheet of ``width`` times ``height`` px. ``low`` to ``high`` are scaled."""
+    """Where costs and percentages are on a sheet of ``width`` times ``height`` px. ``low`` to ``high`` are scaled."""
 
+    axis: Axis
     width: int
     height: int
     least: float
@@ -38,11 +51,15 @@ class Frame:
     high: float
     band: int  # px at the top for arms that lost runs
 
-    def x(self, bits: float) -> float:
-        """Pixels from the left; bits beyond the ends are drawn there."""
-        bits = min(max(bits, self.least), self.most)
-        share = math.log(bits / self.least) / math.log(self.most / self.least)
+    def x(self, cost: float) -> float:
+        """Pixels from the left; costs beyond the ends are drawn there."""
+        cost = min(max(cost, self.least), self.most)
+        share = math.log(cost / self.least) / math.log(self.most / self.least)
         return _LEFT + share * (self.width - _LEFT - _RIGHT)
+
+    def of(self, one: Answered) -> Place:
+        """Where an arm's mark is, in pixels."""
+        return self.x(self.axis.cost(one) or 0.0), self.y(one.change)
 
     def y(self, percent: float) -> float:
         """Pixels from the top; a lost run is in the band."""
@@ -57,19 +74,21 @@ class Frame:
         return self.height - _BOTTOM
 
 
-def drawable(arms: Sequence[Answered]) -> list[Answered]:
-    """The arms with bytes and quality. ValueError when they are too few for a figure."""
-    known = [one for one in arms if one.line.bits and (one.line.change is None or one.line.change.mean is not None)]
+def drawable(arms: Sequence[Answered], axis: Axis = BITS) -> list[Answered]:
+    """The arms with a cost (bytes) and quality. ValueError when they are too few for a figure."""
+    known = [one for one in arms if axis.cost(one) and (one.line.change is None or one.line.change.mean is not None)]
     if sum(math.isfinite(one.change) for one in known) < 2:
-        raise ValueError("the front of quality against bits needs a baseline and an arm with bytes and quality")
+        raise ValueError(f"the front of quality against {axis.label} needs a baseline and another arm that have both")
     return known
 
 
-def svg(arms: Sequence[Answered], width: int, height: int, baseline: str, say: Say, title: str) -> str:
+def svg(
+    arms: Sequence[Answered], width: int, height: int, baseline: str, say: Say, title: str, axis: Axis = BITS
+) -> str:
     """The drawing of `drawable` arms. ``say`` translates its labels; ``title`` is read out."""
-    frame = _frame(arms, width, height)
+    frame = _frame(arms, width, height, axis)
     parts = [*_field(frame, arms, say), *_axes(frame, baseline, say), _steps(frame, arms)]
-    order = sorted(arms, key=lambda one: (one.status == "holds", one.status == "baseline", one.status != "unfair"))
+    order = sorted(arms, key=lambda one: (one.status in BEST, one.status == "baseline", one.status != "unfair"))
     parts += [_arm(frame, one, say) for one in order]
     parts += _names(frame, arms)
     return (
@@ -84,9 +103,9 @@ def _scaled(percent: float) -> float:
     return percent if size <= _LINEAR else math.copysign(_LINEAR * (1 + math.log10(size / _LINEAR)), percent)
 
 
-def _frame(arms: Sequence[Answered], width: int, height: int) -> Frame:
-    bits = sorted(one.line.bits or 0.0 for one in arms)
-    least = bits[1] / 3 if len(bits) > 2 and bits[1] > 30 * bits[0] else bits[0]  # one must not squeeze all others
+def _frame(arms: Sequence[Answered], width: int, height: int, axis: Axis) -> Frame:
+    costs = sorted(axis.cost(one) or 0.0 for one in arms)
+    least = costs[1] / 3 if len(costs) > 2 and costs[1] > 30 * costs[0] else costs[0]  # one must not squeeze all others
     changes = [one.change for one in arms if math.isfinite(one.change)]
     fair = [one for one in arms if one.status != "unfair" and math.isfinite(one.change)]
     ends = [100 * end for one in fair if (c := one.line.change) for end in (c.low, c.high) if end is not None]
@@ -94,13 +113,13 @@ def _frame(arms: Sequence[Answered], width: int, height: int) -> Frame:
     low, high = _scaled(min([*changes, *ends, -1.0])), _scaled(max([*changes, *ends, 2.0]))
     room = 0.05 * (high - low)
     band = _BAND if any(math.isinf(one.change) for one in arms) else 0
-    return Frame(width, height, least / 1.3, bits[-1] * 1.5, low - room, high + room, band)
+    return Frame(axis, width, height, least / 1.3, costs[-1] * 1.5, low - room, high + room, band)
 
 
 def _field(frame: Frame, arms: Sequence[Answered], say: Say) -> list[str]:
     """The field of the bar, where all arms agree on what one bit less is worth: bits times ratio are one number."""
     products = [one.line.bits * one.line.ratio_fp32 for one in arms if one.line.bits and one.line.ratio_fp32]
-    if not products or max(products) > 1.02 * min(products):
+    if frame.axis is not BITS or not products or max(products) > 1.02 * min(products):
         return []
     right, top = frame.x(max(products) / RATIO), frame.y(100 * MARGIN)
     text = say("{ratio:g}x or more, {change:g} % worse at most").format(ratio=RATIO, change=100 * MARGIN)
@@ -123,13 +142,13 @@ def _axes(frame: Frame, baseline: str, say: Say) -> list[str]:
         parts.append(f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="{colour}" stroke-width="1"/>')
         parts.append(_text(_LEFT - 6, y + 4.5, f"{tick:+,g}" if tick else "0", "end"))
     last = -math.inf
-    for tick in (m * 10.0**e for e in range(-6, 4) for m in (1, 2, 5)):
+    for tick in (m * 10.0**e for e in range(-6, 8) for m in (1, 2, 5)):
         if frame.least <= tick <= frame.most and frame.x(tick) - last > 44:
             last = frame.x(tick)
             parts.append(f'<path d="M{last:.1f} {bottom}v5" stroke="#333"/>')
-            parts.append(_text(last, bottom + 18, f"{tick:g}", "middle"))
+            parts.append(_text(last, bottom + 18, f"{tick:g}" if tick < 1000 else f"{tick:,.0f}", "middle"))
     parts.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="#333"/>')
-    parts.append(_text((_LEFT + right) / 2, bottom + 38, say("bits a parameter and step"), "middle"))
+    parts.append(_text((_LEFT + right) / 2, bottom + 38, say(frame.axis.label), "middle"))
     middle = (_TOP + bottom) / 2
     label = say("PPL against {baseline}, %").format(baseline=baseline)
     parts.append(_text(13, middle, label, "middle", f' transform="rotate(-90 13 {middle:.0f})"'))
@@ -161,14 +180,14 @@ def _steps(frame: Frame, arms: Sequence[Answered]) -> str:
 def _stairs(frame: Frame, arms: Sequence[Answered]) -> list[Place]:
     """The corners of the front of the means of arms that are compared fairly.
 
-    No other arm is better than one of the front in both bits and quality.
+    No other arm is better than one of the front in both cost and quality.
     """
     fair = [one for one in arms if one.status not in ("unfair", "failed") and math.isfinite(one.change)]
     corners: list[Place] = []
     best = math.inf
-    for one in sorted(fair, key=lambda one: (one.line.bits or 0.0, one.change)):
+    for one in sorted(fair, key=lambda one: (frame.axis.cost(one) or 0.0, one.change)):
         if one.change < best:
-            best, x, y = one.change, frame.x(one.line.bits or 0.0), frame.y(one.change)
+            best, (x, y) = one.change, frame.of(one)
             corners += [(x, corners[-1][1])] if corners else []
             corners.append((x, y))
     return corners
@@ -176,12 +195,12 @@ def _stairs(frame: Frame, arms: Sequence[Answered]) -> list[Place]:
 
 def _arm(frame: Frame, one: Answered, say: Say) -> str:
     family, text = one.line.runs.arm.family, escape("; ".join(map(say, about(one))))
-    seen, x, y = look(family), frame.x(one.line.bits or 0.0), frame.y(one.change)
+    seen, (x, y) = look(family), frame.of(one)
     bar = ""
     if (ends := _interval(frame, one)) is not None:
         path = f"M{x:.1f} {ends[0][1]:.1f}V{ends[1][1]:.1f}"
         bar = f'<path d="{path}" stroke="{seen.colour}" stroke-width="1.3" opacity="0.6"/>'
-    is_filled = one.status in ("holds", "baseline")
+    is_filled = one.status in (*BEST, "baseline")
     drawn = mark(seen.marker, x, y, 7 if is_filled else 5.5)
     fill = seen.colour if is_filled else "#fff"
     faint = ' opacity="0.4"' if one.status == "unfair" else ""
@@ -194,27 +213,26 @@ def _arm(frame: Frame, one: Answered, say: Say) -> str:
 
 def _interval(frame: Frame, one: Answered) -> tuple[Place, Place] | None:
     """The two ends of an arm's interval; None where it has none, or none is drawn."""
-    change, x = one.line.change, frame.x(one.line.bits or 0.0)
+    change, (x, _) = one.line.change, frame.of(one)
     if change is None or change.low is None or change.high is None or one.status == "unfair":
         return None
     return (x, frame.y(100 * change.low)), (x, frame.y(100 * change.high))
 
 
 def _names(frame: Frame, arms: Sequence[Answered]) -> list[str]:
-    """Names of the baseline and of the arms that hold the bar or may, where there is room."""
-    spots = [(frame.x(one.line.bits or 0.0), frame.y(one.change)) for one in arms]
+    """Names of the baseline and of the arms that hold the bar, or are on the front, or may be, where there is room."""
+    spots = [frame.of(one) for one in arms]
     corners, zero = _stairs(frame, arms), frame.y(0.0)
     lines = [*itertools.pairwise(corners), *filter(None, (_interval(frame, one) for one in arms))]
     lines.append(((_LEFT, zero), (frame.width - _RIGHT, zero)))
     room = Room((_LEFT, _TOP, frame.width - _RIGHT, frame.bottom - 20), spots, lines)
-    order = ("baseline", "holds", "wide", "undecided")
+    order = ("baseline", *BEST, "wide", "undecided", "perhaps")
     named = sorted((one for one in arms if one.status in order), key=lambda one: order.index(one.status))
     parts = []
     for one in named:
-        at = frame.x(one.line.bits or 0.0), frame.y(one.change)
-        corner = room.take(at, 0.56 * FONT * len(one.label), FONT)
+        corner = room.take(frame.of(one), 0.56 * FONT * len(one.label), FONT)
         if corner is not None:
-            weight = ' font-weight="600"' if one.status == "holds" else ""
+            weight = ' font-weight="600"' if one.status in BEST else ""
             over_lines = ' paint-order="stroke" stroke="#fff" stroke-width="3"'
             parts.append(_text(corner[0], corner[1], one.label, "start", weight + over_lines))
     return parts

@@ -100,7 +100,8 @@ def _front(block: Front) -> str:
     text = f'<b>{escape(block.title)}.</b> {escape(block.about)} <small>(<a href="{escape(block.name)}.svg">svg</a>)'
     drawn = f'<div class="screen">{block.wide}</div><div class="phone">{block.narrow}</div>'
     families = '<p class="families" hidden></p>'
-    return f'<figure class="front" id="front">{drawn}{families}<figcaption>{text}</small></figcaption></figure>'
+    figure = f'<figure class="front" id="{escape(block.name)}">'
+    return f"{figure}{drawn}{families}<figcaption>{text}</small></figcaption></figure>"
 
 
 def _picture(block: Picture, folder: Path, formats: Sequence[str]) -> str:
