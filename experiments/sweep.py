@@ -23,7 +23,7 @@ from pathlib import Path
 from experiments.sweeps import common_start, slurm
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.obstacles import obstacles
-from experiments.sweeps.plan import Plan, describe, past_of, sound_rows
+from experiments.sweeps.plan import Plan, aim, describe, past_of, reader, sound_rows
 from experiments.sweeps.progress import Progress, summary
 from experiments.sweeps.recipe.cells import cells_of
 from experiments.sweeps.recipe.recipe import read
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("sweep"):
         plan, out = _plan(options, words[split + 1 :])
         estimator = _estimator(plan, out, options.rows)
-        lacking = obstacles(plan.to_run(), plan.recipe.start)
+        lacking = obstacles(plan.to_run(), plan.recipe.start, plan.recipe.rates)
         if options.dry_run:
             print(describe(plan, out, estimator, options.jobs))
             print("".join(f"\nnot yet possible here: {line}" for line in lacking), end="\n" if lacking else "")
@@ -130,6 +130,8 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
     cells = f"cell {plan.cells[0].number} of {plan.total}" if picked else f"{plan.total} cell{'s' * (plan.total > 1)}"
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("finished", "failed", "to run"))
     progress.say(f"{plan.recipe.name}: {cells}: {counts}; rows in {out}")
+    if not picked:
+        progress.say(aim(plan, estimator, jobs))
     try:
         if plan.recipe.start is not None and plan.to_run():
             common_start.ensure(plan.recipe.start, progress.say)
@@ -150,7 +152,7 @@ def _report(plan: Plan, out: Path) -> int:
     failed = sum(plan.state(cell) != "finished" for cell in plan.cells)
     if failed:
         print(f"\n{failed} of {len(plan.cells)} cells failed; their rows say why, --retry_failed tries them again")
-    print(f"\nnext: fsdp-lab {plan.recipe.trainer.analysis.format(rows=out)}")
+    print(f"\nnext: fsdp-lab {reader(plan.recipe).format(rows=out, chosen=out.with_suffix('.json'))}")
     return 1 if failed else 0
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from experiments.network.namespaces import unavailable
 from experiments.sweeps.recipe.cells import Cell
+from experiments.sweeps.recipe.rates import COMMAND, Rates
 from experiments.sweeps.recipe.start import Start
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL
 
 
-def obstacles(cells: Sequence[Cell], start: Start | None = None) -> list[str]:
+def obstacles(cells: Sequence[Cell], start: Start | None = None, rates: Rates | None = None) -> list[str]:
     """One line for each obstacle: missing files and folders (all that one command builds together), links.
 
-    ``start``: what the sweep trains first where it is not there."""
+    ``start``: what the sweep trains first where it is not there; ``rates``: the file that has to be there."""
     missing: dict[tuple[str, Path], str | None] = {}
     trained = None if start is None else start.folder
     wanted = [(cell.trainer, cell.config.resolved()) for cell in cells]
@@ -29,6 +30,8 @@ def obstacles(cells: Sequence[Cell], start: Start | None = None) -> list[str]:
         these = [f"{where} {path}" for (where, path), other in missing.items() if other == command]
         are, them = ("is", "it") if len(these) == 1 else ("are", "them")
         lines.append(f"{', '.join(these)} {are} not there; build {them}: fsdp-lab {command}")
+    if rates is not None and not rates.is_there:
+        lines.append(f"rates: {rates.path} is not there; tune first, then choose: {COMMAND.format(rates.path)}")
     if any(cell.link is not None for cell in cells) and (why := unavailable()):
         lines.append(f"links: {why}")
     return lines

@@ -103,6 +103,19 @@ def describe(plan: Plan, out: Path, estimator: Estimator, jobs: int, here: Row |
     return "\n".join(lines) + aligned(table, right={"cell", "seed", "ranks", "time"})
 
 
+def aim(plan: Plan, estimator: Estimator, jobs: int) -> str:
+    """What the sweep is to decide, and how long it takes, in a line: what is said before the first cell runs."""
+    about = plan.recipe.about or "nothing is said about what this decides"
+    return f"{about}; time: {_time(plan.to_run(), estimator, jobs)}"
+
+
+def reader(recipe: Recipe) -> str:
+    """The words after ``fsdp-lab`` that read the rows ({rows}): for arms of several optimizers those of the chart."""
+    if not any(arm.training for arm in recipe.arms):
+        return recipe.trainer.analysis
+    return "chart rates {rows} --out {chosen}" if recipe.tune else "chart {rows} --out chart/"
+
+
 def _product(recipe: Recipe, worlds: Sequence[str]) -> str:
     factors = [
         (recipe.seeds, "seed"),
@@ -116,6 +129,9 @@ def _product(recipe: Recipe, worlds: Sequence[str]) -> str:
 
 
 def _budget(recipe: Recipe) -> str:
+    if recipe.rates is not None:
+        missing = "" if recipe.rates.is_there else " (not there)"
+        return f"each arm at the value chosen for it in {recipe.rates.path}{missing}"
     if not recipe.tune:
         return "none: every arm has the same settings, one run a seed"
     values = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in recipe.tune.items())

@@ -1,4 +1,5 @@
 """An arm of a comparison: how communication is done, in both directions. All else is equal within a comparison.
+(`analysis.chart` also compares across what moves the weights: an arm may say that, too.)
 
 none                                                        stock FSDP2, the baseline
 int8                                                        gradients by int8, parameters uncompressed
@@ -7,18 +8,20 @@ int4 hadamard + delta                                       with settings, and b
 {gradients: bf16, parameters: bf16, comm_dtype: bf16}       and any further setting of communication
 {gradients: {method: topk, ratio: [0.001, 0.01, 0.1]}}      a list stands for one arm each (no setting is a list)
 {system: sdp4bit}                                           a published system (fsdp-lab systems): the arm it stands for
+{system: demo, optimizer: demo, dp_replicas: 2}             what moves the weights, and how many copies there are
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from comm_compress.labels import arm_label, label
+from comm_compress.labels import arm_label, label, trained_label
 from experiments.sweeps.recipe.complaints import checked_settings, unknown
-from fsdp_lab.settings.groups import CommConfig
+from fsdp_lab.settings.groups import CommConfig, OptimConfig, ParallelConfig
 from fsdp_lab.settings.methods import complaints_about
 from fsdp_lab.settings.reading import method_flags
 from fsdp_lab.settings.reading.specs import specs_of
@@ -27,14 +30,24 @@ DIRECTIONS = {"gradients": ("comm_compress", "comm_config_json"), "parameters": 
 _METHODS = {name for pair in DIRECTIONS.values() for name in pair}
 _UNSAID = {name: getattr(CommConfig("none"), name) for name in sorted(_METHODS)}
 FURTHER = {spec.name: spec for spec in specs_of(CommConfig) if spec.name not in _METHODS}
+_TRAINING = (
+    *("optimizer", "muon_momentum", "demo_decay", "adam_freeze_after", "dion_rank", "dion_learning_rate"),
+    *("dion_momentum", "dp_replicas"),
+)  # as analysis.rows.setting_roles has them
+TRAINING = {
+    spec.name: spec for group in (OptimConfig, ParallelConfig) for spec in specs_of(group) if spec.name in _TRAINING
+}
+"""Settings of what moves the weights, which an arm may say: only `analysis.chart` compares such arms with others."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm. ``settings`` are those of `CommConfig` that it gives, both methods among them."""
+    """One arm. ``settings`` are those of `CommConfig` that it gives, both methods among them; ``training`` those of
+    `TRAINING`."""
 
     label: str
     settings: Mapping[str, Any]
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_baseline(self) -> bool:
@@ -67,7 +80,7 @@ def _choices(said: Any, where: str, complaints: list[str]) -> Iterator[dict[str,
     if not isinstance(said, Mapping):
         complaints.append(f"{where}: got {said!r}, wants a method or an object with gradients and parameters")
         return
-    known = [*DIRECTIONS, *FURTHER]
+    known = [*DIRECTIONS, *FURTHER, *TRAINING]
     if strange := [name for name in said if name not in known]:
         complaints += [f"{where}.{unknown(name, known)}" for name in strange]
         return
@@ -88,24 +101,27 @@ def _options(value: Any, is_method: bool) -> list[Any]:
 def _arm(choice: Mapping[str, Any], where: str, complaints: list[str]) -> Arm | None:
     before = len(complaints)
     methods = _methods(choice, where, complaints)
-    further = {name: value for name, value in choice.items() if name not in DIRECTIONS}
+    further = {name: value for name, value in choice.items() if name not in (*DIRECTIONS, *TRAINING)}
     said = methods | checked_settings(where, further, FURTHER, {}, complaints)
+    moved = {name: value for name, value in choice.items() if name in TRAINING}
+    training = checked_settings(where, moved, TRAINING, {}, complaints)
     if len(complaints) > before:
         return None
     settings, wrong = method_flags.spelled_out(said)
     if not wrong:
         settings = _UNSAID | settings
         wrong = complaints_about(CommConfig(**settings))
-    what = " + ".join(map(str, methods.values() or choice.values())) if wrong else label_of(settings)
+    what = " + ".join(map(str, methods.values() or choice.values())) if wrong else label_of(settings, training)
     complaints += [f"{where} ({what}): {_in_words_of_the_recipe(complaint)}" for complaint in wrong]
-    return None if wrong else Arm(what, settings)
+    return None if wrong else Arm(what, settings, training)
 
 
 def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> dict[str, str]:
-    """The labels of those methods that the arm names, by flag; gradients are named by every arm but a system's."""
+    """The labels of those methods that the arm names, by flag; gradients are named by every arm but a system's, and one
+    that says what moves the weights."""
     labels = {}
     for direction in DIRECTIONS:
-        if direction not in choice and (direction != "gradients" or "system" in choice):
+        if direction not in choice and (direction != "gradients" or {"system", *TRAINING} & choice.keys()):
             continue
         said = choice.get(direction, "none")
         try:
@@ -119,12 +135,19 @@ def _methods(choice: Mapping[str, Any], where: str, complaints: list[str]) -> di
     return labels
 
 
-def label_of(settings: Mapping[str, Any]) -> str:
-    """The label of an arm, as figures name it: both methods, and what else of its communication is not the default."""
+def label_of(settings: Mapping[str, Any], training: Mapping[str, Any] | None = None) -> str:
+    """The label of an arm, as figures name it: both methods, and what else of its communication is not the default.
+
+    ``training``: what moves the weights, where the arm says it."""
     both = [label(settings[method], settings[own]) for method, own in DIRECTIONS.values()]
     said = {part: settings[key] for part, key in method_flags.FURTHER.items() if key in settings}
     others = settings.keys() & FURTHER.keys() - set(method_flags.FURTHER.values())
-    return ", ".join([arm_label(*both, **said), *(f"{key}={settings[key]}" for key in sorted(others))])
+    text = ", ".join([arm_label(*both, **said), *(f"{key}={_shown(settings[key])}" for key in sorted(others))])
+    return trained_label(text, training or {})
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _in_words_of_the_recipe(text: str) -> str:

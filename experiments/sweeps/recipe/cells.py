@@ -134,7 +134,8 @@ def _cell(
     trainer, (processes, virtual) = recipe.trainer, world
     ranks = {VIRTUAL: virtual} if virtual else {}
     unsaid = {"save_model": False, "tensorboard": False}
-    values = {**unsaid, **recipe.common, **subject, **ranks, **tuned, **arm.settings, "seed": seed}
+    tuned = {**tuned, **({} if recipe.rates is None else recipe.rates.of(arm))}
+    values = {**unsaid, **recipe.common, **subject, **ranks, **tuned, **arm.settings, **arm.training, "seed": seed}
     try:
         config = trainer.complete(trainer.config.of(**values))
     except ConfigError as error:

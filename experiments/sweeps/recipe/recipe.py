@@ -9,6 +9,7 @@ common: {max_steps: 400}
 world_sizes: [2]
 arms: [none, int8, {gradients: {method: topk, ratio: [0.01, 0.1]}, parameters: int8}]
 tune: {learning_rate: [0.002, 0.004]}
+rates: results/chart_rates.json  # in place of tune: the rate that was chosen for each arm (fsdp-lab chart rates)
 
 start: {model: gpt2-mini, max_steps: 2000}   # trained once; then, in place of fresh weights:
 models: [{model_dir: start}]
@@ -28,6 +29,7 @@ from typing import Any
 from experiments.network.units import parse_delay, parse_rate
 from experiments.sweeps.recipe.arms import FURTHER, Arm, arms_of
 from experiments.sweeps.recipe.complaints import RecipeError, checked_settings, unknown
+from experiments.sweeps.recipe.rates import Rates, rates_of
 from experiments.sweeps.recipe.start import Start, placed, start_of
 from experiments.sweeps.recipe.trainers import CORPORA_FOLDER, LANGUAGE_MODEL, TRAINERS, Trainer
 from fsdp_lab.data.sources.corpora import CORPORA
@@ -36,7 +38,7 @@ from fsdp_lab.settings.reading.strict import read_yaml
 
 KEYS = (
     *("name", "about", "include", "trainer", "corpus", "common", "start", "models", "targets", "arms", "seeds"),
-    *("world_sizes", "virtual_world_sizes", "links", "tune"),
+    *("world_sizes", "virtual_world_sizes", "links", "tune", "rates"),
 )
 
 
@@ -75,6 +77,7 @@ class Recipe:
     tune: dict[str, list[Any]]
     source: dict[str, Any]
     start: Start | None = None
+    rates: Rates | None = None
 
 
 def read(path: Path, words: Sequence[str] = ()) -> Recipe:
@@ -151,6 +154,9 @@ def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], compla
     varied = {*elsewhere, *tune, *of_subjects} - ({"data_path"} if trainer.has_corpora else set())
     complaints += [f"--{key}: {elsewhere.get(key, 'the recipe varies it')}" for key in flags if key in varied]
     _asks_for_files({**common, **flags}, complaints)
+    arms = arms_of(said.get("arms"), complaints)
+    if tune and "rates" in said:
+        complaints.append("rates: the recipe tunes, too (tune); leave one of them out")
     return Recipe(
         name=str(name),
         about=" ".join(str(said.get("about", "")).split()),
@@ -160,11 +166,12 @@ def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], compla
         virtual_world_sizes=virtual,
         links=links,
         subjects=subjects,
-        arms=arms_of(said.get("arms"), complaints),
+        arms=arms,
         common=common | flags,
         tune=tune,
         source=_source(trainer, said, flags),
         start=start,
+        rates=rates_of(said.get("rates"), arms, complaints),
     )
 
 

@@ -68,7 +68,7 @@ def test_an_arm_may_be_written_as_figures_name_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_label_of_a_committed_recipe_can_be_typed(path: Path, tmp_path: Path) -> None:
-    arms = read(path).arms
+    arms = [arm for arm in read(path).arms if not arm.training and "=" not in arm.label.rpartition(", ")[2]]
     assert read(write_recipe(tmp_path, arms=[arm.label for arm in arms])).arms == arms
     for arm in arms:
         comm = parse(["--comm_compress", arm.label]).comm
