@@ -124,7 +124,7 @@ FLOORS = {
         {"tables"},
         {"claim", "drafts"},
         {"report", "notebooks"},
-        {"judged"},
+        {"judged", "chart"},
     ],
     "analysis/report": [
         {"document", "entries", "numbers", "opening_words", "plan", "__init__"},

@@ -36,6 +36,8 @@ COMMANDS = (
     Command("speedrun", "experiments.speedrun", "a race to a loss behind a slow link: enter, check, records", _COMPARE),
     Command("finetuning", "experiments.finetuning", "a trained model, and another text to fine-tune it on", _COMPARE),
     Command("report", "analysis.report", "one page of all figures and tables of results rows", _COMPARE),
+    Command("chart", "analysis.chart", "methods, optimizers and local steps on one chart", _COMPARE),
+    Command("chart rates", "analysis.chart.rates", "each arm's learning rate, chosen from tuning rows", _COMPARE),
     Command("claim", "analysis.claim", "do rows support so many bits within such a margin?", _COMPARE),
     Command("tables", "analysis.tables", "comparisons as tables: text, Markdown, LaTeX", _COMPARE),
     Command("checks", "analysis.checks", "what makes a comparison unfair", _COMPARE),

@@ -1,0 +1,191 @@
+"""The laws of the chart: who may be paired, who chose on which seeds, who is beaten; and what the command writes."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.chart import page
+from analysis.chart.__main__ import main, numbers
+from analysis.chart.places import RATES, Chart, chart
+from analysis.chart.rates import document, main as choose
+from analysis.predict.calibration import Calibration
+from analysis.predict.predictor import CALIBRATION
+from analysis.rows.arms import comparisons
+from analysis.rows.reading import Row
+from analysis.statistics import tuning
+from tests.analysis.chart.planted import ARMS, BEST, RATES as GRID, judged, row, tuned, write
+
+DEMO = "none, optimizer dct, by demo, 2 replicas"
+DOMINATED = "topk + int8"
+
+
+def placed(rows: list[Row], tried: list[Row] | None = None) -> Chart:
+    tried = tuned() if tried is None else tried
+    compared = tuning.judged(rows, tuning.tuning(tried) if tried else None)
+    return chart(compared, [*rows, *tried], Calibration.load(CALIBRATION), 0.01)
+
+
+def statuses(found: Chart) -> dict[str, str]:
+    return {place.answered.label: place.answered.status for place in found.places}
+
+
+def test_optimizers_and_local_steps_are_arms_here_and_settings_elsewhere() -> None:
+    rows = judged()
+    across = comparisons(rows, across_training=True)
+    assert [len(across), {runs.arm.label for runs in across[0].arms}] == [1, set(ARMS)]
+    assert {runs.arm.family for runs in across[0].arms} == {"none", "bf16", "muon", "demo", "diloco", "topk"}
+    assert [len(comparison.arms) for comparison in comparisons(rows)] == [3, 1, 1, 1]
+
+
+def test_every_arm_stands_where_it_was_planted() -> None:
+    found = placed(judged())
+    bits = {place.answered.label: place.answered.line.bits for place in found.places}
+    assert bits == {arm: pytest.approx(sum(sent.values()), rel=1e-3) for arm, (_, sent, _) in ARMS.items()}
+    by_arm = {place.answered.label: place for place in found.places}
+    assert by_arm[DEMO].by_operation == {"optimizer": pytest.approx(0.64, rel=1e-3)}
+    change = by_arm[DEMO].answered.line.change
+    assert change is not None
+    assert change.mean == pytest.approx(0.0305, abs=1e-3)  # exp(0.03) - 1
+    assert change.n == 4
+    assert [place.answered.label for place in found.places][:2] == ["none, every 30 diloco, 2 replicas", DEMO]
+
+
+def test_a_planted_dominated_arm_is_named_and_no_other() -> None:
+    found = placed(judged())
+    assert [place.answered.label for place in found.beaten_everywhere] == [DOMINATED]
+    assert statuses(found) == {**dict.fromkeys(ARMS, "front"), "none": "baseline", DOMINATED: "beaten"}
+
+
+def test_permuting_rows_changes_nothing() -> None:
+    rows, tried = judged(), tuned()
+    first = numbers(placed(rows, tried), None)
+    for seed in range(3):
+        shuffled = random.Random(seed)
+        shuffled.shuffle(rows)
+        shuffled.shuffle(tried)
+        assert numbers(placed(rows, tried), None) == first
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"max_steps": 300}, "max_steps"), ({"model": "gpt2-nano"}, "model"), ({"world_size": 4}, "world_size")],
+)
+def test_runs_that_differ_in_more_than_their_arm_are_not_paired(changes: dict[str, Any], named: str) -> None:
+    rows = [*judged(list(ARMS)[:3]), *judged([DEMO], **changes)]
+    with pytest.raises(ValueError, match=f"2 settings.*{named}"):
+        placed(rows)
+
+
+def test_nothing_is_compared_with_another_baseline_than_adamw_under_fsdp2() -> None:
+    replicas = [Row({**one, "config": {**one["config"], "dp_replicas": 2}}) for one in judged(["none"])]
+    with pytest.raises(ValueError, match="no arm 'none'"):
+        placed([*replicas, *judged([DOMINATED])])
+
+
+def test_a_rate_chosen_on_the_seeds_that_judge_is_refused() -> None:
+    picked = [row(DEMO, seed, rate) for seed in (1, 2) for rate in GRID]
+    with pytest.raises(ValueError, match=r"demo.*several candidates.*selection"):
+        placed([*judged(), *picked], tried=[])
+    elsewhere = [one for one in judged() if "demo" not in one["run_name"]]
+    with pytest.raises(ValueError, match=r"demo.*judged at learning_rate 0\.006, where .* choose learning_rate 0\.002"):
+        placed([*elsewhere, *judged([DEMO], rate=0.006)])
+    with pytest.raises(ValueError, match=r"seed 1, 2 is in the tuning rows"):
+        placed(judged(), tried=tuned(seeds=(1, 2, 11)))
+    with pytest.raises(ValueError, match="of another setting than the judged ones: model"):
+        placed(judged(), tried=[Row({**one, "config": {**one["config"], "model": "gpt2-nano"}}) for one in tuned()])
+
+
+def test_shorter_tuning_runs_are_taken() -> None:
+    shorter = [Row({**one, "config": {**one["config"], "max_steps": 100}}) for one in tuned()]
+    assert statuses(placed(judged(), shorter)) == statuses(placed(judged()))
+
+
+def test_an_arm_with_fewer_rates_tried_is_named() -> None:
+    fewer = [one for one in tuned() if "demo" not in one["run_name"] or one["config"]["learning_rate"] == BEST]
+    found = placed(judged(), fewer)
+    (finding,) = [one for one in found.findings if one.check == "unequal_tuning"]
+    assert finding.severity == "error"
+    assert f"1: {DEMO}" in finding.what
+    assert [arm.label for arm in finding.arms] == [DEMO]
+    assert statuses(found)[DEMO] == "unfair"
+    assert statuses(found)["none, by muon"] == "front"
+    untried = placed(judged(), [one for one in tuned() if "demo" not in one["run_name"]])
+    assert statuses(untried)[DEMO] == "unfair"
+
+
+def test_other_rates_and_other_tuning_seeds_are_named() -> None:
+    moved = [row("none, by muon", 11, rate) for rate in GRID[1:]]
+    moved.append(Row({**moved[0], "config": {**moved[0]["config"], "learning_rate": 0.02}}))
+    rest = [one for one in tuned() if "muon" not in one["run_name"]]
+    found = placed(judged(), [*rest, *moved])
+    assert {one.check for one in found.findings} >= {"other_candidates"}
+    later = [*tuned(), *(row("none, by muon", 12, rate) for rate in GRID)]
+    (finding,) = [one for one in placed(judged(), later).findings if one.check == "other_tuning_seeds"]
+    assert "by muon (11, 12)" in finding.what
+
+
+def test_a_rate_that_failed_is_not_chosen_and_ties_go_to_the_smaller() -> None:
+    rows = [row("none", 11, rate, worse=0.05 * (rate == BEST)) for rate in GRID]
+    assert tuning.tuning(rows).choices[comparisons(rows)[0].arms[0].arm].tuned == {"learning_rate": 0.0006}
+    lost = [Row({**rows[0], "status": "failed", "val_loss": None}), *rows[1:]]
+    assert document(tuning.tuning(lost), [])["chosen"] == {"none": {"learning_rate": 0.002}}
+
+
+def test_an_arm_with_a_failed_run_is_named_and_beats_nobody() -> None:
+    died = {"status": "failed", "val_loss": None}
+    found = placed([Row({**one, **died}) if "muon-0.002-3" in one["run_name"] else one for one in judged()])
+    assert statuses(found)["none, by muon"] == "failed"
+    assert all(place.answered.line.beaten_by != "none, by muon" for place in found.places)
+
+
+def test_slow_links_favour_who_sends_less() -> None:
+    by_arm = {place.answered.label: place.seconds for place in placed(judged()).places}
+    plain, sparse = by_arm["none"], by_arm[DEMO]
+    ratios = [(plain[rate] or 0) / (sparse[rate] or 1) for rate in RATES]  # the fastest link first
+    assert ratios == sorted(ratios)
+    assert ratios[-1] > 5
+    assert ratios[0] == pytest.approx(1, abs=0.2)
+
+
+def test_no_times_are_told_of_runs_behind_a_link() -> None:
+    linked = [Row({**one, "link_rate_asked": 2e8}) for one in judged()]
+    assert placed(linked, []).why_no_times == "no row has step times and bytes"
+
+
+def test_the_command_writes_page_figures_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, tried = write(tmp_path / "rows.jsonl", judged()), write(tmp_path / "tuning.jsonl", tuned())
+    out = tmp_path / "chart"
+    assert main([str(rows), "--tuning", str(tried), "--out", str(out), "--formats", "svg"]) == 0
+    said = capsys.readouterr().out
+    assert f"Beaten everywhere, at their bits and behind every link, beyond chance: {DOMINATED}" in said
+    fronts = {"front.svg", *(f"{page.of_link(rate)}.svg" for rate in RATES)}
+    assert {path.name for path in out.iterdir()} == {"index.html", "chart.json", "chart.svg", "times.svg", *fronts}
+    text = (out / "index.html").read_text()
+    assert text.count("<script>") == 1
+    assert text.count('<figure class="front"') == 1 + len(RATES)
+    assert 'data-family="demo"' in text
+    written = json.loads((out / "chart.json").read_text())
+    assert {arm["candidates"] for arm in written["arms"]} == {3}
+    assert written["tuning_seeds"] == [11]
+
+
+def test_bad_rows_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write(tmp_path / "rows.jsonl", judged([DEMO, "none, by muon"]))
+    with pytest.raises(SystemExit) as ended:
+        main([str(rows), "--out", str(tmp_path / "chart")])
+    assert ended.value.code == 2
+    assert "no arm 'none'" in capsys.readouterr().err
+
+
+def test_rates_are_written_for_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rates.json"
+    assert choose([str(write(tmp_path / "tuning.jsonl", tuned())), "--out", str(out)]) == 0
+    assert "0.002: 4." in capsys.readouterr().out
+    written = json.loads(out.read_text())
+    assert written["chosen"] == {arm: {"learning_rate": BEST} for arm in ARMS}
+    assert written["seeds"] == [11]
