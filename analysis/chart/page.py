@@ -60,7 +60,7 @@ def of_link(rate: str | None) -> str:
 
 def drawings(chart: Chart, folder: Path, style: Style, formats: Sequence[str]) -> tuple[dict[str, Block], list[str]]:
     """Draw all figures into ``folder``. Returns those that there are, by name, and why others could not be drawn."""
-    by_name = {QUALITY: verdict(chart, QUALITY_AND_BYTES), TIMES: verdict(chart, ("quality", "times"))}
+    by_name = {QUALITY: _verdict(chart, QUALITY_AND_BYTES), TIMES: _verdict(chart, ("quality", "times"))}
     drawn: dict[str, Block] = {}
     left_out = []
     for rate in (None, *RATES):
@@ -83,13 +83,6 @@ def drawings(chart: Chart, folder: Path, style: Style, formats: Sequence[str]) -
         except ValueError as error:
             left_out.append(f"{name}: {error}")
     return drawn, left_out
-
-
-def verdict(chart: Chart, concerns: Sequence[Concerns]) -> str:
-    """One line of what is held against the chart. That gloo sends stock FSDP2's gradients twice is not: the times are
-    predicted as if it did not (`analysis.predict.behind`)."""
-    heard = [finding for finding in chart.findings if finding.check != "no_identity_on_gloo"]
-    return fairness.verdict(heard, chart.comparison, concerns)
 
 
 def sentences(chart: Chart) -> list[str]:
@@ -132,6 +125,10 @@ def _told(place: Place) -> str:
 
 def _names(some: Sequence[Place]) -> str:
     return figures.names_of(some, 3 * _NAMED)
+
+
+def _verdict(chart: Chart, concerns: Sequence[Concerns]) -> str:
+    return fairness.verdict(chart.findings, chart.comparison, concerns)
 
 
 def _objections(chart: Chart) -> Section:
@@ -211,8 +208,8 @@ def _facts(chart: Chart) -> Facts:
     rows = [row for runs in chart.comparison.arms for row in runs.runs.values()]
     known = [
         ("setting", chart.comparison.setting.label),
-        ("quality and bytes", verdict(chart, QUALITY_AND_BYTES)),
-        ("times", verdict(chart, ("times",))),
+        ("quality and bytes", _verdict(chart, QUALITY_AND_BYTES)),
+        ("times", _verdict(chart, ("times",))),
         ("runs", str(len(rows))),
         ("commits", ", ".join(sorted({str(row.get("git_commit"))[:10] for row in rows}))),
         ("hardware", ", ".join(sorted({str((row.get("hardware") or {}).get("cpu")) for row in rows}))),

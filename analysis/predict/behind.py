@@ -12,8 +12,8 @@ What is assumed:
 - parameters that are gathered ahead hide behind computation, for half of the measured step at most (`HIDDEN`); nothing
   else hides. Both were chosen after seeing the sixteen measured cells that the test compares with (two ranks on two
   cores, 1 Gbit/s and 200 Mbit/s); no cell has local steps, or another optimizer than AdamW;
-- every operation goes as our exchanges do, each byte once. torch's own reduce-scatter on gloo sends everything twice:
-  an arm that uses it is given the time of one that does not;
+- every operation goes as our exchanges do: a row's bytes, over the share of the link that these use. (torch's own
+  reduce-scatter on gloo sends everything twice, and rows count it so: compare with `identity`, too);
 - an operation's messages of one step fill the link as one message of their size does; a link has no delay beyond that
   of the calibration's calls;
 - what a step took here beside communication, it takes there.
