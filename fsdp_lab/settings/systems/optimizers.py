@@ -187,6 +187,10 @@ _EF21_MUON = System(
         "up to 7 times less sent than by Muon, Scion and Gluon uncompressed, without loss of accuracy (NanoGPT; "
         "abstract)",
     ),
+    measured=(
+        "26 times less than float32 gradients; the training loss was 10.75 after ten steps and 10.16 after twenty at "
+        "the preset's rate (gpt2-nano, two virtual replicas, one seed, not trained to the end): nothing about quality",
+    ),
     recipes=(
         Recipe(
             "ef21-muon",
