@@ -47,8 +47,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
         comm = Communication(model, config.comm, config.run.seed, config.optim.optimizer)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         adamw = model.operators["adamw"]
-        method = config.comm.optimizer_compress
-        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, adamw, comm.exchanges, method)
+        methods = config.comm.optimizer_compress, config.comm.optimizer_gather
+        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, adamw, comm.exchanges, *methods)
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()
@@ -59,9 +59,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
             for step in loop.steps():  # timed, profiled and logged in there
                 loss = forward_backward(model, data, config, scaler, comm, run)
                 with run.phase("optimizer"):
-                    outcome = take_step(
-                        model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm, scaler
-                    )
+                    limit, norm = config.optim.max_grad_norm, model.grad_norm
+                    outcome = take_step(model.updated, optimizer, schedule, limit, norm, scaler, model.gradients())
                     local.after_update(step)
                 loop.after_step(step, loss, outcome)
                 saving.after_step(loop)

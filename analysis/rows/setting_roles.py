@@ -51,6 +51,9 @@ LATER: Mapping[str, Any] = {
     "dion_rank": None,
     "dion_learning_rate": None,
     "dion_momentum": None,
+    "adam_variance_scaler": None,
+    "adam_local_scaler": None,
+    "adam_local_steps": None,
 }
 """Settings that came after rows had been written, with their defaults: a row without one did what its default says."""
 

@@ -49,7 +49,7 @@ class Gathers(Counted, cc.optim.Gathers, Protocol):
 
 
 class Replicas(Counted, cc.optim.Replicas, Protocol):
-    """What `cc.optim.between` returns: what replicas exchange for an optimizer, in place of gradients."""
+    """`cc.optim.between`'s handle or `cc.optim.VirtualReplicas`: what replicas exchange in place of gradients."""
 
 
 class Together:

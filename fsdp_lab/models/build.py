@@ -26,6 +26,7 @@ from fsdp_lab.models.saved.adapters import FOLDER as ADAPTERS, save_adapters
 from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.models.virtual import VirtualModel
+from fsdp_lab.models.virtual_replicas import VirtualReplicaModel
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import LoraConfig, ModelConfig
@@ -53,7 +54,8 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     compile_whole(module, plan.operators)
     plan.realise(module, ranks.device, offloaded=config.model.cpu_offload)
     if ranks.are_virtual:
-        return VirtualModel(module, *plan.described, config=config)
+        played = VirtualReplicaModel if config.optim.is_between_replicas else VirtualModel
+        return played(module, *plan.described, config=config)
     return Model(module, *plan.described)
 
 

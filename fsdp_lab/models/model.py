@@ -103,6 +103,10 @@ class Sharded(Generic[M]):
         """The batches of the ranks that this process plays; ask for the next one after the backward of the last one."""
         yield tokens
 
+    def gradients(self) -> list[list[Tensor]]:
+        """The gradients that are clipped by one norm: all that this process has, or those of each virtual replica."""
+        return [[p.grad for p in self.updated.parameters() if p.grad is not None]]
+
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
         """The gradients' norm over all ranks that train one model, the same on those; finite on all ranks, or on none.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -48,6 +49,7 @@ class ParallelModel(Model):
     _sums: list[cc.parallel.ReplicatedGradients] = field(default_factory=list, init=False)
     _stock: cc.parallel.StockSteps = field(init=False)
     _reduces: bool = field(default=True, init=False)
+    _replicas: Replicas | None = field(default=None, init=False)
 
     # ---- what is exchanged ----------------------------------------------------------------------------------
 
@@ -90,7 +92,8 @@ class ParallelModel(Model):
 
     def between_replicas(self, seed: int) -> Replicas:
         """As `Model.between_replicas`, of this rank's part of its replica."""
-        return cc.optim.between(self.module, self.ranks.mesh["replicas"], seed=seed)
+        self._replicas = cc.optim.between(self.module, self.ranks.mesh["replicas"], seed=seed)
+        return self._replicas
 
     def _attach_fsdp(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
@@ -183,7 +186,8 @@ class ParallelModel(Model):
 
     def by_rank(self, tokens: Tensor) -> Iterator[Tensor]:
         """Yields the batch; afterwards sums the gradients that several ranks have a part of."""
-        yield tokens
+        with nullcontext() if self._replicas is None else self._replicas.own_weights():
+            yield tokens
         self._stock.micro_batch(self._reduces)
         if self._reduces:
             for gradients in self._sums:

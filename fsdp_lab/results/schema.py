@@ -120,7 +120,7 @@ FIELDS = (
     Field("outer_momentum", "float", "0 to 1", "Nesterov momentum of the outer step; null without outer", "no"),
     Field(
         "optimizer",
-        "adamw|muon|demo|onebit_adam|dion",
+        "adamw|muon|demo|onebit_adam|dion|ef21_muon|zero_one_adam",
         "",
         "what updates the weights (docs/muon.md, docs/optimizers.md); null in older rows: adamw",
         "no",

@@ -21,7 +21,7 @@ _SHARES = (rf"{_SHARE}( *, *{_SHARE})*", "numbers above 0, one for each of the r
 _LAYERS = (r"[A-Za-z0-9_.-]+( *, *[A-Za-z0-9_.-]+)*", "one or more names of layers, by commas, or all-linear")
 
 
-BETWEEN_REPLICAS = ("demo", "onebit_adam", "dion")
+BETWEEN_REPLICAS = ("demo", "onebit_adam", "dion", "ef21_muon", "zero_one_adam")
 """Optimizers that exchange something of their own between the replicas of a model, instead of gradients."""
 
 
@@ -142,7 +142,7 @@ class OptimConfig(Settings):
         "adamw",
         "adamw; muon orthogonalises the updates of the blocks' matrices, for which ranks gather these, and leaves the "
         "rest to AdamW (docs/muon.md); of dp_replicas, which then exchange something else than gradients: demo, "
-        "onebit_adam, dion (docs/optimizers.md)",
+        "onebit_adam, dion, ef21_muon, zero_one_adam (docs/optimizers.md)",
         choices=("adamw", "muon", *BETWEEN_REPLICAS),
     )
     learning_rate: float | None = setting(None, "peak learning rate; none: the preset's", above=0)
@@ -151,15 +151,30 @@ class OptimConfig(Settings):
     adam_beta1: float = setting(0.9, "decay of AdamW's first moment", at_least=0, below=1)
     adam_beta2: float = setting(0.95, "decay of AdamW's second moment", at_least=0, below=1)
     muon_momentum: float | None = setting(
-        None, "muon: decay of the matrices' momentum; none: 0.95", at_least=0, below=1
+        None, "muon, ef21_muon: decay of the momentum; none: 0.95", at_least=0, below=1
     )
     demo_decay: float | None = setting(
         None, "demo: what a step keeps of each replica's momentum; none: 0.999", at_least=0, below=1
     )
     adam_freeze_after: int | None = setting(
         None,
-        "onebit_adam: optimiser steps of plain Adam, after which its variance stays as it is; none: warmup_steps",
+        "onebit_adam, zero_one_adam: optimiser steps after which Adam's variance stays as it is (until then "
+        "onebit_adam is plain Adam); none: warmup_steps",
         at_least=1,
+    )
+    adam_variance_scaler: int | None = setting(
+        None,
+        "zero_one_adam: after so many updates of the variance the steps between two of them double; none: 16",
+        at_least=1,
+    )
+    adam_local_scaler: int | None = setting(
+        None,
+        "zero_one_adam: after so many steps beyond adam_freeze_after the steps between two synchronisations double; "
+        "none: 32678",
+        at_least=1,
+    )
+    adam_local_steps: int | None = setting(
+        None, "zero_one_adam: most steps between two synchronisations; none: 16", at_least=1
     )
     dion_rank: float | None = setting(
         None, "dion: rank of an update, as a share of the matrix's shorter side; none: 0.25", above=0, at_most=1
@@ -263,8 +278,14 @@ class CommConfig(Settings):
     optimizer_compress: str = setting(
         "none",
         "muon: compression method of the updates that ranks gather (none: as they are, in bfloat16, which loses "
-        "nothing); demo, onebit_adam: of what replicas exchange in place of gradients, to be given (their "
-        "papers': dct, signsgd)",
+        "nothing); demo, onebit_adam, ef21_muon, zero_one_adam: of what replicas exchange in place of gradients, to be "
+        'given (their papers\': dct, signsgd, "topk ratio=0.1 values=nc", signsgd)',
+        method=True,
+    )
+    optimizer_gather: str = setting(
+        "none",
+        "ef21_muon: compression method of the weights' moves on their way back from who keeps them (none: the weights, "
+        "exactly)",
         method=True,
     )
     optimizer_exchange: str = setting(

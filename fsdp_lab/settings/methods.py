@@ -82,10 +82,15 @@ def check_optimizer(config: CommConfig, optimizer: str | None = None) -> None:
 
     ``optimizer`` None: any of those that exchange something.
     """
+    if config.optimizer_gather != "none":
+        try:
+            cc.optim.check_message(config.optimizer_gather, of_fixed_size=True)
+        except ValueError as error:
+            raise ValueError(f"optimizer_gather: {str(error).removeprefix('method: ')}") from None
     method = config.optimizer_compress
     if method != "none" and optimizer != "muon":
         try:
-            return cc.optim.check_message(method)
+            return cc.optim.check_message(method, of_fixed_size=optimizer == "ef21_muon")
         except ValueError as error:
             if optimizer in BETWEEN_REPLICAS:
                 raise ValueError(f"optimizer_compress: {str(error).removeprefix('method: ')}") from None

@@ -6,7 +6,7 @@ Those that need whole matrices where each rank has rows of them:
 method for parameters. `VirtualHandle` is the same of many ranks in one process.
 
 Those that exchange something else than gradients between replicas: `between` (room `replicated`), then `DeMo`,
-`OneBitAdam` or `Dion`. `VirtualReplicas` has many replicas in one process.
+`OneBitAdam`, `Dion`, `EF21Muon` or `ZeroOneAdam`. `VirtualReplicas` has many replicas in one process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from comm_compress.integrations.optim.owners import check
 from comm_compress.integrations.optim.replicated.attach import between, check_message
 from comm_compress.integrations.optim.replicated.demo import DeMo
 from comm_compress.integrations.optim.replicated.dion import Dion
+from comm_compress.integrations.optim.replicated.ef21_muon import EF21Muon
 from comm_compress.integrations.optim.replicated.exchange import Replicas
 from comm_compress.integrations.optim.replicated.onebit_adam import OneBitAdam
 from comm_compress.integrations.optim.replicated.virtual import VirtualReplicas
+from comm_compress.integrations.optim.replicated.zero_one_adam import ZeroOneAdam
 from comm_compress.integrations.optim.virtual import VirtualHandle
 
 __all__ = [
     "DeMo",
     "Dion",
+    "EF21Muon",
     "Gathers",
     "Handle",
     "Muon",
@@ -34,6 +37,7 @@ __all__ = [
     "Replicas",
     "VirtualHandle",
     "VirtualReplicas",
+    "ZeroOneAdam",
     "attach",
     "between",
     "check",

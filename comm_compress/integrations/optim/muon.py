@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,9 +11,7 @@ from torch.optim.adamw import adamw
 
 from comm_compress.integrations.optim.gathers import Gathers, UnderWay
 from comm_compress.integrations.optim.matrices import Unit, local
-from comm_compress.integrations.optim.newton_schulz import orthogonalised
-
-_RMS = 0.2  # of AdamW's updates, about: what arXiv 2502.16982 gives every matrix's update
+from comm_compress.integrations.optim.newton_schulz import matched, orthogonalised
 
 
 class Muon(torch.optim.Optimizer):
@@ -106,7 +103,7 @@ class Muon(torch.optim.Optimizer):
         group = self.param_groups[0]
         by_rank = under_way.finish()
         for i, matrix in enumerate(unit.matrices):
-            rate = group["lr"] * (_RMS * math.sqrt(max(matrix.shape)))
+            rate = group["lr"] * matched(matrix.shape)
             for shard, directions in zip(matrix.shards, by_rank, strict=True):
                 mine = local(shard)
                 mine.mul_(1 - group["lr"] * group["weight_decay"])

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: singular values end between about 0.7 and 1.2
 STEPS = 5
+RMS = 0.2
+"""Of AdamW's updates, about: what arXiv 2502.16982 gives every matrix's update, so that both have one rate."""
 _EPS = 1e-7
+
+
+def matched(shape: Sequence[int]) -> float:
+    """By what to multiply an orthogonal matrix of ``shape`` so that its root mean square is that of AdamW's updates."""
+    return RMS * math.sqrt(max(shape))
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

@@ -54,6 +54,18 @@ def _fits(method: Compressor) -> bool:
     return isinstance(method, Codec) and method.fixed_size
 
 
+def least_loaded(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:
+    """Return which rank gets each thing: the largest first, always to the one that has the fewest elements so far.
+
+    ``loads``: how many elements each rank has before.
+    """
+    owners, loads = [0] * len(sizes), list(loads)
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        owners[i] = loads.index(min(loads))
+        loads[owners[i]] += sizes[i]
+    return owners
+
+
 class Owned(NamedTuple):
     """A unit whose matrices are divided among ``world`` owners: the numbers of each one's matrices."""
 
@@ -62,15 +74,9 @@ class Owned(NamedTuple):
 
     @classmethod
     def of(cls, unit: Unit) -> Owned:
-        """Give each matrix, the largest first, to the rank that has the fewest elements so far."""
-        numbers: list[list[int]] = [[] for _ in range(unit.world)]
-        loads = [0] * unit.world
-        sizes = [matrix.shape[0] * matrix.shape[1] for matrix in unit.matrices]
-        for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-            owner = loads.index(min(loads))
-            numbers[owner].append(i)
-            loads[owner] += sizes[i]
-        return cls(unit, tuple(tuple(sorted(mine)) for mine in numbers))
+        """Give each matrix to a rank (`least_loaded`)."""
+        owners = least_loaded([matrix.shape[0] * matrix.shape[1] for matrix in unit.matrices], [0] * unit.world)
+        return cls(unit, tuple(tuple(i for i, owner in enumerate(owners) if owner == d) for d in range(unit.world)))
 
     def part(self, owner: int) -> Unit:
         """The unit's matrices that rank ``owner`` orthogonalises for all ranks."""

@@ -8,7 +8,7 @@ one and (W - 1) / W of the sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -22,16 +22,33 @@ from comm_compress.wrappers.error_feedback import ErrorFeedback, FeedbackConfig
 
 
 class _Joined(Layout):
-    """So many rows of one layout, one behind the other."""
+    """A row of each of these layouts, one behind the other."""
 
-    def __init__(self, row: Layout, times: int) -> None:
+    def __init__(self, rows: Sequence[Layout]) -> None:
         super().__init__()
-        self._row, self._times = row, times
-        self.row_bytes = row.row_bytes * times
+        self._rows = rows
+        self.row_bytes = sum(row.row_bytes for row in rows)
 
     @property
     def byte_count(self) -> ByteCount:
-        return self._row.byte_count.times(self._times)
+        return sum((row.byte_count for row in self._rows), ByteCount())
+
+
+def joined(messages: Sequence[Encoded], device: torch.device) -> Encoded:
+    """Return messages of one row each, of fixed size, as one: what goes to one receiver at once. It may be empty."""
+    buffers = [torch.empty(1, 0, dtype=torch.uint8, device=device), *(message.buffer for message in messages)]
+    layouts = [message.layout for message in messages if message.layout is not None]
+    return Encoded(torch.cat(buffers, 1), _Joined(layouts), sum(message.n for message in messages))
+
+
+def taken_apart(buffer: Tensor, codec: Codec, widths: Sequence[int]) -> list[Encoded]:
+    """Return what `joined` joined, with ``buffer`` uint8 ``[R, m]`` of R senders: rows of so many float32 elements."""
+    layouts = [codec.layout(n, torch.float32) for n in widths]
+    parts = torch.split(buffer, [layout.row_bytes for layout in layouts], 1)
+    return [
+        Encoded(part.clone(memory_format=torch.contiguous_format), layout, n)  # aligned, and its own
+        for part, layout, n in zip(parts, layouts, widths, strict=True)
+    ]
 
 
 def codec_of(method: Compressor) -> Codec:
@@ -60,8 +77,8 @@ def all_reduce_of_messages(
     assert isinstance(request, Exchange), "a codec takes one exchange"
     message = request.message
     assert message.layout is not None
-    joined = Encoded(message.buffer.view(1, -1), _Joined(message.layout, world), world * message.n)
-    received = yield Gather(joined)
+    one_row = Encoded(message.buffer.view(1, -1), _Joined([message.layout] * world), world * message.n)
+    received = yield Gather(one_row)
     by_sender = received.buffer.view(world, world, message.layout.row_bytes)
     everything = state.scratch("gathered", tuple(rows.shape), rows.dtype, rows.device)
     total = state.scratch("total", (message.n,), torch.float32, rows.device)
@@ -72,10 +89,11 @@ def all_reduce_of_messages(
     return everything
 
 
-def one_message(method: Compressor | None) -> Codec:
+def one_message(method: Compressor | None, *, of_fixed_size: bool = False) -> Codec:
     """Return ``method``, which sends one message and remembers no error of its own. ValueError, by the argument's name.
 
-    So that whoever asks may keep what was not sent as something of his own.
+    So that whoever asks may keep what was not sent as something of his own. ``of_fixed_size``: all ranks must know how
+    long a message is.
     """
     if method is None:
         raise ValueError('method = none: sends nothing; to send everything as it is give "identity"')
@@ -92,6 +110,11 @@ def one_message(method: Compressor | None) -> Codec:
             f"method: {method.name} with these settings does not send one message that every rank could add up; use "
             "a method for gradients of one exchange (dct, topk, int8, signsgd), without layers, warmup_steps and "
             "min_numel"
+        )
+    if of_fixed_size and not inner.fixed_size:
+        raise ValueError(
+            f"method: {inner.name} with these settings has messages of a size that only their sender knows; leave out "
+            "entropy and Rice codes"
         )
     return inner
 

@@ -100,6 +100,7 @@ def _about_methods(comm: CommConfig, optimizer: str | None) -> list[str]:
         "outer_compress",
         "outer_gather",
         "optimizer_compress",
+        "optimizer_gather",
         "optimizer_exchange",
     )
     default = type(comm)()

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from fsdp_lab.settings.systems.kinds import Missing
 
-_OPTIMIZER = "the trainer has no such optimizer"
-
 MISSING = (
-    Missing(
-        "0/1-adam",
-        "arXiv 2202.06009",
-        "it updates Adam's variance ever more rarely and skips synchronisations of its momentum, inside the optimizer; "
-        f"{_OPTIMIZER}",
-    ),
     Missing(
         "dynamiq",
         "arXiv 2602.08923",
         "it decodes, adds and encodes again at every hop of an all-reduce; here a message is encoded once",
-    ),
-    Missing(
-        "ef21-muon",
-        "arXiv 2510.00643",
-        "it compresses both directions between workers and a server around a Muon step, with feedback in each; here "
-        "ranks gather what Muon needs whole (docs/muon.md), and no feedback goes with it",
     ),
     Missing(
         "fcdp",

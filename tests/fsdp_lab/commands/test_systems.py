@@ -51,7 +51,7 @@ def test_json_is_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("sdp4bits", "did you mean sdp4bit?"), ("EF21-Muon", "ef21-muon cannot be run here: it compresses")],
+    [("sdp4bits", "did you mean sdp4bit?"), ("SCAPE", "scape cannot be run here: it chooses")],
 )
 def test_an_unknown_name_is_refused(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ending:

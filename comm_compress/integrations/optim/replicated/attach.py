@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
@@ -15,7 +16,13 @@ from comm_compress.core.tracing import span
 from comm_compress.drive import transport
 from comm_compress.integrations.handle import BaseHandle
 from comm_compress.integrations.optim.gathers import OPTIMIZER
-from comm_compress.integrations.optim.replicated.exchange import ROUNDS, Rounds, elements_of_all_reduce, kept
+from comm_compress.integrations.optim.replicated.exchange import (
+    ROUNDS,
+    OwnWeights,
+    Rounds,
+    elements_of_all_reduce,
+    kept,
+)
 from comm_compress.integrations.optim.replicated.states import States, require_first
 from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, local, trainable
 from comm_compress.integrations.replicas.messages import one_message
@@ -38,11 +45,21 @@ class Handle(BaseHandle):
         """How many replicas there are."""
         self._group, self._rank, self._seed = group, dist.get_rank(group), seed
         self._own: States | None = None
+        self._weights: OwnWeights | None = None
 
-    def lay_out(self, divided: bool) -> None:
+    def lay_out(self, divided: bool, own_weights: OwnWeights | None = None) -> None:
         """See `Replicas.lay_out`: the optimizer calls it when it is made."""
         require_first(self._own)
-        self._own = States(self.fragments, self._rank, self.world, self._seed, divided)
+        self._own, self._weights = States(self.fragments, self._rank, self.world, self._seed, divided), own_weights
+
+    def own(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
+        """Return what this replica's states remember under ``name``, by parameter."""
+        assert self._own is not None, "an optimizer laid it out"
+        return [self._own.own(fragment, name)]
+
+    def own_weights(self, rank: int = 0) -> AbstractContextManager[None]:
+        """Inside, the weights are those that this replica computes its gradients with (`Replicas.own_weights`)."""
+        return nullcontext() if self._weights is None else self._weights(rank)
 
     def _states(self) -> dict[str, State]:
         return {} if self._own is None else self._own.named()
@@ -102,9 +119,12 @@ class _UnderWay:
         return made
 
 
-def check_message(method: AnyMethod | None) -> None:
-    """ValueError, which begins with "method", when it cannot carry what an optimizer exchanges between replicas."""
-    one_message(chosen("method", method))
+def check_message(method: AnyMethod | None, *, of_fixed_size: bool = False) -> None:
+    """ValueError, which begins with "method", when it cannot carry what an optimizer exchanges between replicas.
+
+    ``of_fixed_size``: all ranks must know how long a message is, as `EF21Muon`'s servers do.
+    """
+    one_message(chosen("method", method), of_fixed_size=of_fixed_size)
 
 
 def between(

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from comm_compress.core.rounds import AllReduce, Request
 from comm_compress.core.state import State
-from comm_compress.integrations.optim.replicated.adam import Betas, check_betas, move, take_in
 from comm_compress.integrations.optim.replicated.exchange import Replicas, UnderWay, layout
 from comm_compress.integrations.optim.replicated.optimizer import Params, ReplicaOptimizer
+from comm_compress.integrations.optim.replicated.parts.adam import Betas, check_betas, move, take_in
+from comm_compress.integrations.optim.replicated.parts.whole import check_whole_matrices
 from comm_compress.integrations.replicas.fragments import Fragment
 
 _TINY = 1e-8  # beside the length of a column, which is divided by
@@ -88,7 +88,7 @@ class Dion(ReplicaOptimizer):
         check_betas(betas)
         self._matrices, self.momentum, self.betas, self.eps = frozenset(matrices), momentum, betas, eps
         named = {name: p for fragment in replicas.fragments for name, p in fragment.parameters.items()}
-        _check_matrices(self._matrices, named)
+        check_whole_matrices(self._matrices, named, "Dion")
         super().__init__(replicas, params, {"lr": lr, "weight_decay": weight_decay})
         for name, p in named.items():
             if name in self._matrices:
@@ -170,18 +170,3 @@ def _first(name: str, p: nn.Parameter, rank: int, seed: int) -> Tensor:
     number = int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest(), "little")
     generator = torch.Generator().manual_seed(number)
     return torch.randn(p.shape[1], rank, generator=generator).to(p.device)
-
-
-def _check_matrices(matrices: Collection[str], named: dict[str, nn.Parameter]) -> None:
-    for name in matrices:
-        if name not in named:
-            raise ValueError(f"matrices: the replicas have no {name!r}")
-        if named[name].dim() != 2:
-            raise ValueError(f"matrices: {name} has the shape {tuple(named[name].shape)}; Dion is for matrices")
-    for name, p in named.items():
-        if isinstance(p, DTensor) and any(
-            not placement.is_replicate() and p.device_mesh.size(i) > 1 for i, placement in enumerate(p.placements)
-        ):
-            raise ValueError(
-                f"{name} is sharded inside its replica: Dion's factors are of whole matrices; shard nothing"
-            )

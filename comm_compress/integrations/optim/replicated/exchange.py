@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 import torch
@@ -26,6 +27,10 @@ was. It may write to the rows.
 """
 
 
+OwnWeights = Callable[[int], AbstractContextManager[None]]
+"""Inside, the weights are those of one of the replicas that this process is."""
+
+
 class UnderWay(Protocol):
     """An exchange whose first messages are being sent."""
 
@@ -44,8 +49,21 @@ class Replicas(Protocol):
     def world(self) -> int:
         """How many replicas there are."""
 
-    def lay_out(self, divided: bool) -> None:
-        """Say, once, what an exchange's rows are: all in one (``[1, n]``), or ``divided`` as FSDP2 does, ``[W, n]``."""
+    def lay_out(self, divided: bool, own_weights: OwnWeights | None = None) -> None:
+        """Say, once, what an exchange's rows are: all in one (``[1, n]``), or ``divided`` as FSDP2 does, ``[W, n]``.
+
+        ``own_weights``: see that; None: a replica's weights are what all have.
+        """
+
+    def own(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
+        """Return what states remember under ``name``, by parameter, of each replica that this process is."""
+
+    def own_weights(self, rank: int = 0) -> AbstractContextManager[None]:
+        """Inside, the weights are those that a replica computes its gradients with.
+
+        They are not what all replicas have where an optimizer makes local steps. ``rank``: which of the replicas that
+        this process is.
+        """
 
     def gradients(self, fragment: Fragment) -> list[dict[str, Tensor]]:
         """Return, of each replica that this process is, its gradients by name; a parameter that has none is left out.
@@ -64,6 +82,16 @@ class Replicas(Protocol):
 
     def zero_grad(self) -> None:
         """Forget gradients that are kept elsewhere than in the parameters."""
+
+
+def next_version(state: State, name: str, like: Tensor, first: Tensor | None = None) -> Tensor:
+    """Return memory to propose as the next version of what ``state`` has under ``name``, with the last one in it.
+
+    Float32, shaped as ``like``. Where there is no last one: ``first``, or zeros.
+    """
+    version, old = state.spare(name, like, torch.float32), state.get(name)
+    old = first if old is None else old
+    return version.zero_() if old is None else version.copy_(old)
 
 
 def rows_of(tensors: Mapping[str, Tensor], num_rows: int) -> Tensor:

@@ -16,10 +16,10 @@ from comm_compress.core.rounds import Request
 from comm_compress.core.segments import unflatten
 from comm_compress.core.state import State
 from comm_compress.integrations import allreduce
-from comm_compress.integrations.optim.replicated.adam import check_betas, move, take_in
 from comm_compress.integrations.optim.replicated.exchange import Replicas, UnderWay, layout
 from comm_compress.integrations.optim.replicated.optimizer import Params, ReplicaOptimizer
-from comm_compress.integrations.optim.replicated.two_way import two_way_mean
+from comm_compress.integrations.optim.replicated.parts.adam import check_betas, move, take_in
+from comm_compress.integrations.optim.replicated.parts.two_way import two_way_mean
 from comm_compress.integrations.replicas.fragments import Fragment, local
 from comm_compress.integrations.replicas.messages import one_message
 from comm_compress.methods.identity import UNCOMPRESSED

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from comm_compress.integrations.optim.replicated.exchange import Replicas, UnderWay
+from comm_compress.integrations.optim.replicated.exchange import OwnWeights, Replicas, UnderWay
 from comm_compress.integrations.replicas.fragments import Fragment, local
 
 Params = Iterable[nn.Parameter] | Iterable[Mapping[str, Any]]
@@ -46,7 +46,7 @@ class ReplicaOptimizer(torch.optim.Optimizer, ABC):
             raise ValueError("params: must be the parameters that the replicas have, each in one group")
         self.finite = True
         """Was everything that the last step's exchanges brought finite? The same on all replicas."""
-        replicas.lay_out(self.divided)
+        replicas.lay_out(self.divided, self._own_weights())
         for p in every:
             self.state[p]["step"] = torch.zeros((), dtype=torch.float32)
 
@@ -93,6 +93,10 @@ class ReplicaOptimizer(torch.optim.Optimizer, ABC):
     @abstractmethod
     def _apply(self, fragment: Fragment, made: Any) -> None:
         """Move the parameters of ``fragment`` by what its exchange brought, which is finite."""
+
+    def _own_weights(self) -> OwnWeights | None:
+        """Return what gives a replica's own weights (`Replicas.own_weights`); None: they are what all have."""
+        return None
 
     def _settings(self, p: nn.Parameter) -> dict[str, Any]:
         """The group's settings of a parameter."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from comm_compress.core import nonfinite
+from comm_compress.core.segments import unflatten
 from comm_compress.core.state import State
 from comm_compress.core.workspace import Workspace
 from comm_compress.integrations.optim.gathers import OPTIMIZER
@@ -43,6 +44,16 @@ class States:
         state.segments, rows = layout(tensors, self._num_rows), rows_of(tensors, self._num_rows)
         state.begin(nonfinite.mark(rows), workspace=workspace)
         return rows, state
+
+    def own(self, fragment: Fragment, name: str) -> dict[str, Tensor]:
+        """Return what is remembered under ``name``, by parameter; nothing before the first time."""
+        state = self._by_fragment[fragment.name]
+        state.commit()
+        rows = state.get(name)
+        if rows is None:
+            return {}
+        parts = unflatten(rows, state.segments)
+        return {segment.name: part for segment, part in zip(state.segments, parts, strict=True)}
 
     def void(self) -> None:
         """Take back what the exchanges of the step under way did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,13 @@ from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.drive import simulate
 from comm_compress.integrations.handle import load, save
 from comm_compress.integrations.optim.gathers import OPTIMIZER
-from comm_compress.integrations.optim.replicated.exchange import ROUNDS, Rounds, elements_of_all_reduce, kept
+from comm_compress.integrations.optim.replicated.exchange import (
+    ROUNDS,
+    OwnWeights,
+    Rounds,
+    elements_of_all_reduce,
+    kept,
+)
 from comm_compress.integrations.optim.replicated.states import States, require_first
 from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, trainable
 
@@ -46,6 +53,7 @@ class VirtualReplicas:
         """Each replica's ledger."""
         self._seed = seed
         self._states: list[States] = []
+        self._weights: OwnWeights | None = None
         self._collected: list[dict[str, Tensor]] = [{} for _ in range(world)]
 
     @property
@@ -58,19 +66,32 @@ class VirtualReplicas:
         """The bytes that states hold for one replica, the mean over replicas."""
         return round(sum(state.num_bytes for mine in self._states for state in mine.named().values()) / self.world)
 
-    def collect(self, rank: int) -> None:
-        """Take the gradients that ``backward`` left: they are ``rank``'s. Taken twice in a step, they add up."""
+    def collect(self, rank: int, dtype: torch.dtype | None = None) -> None:
+        """Take the gradients that ``backward`` left: they are ``rank``'s. Taken twice in a step, they add up.
+
+        ``dtype``: what they are kept and added up in; None: what they are.
+        """
         mine = self._collected[rank]
         for fragment in self.fragments:
             for name, p in fragment.parameters.items():
                 if p.grad is not None:
-                    mine[name] = mine[name] + p.grad if name in mine else p.grad
+                    gradient = p.grad if dtype is None else p.grad.to(dtype)
+                    mine[name] = mine[name] + gradient if name in mine else gradient
                     p.grad = None
 
-    def lay_out(self, divided: bool) -> None:
+    def lay_out(self, divided: bool, own_weights: OwnWeights | None = None) -> None:
         """See `Replicas.lay_out`: the optimizer calls it when it is made."""
         require_first(self._states)
+        self._weights = own_weights
         self._states = [States(self.fragments, rank, self.world, self._seed, divided) for rank in range(self.world)]
+
+    def own(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
+        """Return what every replica's states remember under ``name``, by parameter."""
+        return [mine.own(fragment, name) for mine in self._states]
+
+    def own_weights(self, rank: int = 0) -> AbstractContextManager[None]:
+        """Inside, the weights are those that replica ``rank`` computes its gradients with (`Replicas.own_weights`)."""
+        return nullcontext() if self._weights is None else self._weights(rank)
 
     def gradients(self, fragment: Fragment) -> list[dict[str, Tensor]]:
         """Return every replica's gradients by name. ValueError when they are not of the same parameters."""

@@ -9,6 +9,7 @@ import pytest
 
 from tests.comm_compress.integrations.optim.replicated.training import (
     FRAGMENTS,
+    LOCAL_STEPS,
     OPTIMIZERS,
     STEPS,
     Virtual,
@@ -17,6 +18,7 @@ from tests.comm_compress.integrations.optim.replicated.training import (
 )
 
 WORLD = 3
+EVERY = {**OPTIMIZERS, **LOCAL_STEPS}
 
 
 def seen(ours: Virtual) -> list[dict[str, Any]]:
@@ -40,9 +42,9 @@ def test_a_nan_of_one_replica_makes_the_step_void_on_all(name: str) -> None:
 
 
 @pytest.mark.parametrize("stop", range(1, STEPS))
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", EVERY)
 def test_it_goes_on_bit_for_bit_from_what_was_saved(name: str, stop: int) -> None:
-    straight, resumed = (Virtual(WORLD, OPTIMIZERS[name], FRAGMENTS) for _ in range(2))
+    straight, resumed = (Virtual(WORLD, EVERY[name], FRAGMENTS) for _ in range(2))
     for number in range(stop):
         straight.step(number)
         resumed.step(number + 100)  # what it remembers of others must go

@@ -12,6 +12,7 @@ import torch
 import comm_compress as cc
 from tests.comm_compress.integrations.optim.replicated.training import (
     SHAPES,
+    TwoWayByHand,
     Virtual,
     digest,
     gradients,
@@ -40,15 +41,6 @@ def test_before_the_freeze_it_is_torchs_adamw_on_mean_gradients_bit_for_bit(worl
     assert ours.replicas.ledger.totals().sent_bytes == FREEZE * exact
 
 
-def _signs(x: np.ndarray) -> np.ndarray:
-    """C(x): signs with the mean magnitude of every 1,024 neighbours."""
-    out = np.empty_like(x)
-    for start in range(0, x.size, 1024):
-        group = x[start : start + 1024]
-        out[start : start + 1024] = np.where(group >= 0, 1, -1) * np.abs(group).mean()
-    return out
-
-
 class Paper:
     """Algorithm 1 of arXiv 2102.02888 in float64, with Adam's bias correction."""
 
@@ -57,27 +49,7 @@ class Paper:
         self.weights = {n: p.detach().double().numpy() for n, p in model().named_parameters()}
         self.m = {n: np.zeros(shape) for n, shape in SHAPES.items()}
         self.v = {n: np.zeros(shape) for n, shape in SHAPES.items()}
-        self.width = sum(math.ceil((*s, 1)[0] / world) * math.prod(s[1:]) for s in SHAPES.values())
-        self.worker_errors = np.zeros((world, world, self.width))
-        self.server_errors = np.zeros((world, self.width))
-
-    def _rows(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        """Row d: the d-th part of every parameter's first dimension, filled up with zeros."""
-        rows = []
-        for name, shape in SHAPES.items():
-            each = math.ceil((*shape, 1)[0] / self.world)
-            padded = np.zeros((each * self.world, math.prod(shape[1:])))
-            padded[: (*shape, 1)[0]] = values[name].reshape((*shape, 1)[0], -1)
-            rows.append(padded.reshape(self.world, -1))
-        return np.concatenate(rows, 1)
-
-    def _parameters(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        found, start = {}, 0
-        for name, shape in SHAPES.items():
-            size = math.ceil((*shape, 1)[0] / self.world) * math.prod(shape[1:])
-            found[name] = rows[:, start : start + size].reshape(-1)[: math.prod(shape)].reshape(shape)
-            start += size
-        return found
+        self.exchange = TwoWayByHand(world)
 
     def step(self, number: int) -> None:
         self.t += 1
@@ -88,16 +60,8 @@ class Paper:
                 self.m[name] = BETAS[0] * self.m[name] + (1 - BETAS[0]) * g
                 self.v[name] = BETAS[1] * self.v[name] + (1 - BETAS[1]) * g**2
         else:
-            sent = []
-            for rank, mine in enumerate(given):
-                m = self._rows({n: BETAS[0] * self.m[n] + (1 - BETAS[0]) * mine[n] for n in SHAPES})
-                target = m + self.worker_errors[rank]
-                sent.append(np.stack([_signs(row) for row in target]))
-                self.worker_errors[rank] = target - sent[-1]
-            target = np.mean(sent, 0) + self.server_errors
-            back = np.stack([_signs(row) for row in target])
-            self.server_errors = target - back
-            self.m = self._parameters(back)
+            of_each = [{n: BETAS[0] * self.m[n] + (1 - BETAS[0]) * mine[n] for n in SHAPES} for mine in given]
+            self.m = self.exchange.mean(of_each)
         for name in SHAPES:
             root = np.sqrt(self.v[name] / (1 - BETAS[1] ** min(self.t, FREEZE))) + 1e-8
             self.weights[name] *= 1 - 0.01 * 0.1
@@ -115,7 +79,8 @@ def test_after_the_freeze_it_is_the_papers_algorithm(world: int) -> None:
     for name, p in ours.model.named_parameters():
         expected = torch.from_numpy(paper.weights[name])
         torch.testing.assert_close(p.detach().double(), expected, rtol=1e-4, atol=1e-4, msg=name)
-    row = math.ceil(paper.width / 8) + 4 * math.ceil(paper.width / 1024)
+    width = paper.exchange.width
+    row = math.ceil(width / 8) + 4 * math.ceil(width / 1024)
     each = ours.replicas.ledger.totals().sent_bytes - before
     assert each == pytest.approx(3 * 2 * (world - 1) * row, abs=3 * 2 * (world - 1) * 4), "one bit there, and one back"
 

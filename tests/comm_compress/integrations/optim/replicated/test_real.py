@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 import comm_compress as cc
 from tests.comm_compress.integrations.optim.replicated.training import (
     FRAGMENTS,
+    LOCAL_STEPS,
     OPTIMIZERS,
     STEPS,
     Virtual,
@@ -25,10 +26,12 @@ from tests.comm_compress.integrations.optim.replicated.training import (
 )
 from tests.distributed import run_ranks
 
+EVERY = {**OPTIMIZERS, **LOCAL_STEPS}
+
 
 def _all() -> dict[str, Any]:
     torch.set_num_threads(1)
-    return {name: real(make, FRAGMENTS) for name, make in OPTIMIZERS.items()} | {"refused": _refusals()}
+    return {name: real(make, FRAGMENTS) for name, make in EVERY.items()} | {"refused": _refusals()}
 
 
 def _refusals() -> list[str]:
@@ -49,7 +52,7 @@ def _refusals() -> list[str]:
 def test_real_replicas_are_virtual_ones(world: int) -> None:
     torch.set_num_threads(1)
     by_rank = run_ranks(world, _all)
-    for name, make in OPTIMIZERS.items():
+    for name, make in EVERY.items():
         virtual = Virtual(world, make, FRAGMENTS)
         for number in range(STEPS):
             virtual.step(number)
@@ -63,12 +66,15 @@ def test_real_replicas_are_virtual_ones(world: int) -> None:
         assert ("differ in wide" in differs, "reduces gradients among" in reduces) == (world > 1, world > 1)
 
 
+SHARDED = ("demo", "onebit_adam")
+
+
 def _sharded() -> dict[str, Any]:
     """Two replicas of two shards."""
     torch.set_num_threads(1)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard"))
     found: dict[str, Any] = {}
-    for name in ("demo", "onebit_adam"):
+    for name in SHARDED:
         made = nn.Module()
         for key, p in model().named_parameters():
             made.register_parameter(key, nn.Parameter(p.detach().view(-1)) if p.dim() == 0 else p)
@@ -90,6 +96,6 @@ def _sharded() -> dict[str, Any]:
 def test_replicas_that_fsdp2_shards_stay_equal_bit_for_bit() -> None:
     start = digest({n: p.detach() for n, p in model().named_parameters()})
     by_rank = run_ranks(4, _sharded)
-    for name in ("demo", "onebit_adam"):
+    for name in SHARDED:
         (trained,) = {seen[name] for seen in by_rank}
         assert trained != start, name

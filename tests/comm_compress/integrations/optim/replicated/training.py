@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,6 +24,15 @@ OPTIMIZERS: dict[str, Make] = {
     "demo by another method": lambda r: cc.optim.DeMo(r, lr=0.01, method="topk ratio=0.1 indices=rice"),
     "onebit_adam": lambda r: cc.optim.OneBitAdam(r, lr=0.01, freeze_after=2),
     "dion": lambda r: cc.optim.Dion(r, ("wide", "prime", "large"), lr=0.01),
+    "ef21_muon": lambda r: cc.optim.EF21Muon(r, ("wide", "prime"), lr=0.01, weight_decay=0.1, back="signsgd"),
+    "ef21_muon, back as it is": lambda r: cc.optim.EF21Muon(r, ("large",), lr=0.01, method="int4"),
+    "zero_one_adam": lambda r: cc.optim.ZeroOneAdam(r, lr=0.01, weight_decay=0.1, freeze_after=3, variance_scaler=1),
+}
+# a step exactly, one in signs, one of each replica alone, one in signs: a NaN in the third is nobody else's
+LOCAL_STEPS: dict[str, Make] = {
+    "zero_one_adam, local steps": lambda r: cc.optim.ZeroOneAdam(
+        r, lr=0.01, weight_decay=0.1, freeze_after=1, local_scaler=1, max_local_steps=2
+    )
 }
 
 
@@ -44,6 +55,58 @@ def gradients(rank: int, step: int) -> dict[str, Tensor]:
 def give(module: nn.Module, rank: int, step: int) -> None:
     for name, gradient in gradients(rank, step).items():
         module.get_parameter(name).grad = gradient
+
+
+def rows_by_hand(values: Mapping[str, np.ndarray], world: int) -> np.ndarray:
+    """Row d: the d-th part of every parameter's first dimension, filled up with zeros."""
+    rows = []
+    for name, shape in SHAPES.items():
+        each = math.ceil((*shape, 1)[0] / world)
+        padded = np.zeros((each * world, math.prod(shape[1:])))
+        padded[: (*shape, 1)[0]] = values[name].reshape((*shape, 1)[0], -1)
+        rows.append(padded.reshape(world, -1))
+    return np.concatenate(rows, 1)
+
+
+def parameters_by_hand(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """What `rows_by_hand` laid out."""
+    found, start = {}, 0
+    for name, shape in SHAPES.items():
+        size = math.ceil((*shape, 1)[0] / len(rows)) * math.prod(shape[1:])
+        found[name] = rows[:, start : start + size].reshape(-1)[: math.prod(shape)].reshape(shape)
+        start += size
+    return found
+
+
+def signs_by_hand(x: np.ndarray) -> np.ndarray:
+    """Signs with the mean magnitude of every 1,024 neighbours."""
+    out = np.empty_like(x)
+    for start in range(0, x.size, 1024):
+        group = x[start : start + 1024]
+        out[start : start + 1024] = np.where(group >= 0, 1, -1) * np.abs(group).mean()
+    return out
+
+
+class TwoWayByHand:
+    """A mean in signs, there and back, with what each way lost fed back."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self.width = sum(math.ceil((*s, 1)[0] / world) * math.prod(s[1:]) for s in SHAPES.values())
+        self._worker_errors = np.zeros((world, world, self.width))
+        self._server_errors = np.zeros((world, self.width))
+
+    def mean(self, of_each: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """The mean of what every replica has."""
+        sent = []
+        for rank, values in enumerate(of_each):
+            target = rows_by_hand(values, self.world) + self._worker_errors[rank]
+            sent.append(np.stack([signs_by_hand(row) for row in target]))
+            self._worker_errors[rank] = target - sent[-1]
+        target = np.mean(sent, 0) + self._server_errors
+        back = np.stack([signs_by_hand(row) for row in target])
+        self._server_errors = target - back
+        return parameters_by_hand(back)
 
 
 class Virtual:

@@ -17,6 +17,11 @@ def check_betas(betas: Betas) -> None:
 def take_in(gradient: Tensor, momentum: Tensor, variance: Tensor, betas: Betas) -> None:
     """Let ``gradient`` enter both moments, in place."""
     momentum.lerp_(gradient, 1 - betas[0])
+    take_square_in(gradient, variance, betas)
+
+
+def take_square_in(gradient: Tensor, variance: Tensor, betas: Betas) -> None:
+    """Let the square of ``gradient`` enter the variance, in place."""
     variance.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
 
 
