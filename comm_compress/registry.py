@@ -247,7 +247,7 @@ def _feedback_config(compressor: Compressor, wanted: Any) -> FeedbackConfig:
 
 def parse(config: type, settings: Mapping[str, Any], also_known: tuple[str, ...] = ()) -> Any:
     """An instance of the dataclass ``config``; ValueError names every unknown or mistyped key."""
-    hints = get_type_hints(config)
+    hints = _hints(config)
     names = [f.name for f in dataclasses.fields(config)]
     complaints = []
     for key, value in settings.items():
@@ -259,6 +259,11 @@ def parse(config: type, settings: Mapping[str, Any], also_known: tuple[str, ...]
     if complaints:
         raise ValueError("; ".join(complaints))
     return config(**{key: float(v) if hints[key] is float else v for key, v in settings.items()})
+
+
+@functools.cache  # annotations are text, which is compiled again for each call
+def _hints(config: type) -> dict[str, Any]:
+    return get_type_hints(config)
 
 
 def require(condition: bool, key: str, value: object, wanted: str) -> None:

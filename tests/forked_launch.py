@@ -19,7 +19,9 @@ from threading import RLock
 
 from fsdp_lab.ranks.forked import FORKING
 from fsdp_lab.ranks.processes import state
-from tests.distributed import _CONTEXT
+from tests.distributed import _CONTEXT, preload
+
+preload("fsdp_lab.launcher")
 
 
 def _nothing() -> None:

@@ -54,9 +54,10 @@ def forked_on_terminal(
     typed: Typed = (),
     env: Mapping[str, str] | None = None,
     timeout: float = 120,
+    at_once: str = "",
 ) -> Ended:
     """The same of ``program(words)``, which returns its exit code or leaves with it, forked from the server that has
-    imported everything."""
+    imported everything. ``at_once``: typed before anything is asked."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, _SIZE)
     process = _CONTEXT.Process(target=_on_terminal, args=(os.ttyname(theirs), program, list(words), dict(env or {})))
@@ -65,6 +66,7 @@ def forked_on_terminal(
         process.start()
         child.expect_exact(_READY)
         os.close(theirs)  # now the program alone holds the terminal, and its end is the end of what can be read
+        child.send(at_once)
         screen = _watch(child, typed)
         process.join(timeout)
         assert process.exitcode is not None, screen

@@ -104,14 +104,18 @@ class Namespaces:
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         }
 
+    def whole_environment(self, rank: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        """This process's variables, the rank's own, and ``env``: what a process of the rank is started with."""
+        own = self.environment(rank)
+        environment = {**os.environ, **own, **(env or {})}
+        # `env` may be made of this process's environment, which may name an interface that is not there
+        return environment | {name: own[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+
     def start(
         self, rank: int, command: Sequence[str], env: Mapping[str, str] | None = None, **popen: Any
     ) -> "subprocess.Popen[Any]":
         """Start the command in the rank's namespace, in a process group of its own (``popen``: as for Popen)."""
-        own = self.environment(rank)
-        environment = {**os.environ, **own, **(env or {})}
-        # `env` may be made of this process's environment, which may name an interface that is not there
-        environment |= {name: own[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        environment = self.whole_environment(rank, env)
         line = ["ip", "netns", "exec", self.name(rank), *command]
         tied = dying_with_this_process()
         return subprocess.Popen(line, env=environment, start_new_session=True, preexec_fn=tied, **popen)

@@ -94,7 +94,7 @@ class Played:
             "warmup_steps": 2,
             "max_steps": 8,
             "max_grad_norm": 0.3,
-            "val_fraction": 0.005,
+            "val_fraction": 0.004,
             "log_interval": 1,
             "grad_error_every": 3,
             "threads": 1,  # sums inside torch's kernels are split by threads

@@ -1,7 +1,14 @@
-"""FSDP2 x tensor parallelism on 2 x 2 real ranks: what tensor parallelism replicates stays replicated, bit for bit."""
+"""FSDP2 x tensor parallelism on 2 x 2 real ranks: what tensor parallelism replicates stays replicated, bit for bit.
+
+The ranks are started once for all of it: what a rank does for the first time takes it a second.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -164,28 +171,52 @@ def _drifts(kind: str, gradients: Rows, parameters: Rows) -> list[tuple[float, i
     return found
 
 
-def test_replicated_parameters_are_the_same_on_all_tp_ranks() -> None:
+def _unsplit() -> list[tuple[float, int]]:
+    with mock.patch.object(fsdp_hooks, "apart", lambda method, holders: method):
+        return _drifts("dp x tp", GRADIENTS[1:4], PARAMETERS[:1])
+
+
+class Seen(NamedTuple):
+    """What one rank has found: drifts and how many parameters were looked at; distances from stock."""
+
+    drifts: list[tuple[float, int]]
+    drifts_of_replicas: list[tuple[float, int]]
+    drifts_unsplit: list[tuple[float, int]]
+    from_stock: list[float]
+
+
+def _all() -> Seen:
+    return Seen(
+        _drifts("dp x tp", GRADIENTS, PARAMETERS),
+        _drifts("replicas x shards x tp", GRADIENTS[:4], []),
+        _unsplit(),
+        _identity(),
+    )
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[Seen]:
+    return run_ranks(4, _all, timeout=280)
+
+
+def test_replicated_parameters_are_the_same_on_all_tp_ranks(ranks: list[Seen]) -> None:
     names = [*GRADIENTS, *PARAMETERS]
-    for found in run_ranks(4, _drifts, "dp x tp", GRADIENTS, PARAMETERS, timeout=600):
-        for (drift, count), (name, config) in zip(found, names, strict=True):
+    for seen in ranks:
+        for (drift, count), (name, config) in zip(seen.drifts, names, strict=True):
             assert count >= 2 * 6 + 2, "norms' weights and biases, biases of o and down, the head's"
             assert drift == 0, (name, config)
 
 
-def test_also_between_replicas_of_the_shards() -> None:
-    for found in run_ranks(4, _drifts, "replicas x shards x tp", GRADIENTS[:4], [], timeout=300):
-        assert [drift for drift, _ in found] == [0] * 4
+def test_also_between_replicas_of_the_shards(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        assert [drift for drift, _ in seen.drifts_of_replicas] == [0] * 4
 
 
-def _unsplit() -> list[tuple[float, int]]:
-    fsdp_hooks.apart = lambda method, holders: method
-    return _drifts("dp x tp", GRADIENTS[1:4], PARAMETERS[:1])
-
-
-def test_the_drift_is_seen_where_a_units_row_is_coded_as_a_whole() -> None:
+def test_the_drift_is_seen_where_a_units_row_is_coded_as_a_whole(ranks: list[Seen]) -> None:
     """What these tests would say of the code before parts: so they can fail."""
-    for found in run_ranks(4, _unsplit):
-        assert all(drift > 1e-4 for drift, _ in found), found
+    for seen in ranks:
+        assert len(seen.drifts_unsplit) == 4
+        assert all(drift > 1e-4 for drift, _ in seen.drifts_unsplit), seen.drifts_unsplit
 
 
 # ---- identity is stock ----------------------------------------------------------------------------------------
@@ -204,6 +235,6 @@ def _identity() -> list[float]:
     return distances
 
 
-def test_identity_trains_like_stock_on_this_mesh() -> None:
-    for distances in run_ranks(4, _identity):
-        assert max(distances) == 0, "two data-parallel ranks: bit for bit"
+def test_identity_trains_like_stock_on_this_mesh(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        assert max(seen.from_stock) == 0, "two data-parallel ranks: bit for bit"

@@ -38,6 +38,13 @@ CODES = [
 ]
 
 
+# Each kernel is compiled for each dtype of rows and of old residuals, a second a time. What loads them knows nothing of
+# the code, so a narrow residual is tried with one code of each kind: rounded, stochastic, rotated, of one bit, float8.
+WITH_NARROW_RESIDUALS = [CODES[number] for number in (2, 9, 17, 19, 21, 25)]
+WAITING = [(code, waits) for code in CODES for waits in ("no feedback", "nothing", "float32")]
+WAITING += [(code, "bfloat16") for code in WITH_NARROW_RESIDUALS]
+
+
 class Outcome(NamedTuple):
     """All that the three primitives write."""
 
@@ -78,9 +85,8 @@ def assert_same_bits(got: Tensor, expected: Tensor, what: str) -> None:
     assert torch.equal(got.nan_to_num(), expected.nan_to_num()), what
 
 
-@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize(("code", "waits"), WAITING, ids=str)
 @pytest.mark.parametrize(("num_rows", "n"), [(1, 1), (2, 7), (3, 257), (2, 5000), (1, 20_001)])
-@pytest.mark.parametrize("waits", ["no feedback", "nothing", "float32", "bfloat16"])
 def test_the_kernels_give_the_definitions_bytes(code: BlockCode, num_rows: int, n: int, waits: str) -> None:
     rows = awkward(num_rows, n, torch.float32)
     found = []

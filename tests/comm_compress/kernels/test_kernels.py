@@ -131,9 +131,16 @@ def test_feedback_in_one_pass_is_feedback_in_three(name: str, config: dict[str, 
     codec = built.inner if isinstance(built, ErrorFeedback) else built
     if not isinstance(codec, Codec) or codec.traits.no_feedback or codec.traits.lossless:
         pytest.skip("takes rounds of its own, or no feedback")
-    for dtype, waits, decay in ((torch.float32, True, 1.0), (torch.float32, False, 1.0), (torch.bfloat16, True, 0.9)):
+    # what waits is narrow, too, where the method has its defaults: see test_blocks
+    narrow = torch.float32 if config else torch.bfloat16
+    for dtype, waits, decay in (
+        (torch.float32, torch.float32, 1.0),
+        (torch.float32, None, 1.0),
+        (torch.bfloat16, narrow, 0.9),
+    ):
         rows = conformance.gradient(2, n, 0, dtype)[0]
-        residual = Residual(rows.flip(1) / 7 if waits else None, decay, torch.full(rows.shape, 7.0))
+        old = None if waits is None else (rows.flip(1) / 7).to(waits)
+        residual = Residual(old, decay, torch.full(rows.shape, 7.0))
         encoded = codec.encode_with_feedback(rows, residual, conformance.states(2, n)[0])
         target = residual._replace(new=torch.empty(rows.shape)).target(rows)
         expected = codec.encode(target, conformance.states(2, n)[0])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.bench.audit.__main__ import TOLERANCE, off_by
+from experiments.bench.audit.__main__ import TOLERANCE, main, off_by
+from tests.distributed import preload
 
-ROOT = Path(__file__).resolve().parents[3]
+preload("experiments.bench.audit.ranks")
 
 
 def _rank(sent: int, seen: int) -> dict[str, int]:
@@ -24,10 +24,11 @@ def test_a_rank_that_sends_nothing_is_held_against_the_mean() -> None:
 
 
 @pytest.mark.netns
-def test_the_audit_agrees_with_the_interface(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_ranks")
+def test_the_audit_agrees_with_the_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "audit.json"
-    command = [sys.executable, "-m", "experiments.bench.audit", "--only", "FSDP2", "--repeats", "1", "--out", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    monkeypatch.setattr(sys, "argv", ["audit", "--only", "FSDP2", "--repeats", "1", "--out", str(out)])
+    assert main() == 0
     (result,) = json.loads(out.read_text())["results"]
     assert result["job"] == "FSDP2"
     assert all(0 < off < TOLERANCE for off in off_by(result["ranks"])), "gloo's own headers come on top"

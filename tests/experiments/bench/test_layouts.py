@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -11,21 +10,22 @@ from typing import Any
 
 import pytest
 
-from experiments.bench.layouts.command import asked_for, check
+from experiments.bench.layouts.command import asked_for, check, main
+from tests.distributed import preload
 
-ROOT = Path(__file__).resolve().parents[3]
-COMMAND = [sys.executable, "-m", "experiments.bench.layouts", "--rate", "none"]
+preload("experiments.bench.layouts.command")
 
 
 @pytest.mark.netns
-def test_counted_bytes_are_those_of_the_interface(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_ranks")
+def test_counted_bytes_are_those_of_the_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "layouts.json"
     words = ["--layouts", "fsdp", "tp", "galaxy", "--methods", "identity", "int8", "--gradients", "int8"]
+    words += ["--rate", "none", "--steps", "1", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", ["layouts", *words])
     least: dict[tuple[str, str], float] = {}
     for _ in range(3):  # a busy machine makes TCP send some segments twice
-        subprocess.run(
-            [*COMMAND, *words, "--steps", "1", "--json", str(out)], cwd=ROOT, check=True, capture_output=True
-        )
+        assert main() == 0
         lines = {(line["layout"], line["method"]): line for line in json.loads(out.read_text())["lines"]}
         for key, line in lines.items():
             if line["counted_bytes"]:

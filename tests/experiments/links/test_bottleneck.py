@@ -10,7 +10,10 @@ import pytest
 
 from experiments.links import bottleneck
 from experiments.links.bottleneck import Place, efficiency, main, places, table
+from tests.distributed import preload
 from tests.fsdp_lab.test_train import Lab
+
+preload("fsdp_lab.train")
 
 
 def cell(place: Place, steps: int = 20, flags: Any = ()) -> dict[str, Any]:
@@ -78,8 +81,9 @@ def test_mistakes_are_one_message(
 
 
 @pytest.mark.netns
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_cell_for_real(tmp_path: Path) -> None:
-    lab, small = Lab(tmp_path), ("data_path", "cache_dir", "val_fraction", "max_length", "batch_size")
+    lab, small = Lab(tmp_path), ("data_path", "cache_dir", "val_fraction", "max_length", "batch_size", "vocab_size")
     words = lab.flags()
     flags = [word for key in small for word in words[words.index(f"--{key}") :][:2]]
     file = tmp_path / "b.json"

@@ -37,6 +37,7 @@ def test_mistakes_are_one_message(argv: list[str], word: str, capsys: pytest.Cap
 
 
 @pytest.mark.netns
+@pytest.mark.usefixtures("forked_ranks")
 def test_every_kind_of_collective_is_timed_with_its_bytes() -> None:
     lines = measure(2, "100mbit", [1 << 18], repeats=1)
     assert [(line["kind"], line["bytes"]) for line in lines] == [

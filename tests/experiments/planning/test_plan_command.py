@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,10 @@ from experiments.planning import __main__ as command, checking
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.plan import plan
+from tests.distributed import preload
 
-ROOT = Path(__file__).resolve().parents[3]
+preload("experiments.bench.layouts.command")
+preload("fsdp_lab.parallel.planning.measuring.measure")
 BY_HAND = {
     "devices": [{"gflops": 30, "memory_mb": 900}, {"gflops": 10, "memory_mb": 900}],
     "link": {"mbit_per_s": 190, "latency_ms": 0.3},
@@ -107,19 +106,16 @@ def test_what_is_checked() -> None:
 
 
 @pytest.mark.netns
-def test_ranks_are_measured_and_the_plan_is_run(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_ranks")
+def test_ranks_are_measured_and_the_plan_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything once, small: measured behind a link with a quota, planned, the best candidate and the slowest run."""
     words = ["--rate", "200mbit", "--quota", "1.0", "0.8", "--sequences", "2", "--length", "32", "--repeats", "1"]
     words += ["--layouts", "tp", "fsdp", "gpipe", "--check", "1", "--steps", "1"]
     files = ["--write", str(tmp_path / "devices.json"), "--json", str(tmp_path / "check.json")]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.planning", *words, *files],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert command.main([*words, *files]) == 0
     devices = Devices.read(tmp_path / "devices.json")
     assert devices.world == 2
     assert 100 < devices.link.mbit_per_s < 210
@@ -130,4 +126,4 @@ def test_ranks_are_measured_and_the_plan_is_run(tmp_path: Path) -> None:
     for line in lines:
         assert line["step_s"] > 0
         assert line["predicted_bytes"] == pytest.approx(line["interface_bytes"], rel=0.1)
-    assert "predictions are off by" in done.stdout
+    assert "predictions are off by" in capsys.readouterr().out

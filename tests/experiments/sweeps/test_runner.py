@@ -181,7 +181,7 @@ def test_real_cells_killed_in_the_middle_end_up_with_one_row_each(tmp_path: Path
     (lab.folder / "corpus.json").write_text(json.dumps(documents))
     common = {"max_steps": 2, "max_length": 16, "batch_size": 2, "val_fraction": 0.05, "log_interval": 1}
     changes: dict[str, Any] = {"corpus": str(tmp_path / "corpus.json"), "seeds": [1]}
-    changes["common"] = {**common, "cache_dir": str(tmp_path / "cache")}
+    changes["common"] = {**common, "cache_dir": str(tmp_path / "cache"), "vocab_size": 1000}
     process = start_sweep(tmp_path, stand_in=False, **changes)
     wait_until(lambda: len(rows(tmp_path)) == 1, 120)
     process.kill()

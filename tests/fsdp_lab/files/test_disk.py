@@ -111,7 +111,8 @@ class FillAfter:
 def trained(mounted: Callable[[str], Path], tmp_path: Path) -> tuple[Lab, dict[str, str | None]]:
     """Runs whose disk is full from step 2 on, or too small for a model; what each ended with."""
     lab = Lab(tmp_path)
-    common = {"eval_steps": 4, "max_steps": 8, "tensorboard": "true", "log_interval": 1, "save_steps": 3}
+    common: dict[str, Any] = {"eval_steps": 4, "max_steps": 8, "tensorboard": "true", "log_interval": 1}
+    common |= {"save_steps": 3, "vocab_size": None}  # all ids: a model of 1.6 MB
     full, small = mounted("8m"), mounted("1m")
     runs = {
         "full": Training(

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from fsdp_lab.eagle.data import __main__ as conversations
 from fsdp_lab.eagle.data.tokens import load_chat_tokenizer
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.models.build import load_pretrained
 from tests.fsdp_lab.eagle.tiny import save_target
+from tests.terminal import forked_on_terminal
 
 CODE = {
     "AutoConfig": "evil.Config",
@@ -49,27 +45,6 @@ def change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
 
 
-def says_yes(command: list[str], seconds: float = 120) -> tuple[int, str]:
-    """Run ``command`` on a terminal on which someone answers ``y`` all the time; its exit code and what it wrote."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, close_fds=True)
-    os.close(follower)
-    written, end = b"", time.monotonic() + seconds
-    try:
-        while process.poll() is None and time.monotonic() < end:
-            if select.select([leader], [], [], 0.2)[0]:
-                try:
-                    written += os.read(leader, 4096)
-                except OSError:  # the other side has closed it
-                    break
-                if b"[y/N]" in written:
-                    os.write(leader, b"y\n")
-        return process.wait(10), written.decode(errors="replace")
-    finally:
-        process.kill()
-        os.close(leader)
-
-
 @pytest.mark.parametrize(
     ("model_type", "tokenizer_class", "usable"),
     [("llama", "PreTrainedTokenizerFast", True), ("strange", "StrangeTokenizer", False)],
@@ -82,7 +57,7 @@ def test_code_of_a_folder_is_never_run_even_when_someone_says_yes(
     turns = [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "an answer"}]
     chats.write_text(json.dumps({"conversations": turns}) + "\n")
     asked = ["regenerate", str(chats), "--target_dir", str(folder), "--out", str(tmp_path / "out.jsonl")]
-    code, written = says_yes([sys.executable, "-m", "fsdp_lab.eagle.data", *asked, "--max_new_tokens", "4"])
+    code, written = forked_on_terminal(conversations.main, [*asked, "--max_new_tokens", "4"], at_once=9 * "y\n")
     assert not (folder / "sprung").exists(), written
     assert code == (0 if usable else 2), written
     assert "Traceback" not in written

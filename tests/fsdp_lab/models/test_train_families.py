@@ -46,7 +46,7 @@ class Trained:
             "max_steps": 6,
             "log_interval": 1,
             "grad_error_every": 0,
-            "val_fraction": 0.005,
+            "val_fraction": 0.004,
             "run_name": run_name,
         }
         return self.lab.flags(**{**settings, **changes})

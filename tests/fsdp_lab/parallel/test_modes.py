@@ -13,6 +13,7 @@ from fsdp_lab.ranks.parallel_dims import ParallelDims
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ParallelConfig
 from fsdp_lab.settings.reading.fields import ConfigError
+from tests.fsdp_lab.test_train import Lab
 from tests.fsdp_lab.training_ranks import Training, train_all
 
 OURS = "--comm_compress identity --activation identity --activation_grad identity"
@@ -49,21 +50,22 @@ MOVES = [
     ("serial", "pipeline x tp"),
     ("sp", "hsdp"),
 ]
-STEPS, SAVED = 4, 2
+STEPS, SAVED = 3, 2
 
 
 def flags(folder: Path, name: str, mode: str, *more: str) -> list[str]:
     _, batch, own = MODES[mode]
     given = f"--model gpt2-nano --max_length 16 --max_steps {STEPS} --save_steps {SAVED} --keep_checkpoints 9 {own}"
     given += f" --batch_size {batch} --log_interval 1 --tensorboard false --threads 1 --vocab_size 300"
-    given += " --val_fraction 0.0005"
+    given += " --val_fraction 0.004"  # each batch of validation costs what a step costs: 4 of them
     places = ["--output_dir", str(folder), "--results_path", str(folder / "results.jsonl")]
+    places += ["--data_path", str(folder / "corpus.json"), "--cache_dir", str(folder / "cache")]
     return [*given.split(), "--run_name", name.replace(" ", "-"), *places, *more]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("modes")
+    folder = Lab(tmp_path_factory.mktemp("modes")).folder
     run_all([Training(flags(folder, mode, mode), ranks=ranks) for mode, (ranks, _, _) in MODES.items()])
     moves = []
     anyhow = ["--resume_changed", "true", "--resume_resharded", "true"]
