@@ -188,8 +188,9 @@ _EF21_MUON = System(
         "abstract)",
     ),
     measured=(
-        "26 times less than float32 gradients; the training loss was 10.75 after ten steps and 10.16 after twenty at "
-        "the preset's rate (gpt2-nano, two virtual replicas, one seed, not trained to the end): nothing about quality",
+        "26 times less than float32 gradients; the training loss after 40 steps was 7.84 at a rate of 0.02, where "
+        "AdamW's was 7.78 at its own (gpt2-nano, two virtual replicas, one seed; docs/optimizers.md): it trains, not "
+        "which is better",
     ),
     recipes=(
         Recipe(
