@@ -58,13 +58,14 @@ class EF21Muon(ReplicaOptimizer):
     not converge so. Kept by each replica: M_j and G_j, as large as the parameters each; by servers G and X, a W-th of
     that each; and all of it twice, so that a step that is not finite can be taken back.
 
-    What the paper leaves open, or what differs:
+    Written from public descriptions of the algorithm: the paper's own text was not at hand, so its settings could not
+    be checked. What those leave open, or what differs:
 
     - M_j, G_j and G begin with zeros, X with W.
     - There is no Nesterov momentum, as in the paper's algorithm; Muon's public code has it.
     - ``radius``: such that an update's root mean square is 0.2, that of AdamW's about (arXiv 2502.16982): 0.2
       sqrt(max(A, B)) for a matrix, 0.2 for an element of the rest. So ``lr`` is AdamW's; a group of ``params`` may
-      have its own. The paper leaves radii to be tuned for each layer. Its norm for embeddings is that of Scion's
+      have its own. The paper has a radius for each layer, to be tuned. Its norm for embeddings is that of Scion's
       public code.
     - Parameters of 8,192 elements and more that have the second norm are compressed in W pieces, one for each server.
     - ``weight_decay`` is decoupled, of X; the paper has none.
