@@ -180,8 +180,8 @@ _EF21_MUON = System(
         "Parameters of 8,192 elements and more that are not a block's matrix are compressed in one piece a server.",
         "How much is sent of each layer (a tenth) is this project's choice, as the way back of the first recipe is; "
         "the paper's low-rank compressor is not here.",
-        "Written from public descriptions of the algorithm: the paper's text was not at hand, and no public code of its "
-        "authors was found.",
+        "Written from public descriptions of the algorithm: the paper's text was not at hand, and no public code of "
+        "its authors was found.",
         _CLIPS,
     ),
     published=(
