@@ -246,6 +246,10 @@ _ZERO_ONE_ADAM = System(
         "up to 87 % less volume and 54 % fewer rounds than 1-bit Adam, up to twice its throughput; BERT, GPT-2 and "
         "ImageNet on up to 128 GPUs, with the same convergence (abstract)",
     ),
+    measured=(
+        "it broke down after 20 steps of gpt2-nano, four after the first signs (one seed; docs/optimizers.md): signs "
+        "need a variance that has settled",
+    ),
     recipes=(
         Recipe(
             "0/1-adam",
