@@ -236,7 +236,7 @@ class _Reader:
         return self.tokens[self.number]
 
     def arm(self) -> Arm:
-        """Read the whole text."""
+        """Read the whole text as an arm: methods of both directions, then what follows their commas."""
         gradients, parameters = self._methods("gradients + parameters")
         further: dict[str, Any] = {}
         while self._takes(","):

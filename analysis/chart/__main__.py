@@ -22,7 +22,7 @@ from typing import Any
 
 from analysis.chart import page
 from analysis.chart.places import Chart, Place, chart
-from analysis.figures.drawing.style import FORMATS, Style
+from analysis.figures.drawing.style import FORMATS, Style, formats_of
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import CALIBRATION
 from analysis.report.pages import html
@@ -46,11 +46,12 @@ def main(argv: Sequence[str]) -> int:
         compared = judged(rows, chosen, options.baseline)
         found = chart(compared, [*rows, *tried], _calibration(options.calibration), options.margin / 100)
         out: Path = options.out
+        formats = formats_of(options.formats)
         _made(out)
-        drawn, left_out = page.drawings(found, out, Style(options.medium, options.columns), _formats(options.formats))
+        drawn, left_out = page.drawings(found, out, Style(options.medium, options.columns), formats)
         command = f"fsdp-lab chart {shlex.join(argv)}"
         whole = page.document(found, chosen, command, drawn)
-        (out / "index.html").write_text(html.render(whole, out, _formats(options.formats)))
+        (out / "index.html").write_text(html.render(whole, out, formats))
         (out / "chart.json").write_text(json.dumps(numbers(found, chosen), indent=1) + "\n")
     for line in left_out:
         print(f"missing: {printable(line)}", file=sys.stderr)
@@ -80,13 +81,6 @@ def _parser() -> Parser:
 def _calibration(path: Path) -> Calibration | None:
     """The calibration; None where the project's own is not there (an installed package has none)."""
     return Calibration.load(path) if path.exists() else None
-
-
-def _formats(text: str) -> list[str]:
-    chosen = [part.strip() for part in text.split(",") if part.strip()]
-    if not chosen or not set(chosen) <= set(FORMATS):
-        raise ValueError(f"--formats: got {text!r}, wants some of {','.join(FORMATS)}")
-    return [known for known in FORMATS if known in chosen]
 
 
 def _made(folder: Path) -> None:

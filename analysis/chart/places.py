@@ -49,7 +49,7 @@ class Place:
 
     @property
     def runs(self) -> ArmRuns:
-        """The arm's runs."""
+        """The arm's judged runs, by seed; their ``trials`` are its tuning runs."""
         return self.answered.line.runs
 
     @property

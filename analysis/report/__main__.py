@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.figures.drawing.style import FORMATS, Style
+from analysis.figures.drawing.style import FORMATS, Style, formats_of
 from analysis.predict.calibration import Calibration, read_json
 from analysis.predict.predictor import Predictor
 from analysis.report import numbers
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     with user_errors("report"):
         subject = _subject(options, argv)
-        formats = _formats(options.formats)
+        formats = formats_of(options.formats)
         style = Style(options.medium, options.columns, options.language)
         style.parameters()  # a missing font is told now
         drawn = Drawn(options.out, style, formats)
@@ -129,14 +129,6 @@ def _machines(file: Path, matrix: Path | None) -> list[Machine]:
         for model in calibration.models
         for world in calibration.worlds(model)
     ]
-
-
-def _formats(text: str) -> list[str]:
-    chosen = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [part for part in chosen if part not in FORMATS]
-    if unknown or not chosen:
-        raise ValueError(f"--formats: got {text!r}, wants some of {','.join(FORMATS)}")
-    return [known for known in FORMATS if known in chosen]
 
 
 def _without_out(argv: Sequence[str]) -> list[str]:

@@ -185,6 +185,14 @@ class Style:
         figure.supxlabel(text, x=0.005, ha="left", fontsize=self.small, color=GREY)
 
 
+def formats_of(text: str) -> list[str]:
+    """The formats of a ``--formats`` flag, in the order of `FORMATS`. ValueError for others, and for none."""
+    chosen = [part.strip() for part in text.split(",") if part.strip()]
+    if not chosen or not set(chosen) <= set(FORMATS):
+        raise ValueError(f"--formats: got {text!r}, wants some of {','.join(FORMATS)}")
+    return [known for known in FORMATS if known in chosen]
+
+
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write ``folder/name.FORMAT`` for every format and return the paths. The bytes depend on the figure alone.
 

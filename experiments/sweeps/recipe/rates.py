@@ -28,7 +28,7 @@ class Rates:
 
     @property
     def is_there(self) -> bool:
-        """Was something chosen?"""
+        """Is the file there, so that every arm has a rate?"""
         return self.chosen is not None
 
     def of(self, arm: Arm) -> Mapping[str, Any]:

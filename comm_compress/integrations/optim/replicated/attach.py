@@ -52,10 +52,10 @@ class Handle(BaseHandle):
         require_first(self._own)
         self._own, self._weights = States(self.fragments, self._rank, self.world, self._seed, divided), own_weights
 
-    def own(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
+    def remembered(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
         """Return what this replica's states remember under ``name``, by parameter."""
         assert self._own is not None, "an optimizer laid it out"
-        return [self._own.own(fragment, name)]
+        return [self._own.remembered(fragment, name)]
 
     def own_weights(self, rank: int = 0) -> AbstractContextManager[None]:
         """Inside, the weights are those that this replica computes its gradients with (`Replicas.own_weights`)."""

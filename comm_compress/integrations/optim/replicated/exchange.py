@@ -55,7 +55,7 @@ class Replicas(Protocol):
         ``own_weights``: see that; None: a replica's weights are what all have.
         """
 
-    def own(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
+    def remembered(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
         """Return what states remember under ``name``, by parameter, of each replica that this process is."""
 
     def own_weights(self, rank: int = 0) -> AbstractContextManager[None]:

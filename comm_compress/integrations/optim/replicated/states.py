@@ -45,7 +45,7 @@ class States:
         state.begin(nonfinite.mark(rows), workspace=workspace)
         return rows, state
 
-    def own(self, fragment: Fragment, name: str) -> dict[str, Tensor]:
+    def remembered(self, fragment: Fragment, name: str) -> dict[str, Tensor]:
         """Return what is remembered under ``name``, by parameter; nothing before the first time."""
         state = self._by_fragment[fragment.name]
         state.commit()

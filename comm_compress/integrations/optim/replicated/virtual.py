@@ -85,9 +85,9 @@ class VirtualReplicas:
         self._weights = own_weights
         self._states = [States(self.fragments, rank, self.world, self._seed, divided) for rank in range(self.world)]
 
-    def own(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
+    def remembered(self, fragment: Fragment, name: str) -> list[dict[str, Tensor]]:
         """Return what every replica's states remember under ``name``, by parameter."""
-        return [mine.own(fragment, name) for mine in self._states]
+        return [mine.remembered(fragment, name) for mine in self._states]
 
     def own_weights(self, rank: int = 0) -> AbstractContextManager[None]:
         """Inside, the weights are those that replica ``rank`` computes its gradients with (`Replicas.own_weights`)."""

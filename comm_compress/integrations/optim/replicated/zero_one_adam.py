@@ -227,7 +227,7 @@ class ZeroOneAdam(ReplicaOptimizer):
         agreed: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             for fragment in self._replicas.fragments:
-                for name, gone in self._replicas.own(fragment, "gone")[rank].items():
+                for name, gone in self._replicas.remembered(fragment, "gone")[rank].items():
                     p = fragment.parameters[name]
                     mine, state = local(p), self.state[p]
                     agreed.append((mine, mine.clone()))
