@@ -65,7 +65,7 @@ def is_as_before(name: str, value: Any) -> bool:
 
 TRAINING = (
     *("optimizer", "muon_momentum", "demo_decay", "adam_freeze_after", "dion_rank", "dion_learning_rate"),
-    *("dion_momentum", "dp_replicas"),
+    *("dion_momentum", "adam_variance_scaler", "adam_local_scaler", "adam_local_steps", "dp_replicas"),
 )
 """What moves the weights, and how many copies of them there are. Elsewhere these must be equal within a comparison; on
 the chart, where optimizers and local steps stand beside each other, they are a part of the arm."""

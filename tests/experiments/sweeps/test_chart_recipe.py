@@ -18,6 +18,8 @@ from experiments.sweeps.recipe.cells import Cell, cells_of
 from experiments.sweeps.recipe.complaints import RecipeError
 from experiments.sweeps.recipe.rates import key
 from experiments.sweeps.recipe.recipe import Recipe, read
+from fsdp_lab.settings.groups import OptimConfig
+from fsdp_lab.settings.reading.specs import specs_of
 from tests.experiments.sweeps.kitchen import row_of, write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
 
@@ -39,8 +41,12 @@ def recipe_with(folder: Path, chosen: dict[str, Any], **changes: Any) -> Recipe:
     return read(write_recipe(folder, arms=["none", "int8 + delta"], rates=str(rates), **changes))
 
 
-def test_what_moves_weights_is_one_list() -> None:
-    assert set(TRAINING) == set(OF_ROWS)
+def test_what_moves_weights_is_all_that_optimizers_have_of_their_own() -> None:
+    assert set(TRAINING) == set(OF_ROWS), "each is a setting of the trainer"
+    of_one_optimizer = [
+        spec.name for spec in specs_of(OptimConfig) if spec.name.startswith(("muon_", "demo_", "dion_", "adam_"))
+    ]
+    assert set(of_one_optimizer) - {"adam_beta1", "adam_beta2"} <= set(TRAINING), "no optimizer's settings are left out"
 
 
 def test_arms_are_called_as_figures_call_them_and_make_one_comparison(tuning: list[Cell]) -> None:
