@@ -294,6 +294,12 @@ class CommConfig(Settings):
         "it (owners); auto: the one that sends fewer bytes, where the numbers are the same",
         choices=("auto", "all_gather", "owners"),
     )
+    optimizer_until_freeze: str = setting(
+        "moves",
+        "zero_one_adam: what replicas exchange by optimizer_compress until Adam's variance stays as it is: how far "
+        "each has gone (moves, as its paper), or gradients, which enter the momentum (as its public code)",
+        choices=("moves", "gradients"),
+    )
     outer: str = setting(
         "none",
         "local steps: each of the dp_replicas trains by itself, and they synchronise now and then, by their mean "

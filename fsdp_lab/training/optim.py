@@ -29,18 +29,20 @@ def build_optimizer(
     exchanges: cc.optim.Gathers | cc.optim.Replicas | None = None,
     method: str = "none",
     back: str = "none",
+    until_freeze: str = "moves",
 ) -> tuple[Optimizer, LambdaLR]:
     """The optimizer (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate.
 
     ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``exchanges``: the matrices that
     are Muon's, and who brings them together; or the replicas of an optimizer that exchanges something by ``method`` in
-    place of gradients, and brings something ``back``; None: AdamW has all.
+    place of gradients, and brings something ``back``; ``until_freeze``: what, of 0/1 Adam. None: AdamW has all.
     """
     warmup_steps = config.warmup_steps
     assert warmup_steps is not None, "resolved"
     optimizer: Optimizer
     if config.is_between_replicas:
-        optimizer = between_replicas(model, config, cast(cc.optim.Replicas, exchanges), total_steps, method, back)
+        replicas = cast(cc.optim.Replicas, exchanges)
+        optimizer = between_replicas(model, config, replicas, total_steps, method, back, until_freeze)
     else:
         optimizer = _optimizer(model, config, _ADAMW[adamw], cast(cc.optim.Gathers | None, exchanges))
 

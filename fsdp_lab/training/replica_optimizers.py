@@ -41,8 +41,10 @@ def between_replicas(
     total_steps: int,
     method: str,
     back: str = "none",
+    until_freeze: str = "moves",
 ) -> Optimizer:
-    """The optimizer of all parameters that ``replicas`` exchange something for: by ``method``, and ``back``."""
+    """The optimizer of all parameters that ``replicas`` exchange something for: by ``method``, and ``back``;
+    ``until_freeze``: what, of 0/1 Adam."""
     assert config.learning_rate is not None, "resolved"
     groups, rate = decayed_or_not(model.parameters(), config), config.learning_rate
     if config.optimizer == "dion":
@@ -69,6 +71,7 @@ def between_replicas(
         ends_at=total_steps,
         betas=betas,
         method=method,
+        until_freeze="gradients" if until_freeze == "gradients" else "moves",
     )
 
 

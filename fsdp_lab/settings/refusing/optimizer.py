@@ -30,7 +30,7 @@ def of_optimizer(
 ) -> list[str]:
     """A complaint for each setting that the optimizer cannot be had with, or that is of another optimizer."""
     complaints = [*_of_others(optim), *_of_muon(optim, comm, parallel, model, lora)]
-    complaints += _of_ef21(optim, comm)
+    complaints += [*_of_ef21(optim, comm), *_of_zero_one(optim, comm)]
     return complaints + (_of_replicas(optim, comm, parallel, model, lora, run) if optim.is_between_replicas else [])
 
 
@@ -100,6 +100,16 @@ def _of_ef21(optim: OptimConfig, comm: CommConfig) -> list[str]:
     if optim.optimizer == "ef21_muon" or comm.optimizer_gather == "none":
         return []
     return [f"optimizer_gather: {optim.optimizer} sends no weights back; give optimizer ef21_muon, or leave it out"]
+
+
+def _of_zero_one(optim: OptimConfig, comm: CommConfig) -> list[str]:
+    """A complaint about what is compressed until the variance stays, where it is not 0/1 Adam's."""
+    if optim.optimizer == "zero_one_adam" or comm.optimizer_until_freeze == "moves":
+        return []
+    return [
+        f"optimizer_until_freeze: {optim.optimizer} has no choice of what it compresses before a freeze; give "
+        "optimizer zero_one_adam, or leave it out"
+    ]
 
 
 def _of_muon(

@@ -222,9 +222,9 @@ _ZERO_ONE_ADAM = System(
     ),
     does=(
         "The variance of Adam is updated from exact mean gradients, at intervals that double after every 16 updates. "
-        "In between replicas exchange what they have gone in signs, both ways, with error feedback. When the rate's "
-        "warm-up is over the variance stays, and replicas synchronise at intervals that grow as the rate falls, up to "
-        "16 steps; the momentum is then what was gone, divided by the rates."
+        "In between replicas exchange what they have gone (the public code: their gradients) in signs, both ways, with "
+        "error feedback. When the rate's warm-up is over the variance stays, and replicas synchronise at intervals "
+        "that grow as the rate falls, up to 16 steps; the momentum is then what was gone, divided by the rates."
     ),
     here=(
         "All of it, by --optimizer zero_one_adam, with the public code's policies as settings: --adam_freeze_after, "
@@ -235,7 +235,11 @@ _ZERO_ONE_ADAM = System(
     differs=(
         "A step that updates the variance sends its gradients exactly and nothing else, as in the public code; the "
         "paper's algorithm sends compressed messages as well.",
-        "Before the freeze, too, what was gone is compressed, as in the paper; the public code compresses gradients.",
+        "Before the freeze `0/1-adam` compresses what was gone, as the paper does, and `0/1-adam-gradients` gradients, "
+        "which enter the momentum, as the public code does; after it both are the same.",
+        "Weight decay is decoupled, of what all agreed on; in the public code it is a part of what was gone after the "
+        "freeze. There the first step moves nothing, and the steps that update the variance are those that the "
+        "interval divides.",
         "Adam's bias is corrected, the variance's by the number of its updates; the public code leaves that out.",
         "Scales are those of groups of 1,024 elements; the paper has one a tensor.",
         "An element whose variance is still 0 is not moved; the public code wants a mask for such.",
@@ -247,14 +251,21 @@ _ZERO_ONE_ADAM = System(
         "ImageNet on up to 128 GPUs, with the same convergence (abstract)",
     ),
     measured=(
-        "it broke down after 20 steps of gpt2-nano, four after the first signs (one seed; docs/optimizers.md): signs "
-        "need a variance that has settled",
+        "`0/1-adam` broke down after 20 steps of gpt2-nano, four after the first signs (one seed; docs/optimizers.md): "
+        "signs need a variance that has settled",
     ),
     recipes=(
         Recipe(
             "0/1-adam",
             "signs of what was gone with a mean magnitude a group, there and back, where nothing is exact or skipped",
             {"optimizer_compress": "signsgd"},
+            {**_REPLICAS, "optimizer": "zero_one_adam"},
+            optimizer_bits=2.0625,
+        ),
+        Recipe(
+            "0/1-adam-gradients",
+            "the public code's reading: signs of gradients until the variance is frozen, of what was gone after that",
+            {"optimizer_compress": "signsgd", "optimizer_until_freeze": "gradients"},
             {**_REPLICAS, "optimizer": "zero_one_adam"},
             optimizer_bits=2.0625,
         ),

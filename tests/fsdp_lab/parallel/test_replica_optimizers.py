@@ -143,6 +143,9 @@ WRONG = {
     "--optimizer_compress topk --optimizer ef21_muon --dp_replicas 2 --optimizer_gather dgc": "optimizer_gather: dgc",
     "--optimizer ef21_muon --dp_replicas 2 --optimizer_compress thresholdv": "optimizer_compress: thresholdv with",
     "--adam_local_steps 4 --adam_variance_scaler 2": "adam_variance_scaler, adam_local_steps: adamw has no such",
+    "--optimizer onebit_adam --optimizer_compress signsgd --dp_replicas 2 --optimizer_until_freeze gradients": (
+        "optimizer_until_freeze: onebit_adam has no choice of what it compresses before a freeze"
+    ),
     "--optimizer_gather int8": "optimizer_gather: adamw sends no weights back; give optimizer ef21_muon",
     "--optimizer demo --optimizer_compress dct --dp_replicas 2 --mixed_precision fp16": "a loss scale of its own",
     "--optimizer dion --optimizer_compress int8 --dp_replicas 2": "dion sends factors as they are; leave it out",

@@ -29,6 +29,7 @@ from tests.experiments.sweeps.kitchen import write_recipe
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = list(recipes().values())
 ELEMENTS = 1_000_000
+_UNLABELLED = ("optimizer_gather", "optimizer_until_freeze")  # what only flags can say
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 
 
@@ -77,7 +78,7 @@ def test_rows_are_those_of_the_same_arm_typed_as_a_label_and_as_flags(recipe: Re
     config = typed(recipe)
     needs = [word for flag, least in recipe.needs.items() for word in (f"--{flag}", str(least))]
     others = [f"--{flag}={value}" for flag, value in recipe.flags]
-    unsaid = [f"--{flag}={value}" for flag, value in recipe.flags if flag.startswith(("outer_", "optimizer_gather"))]
+    unsaid = [f"--{flag}={value}" for flag, value in recipe.flags if flag.startswith(("outer_", *_UNLABELLED))]
     for argv in (others, ["--method", arm_of(config.comm), *unsaid]):
         assert parse([*argv, *needs]).row() == config.row()
     assert config.comm.system == "none"
@@ -116,7 +117,7 @@ def test_bits_between_replicas_are_those_of_a_step(recipe: Recipe, monkeypatch: 
     monkeypatch.setattr(replica_optimizers, "matrices_of_blocks", lambda model: {"": dict(model.named_parameters())})
     replicas = cc.optim.VirtualReplicas(model, 2)
     optim = dataclasses.replace(config.optim, learning_rate=0.1, warmup_steps=1)
-    methods = config.comm.optimizer_compress, config.comm.optimizer_gather
+    methods = config.comm.optimizer_compress, config.comm.optimizer_gather, config.comm.optimizer_until_freeze
     optimizer, _ = build_optimizer(model, optim, 10, "loop", replicas, *methods)
     sent = 0
     for _ in range(2):

@@ -14,22 +14,23 @@ from comm_compress.integrations.replicas.messages import fed_back
 from comm_compress.kernels import Residual
 
 
-def two_way_mean(rows: Tensor, codec: Codec, state: State) -> Generator[Request, Any, Tensor]:
+def two_way_mean(rows: Tensor, codec: Codec, state: State, decay: float = 1.0) -> Generator[Request, Any, Tensor]:
     """The rounds of one replica with ``rows`` float32 ``[W, n]``; returns the mean ``[W, n]``, the same on all.
 
         rank d gets    sum_r C(rows_r[d] + error_r[d]) / W        every replica keeps its own errors, of all rows
         everyone gets  C(that mean + error_d)                     rank d keeps that of its row
 
     This is the "compressed all-reduce" of 1-bit Adam (arXiv 2102.02888): every replica is also the server of its row.
+    ``decay``: what earlier errors are multiplied by before they are added; 0: they are forgotten.
     """
-    reduced = yield from fed_back(codec).reduce_scatter(rows, state)
+    reduced = yield from fed_back(codec, decay).reduce_scatter(rows, state)
     mean = (reduced.total / rows.shape[0]).unsqueeze(0)
     server = state.child("server")
     if codec.traits.lossless:
         message = codec.encode(mean, server)
     else:
         lost = server.spare("residual", mean, mean.dtype)
-        message = codec.encode_with_feedback(mean, Residual(server.get("residual"), 1.0, lost), server)
+        message = codec.encode_with_feedback(mean, Residual(server.get("residual"), decay, lost), server)
         server.propose("residual", lost)
     received = yield Gather(message)
     return codec.decode(received).float()

@@ -1,4 +1,5 @@
-"""0/1 Adam does what its paper's algorithm says, written out here by hand; which steps do what; local steps."""
+"""0/1 Adam does what its paper's algorithm says, and its public code, written out here by hand; which steps do what;
+local steps."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.comm_compress.integrations.optim.replicated.training import (
 )
 
 BETAS, STEPS = (0.8, 0.95), 12
-# exact in steps 1 and 3, local in 7, 9, 10 and 11
+# exact in steps 1 and 3, local in 7, 9, 10 and 11; 2 and 4 send what was gone, or gradients
 SETTINGS: dict[str, Any] = {
     **{"lr": 0.01, "weight_decay": 0.1, "betas": BETAS, "freeze_after": 4, "variance_scaler": 1},
     **{"local_scaler": 2, "max_local_steps": 4},
@@ -42,10 +43,14 @@ def rate(step: int) -> float:
 
 
 class Paper:
-    """Algorithm 1 of arXiv 2202.06009 in float64, with Adam's bias correction; ``local``: steps without a message."""
+    """Algorithm 1 of arXiv 2202.06009 in float64, with Adam's bias correction; ``local``: steps without a message.
 
-    def __init__(self, world: int, exact: set[int], local: set[int]) -> None:
+    ``compressed``: steps that send gradients in signs, which enter the momentum of all, as in the public code; the
+    first step after them forgets what those left out."""
+
+    def __init__(self, world: int, exact: set[int], local: set[int], compressed: set[int]) -> None:
         self.world, self.exact, self.local, self.t, self.updates = world, exact, local, 0, 0
+        self.compressed = compressed
         self.x = {n: p.detach().double().numpy() for n, p in model().named_parameters()}
         self.v = {n: np.zeros(shape) for n, shape in SHAPES.items()}
         self.m = [{n: np.zeros(shape) for n, shape in SHAPES.items()} for _ in range(world)]
@@ -69,13 +74,18 @@ class Paper:
             given = [mean] * self.world
             self.updates += 1
             self.v = {n: BETAS[1] * self.v[n] + (1 - BETAS[1]) * mean[n] ** 2 for n in SHAPES}
+        if self.t in self.compressed:
+            given = [self.exchange.mean(given)] * self.world
+        if self.t == max(self.compressed, default=0) + 1:
+            self.exchange = TwoWayByHand(self.world)
         for rank, g in enumerate(given):
             for n in SHAPES:
                 self.m[rank][n] = BETAS[0] * self.m[rank][n] + (1 - BETAS[0]) * g[n]
                 self.u[rank][n] = self.u[rank][n] + corrected * self.m[rank][n]
         if self.t in self.local:
             return
-        moved = dict(self.u[0]) if self.t in self.exact else self.exchange.mean(self.u)
+        alike = self.t in self.exact | self.compressed
+        moved = dict(self.u[0]) if alike else self.exchange.mean(self.u)
         for n in SHAPES:
             self.x[n] = (1 - 0.1 * self.plain) * self.x[n] - moved[n] / self.root(n)
             for rank in range(self.world):
@@ -84,13 +94,16 @@ class Paper:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_it_is_the_papers_algorithm(world: int) -> None:
-    paper, ours = Paper(world, {1, 3}, {7, 9, 10, 11}), Virtual(world, zero_one)
+@pytest.mark.parametrize(("until_freeze", "compressed"), [("moves", set()), ("gradients", {2, 4})])
+def test_it_is_the_papers_algorithm(world: int, until_freeze: str, compressed: set[int]) -> None:
+    paper = Paper(world, {1, 3}, {7, 9, 10, 11}, compressed)
+    ours = Virtual(world, lambda r: zero_one(r, until_freeze=until_freeze))
     optimizer = ours.optimizer
     assert isinstance(optimizer, cc.optim.ZeroOneAdam)
     steps = range(1, STEPS + 1)
     assert {step for step in steps if optimizer.updates_variance(step)} == paper.exact
     assert {step for step in steps if not optimizer.synchronises(step)} == paper.local
+    assert {step for step in steps if optimizer.compresses_gradients(step)} == compressed
     sent = [0]
     for step in steps:
         for group in optimizer.param_groups:
@@ -126,6 +139,26 @@ def test_where_every_step_updates_the_variance_it_is_adamw_on_mean_gradients() -
         adamw.step()
     for name, p in stock.named_parameters():
         torch.testing.assert_close(ours.model.get_parameter(name), p, rtol=1e-6, atol=1e-7, msg=name)
+
+
+def test_where_nothing_is_lost_gradients_until_the_freeze_are_adams_with_a_variance_that_is_updated_rarely() -> None:
+    """By `identity`, whose messages are exact, it is AdamW but for the steps in which the variance stays as it is."""
+    ours = Virtual(2, lambda r: zero_one(r, until_freeze="gradients", method="identity", weight_decay=0.0))
+    x = {n: p.detach().double() for n, p in model().named_parameters()}
+    m, v = ({n: torch.zeros(shape, dtype=torch.float64) for n, shape in SHAPES.items()} for _ in range(2))
+    updates = 0
+    for t in range(1, 5):
+        ours.step(t)
+        updates += t in (1, 3)
+        for n in SHAPES:
+            mean = torch.stack([gradients(rank, t)[n].double() for rank in range(2)]).mean(0)
+            m[n] = BETAS[0] * m[n] + (1 - BETAS[0]) * mean
+            if t in (1, 3):
+                v[n] = BETAS[1] * v[n] + (1 - BETAS[1]) * mean**2
+            root = (v[n] / (1 - BETAS[1] ** updates)).sqrt() + 1e-8
+            x[n] = x[n] - 0.01 / (1 - BETAS[0] ** t) * m[n] / root
+    for n, p in ours.model.named_parameters():
+        torch.testing.assert_close(p.detach().double(), x[n], rtol=1e-5, atol=1e-5, msg=n)
 
 
 def test_intervals_double() -> None:
@@ -177,6 +210,7 @@ def test_a_training_may_end_in_a_step_that_synchronises() -> None:
         ({"variance_scaler": 0}, "variance_scaler = 0"),
         ({"max_local_steps": 0}, "max_local_steps = 0"),
         ({"betas": (0.9, 1.0)}, "beta2 = 1.0"),
+        ({"until_freeze": "signs"}, "until_freeze = 'signs': must be one of moves, gradients"),
         ({"method": "powersgd"}, "does not send one message"),
     ],
 )

@@ -27,6 +27,9 @@ OPTIMIZERS: dict[str, Make] = {
     "ef21_muon": lambda r: cc.optim.EF21Muon(r, ("wide", "prime"), lr=0.01, weight_decay=0.1, back="signsgd"),
     "ef21_muon, back as it is": lambda r: cc.optim.EF21Muon(r, ("large",), lr=0.01, method="int4"),
     "zero_one_adam": lambda r: cc.optim.ZeroOneAdam(r, lr=0.01, weight_decay=0.1, freeze_after=3, variance_scaler=1),
+    "zero_one_adam, gradients": lambda r: cc.optim.ZeroOneAdam(
+        r, lr=0.01, weight_decay=0.1, freeze_after=3, variance_scaler=1, until_freeze="gradients"
+    ),
 }
 # a step exactly, one in signs, one of each replica alone, one in signs: a NaN in the third is nobody else's
 LOCAL_STEPS: dict[str, Make] = {
