@@ -36,7 +36,7 @@ _WARM_UP_STEPS = 2
 _BUSY = 0.5  # runnable processes a core, before the first run
 
 
-def entered(race: Race, folder: Path, plugin: bytes | None, further: Mapping[str, Any]) -> Score | None:
+def entered(race: Race, folder: Path, plugin: bytes | None, further: Mapping[str, str]) -> Score | None:
     """Run the race and fill ``folder``, which is not there yet. None where a run did not end well.
 
     ``further``: what else entry.json is to say. ValueError, before anything runs, for settings that do not go together
@@ -61,12 +61,14 @@ def entered(race: Race, folder: Path, plugin: bytes | None, further: Mapping[str
     except BaseException:
         _say(f"no entry: {folder} has what was run; an entry is one session, so it begins anew in another folder")
         raise
+    further = {name: without_places(text) for name, text in further.items()}
     about = {"label": _label(race), "linked": why is None, "load_before": round(busy, 2), **further, **environment()}
     return _finished(race, folder, about)
 
 
 def _finished(race: Race, folder: Path, about: Mapping[str, Any]) -> Score | None:
-    _take_places_out(folder / LOGS)
+    for path in (*(folder / LOGS).glob("*.txt"), folder / ROWS):
+        path.write_text(without_places(path.read_text(errors="replace")))
     rows = sound_rows(folder / ROWS)
     made = Entry(folder, {}, race, rows, [], {}, None)
     try:
@@ -80,13 +82,11 @@ def _finished(race: Race, folder: Path, about: Mapping[str, Any]) -> Score | Non
     return result
 
 
-def _take_places_out(logs: Path) -> None:
+def without_places(text: str) -> str:
     """An entry is for others to read: where the checkout and the user's files lie is nobody's business."""
-    for log in logs.glob("*.txt"):
-        text = log.read_text(errors="replace")
-        for place in (_ROOT, Path.cwd(), Path.home()):
-            text = text.replace(f"{place}/", "") if len(place.parts) > 1 else text
-        log.write_text(text)
+    for place in (_ROOT, Path.cwd(), Path.home()):
+        text = text.replace(f"{place}/", "") if len(place.parts) > 1 else text
+    return text
 
 
 def _label(race: Race) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from tests.experiments.speedrun.planted import (
     of_entry,
     seal,
     with_config,
+    write_curve,
 )
 
 
@@ -64,7 +65,7 @@ def faster(row: Row) -> Row:
     return {**row, "train_time_s": row["train_time_s"] / 2, "step_time_ms_mean": row["step_time_ms_mean"] / 2}
 
 
-def lighter(row: Row) -> Row:
+def lighter(row: Mapping[str, Any]) -> Row:
     by_op = {op: value // 2 for op, value in row["bytes_compressed_by_op"].items()}
     ratios = {name: 2 * row[name] for name in row if name.startswith("compression_ratio") and row[name]}
     bandwidth = {"effective_bw_compressed_gbps": row["effective_bw_compressed_gbps"] / 2}
@@ -216,6 +217,13 @@ def test_rows_that_were_edited_by_hand_are_found_at_once(tmp_path: Path) -> None
     (folder / "curves" / "more.jsonl").write_text("")
     assert "rows.jsonl was changed" in found(folder)["files"]
     assert "more.jsonl was not written" in found(folder)["files"]
+
+
+def test_a_curve_that_sent_other_bytes_than_its_row_is_found(tmp_path: Path) -> None:
+    folder = honest(tmp_path / "cheat")
+    write_curve(folder, lighter(read(folder).rows[0]))
+    seal(folder)
+    assert "other bytes than its row" in found(folder)["session"]
 
 
 def test_figures_that_the_rows_do_not_give_are_found(tmp_path: Path) -> None:
