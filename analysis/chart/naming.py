@@ -79,8 +79,9 @@ def _sent(arm: Arm, is_whole: bool) -> str:
     rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_"))
     others = replace(arm, optimizer="none", training=(), further=rest, name=None)
     if not is_whole:
-        ways = {"outer_method": _method(arm.outer_method, False), "outer_gather": _method(arm.outer_gather, False)}
-        others = replace(others, gradient_settings="{}", parameter_settings="{}", further=(), **ways)
+        there, back = _method(arm.outer_method, False), _method(arm.outer_gather, False)
+        others = replace(others, gradient_settings="{}", parameter_settings="{}", further=())
+        others = replace(others, outer_method=there, outer_gather=back)
     return others.label.removeprefix("none, ")
 
 

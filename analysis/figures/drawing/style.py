@@ -186,7 +186,7 @@ class Style:
         ems = 72 * self.width / self.small
         lines = []
         for line in text.splitlines():
-            letter = 0.53 if line.isascii() else 1.0  # its width over its size
+            letter = 0.57 if line.isascii() else 1.0  # its width over its size, of a wide line
             lines += textwrap.wrap(line, int(ems / letter))
         return lines
 

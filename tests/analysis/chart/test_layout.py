@@ -88,7 +88,7 @@ def test_every_arm_is_named_once_and_nothing_covers_a_name(columns: Columns) -> 
 
 def test_a_name_in_the_band_of_lost_runs_is_of_an_arm_that_lost_some() -> None:
     for columns in ("single", "double"):
-        figure = figures.quality(crowd(), Style(columns=columns))  # type: ignore[arg-type]
+        figure = figures.quality(crowd(), Style(columns=columns))
         drawn(figure)
         axes = figure.axes[0]
         band = next(patch for patch in axes.patches if patch.get_window_extent().y1 >= axes.bbox.y1 - 1)
