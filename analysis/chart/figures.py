@@ -19,7 +19,7 @@ from analysis.statistics.intervals import within
 from analysis.statistics.pareto import Point
 from analysis.statistics.time_to_quality import Time, Times
 
-_NAMED = 12  # arms at a figure's foot
+_NAMED = {"single": 4, "double": 12}  # arms at a figure's foot
 SIZES = ((1000, 560), (380, 520))  # px: of a screen, and of a phone
 
 
@@ -55,7 +55,7 @@ def quality(chart: Chart, style: Style, foot: str = "") -> Figure:
     points = [point for place in chart.places if (point := _point(place)) is not None]
     if len(points) < 2:
         raise ValueError("quality against bits: fewer than two arms have bits and a change of PPL")
-    beaten = names_of(chart.beaten_everywhere, _NAMED)
+    beaten = names_of(chart.beaten_everywhere, _NAMED[style.columns])
     lines = [f"beaten everywhere: {beaten}"] if beaten else []
     return pareto.draw(points, style, traffic="bits", foot="\n".join([*lines, foot] if foot else lines))
 
@@ -63,7 +63,7 @@ def quality(chart: Chart, style: Style, foot: str = "") -> Figure:
 def names_of(some: Sequence[Place], most: int) -> str:
     """The names of arms, of ``most`` at the most, and how many more there are."""
     more = f" and {len(some) - most} more" if len(some) > most else ""
-    return ", ".join(place.answered.label for place in some[:most]) + more
+    return "; ".join(place.answered.label for place in some[:most]) + more  # names have commas
 
 
 def _point(place: Place) -> Point | None:
@@ -93,7 +93,7 @@ def times(chart: Chart, style: Style, foot: str = "") -> Figure:
     """Predicted time to quality behind each link, a line an arm; those that lose more than the margin never get there.
 
     ValueError when no time is known."""
-    return time_to_quality.draw(of_links(chart), style, foot=foot)
+    return time_to_quality.draw(of_links(chart), style, foot=foot, slowest_last=True)
 
 
 def of_links(chart: Chart) -> Times:

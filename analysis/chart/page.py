@@ -47,7 +47,7 @@ def document(chart: Chart, chosen: Tuning | None, command: str, drawn: Mapping[s
         _objections(chart),
         Section("arms", "Every arm", [arms_table(chart), *_operations(chart), *quality, *_short(chart)]),
         Section("times", "Time to quality behind a link", [*_times(chart), *times, *links]),
-        _tuning(chosen),
+        _tuning(chart, chosen),
         Section("how", "How this was made", [_facts(chart), Text("This page was made by"), Command(command)]),
     ]
     return Document("The field on one chart", sections)
@@ -194,13 +194,14 @@ def _seconds(place: Place, rate: str) -> str:
     return "-" if seconds is None else f"{seconds:,.0f}{' +' * (place.at_links.get(rate) == 'yes')}"
 
 
-def _tuning(chosen: Tuning | None) -> Section:
+def _tuning(chart: Chart, chosen: Tuning | None) -> Section:
     text = (
         "No rate was tuned: every arm has that of the table above."
         if chosen is None
         else "Every arm's rate was chosen by its mean loss on the tuning seeds, and judged on others."
     )
-    tables = [] if chosen is None else [rates.table(chosen)]
+    called = {names.full(place.runs.arm): place.answered.label for place in chart.places}
+    tables = [] if chosen is None else [rates.table(chosen, called)]
     return Section("tuning", "How rates were chosen", [Text(text), *tables])
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from analysis.chart import naming
 from analysis.checks.fairness import Judge, arms_meant, held_against
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
 from analysis.predict.behind import operations, step_seconds_behind
@@ -86,7 +87,7 @@ class Chart:
 
 def chart(compared: Comparison, rows: Sequence[Row], calibration: Calibration | None, margin: float) -> Chart:
     """Place all arms. ``rows``: all rows that there are, as runs of others may have shared the machine."""
-    (comparison,) = named([compared], LONGEST)
+    (comparison,) = named([naming.named(compared)], LONGEST)
     findings = Judge(in_order(rows)).findings(comparison)
     table = unplaced(comparison, shared_seeds=True)
     fair = [not _errors(line.runs, comparison, findings) for line in table]

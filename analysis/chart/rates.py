@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from analysis.statistics.tuning import Choice, Tuning, tuning
@@ -61,15 +62,16 @@ def _tried(choice: Choice) -> list[dict[str, Any]]:
     ]
 
 
-def table(found: Tuning) -> Table:
-    """Every arm with the mean loss of each of its candidates; the one chosen is marked."""
+def table(found: Tuning, called: Mapping[str, str] = MappingProxyType({})) -> Table:
+    """Every arm with the mean loss of each of its candidates; the one chosen is marked. ``called``: short names of
+    arms, by their labels."""
     lines = []
     for choice in found.choices.values():
         cells = [
             f"{', '.join(text for _, text in values)}: {loss:.4f}{' *' * (values == choice.values)}"
             for values, loss in choice.losses.items()
         ]
-        lines.append([choice.arm.label, "  ".join(cells)])
+        lines.append([called.get(choice.arm.label, choice.arm.label), "  ".join(cells)])
     seeds = ", ".join(map(str, sorted(found.seeds)))
     note = f"Seed {seeds}. *: chosen, the lowest mean; inf: a run failed."
     return Table(f"{found.setting.label}: validation loss by candidate", ("arm", "tried"), lines, note, left=(0, 1))

@@ -62,7 +62,8 @@ def _draw(
     placed = _ordered([p for p in points if p.ratio is not None])
     numbers = {label: str(i) for i, label in enumerate(numbered, start=1)}
     farthest = _farthest(placed, traffic)
-    figure, axes = _plot_and_list(placed, numbers, style, farthest)
+    notes = _notes(points, placed, style, foot)
+    figure, axes = _plot_and_list(placed, numbers, style, farthest, style.foot_height(notes))
     band, edge = _scales(axes, style, placed, farthest, traffic)
     if traffic != "bits":  # which say nothing of what a ratio is against
         _bar(axes, style)
@@ -86,27 +87,32 @@ def _draw(
     lines += [((left, level), (right, level)) for level in (0.0, band)]
     axes.set_xlabel(style.say(_X[traffic], dtype=against))
     axes.set_ylabel(style.say("change of validation PPL, %"))
-    unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in points if p.ratio is None]
-    is_hollow = any(p.verdict == "undecided" and not p.is_baseline for p in placed)
-    notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * MARGIN)] if is_hollow else []
     floor, roof = axes.get_ylim()
     is_cut = any(100 * (p.low or 0) < floor or (100 * (p.high or 0) > roof and math.isfinite(p.change)) for p in placed)
-    notes += [style.say("a bar that reaches the edge goes on beyond it")] if is_cut else []
-    notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
-    style.foot(figure, "\n".join([*notes, foot] if foot else notes))
-    placed = sorted(placed, key=lambda p: p.label not in numbers)
+    cut = style.say("a bar that reaches the edge goes on beyond it") if is_cut else ""
+    style.foot(figure, "\n".join(filter(None, [cut, notes])))
+    placed = sorted(placed, key=lambda p: (not p.is_baseline, p.label not in numbers))
     named = [
         Named(*_place(p, farthest, edge), numbers.get(p.label, _name(p, farthest, p.short)), look(p.family).colour)
         for p in placed
     ]
     marks = [(point.x, point.y) for point in named]
-    without_room = place(axes, style, named, marks, lines, always=set(numbers.values()))
+    without_room = place(axes, style, named, marks, lines, always=set(numbers.values()), apart=band)
     labels = dict(zip(named, (p.label for p in placed), strict=True))
     return figure, [labels[point] for point in without_room]
 
 
+def _notes(points: Sequence[Point], placed: Sequence[Point], style: Style, foot: str) -> str:
+    """What is written below everything, ``foot`` last."""
+    unplaced = [f"{p.label} ({p.lost}/{p.pairs})" for p in points if p.ratio is None]
+    is_hollow = any(p.verdict == "undecided" and not p.is_baseline for p in placed)
+    notes = [style.say("hollow: not decided at {bar:g} %", bar=100 * MARGIN)] if is_hollow else []
+    notes += [style.say("failed before any byte was counted: {arms}", arms=", ".join(unplaced))] if unplaced else []
+    return "\n".join([*notes, foot] if foot else notes)
+
+
 def _plot_and_list(
-    placed: Sequence[Point], numbers: dict[str, str], style: Style, farthest: float
+    placed: Sequence[Point], numbers: dict[str, str], style: Style, farthest: float, foot_high: float
 ) -> tuple[Figure, Axes]:
     """A plot and, below it, the number, mark and name of every point that had no room for its name."""
     narrow = style.columns == "single"
@@ -118,7 +124,7 @@ def _plot_and_list(
         handles.append(Line2D([], [], **_look(style, point, size) | {"label": f"{number}  {_name(point, farthest)}"}))
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     room = (0.53 * longest + 4) * style.small / 72  # inches: a letter's mean width, mark and gap
-    return panels(style, 1, 1, high, handles, max(int(style.width / room), 1))
+    return panels(style, 1, 1, high, handles, max(int(style.width / room), 1), foot_high)
 
 
 def _scales(axes: Axes, style: Style, placed: Sequence[Point], farthest: float, traffic: Axis) -> tuple[float, float]:

@@ -5,6 +5,8 @@ the top. Filled marks are measured steps, hollow ones predicted.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -18,21 +20,30 @@ from analysis.figures.pareto import BAND
 from analysis.rows.arms import Arm
 from analysis.statistics.time_to_quality import Rate, Time, Times
 
+_MOST_MISSES = 6  # arms that never get there, whose marks can be told apart
 
-def draw(times: Times, style: Style, *, foot: str = "") -> Figure:
-    """The figure: links from slow to fast at equal distances, "no limit" last. ValueError when there is nothing to
-    draw."""
+
+def draw(times: Times, style: Style, *, foot: str = "", slowest_last: bool = False) -> Figure:
+    """The figure: links from slow to fast at equal distances, "no limit" last; ``slowest_last``: from fast to slow, so
+    that the names of many arms stand where their lines are far apart. More than a few arms that never get there, behind
+    any link, are named at the foot alone. ValueError when there is nothing to draw."""
     if not times.times:
         why = "; ".join(times.left_out[:3]) or "nothing was timed"
         raise ValueError(f"time to quality: no time of a step is known ({why})")
     rates = sorted({time.rate for time in times.times}, key=lambda rate: math.inf if rate is None else rate)
+    rates = rates[::-1] if slowest_last else rates
+    times, misses = _without_many_misses(times)
     arms = list(dict.fromkeys(time.arm for time in times.times))
+    notes = "\n".join([*_notes(times, style), *_of_misses(misses, style), *([foot] if foot else [])])
     narrow = style.columns == "single"
     with style:
         if narrow:
-            figure, axes = panels(style, 1, 1, 0.85 * style.width, _handles(arms, style), 2)
+            longest = max(len(arm.label) for arm in arms)
+            list_columns = 2 if (0.56 * longest + 8) * style.small / 72 < style.width / 2 else 1
+            handles, foot_high = _handles(arms, style), style.foot_height(notes)
+            figure, axes = panels(style, 1, 1, 0.85 * style.width, handles, list_columns, foot_high)
         else:
-            names = (len(arms) * 1.2 * style.small + 6 * style.font) / 72
+            names = (len(arms) * 1.2 * style.small + 6 * style.font) / 72 + style.foot_height(notes)
             figure, axes = style.axes(height=max(names / style.width, 0.45))
         axes.set_xlim(-0.5, len(rates) - 0.5)
         edge = _scale(axes, style, times)
@@ -47,10 +58,25 @@ def draw(times: Times, style: Style, *, foot: str = "") -> Figure:
         axes.set_xticks(range(len(rates)), [_rate(rate, style) for rate in rates])
         axes.set_xlabel(style.say("what a rank may send"))
         axes.set_ylabel(style.say("time to PPL {ppl:.4g}, s", ppl=times.target_ppl))
-        style.foot(figure, "\n".join([*_notes(times, style), *([foot] if foot else [])]))
+        style.foot(figure, notes)
         if not narrow:
             end_labels(axes, style, ends)
         return figure
+
+
+def _without_many_misses(times: Times) -> tuple[Times, list[Arm]]:
+    """The times of arms that get there behind some link, and the others; of few others the times are kept."""
+    by_arm: dict[Arm, list[Time]] = {}
+    for time in times.times:
+        by_arm.setdefault(time.arm, []).append(time)
+    misses = [arm for arm, mine in by_arm.items() if all(math.isinf(time.seconds) for time in mine)]
+    if not _MOST_MISSES < len(misses) < len(by_arm):
+        return times, []
+    return replace(times, times=[time for time in times.times if time.arm not in misses]), misses
+
+
+def _of_misses(misses: Sequence[Arm], style: Style) -> list[str]:
+    return [style.say("never: {arms}", arms="; ".join(arm.label for arm in misses))] if misses else []
 
 
 def _notes(times: Times, style: Style) -> list[str]:

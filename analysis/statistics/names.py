@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from analysis.rows.arms import Arm, ArmRuns, Comparison, canonical, spelling
@@ -22,7 +22,7 @@ def named(comparisons: Sequence[Comparison], longest: int = LONGEST) -> list[Com
     """
     arms = list(dict.fromkeys(runs.arm for c in comparisons for runs in c.arms))
     names = _names(arms, _bits(comparisons), longest)
-    return [_renamed(comparison, names) for comparison in comparisons]
+    return [renamed(comparison, names) for comparison in comparisons]
 
 
 def called(text: str, comparisons: Sequence[Comparison]) -> str:
@@ -116,7 +116,9 @@ def _without(arm: Arm, common: tuple[Settings, Settings]) -> str:
     ).label
 
 
-def _renamed(comparison: Comparison, names: dict[Arm, str]) -> Comparison:
+def renamed(comparison: Comparison, names: Mapping[Arm, str]) -> Comparison:
+    """The same comparison, in which these arms are called so."""
+
     def rename(runs: ArmRuns) -> ArmRuns:
         return replace(runs, arm=replace(runs.arm, name=names[runs.arm])) if runs.arm in names else runs
 

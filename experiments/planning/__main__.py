@@ -14,7 +14,7 @@ prints both times.
 
 Machines of a real network are measured with torchrun: see `fsdp_lab.parallel.planning.measuring.measure`. Columns:
 
-    step ms      of forward, backward, all messages and the optimizer: compute + link + update
+    step ms      of forward, backward, all messages and AdamW: compute + link + update
     MB sent      by the rank that sends most
     memory MB    of each rank: weights, gradients, Adam, activations, and what the program takes without a model
 """
@@ -41,9 +41,15 @@ from fsdp_lab.parallel.planning.plan import ALL, plan
 from fsdp_lab.parallel.planning.table import flags, table
 from fsdp_lab.settings.flag_values import a_file, new_file, real, whole
 from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.groups import BETWEEN_REPLICAS
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 _PAYLOAD = 1448 / 1514  # of a full Ethernet frame
+LEFT_OUT = (
+    "planned for AdamW, which exchanges nothing of its own. Left out are local steps (outer), and what other\n"
+    "optimizers compute and exchange (operation optimizer of a row): muon under fsdp, beside the gradients; in place\n"
+    f"of gradients, between the replicas of ddp, {', '.join(BETWEEN_REPLICAS)}\n(docs/optimizers.md has their bits)"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
     candidates = plan(devices, job, [Methods(bits=both.bits), both], options.layouts)
     print(_title(options, job, devices))
     print(table(candidates))
+    print(f"\n{LEFT_OUT}")
     if candidates[0].refused:
         print("\nnothing fits: use more ranks, a smaller batch, or fewer tokens")
         return 1

@@ -27,6 +27,7 @@ from fsdp_lab.parallel.objectives import Replicated
 from fsdp_lab.parallel.pipeline import Pipeline
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.groups import CommConfig
+from fsdp_lab.settings.methods import of_replicas
 
 _ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 Units = dict[str, list[tuple[str, nn.Parameter]]]
@@ -58,13 +59,19 @@ class ParallelModel(Model):
     ) -> cc.parallel.Handles:
         """Compresses what ranks exchange by the methods given; activations by those of the wiring.
 
-        The sum of gradients over replicas comes back by the gradients' method, where it brings back every element by
-        itself (`cc.parallel.way_back`), else exactly. ValueError for methods that have nothing to carry here.
+        The sum of gradients over replicas goes by the gradients' method, or by one of its own (``replica_compress``).
+        It comes back by the same, where that brings back every element by itself (`cc.parallel.way_back`), else
+        exactly. ValueError for methods that have nothing to carry here.
         """
         handles: dict[str, cc.BaseHandle] = {}
         self._stock = cc.parallel.StockSteps(self.ranks.device)
         if parameters is not None and not self._is_sharded:
             raise ValueError("param_compress: no parameters are gathered where each rank keeps its own; leave it out")
+        if config.replica_compress != "none" and not isinstance(self.module, FSDPModule):
+            raise ValueError(
+                "replica_compress: each replica is one rank here, and their sum goes by comm_compress; leave it out, "
+                "or start more ranks than dp_replicas"
+            )
         if isinstance(self.module, FSDPModule):
             handles["fsdp"] = self._attach_fsdp(gradients, parameters, config, seed)
         elif isinstance(self.module, Replicated):
@@ -98,7 +105,9 @@ class ParallelModel(Model):
     def _attach_fsdp(
         self, gradients: cc.Compressor | None, parameters: cc.Compressor | None, config: CommConfig, seed: int
     ) -> cc.Handle:
-        replicas = self._mesh_size("replicas") > 1 and not self.are_local
+        between = None
+        if gradients is not None and self._mesh_size("replicas") > 1 and not self.are_local:
+            between = of_replicas(config) or gradients
         if parameters is None:
             self._stock.add_gathers(self.module, _ITEMSIZE[self.param_dtype], config.fsdp_reshard)
         if gradients is None:
@@ -107,8 +116,8 @@ class ParallelModel(Model):
             self.module,
             reduce_scatter=gradients,
             all_gather=parameters,
-            all_reduce=gradients if replicas else None,
-            all_reduce_gather=cc.parallel.way_back(gradients) if replicas and gradients is not None else None,
+            all_reduce=between,
+            all_reduce_gather=None if between is None else cc.parallel.way_back(between),
             prefetch=config.fsdp_prefetch,
             overlap_reduce=config.fsdp_overlap_reduce,
             pieces={f"hf.{name}": f"tp={self._rank_in('tp')}" for name in self.sketch.pieces},

@@ -256,6 +256,12 @@ class CommConfig(Settings):
     comm_config_json: dict[str, Any] = setting({}, "the method's own settings")  # noqa: RUF009 - a new dict each
     param_compress: str = setting("none", "compression method of the parameter all-gather", method=True)
     param_config_json: dict[str, Any] = setting({}, "the parameter method's own settings")  # noqa: RUF009
+    replica_compress: str = setting(
+        "none",
+        "dp_replicas with several ranks each (HSDP): compression method of the gradients' sum between replicas (none: "
+        "that of comm_compress, inside of a replica and between them)",
+        method=True,
+    )
     comm_dtype: str = setting("fp32", "dtype that FSDP2 reduces gradients in", choices=("fp32", "bf16", "fp16"))
     fsdp_prefetch: int = setting(
         1, "CPU: gather the parameters of so many blocks ahead while one computes, also with none", at_least=0

@@ -19,7 +19,7 @@ def complaints_about(config: CommConfig, optimizer: str | None = None) -> list[s
     """One complaint for each direction whose method or settings are wrong; ``optimizer``: who exchanges, if known."""
     complaints = []
     of_optimizer = partial(check_optimizer, optimizer=optimizer)
-    for build in (of_gradients, of_parameters, of_activations, check_outer, of_optimizer):
+    for build in (of_gradients, of_parameters, of_replicas, of_activations, check_outer, of_optimizer):
         try:
             build(config)
         except ValueError as error:
@@ -46,6 +46,17 @@ def of_parameters(config: CommConfig) -> cc.Compressor | None:
             f"param_compress: {made.name} with these settings does not bring every parameter back, the same at every "
             f"gather; those that do: {fitting}"
         )
+    return made
+
+
+def of_replicas(config: CommConfig) -> cc.Compressor | None:
+    """The compressor of the gradients' sum between replicas; None: that of the gradients.
+
+    Raises ValueError that begins with the flag's name.
+    """
+    made = _make("replica_compress", *cc.labels.parse_label(config.replica_compress))
+    if made is not None and not made.traits.for_gradients:
+        raise ValueError(f"replica_compress: {made.name} is for parameters only")
     return made
 
 

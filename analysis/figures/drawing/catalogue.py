@@ -39,6 +39,7 @@ CHINESE: Final[dict[str, str]] = {
     "step measured": "步时为实测",
     "step predicted": "步时为预测",
     "never": "未达到",
+    "never: {arms}": "未达到：{arms}",
     "no limit": "不限速",
     "acceptance length, tokens a pass": "接受长度（每次前向的词元数）",
     "bars: 95 % interval of the difference to the baseline, by seed": "竖线：与基线逐种子之差的 95 % 区间",

@@ -43,12 +43,14 @@ def place(
     marks: Sequence[Place],
     lines: Sequence[tuple[Place, Place]] = (),
     always: Collection[str] = (),
+    apart: float = math.inf,
 ) -> list[Named]:
     """Write the names for which there is room, the first ones first; return the points whose names have none.
 
     ``marks`` are all points drawn, which no name may cover; ``lines`` are vertical, horizontal or short ones, which
     names avoid where they can. All are in data coordinates. Names among ``always``, such as numbers that a list
-    explains, are written in any case: farther away if need be. The figure's layout must not change afterwards."""
+    explains, are written in any case: farther away if need be. Above ``apart``, a height, are only names of points
+    there. The figure's layout must not change afterwards."""
     figure = axes.figure
     figure.draw_without_rendering()  # type: ignore[union-attr]
     em = style.small * figure.dpi / 72
@@ -56,10 +58,14 @@ def place(
     taken = [_around(spot, 0.6 * em) for spot in spots]
     taken += [_extent(text) for text in axes.texts]
     better_not = [_box(_pixels(axes, start), _pixels(axes, end)).padded(0.1 * em) for start, end in lines]
-    inside = axes.get_window_extent().padded(-0.1 * em)
+    whole = axes.get_window_extent().padded(-0.1 * em)
+    below = (
+        whole if math.isinf(apart) else Bbox.from_extents(whole.x0, whole.y0, whole.x1, _pixels(axes, (1, apart))[1])
+    )
     without_room = []
     for point in points:
         at = _pixels(axes, (point.x, point.y))
+        inside = whole if point.y > apart else below
         text = axes.annotate(
             point.text,
             (point.x, point.y),
@@ -157,14 +163,15 @@ def panels(
     high: float,
     handles: Sequence[Line2D] = (),
     list_columns: int = 1,
+    foot_high: float = 0.0,
     **more: Any,
 ) -> tuple[Figure, Any]:
-    """Axes of ``high`` inches and, below them, a list of ``handles`` by their labels. ``more`` are arguments of
-    subplots."""
+    """Axes of ``high`` inches and, below them, a list of ``handles`` by their labels. ``foot_high``: inches that a foot
+    takes from both, where there is a list. ``more`` are arguments of subplots."""
     if not handles:
         return style.axes(rows, columns, height=high / style.width, **more)
     list_high = (math.ceil(len(handles) / list_columns) * 1.5 + 0.8) * style.small / 72
-    figure = style.sheet(high + list_high)
+    figure = style.sheet(high + list_high + foot_high)
     grid = figure.add_gridspec(2, 1, height_ratios=[high, list_high])
     axes = grid[0].subgridspec(rows, columns).subplots(**more)
     below = figure.add_subplot(grid[1])

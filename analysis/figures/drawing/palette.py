@@ -60,6 +60,8 @@ LOOKS: Final[dict[str, Look]] = {
     "demo": Look("#D81B60", "<"),
     "dion": Look("#F08CB4", "H"),
     "onebit_adam": Look("#5C1A46", "H"),
+    "zero_one_adam": Look("#B5179E", ">"),
+    "ef21_muon": Look("#A0795A", "*"),
     "diloco": Look("#7A8B00", "8"),
     "local_sgd": Look("#C5CF6A", "d"),
 }

@@ -176,13 +176,19 @@ class Style:
 
     def foot(self, figure: Figure, text: str) -> None:
         """Write the fairness verdict and notes below everything, at the left; long lines are broken."""
+        figure.supxlabel("\n".join(self._foot_lines(text)), x=0.005, ha="left", fontsize=self.small, color=GREY)
+
+    def foot_height(self, text: str) -> float:
+        """How many inches `foot` takes from a figure for this text."""
+        return 1.4 * self.small / 72 * len(self._foot_lines(text))  # of a font's line, with its spacing
+
+    def _foot_lines(self, text: str) -> list[str]:
         ems = 72 * self.width / self.small
         lines = []
         for line in text.splitlines():
-            letter = 0.53 if line.isascii() else 1.0  # its width over its size
+            letter = 0.57 if line.isascii() else 1.0  # its width over its size, of a wide line
             lines += textwrap.wrap(line, int(ems / letter))
-        text = "\n".join(lines)
-        figure.supxlabel(text, x=0.005, ha="left", fontsize=self.small, color=GREY)
+        return lines
 
 
 def formats_of(text: str) -> list[str]:

@@ -69,7 +69,7 @@ def _wrapped(head: str, text: str, width: int) -> list[str]:
 
 def command(recipe: Recipe) -> str:
     """The shell line that runs a recipe on as few ranks as it takes."""
-    ranks = max(2, *(least for least in recipe.needs.values() if isinstance(least, int)), 2)
+    ranks = max(recipe.ranks, *(least for least in recipe.needs.values() if isinstance(least, int)), 2)
     needs = "".join(f" --{flag} {value}" for flag, value in recipe.needs.items())
     return f"fsdp-lab train --nproc-per-node {ranks}{needs} --system {recipe.name}"
 
@@ -122,6 +122,8 @@ def long_bits(recipe: Recipe) -> str:
     names = {"-": "not compressed", "varies": "varying with shapes or values"}
     said = [_bits(gradients, recipe.gradient_bits), _bits(parameters, recipe.parameter_bits)]
     text = "gradients {}, parameters {}".format(*(names.get(one, f"{one} an element") for one in said))
+    if (between := recipe.settings.get("replica_compress")) is not None:
+        return f"inside of a replica {text}; between replicas the sum of the gradients by {between}, there and back"
     if recipe.gradient_bits is None or recipe.parameter_bits is None:
         return text
     once = parameters == "delta" or "no reshard" in str(recipe.settings.get("comm_compress"))

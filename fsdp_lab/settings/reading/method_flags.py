@@ -35,7 +35,10 @@ FURTHER = {
     "optimizer": "optimizer_compress",
 }
 """The other fields of a label (`comm_compress.labels.Arm`), and the flag of each."""
-LABELS = ("activation", "activation_grad", "outer_compress", "outer_gather", "optimizer_compress", "optimizer_gather")
+LABELS = (
+    *("activation", "activation_grad", "outer_compress", "outer_gather", "optimizer_compress", "optimizer_gather"),
+    "replica_compress",
+)
 """Flags whose value stays one label, settings of the method included."""
 
 

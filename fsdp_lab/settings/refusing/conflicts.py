@@ -18,6 +18,7 @@ from fsdp_lab.settings.operators import named
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.refusing.local_steps import of_local_steps
 from fsdp_lab.settings.refusing.optimizer import of_optimizer
+from fsdp_lab.settings.refusing.replicas import of_replicas
 from fsdp_lab.settings.shares import shares
 
 
@@ -57,6 +58,7 @@ def conflicts(config: Groups) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
     of_model = [*_of_model(config.model), *_of_lora(config), *_of_precision(config)]
     of_ranks = [*_of_parallel(config), *of_local_steps(config.comm, config.parallel, config.model, config.run)]
+    of_ranks += of_replicas(config.comm, config.optim, config.parallel)
     of_ranks += of_optimizer(config.optim, config.comm, config.parallel, config.model, config.lora, config.run)
     return [*_of_virtual_ranks(config), *of_ranks, *_of_data(config.data), *of_model]
 

@@ -95,6 +95,7 @@ def _about_methods(comm: CommConfig, optimizer: str | None) -> list[str]:
         "comm_config_json",
         "param_compress",
         "param_config_json",
+        "replica_compress",
         "activation",
         "activation_grad",
         "outer_compress",

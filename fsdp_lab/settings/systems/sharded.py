@@ -26,8 +26,8 @@ _ZERO_PP = System(
     differs=(
         "hpZ is not here: there are no second shards inside a node. `zero++-hpz` keeps whole parameters on each rank "
         "after forward, so backward gathers nothing at all: what hpZ sends between nodes, for more memory.",
-        "qgZ's second level is not in the trainer. With --dp_replicas the sum between replicas goes by the same method "
-        "as the gradients (in a program of one's own `cc.attach` takes another for each).",
+        "qgZ's second level is there with --dp_replicas alone, whose replicas are the nodes: the sum between them goes "
+        "by the same int4, or by --replica_compress.",
     ),
     published=(
         "4x less volume than ZeRO-3 with 16 bits, by all three parts (abstract and DeepSpeed's tutorial)",
@@ -62,13 +62,14 @@ _SDP4BIT = System(
         "inside a node, then int4, groups of 128, between nodes, after a Hadamard transform of every 32."
     ),
     here=(
-        "Changes of parameters, and either level of the gradients over all ranks: `sdp4bit` as if every rank were a "
-        "node, `sdp4bit-intra` as if all were in one."
+        "Changes of parameters. Gradients by either level over all ranks, `sdp4bit` as if every rank were a node, "
+        "`sdp4bit-intra` as if all were in one; or by both, `sdp4bit-two-levels`, with HSDP: nodes are the replicas of "
+        "--dp_replicas."
     ),
     differs=(
-        "Two levels with a method each are not in the trainer: with --dp_replicas the sum between replicas goes by the "
-        "gradients' method. In a program of one's own `cc.attach` takes reduce_scatter=\"int8 block_size=512\" and "
-        'all_reduce="int4 hadamard".',
+        "In two levels each node keeps the whole model, in shards (HSDP), where the paper shards over all ranks. So no "
+        "parameters travel between nodes; but each node needs all sums of the gradients, which come back by the same 4 "
+        "bits.",
         "Parameters that have not changed since the last gather are not sent again, so backward's gather is free.",
     ),
     published=(
@@ -92,6 +93,15 @@ _SDP4BIT = System(
             {"comm_compress": "int8 block_size=512 + delta"},
             gradient_bits=8.063,
             parameter_bits=4.016,
+        ),
+        Recipe(
+            "sdp4bit-two-levels",
+            "gradients in both levels: inside of a node, which is a replica of HSDP, and between nodes",
+            {"comm_compress": "int8 block_size=512 + delta", "replica_compress": "int4 hadamard"},
+            {"dp_replicas": 2},
+            gradient_bits=8.063,
+            parameter_bits=4.016,
+            ranks=4,
         ),
     ),
 )

@@ -28,6 +28,17 @@ ARMS: Mapping[str, tuple[float, Mapping[str, float], Mapping[str, Any]]] = {
     "topk + int8": (0.3, {"reduce_scatter": 1, "all_gather": 14}, {"comm_compress": "topk", "param_compress": "int8"}),
 }
 
+SHORT = {
+    "none, by muon": "muon",
+    "none, optimizer dct, by demo, 2 replicas": "demo dct",
+    "none, every 30 diloco, 2 replicas": "every 30 diloco",
+}
+
+
+def short(arm: str) -> str:
+    """What the chart calls an arm of `ARMS`."""
+    return SHORT.get(arm, arm)
+
 
 @functools.cache
 def reference() -> Row:
@@ -35,15 +46,18 @@ def reference() -> Row:
     return next(row for row in read(REFERENCE).rows if row["compress_method"] == "none")
 
 
-def row(arm: str, seed: int, rate: float = BEST, worse: float = 0.0, **changes: Any) -> Row:
-    """A run of an arm of `ARMS`. ``worse``: nats beyond the planted ones; ``changes`` go to the row or its config."""
-    by_arm, bits, settings = ARMS[arm]
+Arms = Mapping[str, tuple[float, Mapping[str, float], Mapping[str, Any]]]
+
+
+def row(arm: str, seed: int, rate: float = BEST, worse: float = 0.0, arms: Arms = ARMS, **changes: Any) -> Row:
+    """A run of an arm of ``arms``. ``worse``: nats beyond the planted ones; ``changes`` go to the row or its config."""
+    by_arm, bits, settings = arms[arm]
     base = json.loads(json.dumps(dict(reference())))
     steps, parameters = base["steps"], base["num_parameters"]
     sent = {op: round(wanted / 8 * parameters * steps / 2) for op, wanted in bits.items()}
     off = 0.0 if rate == BEST else 0.05
     luck = 0.02 * (seed % 3) + 0.0004 * ((seed * 7 + len(arm)) % 5)  # the second part is not shared by arms
-    hour = list(ARMS).index(arm)
+    hour = list(arms).index(arm) % 24
     base["config"] |= {"learning_rate": rate, "seed": seed, "results_path": "planted.jsonl", **settings}
     base |= {
         "seed": seed,

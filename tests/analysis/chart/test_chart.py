@@ -18,7 +18,7 @@ from analysis.predict.predictor import CALIBRATION
 from analysis.rows.arms import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import tuning
-from tests.analysis.chart.planted import ARMS, BEST, RATES as GRID, judged, row, tuned, write
+from tests.analysis.chart.planted import ARMS, BEST, RATES as GRID, judged, row, short, tuned, write
 
 DEMO = "none, optimizer dct, by demo, 2 replicas"
 DOMINATED = "topk + int8"
@@ -45,20 +45,20 @@ def test_optimizers_and_local_steps_are_arms_here_and_settings_elsewhere() -> No
 def test_every_arm_stands_where_it_was_planted() -> None:
     found = placed(judged())
     bits = {place.answered.label: place.answered.line.bits for place in found.places}
-    assert bits == {arm: pytest.approx(sum(sent.values()), rel=1e-3) for arm, (_, sent, _) in ARMS.items()}
+    assert bits == {short(arm): pytest.approx(sum(sent.values()), rel=1e-3) for arm, (_, sent, _) in ARMS.items()}
     by_arm = {place.answered.label: place for place in found.places}
-    assert by_arm[DEMO].by_operation == {"optimizer": pytest.approx(0.64, rel=1e-3)}
-    change = by_arm[DEMO].answered.line.change
+    assert by_arm[short(DEMO)].by_operation == {"optimizer": pytest.approx(0.64, rel=1e-3)}
+    change = by_arm[short(DEMO)].answered.line.change
     assert change is not None
     assert change.mean == pytest.approx(0.0305, abs=1e-3)  # exp(0.03) - 1
     assert change.n == 4
-    assert [place.answered.label for place in found.places][:2] == ["none, every 30 diloco, 2 replicas", DEMO]
+    assert [place.answered.label for place in found.places][:2] == ["every 30 diloco", short(DEMO)]
 
 
 def test_a_planted_dominated_arm_is_named_and_no_other() -> None:
     found = placed(judged())
     assert [place.answered.label for place in found.beaten_everywhere] == [DOMINATED]
-    assert statuses(found) == {**dict.fromkeys(ARMS, "front"), "none": "baseline", DOMINATED: "beaten"}
+    assert statuses(found) == {**dict.fromkeys(map(short, ARMS), "front"), "none": "baseline", DOMINATED: "beaten"}
 
 
 def test_permuting_rows_changes_nothing() -> None:
@@ -110,12 +110,12 @@ def test_an_arm_with_fewer_rates_tried_is_named() -> None:
     found = placed(judged(), fewer)
     (finding,) = [one for one in found.findings if one.check == "unequal_tuning"]
     assert finding.severity == "error"
-    assert f"1: {DEMO}" in finding.what
-    assert [arm.label for arm in finding.arms] == [DEMO]
-    assert statuses(found)[DEMO] == "unfair"
-    assert statuses(found)["none, by muon"] == "front"
+    assert f"1: {short(DEMO)}" in finding.what
+    assert [arm.label for arm in finding.arms] == [short(DEMO)]
+    assert statuses(found)[short(DEMO)] == "unfair"
+    assert statuses(found)["muon"] == "front"
     untried = placed(judged(), [one for one in tuned() if "demo" not in one["run_name"]])
-    assert statuses(untried)[DEMO] == "unfair"
+    assert statuses(untried)[short(DEMO)] == "unfair"
 
 
 def test_other_rates_and_other_tuning_seeds_are_named() -> None:
@@ -126,7 +126,7 @@ def test_other_rates_and_other_tuning_seeds_are_named() -> None:
     assert {one.check for one in found.findings} >= {"other_candidates"}
     later = [*tuned(), *(row("none, by muon", 12, rate) for rate in GRID)]
     (finding,) = [one for one in placed(judged(), later).findings if one.check == "other_tuning_seeds"]
-    assert "by muon (11, 12)" in finding.what
+    assert "muon (11, 12)" in finding.what
 
 
 def test_a_rate_that_failed_is_not_chosen_and_ties_go_to_the_smaller() -> None:
@@ -139,13 +139,13 @@ def test_a_rate_that_failed_is_not_chosen_and_ties_go_to_the_smaller() -> None:
 def test_an_arm_with_a_failed_run_is_named_and_beats_nobody() -> None:
     died = {"status": "failed", "val_loss": None}
     found = placed([Row({**one, **died}) if "muon-0.002-3" in one["run_name"] else one for one in judged()])
-    assert statuses(found)["none, by muon"] == "failed"
-    assert all(place.answered.line.beaten_by != "none, by muon" for place in found.places)
+    assert statuses(found)["muon"] == "failed"
+    assert all(place.answered.line.beaten_by != "muon" for place in found.places)
 
 
 def test_slow_links_favour_who_sends_less() -> None:
     by_arm = {place.answered.label: place.seconds for place in placed(judged()).places}
-    plain, sparse = by_arm["none"], by_arm[DEMO]
+    plain, sparse = by_arm["none"], by_arm[short(DEMO)]
     ratios = [(plain[rate] or 0) / (sparse[rate] or 1) for rate in RATES]  # the fastest link first
     assert ratios == sorted(ratios)
     assert ratios[-1] > 5

@@ -34,6 +34,8 @@ def test_a_file_of_devices_is_planned_for(devices: Path, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "estimated from gflops" in out
     assert "best: --model gpt2-mini --tp 2 --layout tp --shares" in out
+    assert "Left out are local steps (outer), and what other\noptimizers compute and exchange" in out
+    assert "demo, onebit_adam, dion, ef21_muon, zero_one_adam" in out
     assert command.main(["--devices", str(devices), "--rate", "100gbit", "--layouts", "tp"]) == 0
     assert "link: 9.564e+04 Mbit/s" in capsys.readouterr().out
 

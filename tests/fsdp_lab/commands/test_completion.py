@@ -41,7 +41,7 @@ def test_commands_are_completed(calls: Path) -> None:
 def test_methods_are_completed_where_one_is_wanted(calls: Path) -> None:
     assert offered(calls, "methods", "top") == {"topk"}
     assert offered(calls, "train", "--comm-compress", "to") == {"topk"}
-    assert offered(calls, "systems", "sdp") == {"sdp4bit", "sdp4bit-intra"}
+    assert offered(calls, "systems", "sdp") == {"sdp4bit", "sdp4bit-intra", "sdp4bit-two-levels"}
     assert offered(calls, "train", "--system", "dilo") == {"diloco"}
     assert offered(calls, "train", "--config", "to") == set(), "bash then completes names of files"
 

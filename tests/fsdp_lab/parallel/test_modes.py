@@ -35,7 +35,10 @@ MODES: dict[str, tuple[int, int, str]] = {
     "pipeline x tp": (4, 4, "--pp 2 --tp 2 --layout galaxy"),
     # the same by our collectives, which lose nothing
     "our fsdp x galaxy": (4, 2, f"--tp 2 --layout galaxy --param_compress identity {OURS}"),
-    "our hsdp": (4, 1, "--dp_replicas 2 --comm_compress identity --param_compress identity"),
+    "our hsdp": (
+        *(4, 1),
+        "--dp_replicas 2 --comm_compress identity --replica_compress identity --param_compress identity",
+    ),
     "our ddp": (2, 2, "--dp_replicas 2 --comm_compress identity"),
     "our pipeline x ddp": (4, 2, f"--pp 2 --dp_replicas 2 {OURS}"),
     "accumulated tp": (2, 2, "--tp 2 --gradient_accumulation_steps 2"),
@@ -66,7 +69,8 @@ def flags(folder: Path, name: str, mode: str, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Lab(tmp_path_factory.mktemp("modes")).folder
-    run_all([Training(flags(folder, mode, mode), ranks=ranks) for mode, (ranks, _, _) in MODES.items()])
+    alone = [Training(flags(folder, mode, mode), ranks=ranks) for mode, (ranks, _, _) in MODES.items()]
+    run_all([*alone, Training(flags(folder, "levels", "hsdp", "--system", "sdp4bit-two-levels"), ranks=4)])
     moves = []
     anyhow = ["--resume_changed", "true", "--resume_resharded", "true"]
     for before, after in MOVES:
@@ -142,6 +146,16 @@ def test_rows_say_how_ranks_were_arranged_and_what_was_sent(folder: Path) -> Non
             assert all(said[mode]["bytes_compressed_by_op"].values()), mode
 
 
+def test_replicas_have_a_method_of_their_own_between_them(folder: Path) -> None:
+    said = row(folder, "levels")
+    bits = {op: 8 * sent / said["elements_by_op"][op] for op, sent in said["bytes_compressed_by_op"].items()}
+    assert bits.keys() == {"reduce_scatter", "all_gather", "all_reduce"}
+    # a block of 512 or 128 elements has a scale of 32 bits; the last block of a unit is shorter
+    assert bits["reduce_scatter"] == pytest.approx(8 + 32 / 512, rel=0.03)
+    assert bits["all_reduce"] == pytest.approx(4 + 32 / 128, rel=0.03)
+    assert said["val_loss"] == pytest.approx(row(folder, "serial")["val_loss"], abs=0.05)
+
+
 WRONG = {
     "--layout galaxy": "layout: galaxy divides blocks over tp ranks, and tp is 1",
     "--tp 2 --shares 1,2,3": "shares: 1,2,3 are not 2 numbers",
@@ -151,6 +165,12 @@ WRONG = {
     "--tp 2 --virtual_ranks 4": "virtual ranks are data-parallel ranks",
     "--tp 2 --attention eager": "give sdpa",
     "--dp 4 --dp_replicas 3": "give a divisor",
+    "--replica_compress int4 --comm_compress int8": "replica_compress: there is one replica; give dp_replicas",
+    "--replica_compress int4 --dp_replicas 2": "or identity to have that exact",
+    "--replica_compress int4 --comm_compress int8 --dp 2 --dp_replicas 2": "replicas of one rank each have one sum",
+    "--replica_compress int4 --comm_compress int8 --dp_replicas 2 --tp 2": "with tp and pp all sums go by",
+    "--replica_compress int4 --comm_compress int8 --dp_replicas 2 --outer diloco": "leave out outer, or this",
+    "--replica_compress int4 --comm_compress int8 --dp_replicas 2 --optimizer demo": "replicas of demo sum no",
 }
 
 

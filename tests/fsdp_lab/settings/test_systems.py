@@ -29,7 +29,7 @@ from tests.experiments.sweeps.kitchen import write_recipe
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = list(recipes().values())
 ELEMENTS = 1_000_000
-_UNLABELLED = ("optimizer_gather", "optimizer_until_freeze")  # what only flags can say
+_UNLABELLED = ("optimizer_gather", "optimizer_until_freeze", "replica_compress")  # what only flags can say
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 
 

@@ -62,7 +62,7 @@ class Paper:
         return np.sqrt(self.v[name] / (1 - BETAS[1] ** self.updates)) + 1e-8
 
     def own(self, rank: int, name: str) -> np.ndarray:
-        return self.x[name] - self.u[rank][name] / self.root(name)
+        return np.asarray(self.x[name] - self.u[rank][name] / self.root(name))
 
     def step(self, number: int) -> None:
         self.t += 1

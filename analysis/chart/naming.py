@@ -1,0 +1,89 @@
+"""What to call an arm on the chart: what moves the weights, then what is sent by which method, then how often.
+
+    none, optimizer dct, by demo, 2 replicas                  demo dct
+    none, every 30 diloco topk ratio=0.02, 2 replicas         every 30 diloco topk ratio=0.02
+    int4 hadamard + delta, optimizer int4, by muon            muon int4, int4 hadamard + delta
+    powersgd rank=4, 2 replicas                               powersgd rank=4, 2 replicas
+
+A label has all that a flag would need. Here thirty of them share one figure, and most say "none" of gradients that are
+not sent, and how many replicas there are of an optimizer, or of local steps, that are nothing without replicas.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from analysis.rows.arms import PLAIN, Arm, Comparison
+from analysis.statistics import names
+from comm_compress.labels import label, parse_label
+
+LONGEST = 36  # letters
+_GATHER = "optimizer_gather"
+
+
+def named(comparison: Comparison, longest: int = LONGEST) -> Comparison:
+    """The same comparison, in which arms have a short name that are moved by another optimizer, take local steps, or
+    keep several copies of the weights.
+
+    It is the first of these that no other arm may have and that has at most ``longest`` letters: with all settings of
+    the methods, or with their names alone. Where there is none, the shortest one, numbered from the second arm on."""
+    arms = sorted({runs.arm for runs in comparison.arms}, key=lambda arm: arm.label)
+    candidates = {arm: list(dict.fromkeys((_brief(arm, True), _brief(arm, False)))) for arm in arms if _is_told(arm)}
+    said = Counter(itertools.chain.from_iterable(candidates.values()))
+    said.update(arm.label for arm in arms if arm not in candidates)
+    chosen: dict[Arm, str] = {}
+    for arm, texts in candidates.items():
+        alone = (text for text in texts if said[text] == 1 and len(text) <= longest)
+        numbered = (f"{texts[-1]} no. {number}" for number in itertools.count(2))
+        others = (text for text in itertools.chain(texts[-1:], numbered) if text not in _taken(arms, chosen))
+        chosen[arm] = next(itertools.chain(alone, others))
+    return names.renamed(comparison, chosen)
+
+
+def _taken(arms: list[Arm], chosen: Mapping[Arm, str]) -> set[str]:
+    return {*chosen.values(), *(arm.label for arm in arms if not _is_told(arm))}
+
+
+def _is_told(arm: Arm) -> bool:
+    return bool(arm.training) or arm.takes_local_steps or arm.compresses_optimizer
+
+
+def _brief(arm: Arm, is_whole: bool) -> str:
+    """The arm's short name. ``is_whole``: with the settings of its methods."""
+    moved, sent = _moved(arm, is_whole), _sent(arm, is_whole)
+    parts = [*([moved] if moved else []), *([sent] if sent != "none" or not moved else [])]
+    copies = json.loads(dict(arm.training).get("dp_replicas", "1"))
+    needs_replicas = arm.takes_local_steps or arm.moved_by not in ("adamw", "muon")
+    return ", ".join([*parts, *([f"{copies} replicas"] if copies != 1 and not needs_replicas else [])])
+
+
+def _moved(arm: Arm, is_whole: bool) -> str:
+    """Which optimizer, by which methods what it exchanges goes there and back, and what else is said of that; empty:
+    AdamW, which exchanges nothing."""
+    own = {name: json.loads(text) for name, text in arm.training if name not in ("optimizer", "dp_replicas")}
+    text = label(arm.moved_by, own) if own or arm.moved_by != "adamw" else ""
+    if arm.optimizer not in PLAIN:
+        text = f"{text} {_method(arm.optimizer, is_whole)}"
+    further = {name: str(json.loads(value)) for name, value in arm.further if name.startswith("optimizer_")}
+    back = further.pop(_GATHER, "none")
+    text = " ".join([text, *(["+", _method(back, is_whole)] if back not in PLAIN else []), *further.values()])
+    return text.strip()
+
+
+def _sent(arm: Arm, is_whole: bool) -> str:
+    """The arm's label without its optimizer, and without gradients that nobody speaks of."""
+    rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_"))
+    others = replace(arm, optimizer="none", training=(), further=rest, name=None)
+    if not is_whole:
+        there, back = _method(arm.outer_method, False), _method(arm.outer_gather, False)
+        others = replace(others, gradient_settings="{}", parameter_settings="{}", further=())
+        others = replace(others, outer_method=there, outer_gather=back)
+    return others.label.removeprefix("none, ")
+
+
+def _method(text: str, is_whole: bool) -> str:
+    return text if is_whole else parse_label(text).name
