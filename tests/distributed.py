@@ -38,8 +38,8 @@ def run_ranks(
     on exit paths). An exception on any rank fails the test with that rank's traceback.
 
     The processes stay for the next call of the same file of tests, which has a group of its own and the random numbers
-    of a fresh process: what a process does for the first time (FSDP2, kernels read from the disk) takes it half a
-    second. ``alone``: on processes of its own, for a function that changes its process for good.
+    of a fresh process: what a process does for the first time (FSDP2, kernels read from the disk) is not done
+    again. ``alone``: on processes of its own, for a function that changes its process for good.
     """
     if alone:
         close_ranks()

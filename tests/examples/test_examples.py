@@ -1,7 +1,7 @@
 """The examples as a reader runs them, on two real ranks: stock and identity alike, a compressed pair that trains.
 
-What a rank does for the first time takes it half a second, so an example runs several times on ranks that are started
-once; but not where the package that it shows keeps something for the whole of a process (`ALONE`).
+An example runs several times on ranks that are started once: what a rank does for the first time is not done again.
+But not where the package that it shows keeps something for the whole of a process (`ALONE`).
 """
 
 from __future__ import annotations
