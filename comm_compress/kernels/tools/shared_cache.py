@@ -24,6 +24,7 @@ try:
 except ImportError:  # Windows: every process compiles for itself
     fcntl = None  # type: ignore[assignment]
 
+HAS_LOCKS = fcntl is not None
 LONGEST_WAIT = 120.0  # s: who holds the lock for longer has stopped, and what it would have written is made here
 BETWEEN_LOOKS = 0.01  # s
 
@@ -88,7 +89,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _lock(path: Path, while_waiting: Callable[[], contextlib.AbstractContextManager[None]]) -> io.TextIOWrapper | None:
     """The locked file; None where the file system knows no locks, or another process held this one for too long."""
-    if fcntl is None:
+    if not HAS_LOCKS:
         return None
     with contextlib.suppress(OSError):
         file = path.open("w")
