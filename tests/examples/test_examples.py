@@ -1,16 +1,23 @@
-"""The examples as a reader runs them, on two real ranks: stock and identity alike, a compressed pair that trains."""
+"""The examples as a reader runs them, on two real ranks: stock and identity alike, a compressed pair that trains.
+
+An example runs several times on ranks that are started once: what a rank does for the first time is not done again.
+But not where the package that it shows keeps something for the whole of a process (`ALONE`).
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 import pytest
 
 from examples import tiny
-from tests.distributed import preload, run_program, torchrun_environment
+from tests.distributed import free_port, preload, run_program, torchrun_environment
 
 # each example's optional package
 EXAMPLES = {
@@ -25,6 +32,9 @@ EXAMPLES = {
 DATA_PARALLEL = ("ddp", "hsdp")  # replicas: their traffic is an all-reduce
 TENSOR_PARALLEL = "tensor_parallel"  # its traffic is that of activations
 KEEPS_FROZEN = {"lora"}  # what is not trained is sent once
+ALONE = {"accelerate_loop", "fabric_loop", "hf_trainer"}
+CHOICES = ("stock", "identity", "topk")
+BEGINS = "-- example "
 ALL = pytest.mark.parametrize("example", EXAMPLES)
 for name, package in {**EXAMPLES, **dict.fromkeys((*DATA_PARALLEL, TENSOR_PARALLEL))}.items():
     if package is None or importlib.util.find_spec(package):
@@ -55,11 +65,29 @@ class Printed:
         return float(self.losses[step])
 
 
-def _main(example: str) -> None:
+def _main(example: str, runs: Sequence[tuple[int, Sequence[str]]]) -> None:
+    """One run after the other, each at a port of its own and with its own words on the command line."""
     import torch
 
     torch.set_num_threads(1)
-    importlib.import_module(f"examples.{example}").main()
+    for port, words in runs:
+        os.environ["MASTER_PORT"], sys.argv[1:] = str(port), words
+        if os.environ["RANK"] == "0":
+            print(BEGINS, flush=True)
+        importlib.import_module(f"examples.{example}").main()
+
+
+def _said(example: str, *runs: Sequence[str]) -> list[str]:
+    """What an example printed in each of ``runs``, which are words on its command line."""
+    program = partial(_main, example, [(free_port(), words) for words in runs])
+    code, out, err = run_program(program, [[]] * 2, torchrun_environment(2), timeout=280)
+    assert code == 0, err
+    return out.split(BEGINS)[1:]
+
+
+@cache
+def _said_by_choice(example: str, *choices: str) -> dict[str, str]:
+    return dict(zip(choices, _said(example, *(("--compress", choice) for choice in choices)), strict=True))
 
 
 @cache
@@ -67,9 +95,7 @@ def printed(example: str, compress: str) -> Printed:
     package = EXAMPLES.get(example)
     if package is not None:
         pytest.importorskip(package, reason=f"examples.{example} needs {package}: pip install -e .[examples]")
-    words = [["--compress", compress]] * 2
-    code, out, err = run_program(partial(_main, example), words, torchrun_environment(2), timeout=280)
-    assert code == 0, err
+    out = _said_by_choice(example, *((compress,) if example in ALONE else CHOICES))[compress]
     (losses,) = re.findall(r"^losses (.*)$", out, re.M)
     (weights,) = re.findall(r"^loss .*, weights ([0-9a-f]{16})$", out, re.M)
     lines = re.findall(r"^(\w+): (\d+) calls, (\d+) bytes sent, (\d+) in float32$", out, re.M)
@@ -126,7 +152,7 @@ def test_between_replicas_gradients_are_compressed_and_identity_is_stock(example
 
 
 def test_replicas_that_synchronise_now_and_then_send_little_and_identity_is_stock() -> None:
-    outs = {compress: _said("diloco", "--compress", compress) for compress in ("stock", "identity", "topk")}
+    outs = _said_by_choice("diloco", *CHOICES)
     pattern = r"^(?:losses|loss|outer parameters): ?(.*)$"
     stock, identity, sparse = (re.findall(pattern, out.replace("losses ", "losses: "), re.M) for out in outs.values())
     assert stock == identity != sparse
@@ -163,14 +189,8 @@ def test_lora_reduces_the_adapters_gradients_alone() -> None:
     assert lora["reduce_scatter"].calls == plain["reduce_scatter"].calls
 
 
-def _said(example: str, *words: str) -> str:
-    code, out, err = run_program(partial(_main, example), [list(words)] * 2, torchrun_environment(2), timeout=280)
-    assert code == 0, err
-    return out
-
-
 def test_the_byte_audit_shows_what_the_optimizer_still_sends() -> None:
-    out = _said("byte_audit", "--compress", "topk")
+    (out,) = _said("byte_audit", ("--compress", "topk"))
     claimed, seen = re.findall(r"the ledgers claim ([\d.]+) MB; comm_compress was seen to send ([\d.]+) MB", out)[0]
     (optimizers,) = re.findall(r"([\d.]+) MB \(.*%\) through torch.distributed.tensor", out)
     assert claimed == seen
@@ -180,9 +200,8 @@ def test_the_byte_audit_shows_what_the_optimizer_still_sends() -> None:
 
 
 def test_a_pipelines_identity_is_stock_and_a_method_sends_less() -> None:
-    stock, identity, compressed = (
-        _said("pipeline_parallel", "--compress", label) for label in ("stock", "identity", "tahquant tile_size=16")
-    )
+    said = _said_by_choice("pipeline_parallel", "stock", "identity", "tahquant tile_size=16")
+    stock, identity, compressed = said.values()
     losses = [re.findall(r"^(?:losses|stage \d: weights) .*$", out, re.M) for out in (stock, identity, compressed)]
     assert losses[0] == losses[1] != losses[2]
     assert len(losses[0]) == 3
@@ -202,7 +221,7 @@ def test_a_pipelines_identity_is_stock_and_a_method_sends_less() -> None:
 
 
 def test_a_method_of_ones_own_keeps_the_laws_and_trains() -> None:
-    out = _said("my_method")
+    (out,) = _said("my_method", ())
     assert "holds feedback_loses_nothing" in out
     first, last = re.findall(r"^loss ([\d.]+) -> ([\d.]+),", out, re.M)[0]
     assert float(last) < 0.5 * float(first)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
@@ -54,14 +54,20 @@ def train_tiny() -> None:
     train_as_program()
 
 
+@cache
+def _corpora() -> dict[str, str]:
+    """Files of documents by name."""
+    documents = json.loads(gzip.decompress(WIKI_LEADS.read_bytes()))
+    return {"corpus.json": json.dumps(documents[:400]), "other.json": json.dumps(documents[400:500])}
+
+
 class Lab:
     """A folder with a small corpus, and runs in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows_file = folder, folder / "results.jsonl"
-        documents = json.loads(gzip.decompress(WIKI_LEADS.read_bytes()))
-        (folder / "corpus.json").write_text(json.dumps(documents[:400]))
-        (folder / "other.json").write_text(json.dumps(documents[400:500]))
+        for name, text in _corpora().items():
+            (folder / name).write_text(text)
 
     def mix(self) -> str:
         """A quarter of one corpus, three of another."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.distributed import answers, free_port
+from tests.distributed import free_port, work_of
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,36 @@ def measure_peaks_shortly() -> None:
 def train_all(trainings: list[Training], timeout: float = 600, tiny: bool = False) -> list[str | None]:
     """What rank 0's trainings ended with, one after the other: None, or the exception as "Type: message".
 
-    ``tiny``: with `make_nano_tiny`.
+    ``tiny``: with `make_nano_tiny`. The ranks stay for the next call of the same file of tests.
     """
     world = max(training.ranks for training in trainings)
     ports = [free_port() for _ in trainings]
-    ended: list[str | None] = answers(world, _train, ports, trainings, tiny, timeout=timeout)[0]
+    ended: list[str | None] = work_of(world, _train, tiny, work=(ports, trainings), timeout=timeout)[0]
     return ended
 
 
-def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, pipe: Connection) -> None:
+def _train(rank: int, tiny: bool, pipe: Connection) -> None:
+    """What a rank does: the trainings of one call after the other."""
+    from fsdp_lab.run.steps.loop import Loop
+
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    measure_peaks_shortly()
+    if tiny:
+        make_nano_tiny()
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    plain = Loop._count
+    while True:
+        try:
+            ports, trainings = pickle.loads(pipe.recv_bytes())
+        except EOFError:  # the tests' process has ended
+            os._exit(0)
+        mine = [(port, training) for port, training in zip(ports, trainings, strict=True) if rank < training.ranks]
+        pipe.send((True, [_ended(rank, port, training, plain) for port, training in mine]))
+        sys.stdout.flush()
+
+
+def _ended(rank: int, port: int, training: Training, plain: Callable[..., None]) -> str | None:
+    """What a training ends with; ``plain``: what the loop does at the end of each step."""
     from torch import Tensor
 
     from fsdp_lab import train as language
@@ -82,39 +104,23 @@ def _train(rank: int, ports: list[int], trainings: list[Training], tiny: bool, p
     from fsdp_lab.settings.reading.cli import parse_as
     from fsdp_lab.training.optim import StepOutcome
 
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    measure_peaks_shortly()
-    if tiny:
-        make_nano_tiny()
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-    plain = Loop._count
-    ended: list[str | None] = []
-    for port, training in zip(ports, trainings, strict=True):
-        if rank >= training.ranks:
-            continue
-        where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": training.ranks, "LOCAL_WORLD_SIZE": training.ranks}
-        os.environ |= {name: str(value) for name, value in where.items()}
-        os.environ |= {"MASTER_PORT": str(port), VARIABLE: training.fault}
+    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": training.ranks, "LOCAL_WORLD_SIZE": training.ranks}
+    os.environ |= {name: str(value) for name, value in where.items()}
+    os.environ |= {"MASTER_PORT": str(port), VARIABLE: training.fault}
 
-        def step_is_over(
-            self: Loop, step: int, loss: Tensor, outcome: StepOutcome, event: Any = training.event
-        ) -> None:
-            plain(self, step, loss, outcome)
-            if event is not None:
-                event(self.run, step)
+    def step_is_over(self: Loop, step: int, loss: Tensor, outcome: StepOutcome) -> None:
+        plain(self, step, loss, outcome)
+        if training.event is not None:
+            training.event(self.run, step)
 
-        Loop._count = step_is_over  # type: ignore[method-assign]
-        try:
-            if training.draft:
-                eagle.train(parse_as(EagleConfig, training.flags))
-            else:
-                language.train(parse(training.flags))
-            ended.append(None)
-        except (Exception, Preempted) as error:
-            ended.append(f"{type(error).__name__}: {error}")
-            if not training.fault and not isinstance(error, ValueError | Preempted):
-                traceback.print_exc()
-    pipe.send((True, ended))
-    pipe.close()
-    sys.stdout.flush()
-    os._exit(0)
+    Loop._count = step_is_over  # type: ignore[method-assign]
+    try:
+        if training.draft:
+            eagle.train(parse_as(EagleConfig, training.flags))
+        else:
+            language.train(parse(training.flags))
+    except (Exception, Preempted) as error:
+        if not training.fault and not isinstance(error, ValueError | Preempted):
+            traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    return None

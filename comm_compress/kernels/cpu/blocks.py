@@ -20,7 +20,7 @@ from comm_compress.kernels.common.block_code import BlockCode
 from comm_compress.kernels.common.residual import Residual
 from comm_compress.kernels.cpu import trits as trits_cpu
 from comm_compress.kernels.cpu.random import load_fractions, noise_piece
-from comm_compress.kernels.cpu.residual import NOTHING, load_target, prefetch_target
+from comm_compress.kernels.cpu.residual import NOTHING, few_as_float32, load_target, prefetch_target
 from comm_compress.kernels.cpu.vectors.float8 import from_float8, to_float8
 from comm_compress.kernels.cpu.vectors.hadamard import rotated
 from comm_compress.kernels.cpu.vectors.nontemporal import FAR, NEAR, fence, stream
@@ -74,6 +74,7 @@ def encode(
         trits_cpu.pack(unpacked, codes)
         return
     num_rows, n = rows.shape
+    rows, residual = few_as_float32(rows, residual)
     old, decay, new = NOTHING, 0.0, NOTHING
     if residual is not None:
         decay, new = residual.decay, bits_of(residual.new.view(-1))
@@ -84,7 +85,7 @@ def encode(
         _encoder(code.rounding, code.bits, code.size, code.clip_sigmas > 0, code.rotate),
         num_rows * math.ceil(n / span),
         span,
-        *(n, code.block(n), span, np.float32(code.levels), code.clip_sigmas, code.short_scales),
+        *(n, code.block(n), span, np.float32(code.levels), float(code.clip_sigmas), code.short_scales),
         *(np.uint32(low), np.uint32(high)),
         *(bits_of(rows.reshape(-1)), old, np.float32(decay), new, *rows_in_line(codes), *rows_in_line(scales)),
     )
@@ -128,7 +129,7 @@ def _sum(add: bool, codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor)
     n = out.numel()
     assert code.bits is not None
     over_blocks(
-        _summer(code.rounding, code.bits, code.rotate, add),
+        _summer(MANTISSA.get(code.rounding, 0), code.bits, code.rotate, add),
         math.ceil(n / PIECE),
         PIECE,
         *(codes.shape[0], code.block(n), *rows_in_line(codes), *rows_in_line(scales), bits_of(out)),
@@ -258,9 +259,7 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
 
 
 @functools.cache
-def _summer(rounding: str, bits: int, rotate: bool, add: bool) -> Kernel:
-    mantissa = MANTISSA.get(rounding, 0)
-
+def _summer(mantissa: int, bits: int, rotate: bool, add: bool) -> Kernel:
     @compiled
     def sum_(
         first: int,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.common.residual import Residual
-from comm_compress.kernels.cpu.residual import load_target, target_arrays
+from comm_compress.kernels.cpu.residual import few_as_float32, load_target, target_arrays
 from comm_compress.kernels.cpu.vectors.packing import load_codes, store_codes
 from comm_compress.kernels.cpu.vectors.vectors import (
     LANES,
@@ -27,16 +27,17 @@ from comm_compress.kernels.tools.threads import over_blocks
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:
-    rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)
+    vectors = -(-rows.shape[1] // LANES)
+    rows, wide = few_as_float32(rows.contiguous(), residual)
     for row in range(rows.shape[0]):
-        over_blocks(_cast, vectors, LANES, *target_arrays(rows, residual, row), bits_of(out[row]))
+        over_blocks(_cast, vectors, LANES, *target_arrays(rows, wide, row), bits_of(out[row]))
 
 
 def round_to_bytes(rows: Tensor, factor: Tensor, codes: Tensor) -> None:
     if factor == 0:
         codes.zero_()
         return
-    rows, vectors = rows.contiguous(), -(-rows.shape[1] // LANES)
+    rows, vectors = few_as_float32(rows.contiguous())[0], -(-rows.shape[1] // LANES)
     for row in range(rows.shape[0]):
         arrays = (bits_of(rows[row]), np.float32(factor), codes[row].view(torch.uint8).numpy())
         over_blocks(_round, vectors, LANES, *arrays)

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from comm_compress.kernels.common.residual import Residual
-from comm_compress.kernels.cpu.residual import load_target, prefetch_target, target_arrays
+from comm_compress.kernels.cpu.residual import few_as_float32, load_target, prefetch_target, target_arrays
 from comm_compress.kernels.cpu.vectors.nontemporal import NEAR, fence, stream
 from comm_compress.kernels.cpu.vectors.sign_sums import sum_expanded
 from comm_compress.kernels.cpu.vectors.vectors import (
@@ -28,7 +28,7 @@ from comm_compress.kernels.tools.threads import over_blocks
 def encode(
     rows: Tensor, group_size: int, above: Tensor, below: Tensor, bits: Tensor, residual: Residual | None = None
 ) -> None:
-    rows = rows.contiguous()
+    rows, residual = few_as_float32(rows.contiguous(), residual)
     for row in range(rows.shape[0]):
         means = (above[row].numpy(), below[row].numpy(), bits[row].numpy())
         over_blocks(_encode, above.shape[1], group_size, group_size, *target_arrays(rows, residual, row), *means)

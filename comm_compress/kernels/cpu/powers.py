@@ -7,7 +7,7 @@ from torch import Tensor
 
 from comm_compress.kernels.common.residual import Residual
 from comm_compress.kernels.cpu.random import noise_piece
-from comm_compress.kernels.cpu.residual import load_target, prefetch_target, target_arrays
+from comm_compress.kernels.cpu.residual import few_as_float32, load_target, prefetch_target, target_arrays
 from comm_compress.kernels.cpu.vectors.nontemporal import fence, stream
 from comm_compress.kernels.cpu.vectors.packing import load_codes, store_codes
 from comm_compress.kernels.cpu.vectors.power_codes import (
@@ -42,7 +42,7 @@ PLACES, TOP = np.int32(MANTISSA), np.int32(LARGEST)
 def encode(
     rows: Tensor, key: tuple[int, int] | None, exponents: Tensor, signs: Tensor, residual: Residual | None = None
 ) -> None:
-    rows = rows.contiguous()
+    rows, residual = few_as_float32(rows.contiguous(), residual)
     for row in range(rows.shape[0]):
         arrays = (*target_arrays(rows, residual, row), exponents[row].numpy(), signs[row].numpy())
         over_blocks(_encode_powers, _tiles(rows), TILE, *_noise(key, row * _tiles(rows)), *arrays)
@@ -60,7 +60,7 @@ def decode_sum(exponents: Tensor, signs: Tensor, out: Tensor) -> None:
 def encode_window(
     rows: Tensor, key: tuple[int, int] | None, lowest: Tensor, codes: Tensor, residual: Residual | None = None
 ) -> None:
-    rows = rows.contiguous()
+    rows, residual = few_as_float32(rows.contiguous(), residual)
     for row in range(rows.shape[0]):
         arrays = (*target_arrays(rows, residual, row), lowest[row].numpy(), codes[row].numpy())
         over_blocks(_encode_window, lowest.shape[1], POWER_BLOCK, *_noise(key, row * _tiles(rows)), *arrays)

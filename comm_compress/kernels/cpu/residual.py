@@ -23,6 +23,20 @@ from comm_compress.kernels.tools.compiled import Array, compiled
 from comm_compress.kernels.tools.threads import over_blocks
 
 NOTHING: Array = np.empty(0, np.float32)
+FEW = 1 << 16  # elements that are float32 in a few microseconds
+
+
+def few_as_float32(rows: Tensor, residual: Residual | None = None) -> tuple[Tensor, Residual | None]:
+    """Return ``rows`` and ``residual`` with all numbers as float32 where there are fewer than `FEW`, which is exact.
+
+    A kernel is compiled for each dtype of rows and of old residuals, up to a second each, and every process reads it
+    from the disk. It is worth that where a pass over memory less is: for many numbers.
+    """
+    if rows.numel() >= FEW:
+        return rows, residual
+    if residual is not None and residual.old is not None:
+        residual = residual._replace(old=residual.old.float())
+    return rows.float(), residual
 
 
 def target_arrays(rows: Tensor, residual: Residual | None, row: int) -> tuple[Array, Array, np.float32, Array]:

@@ -6,6 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from comm_compress.kernels.cpu.random import hash_counter
+from comm_compress.kernels.cpu.residual import few_as_float32
 from comm_compress.kernels.cpu.vectors.sign_sums import sum_expanded
 from comm_compress.kernels.cpu.vectors.vectors import LANES, above, below, bits_of, equal, load, store_mask
 from comm_compress.kernels.reference.votes import ALL_ZERO, FINITE, NOT_FINITE, weights
@@ -17,7 +18,7 @@ INFINITE = np.float32(np.inf)
 
 
 def encode(rows: Tensor, group_size: int, key: tuple[int, int], marks: Tensor, bits: Tensor) -> None:
-    rows, words = rows.contiguous(), (np.uint32(key[0]), np.uint32(key[1]))
+    rows, words = few_as_float32(rows.contiguous())[0], (np.uint32(key[0]), np.uint32(key[1]))
     for row in range(rows.shape[0]):
         arrays = (bits_of(rows[row]), marks[row].numpy(), bits[row].numpy())
         over_blocks(_encode, marks.shape[1], group_size, group_size, row * rows.shape[1], *words, *arrays)

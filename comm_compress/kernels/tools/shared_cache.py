@@ -8,9 +8,10 @@ entries.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +24,31 @@ try:
 except ImportError:  # Windows: every process compiles for itself
     fcntl = None  # type: ignore[assignment]
 
+HAS_LOCKS = fcntl is not None
 LONGEST_WAIT = 120.0  # s: who holds the lock for longer has stopped, and what it would have written is made here
 BETWEEN_LOOKS = 0.01  # s
 
 
 class SharedCache(FunctionCache):
-    """The cache of one kernel. From a miss until the result is written, this process holds the kernel's lock.
+    """The cache of one kernel. From a miss until the result is written, this process holds a lock.
 
-    A kernel holds its lock while the kernels that it calls are compiled, each under its own: calls have no circles, so
-    no two processes wait for each other. The lock is the operating system's (flock): it ends with its process.
+    There is one for each form of a kernel (types of arguments, and constants that it was made with), so that several
+    processes may compile several forms at once, and one for the index of all of them, for the moment of writing. A
+    form's lock is held while the kernels that it calls are compiled, each under its own: calls have no circles, so no
+    two processes wait for each other. The locks are the operating system's (flock): they end with their process.
     Where the file system has none, every process compiles for itself.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         self._kernel = name_of(function)
-        self._lock = Path(self.cache_path) / f"{self._impl.filename_base}.lock"
+        self._base = str(Path(self.cache_path) / self._impl.filename_base)
         self._held: io.TextIOWrapper | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the kernel compiled for these types, or None: the caller compiles it then, and nobody else does."""
         found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        if found is None and self._acquire():
+        if found is None and self._acquire(sig, target_context):
             found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
             if found is not None:
                 self._release()
@@ -53,42 +57,63 @@ class SharedCache(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write what was compiled, for all who wait."""
         try:
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+            with _alone(Path(f"{self._base}.lock")):
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
         finally:
             self._release()
 
-    def _acquire(self) -> bool:
-        """Wait for the lock; False where it is ours already (a compilation failed), cannot be had, or took too long."""
-        if fcntl is None or self._held is not None:
-            return False
-        with contextlib.suppress(OSError):
-            file = self._lock.open("w")
-            if _locked(file) or self._locked_at_last(file):
-                self._held = file
-                return True
-            file.close()
-        return False
-
-    def _locked_at_last(self, file: io.TextIOWrapper) -> bool:
-        deadline = time.monotonic() + LONGEST_WAIT
-        with said(self._kernel):
-            while time.monotonic() < deadline:
-                time.sleep(BETWEEN_LOOKS)
-                if _locked(file):
-                    return True
-        return False
+    def _acquire(self, sig: Any, target_context: Any) -> bool:
+        """Wait for the form's lock; False where it cannot be had, or took too long."""
+        self._release()  # of another form, whose compilation failed
+        key = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
+        name = hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()
+        self._held = _lock(Path(f"{self._base}.{name}.lock"), lambda: said(self._kernel))
+        return self._held is not None
 
     def _release(self) -> None:
         held, self._held = self._held, None
         if held is not None:
-            fcntl.flock(held, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file, too
-            held.close()
+            _unlock(held)
 
 
-def _locked(file: io.TextIOWrapper) -> bool:
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold this lock inside, if it can be had."""
+    held = _lock(path, contextlib.nullcontext)
+    try:
+        yield
+    finally:
+        if held is not None:
+            _unlock(held)
+
+
+def _lock(path: Path, while_waiting: Callable[[], contextlib.AbstractContextManager[None]]) -> io.TextIOWrapper | None:
+    """The locked file; None where the file system knows no locks, or another process held this one for too long."""
+    if not HAS_LOCKS:
+        return None
+    with contextlib.suppress(OSError):
+        file = path.open("w")
+        if _is_locked(file):
+            return file
+        deadline = time.monotonic() + LONGEST_WAIT
+        with while_waiting():
+            while time.monotonic() < deadline:
+                time.sleep(BETWEEN_LOOKS)
+                if _is_locked(file):
+                    return file
+        file.close()
+    return None
+
+
+def _is_locked(file: io.TextIOWrapper) -> bool:
     """Take the lock if nobody has it; OSError where the file system knows no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def _unlock(file: io.TextIOWrapper) -> None:
+    fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file, too
+    file.close()

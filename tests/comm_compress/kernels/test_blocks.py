@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from comm_compress.kernels import BlockCode, Residual
-from comm_compress.kernels.cpu import blocks as blocks_cpu, random as random_cpu
+from comm_compress.kernels.cpu import blocks as blocks_cpu, random as random_cpu, residual as residual_cpu
 from comm_compress.kernels.reference import blocks as blocks_reference, random as random_reference
 
 CPU = torch.device("cpu")
@@ -39,10 +39,10 @@ CODES = [
 
 
 # Each kernel is compiled for each dtype of rows and of old residuals, a second a time. What loads them knows nothing of
-# the code, so a narrow residual is tried with one code of each kind: rounded, stochastic, rotated, of one bit, float8.
-WITH_NARROW_RESIDUALS = [CODES[number] for number in (2, 9, 17, 19, 21, 25)]
+# the code, so narrow ones are tried with one code of each kind: rounded, stochastic, rotated, of one bit, float8.
+NARROW = [CODES[number] for number in (2, 9, 17, 19, 21, 25)]
 WAITING = [(code, waits) for code in CODES for waits in ("no feedback", "nothing", "float32")]
-WAITING += [(code, "bfloat16") for code in WITH_NARROW_RESIDUALS]
+WAITING += [(code, "bfloat16") for code in NARROW]
 
 
 class Outcome(NamedTuple):
@@ -87,8 +87,12 @@ def assert_same_bits(got: Tensor, expected: Tensor, what: str) -> None:
 
 @pytest.mark.parametrize(("code", "waits"), WAITING, ids=str)
 @pytest.mark.parametrize(("num_rows", "n"), [(1, 1), (2, 7), (3, 257), (2, 5000), (1, 20_001)])
-def test_the_kernels_give_the_definitions_bytes(code: BlockCode, num_rows: int, n: int, waits: str) -> None:
-    rows = awkward(num_rows, n, torch.float32)
+def test_the_kernels_give_the_definitions_bytes(
+    code: BlockCode, num_rows: int, n: int, waits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that are as narrow as what waits."""
+    monkeypatch.setattr(residual_cpu, "FEW", 0)
+    rows = awkward(num_rows, n, torch.bfloat16 if waits == "bfloat16" else torch.float32)
     found = []
     for module in (blocks_cpu, blocks_reference):
         residual = None
@@ -143,9 +147,11 @@ def test_also_at_the_ends_of_float32s_range(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_rows_are_encoded_as_their_float32_values(dtype: torch.dtype) -> None:
-    rows = torch.randn(2, 3000, generator=torch.Generator().manual_seed(1)).to(dtype)
-    for residual in (None, Residual(rows.float() * 0.1, 1.0, torch.empty(2, 3000))):
+@pytest.mark.parametrize("n", [3000, residual_cpu.FEW])
+def test_narrow_rows_are_encoded_as_their_float32_values(dtype: torch.dtype, n: int) -> None:
+    """Made float32 before, where they are few, or by a kernel of their own."""
+    rows = torch.randn(2, n, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for residual in (None, Residual(rows.float() * 0.1, 1.0, torch.empty(2, n))):
         narrow = outcome(blocks_cpu, CODES[2], rows, residual)
         narrow = narrow._replace(residual=narrow.residual.clone())
         wide = outcome(blocks_cpu, CODES[2], rows.float(), residual)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch.distributed as dist
@@ -37,6 +38,12 @@ def kernels(folder: Path) -> list[Any]:
     return made
 
 
+def _locked(kernel: Any) -> bool:
+    """Take the lock for float32, as who compiles it does."""
+    Path(kernel._cache.cache_path).mkdir(parents=True, exist_ok=True)
+    return bool(kernel._cache._acquire((numba.float32,), kernel.targetctx))
+
+
 def _misses(made: list[Any]) -> list[int]:
     return [sum(kernel.stats.cache_misses.values()) for kernel in made]
 
@@ -61,10 +68,9 @@ def test_one_rank_compiles_for_all(tmp_path: Path) -> None:
 
 def _killed_while_it_compiles(folder: Path) -> float:
     kernel = kernels(folder)[0]
-    Path(kernel._cache.cache_path).mkdir(parents=True, exist_ok=True)
     if dist.get_rank() == 0:
         if (child := os.fork()) == 0:
-            kernel._cache._acquire()
+            _locked(kernel)
             time.sleep(60)
         while not list(folder.rglob("*.lock")):
             time.sleep(0.01)
@@ -84,8 +90,18 @@ def test_nobody_waits_for_a_process_that_was_killed(tmp_path: Path) -> None:
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_cache, "LONGEST_WAIT", 0.1)
     stopped, here = kernels(tmp_path)[0], kernels(tmp_path)[0]
-    Path(stopped._cache.cache_path).mkdir(parents=True, exist_ok=True)
-    assert stopped._cache._acquire(), "as by a process that was stopped"
+    assert _locked(stopped), "as by a process that was stopped"
     assert here(np.float32(2)) == 4
     stopped._cache._release()
-    assert kernels(tmp_path)[0]._cache._acquire()
+    assert _locked(kernels(tmp_path)[0])
+
+
+def test_it_is_compiled_for_other_types_meanwhile(tmp_path: Path) -> None:
+    busy, here = kernels(tmp_path)[0], kernels(tmp_path)[0]
+    assert _locked(busy)
+    start = time.monotonic()
+    assert here(np.float64(2)) == 4
+    assert time.monotonic() - start < shared_cache.LONGEST_WAIT / 2
+    again = kernels(tmp_path)[0]
+    assert again(np.float64(3)) == 9
+    assert _misses([again]) == [0]

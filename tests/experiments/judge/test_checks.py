@@ -61,7 +61,7 @@ def on_rank(folder: str, mailbox: str) -> dict[str, list[Fact]]:
 def by_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, list[Fact]]]]:
     """What two real ranks found of every file, and the folder with their tensors."""
     folder = tmp_path_factory.mktemp("ranks")
-    return folder, run_ranks(2, on_rank, str(folder), str(tmp_path_factory.mktemp("box")))
+    return folder, run_ranks(2, on_rank, str(folder), str(tmp_path_factory.mktemp("box")), alone=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -52,7 +52,7 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, fresh_registry: None) -> None:
     monkeypatch.setattr(
         bytes_by_ranks,
         "run_ranks",
-        lambda file, method, folder, *_: run_ranks(2, on_rank, str(file), method, str(folder)),
+        lambda file, method, folder, *_: run_ranks(2, on_rank, str(file), method, str(folder), alone=True),
     )
     monkeypatch.setattr(command, "SIZES", {True: SMALL, False: SMALL})
     monkeypatch.setattr(errors, "BESIDE", ("int8",))

@@ -55,7 +55,7 @@ def test_a_draft_speaks_in_turns_and_draws(folder: Path, capsys: pytest.CaptureF
 def test_only_the_nucleus_is_drawn_and_as_often_as_it_should(folder: Path, drafted: bool) -> None:
     """The fewest most likely tokens with a share of top_p together, with their probabilities over it."""
     settings = chat.ChatSettings(top_p=0.4, top_k=30, temperature=4.0, max_new_tokens=1, num_drafts=1)
-    model, prompt, draws = load_pretrained(folder / "target").eval(), [5, 9, 2], 2000
+    model, prompt, draws = load_pretrained(folder / "target").eval(), [5, 9, 2], 600
     say = chat.with_draft(model, folder / "draft", settings) if drafted else chat.plainly(model, settings)
     with torch.no_grad():
         logits = model(torch.tensor([prompt])).logits[0, -1].double() / 4.0

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fsdp_lab.ranks.faults import VARIABLE, Fault, parse
 from fsdp_lab.ranks.processes import forked_ranks
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.reading.fields import ConfigError
-from tests.distributed import preload, run_program, torchrun_environment
+from tests.distributed import preload, started_program, torchrun_environment
 from tests.forked_launch import is_running
 from tests.fsdp_lab.test_train import (
     ENDLESS,
@@ -198,21 +199,30 @@ def test_a_truncated_results_file_costs_no_row(broken: tuple[Lab, dict[str, str 
 # ---- what ends processes
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (
-            "hang:rank=1,step=4",
-            ["rank 1 did not arrive: step 4, step, for", "fsdp_lab/ranks/faults.py:", "rank 0 waits"],
-        ),
-        ("stop:rank=1,step=4", ["rank 1 did not arrive: its process is stopped (SIGSTOP)", "rank 0 waits"]),
-    ],
-)
-def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path, fault: str, words: list[str]) -> None:
-    lab = Lab(tmp_path)
-    environments = [{**environment, VARIABLE: fault} for environment in torchrun_environment(2)]
-    flags = lab.flags(hang_timeout_s=8, save_model="false")
-    code, _, said = run_program(train_tiny, [flags] * 2, environments)
+HANGS = {
+    "hang:rank=1,step=4": ["rank 1 did not arrive: step 4, step, for", "fsdp_lab/ranks/faults.py:", "rank 0 waits"],
+    "stop:rank=1,step=4": ["rank 1 did not arrive: its process is stopped (SIGSTOP)", "rank 0 waits"],
+}
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Lab, int, str]]:
+    """A run with each fault: its folder, exit code and complaint. Side by side: for most of the time they wait."""
+    labs, runs = {fault: Lab(tmp_path_factory.mktemp("hung")) for fault in HANGS}, {}
+    with ExitStack() as stack:
+        for fault, lab in labs.items():
+            environments = [{**environment, VARIABLE: fault} for environment in torchrun_environment(2)]
+            flags = lab.flags(hang_timeout_s=8, save_model="false")
+            runs[fault] = stack.enter_context(started_program(train_tiny, [flags] * 2, environments))
+        ended = {fault: run(120) for fault, run in runs.items()}
+    return {fault: (labs[fault], code, said) for fault, (code, _, said) in ended.items()}
+
+
+@pytest.mark.parametrize(("fault", "words"), HANGS.items())
+def test_a_rank_that_hangs_is_named_with_its_line(
+    hung: dict[str, tuple[Lab, int, str]], fault: str, words: list[str]
+) -> None:
+    lab, code, said = hung[fault]
     assert code == 1
     (row,) = lab.rows()
     assert row["status"] == "failed"
