@@ -118,7 +118,8 @@ FLOORS = {
         {"__main__"},
     ],
     "analysis": [
-        {"predict", "rows", "__init__"},
+        {"rows", "__init__"},
+        {"predict"},
         {"statistics"},
         {"checks", "figures"},
         {"tables"},

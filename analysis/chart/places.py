@@ -17,7 +17,7 @@ from typing import Any
 from analysis.chart import naming
 from analysis.checks.fairness import Judge, arms_meant, held_against
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
-from analysis.predict.behind import operations, step_seconds_behind
+from analysis.predict.behind import step_seconds_behind, traffic
 from analysis.predict.calibration import Calibration
 from analysis.report.opening.answer import Answered, Status
 from analysis.rows.arms import ArmRuns, Comparison
@@ -171,7 +171,7 @@ def _seconds(runs: ArmRuns, calibration: Calibration | None) -> dict[str, float 
 
 
 def _training_seconds(row: Row, calibration: Calibration, bits_per_s: float) -> float | None:
-    exchanged, step_ms, steps = operations(row), row.get("step_time_ms_mean"), row.get("steps")
+    exchanged, step_ms, steps = traffic(row), row.get("step_time_ms_mean"), row.get("steps")
     if exchanged is None or not is_number(step_ms) or not is_number(steps) or row.get("link_rate_asked") is not None:
         return None
     link, free = (calibration.link(row["world_size"], rate) for rate in (bits_per_s / 8, None))

@@ -11,6 +11,7 @@ from analysis.checks.overlaps import meetings
 from analysis.checks.sixteen_bits import baselines_of, compresses_further, sixteen_bit_arm
 from analysis.rows.arms import TUNED, Arm, ArmRuns, Comparison, comparisons
 from analysis.rows.reading import Row
+from analysis.rows.remembered import remembered
 
 _LETTERS = 90  # of a verdict's list
 _NAMED = 2  # arms that a verdict names
@@ -24,14 +25,21 @@ class Judge:
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = list(rows)
         self._met = meetings(self._rows)
+        # by the comparison's id, beside the comparison, which keeps the id its own
         self._own: dict[int, tuple[Comparison, list[Finding]]] = {}
+        self._with_rows: dict[int, tuple[Comparison, list[Finding]]] = {}
 
     def findings(self, comparison: Comparison) -> list[Finding]:
         """The findings about a comparison and about its rows, errors first."""
-        findings = [
-            replace(finding, arms=(runs.arm,)) for runs in comparison.arms for finding in of_rows(runs.runs.values())
-        ]
-        return _errors_first([*findings, *self.of_comparison(comparison)])
+        if id(comparison) not in self._with_rows:
+            findings = [
+                replace(finding, arms=(runs.arm,))
+                for runs in comparison.arms
+                for finding in of_rows(runs.runs.values())
+            ]
+            whole = _errors_first([*findings, *self.of_comparison(comparison)])
+            self._with_rows[id(comparison)] = comparison, whole
+        return self._with_rows[id(comparison)][1]
 
     def of_comparison(self, comparison: Comparison) -> list[Finding]:
         """The findings about the comparison as a whole, without those about single rows. One arm is no comparison."""
@@ -41,7 +49,7 @@ class Judge:
             checks = (*comparison_checks.CHECKS, *tuning_checks.CHECKS)
             findings = [finding for check in checks for finding in check(comparison)]
             findings += comparison_checks.overlapping_runs(comparison, self._met)
-            self._own[id(comparison)] = comparison, findings  # which keeps the comparison, and so its id
+            self._own[id(comparison)] = comparison, findings
         return self._own[id(comparison)][1]
 
     def everything(self, compared: Sequence[Comparison]) -> list[Finding]:
@@ -82,7 +90,7 @@ def held_against(
     if arms is None:
         return heard
     meant = set(arms)
-    return [f for f in heard if not f.arms or meant & set(f.arms)]
+    return [f for f in heard if not f.arms or not meant.isdisjoint(f.meant)]
 
 
 def arms_meant(runs: ArmRuns, comparison: Comparison) -> list[Arm]:
@@ -112,7 +120,8 @@ def verdict(
         return _unfair(errors, comparison, arms) + noted
     if len(comparison.arms) < 2:
         return f"one arm only: nothing is compared{noted}"
-    return _fair(comparison, [runs for runs in comparison.arms if arms is None or runs.arm in arms]) + noted
+    by_arm = comparison.by_arm
+    return _fair(comparison, comparison.arms if arms is None else [by_arm[a] for a in arms if a in by_arm]) + noted
 
 
 def overall(findings: Sequence[Finding], comparison: Comparison) -> str:
@@ -156,9 +165,14 @@ def _fair(comparison: Comparison, arms: Sequence[ArmRuns]) -> str:
 
 def _is_of_few(finding: Finding, comparison: Comparison) -> bool:
     """Is the finding about some of the arms only, none of which the other arms rest on?"""
-    base = comparison.baseline
-    meant, compressed = set(finding.arms), {runs.arm for runs in comparison.rivals if compresses_further(runs)}
-    return bool(meant) and base is not None and base.arm not in meant and not compressed <= meant
+    base, meant = comparison.baseline, finding.meant
+    return bool(meant) and base is not None and base.arm not in meant and not _compressed(comparison) <= meant
+
+
+@remembered
+def _compressed(comparison: Comparison) -> frozenset[Arm]:
+    """The arms that must be compared with 16 bits."""
+    return frozenset(runs.arm for runs in comparison.rivals if compresses_further(runs))
 
 
 def _named(arms: Sequence[Arm]) -> str:

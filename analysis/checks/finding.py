@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from analysis.rows.arms import Arm
@@ -28,3 +29,8 @@ class Finding:
     advice: str
     concerns: Concerns = "all"
     arms: tuple[Arm, ...] = ()
+
+    @cached_property
+    def meant(self) -> frozenset[Arm]:
+        """``arms`` as a set: a finding about ten thousand arms is asked for each of them."""
+        return frozenset(self.arms)

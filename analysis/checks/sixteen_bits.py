@@ -5,11 +5,15 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.rows.arms import Arm, ArmRuns, Comparison
+from analysis.rows.remembered import remembered
 
 HALF_DTYPES = ("bf16", "fp16")
 
 
+@remembered
 def carries_16_bits(runs: ArmRuns) -> bool:
     """Does all that another arm may compress travel in 16 bits, whether FSDP2 or a method makes it so?
 
@@ -37,6 +41,7 @@ def is_plain(arm: Arm) -> bool:
     return not arm.sends_less
 
 
+@remembered
 def sixteen_bit_arm(comparison: Comparison) -> ArmRuns | None:
     """The arm in 16 bits with a finished run that has the most of the baseline's seeds; None where there is none."""
     candidates = [runs for runs in comparison.arms if carries_16_bits(runs) and runs.ended_well]
@@ -48,7 +53,8 @@ def sixteen_bit_arm(comparison: Comparison) -> ArmRuns | None:
     return max(candidates, key=finished, default=None)
 
 
-def baselines_of(comparison: Comparison) -> list[str]:
+@remembered
+def baselines_of(comparison: Comparison) -> Sequence[str]:
     """The kinds of uncompressed or merely narrower runs that the comparison has: ``["bf16", "fp32"]``."""
     there = [runs for runs in comparison.arms if runs.ended_well]
     full = any(is_plain(runs.arm) and not carries_16_bits(runs) for runs in there)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -49,19 +50,23 @@ def of_calibration(predictor: Predictor, model: str, cells: Iterable[Mapping[str
 
 def of_comparisons(group: Sequence[Comparison]) -> list[Series]:
     """A series for every arm: its median step behind each link of a group (`groups.links`)."""
-    by_label: dict[str, Series] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
+    families: dict[str, str] = {}
     for comparison in group:
         for runs in comparison.arms:
             times = [row["step_time_ms_p50"] for row in runs.ended_well if row.get("step_time_ms_p50")]
-            rate, arm = comparison.setting.link_rate, runs.arm
-            if rate and times:
-                strength = sum(one.family == arm.family for one in by_label.values())
-                before = by_label.get(arm.label, Series(arm.label, arm.family, strength=strength))
-                measured = sorted([*before.measured, (rate, statistics.median(times))])
-                by_label[arm.label] = replace(before, measured=measured)
-    if not by_label:
+            if comparison.setting.link_rate and times:
+                families.setdefault(runs.arm.label, runs.arm.family)
+                at = comparison.setting.link_rate, statistics.median(times)
+                points.setdefault(runs.arm.label, []).append(at)
+    if not points:
         raise ValueError("no run behind a link was timed")
-    return list(by_label.values())
+    before: Counter[str] = Counter()
+    series = []
+    for label, family in families.items():
+        series.append(Series(label, family, (), sorted(points[label]), before[family]))
+        before[family] += 1
+    return series
 
 
 def draw(series: Sequence[Series], style: Style, title: str = "", foot: str = "") -> Figure:

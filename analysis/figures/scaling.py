@@ -36,13 +36,11 @@ def data(group: Sequence[Comparison]) -> list[Datum]:
     """The numbers of arms that several comparisons of the group have; ``x`` is the number of ranks.
 
     A failed run makes the PPL infinite. ValueError when no arm has two world sizes."""
-    names = labels(group)
     numbers = [
         one
-        for name in names
+        for name in labels(group)
         for comparison in group
-        for runs in comparison.arms
-        if runs.arm.label == name
+        for runs in comparison.by_label.get(name, [])
         for one in _points(runs, comparison)
     ]
     if not numbers:

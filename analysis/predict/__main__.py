@@ -3,12 +3,14 @@
     python -m analysis.predict --rate 1gbit --world_size 4 [--model blocks] [--calibration FILE] [--json FILE]
         [--chart FILE.svg] [--measured MATRIX.jsonl] [--own_cores]
     python -m analysis.predict --check MATRIX.jsonl [--calibration FILE]
+    python -m analysis.predict --check_rows ROWS.jsonl [--calibration FILE]
 
 The first ranks the calibrated methods by their predicted step time and gives each one's **break-even** bandwidths:
 below them it is faster than `none` (stock FSDP2) or than bf16 in both directions. The chart shows step time against
 bandwidth, with the measured points of a matrix (`experiments.links.matrix`) on it. The second compares predictions
 with a matrix's cells. What the model assumes is in `analysis/predict/step_model.py`; where its numbers come from in
-`analysis/predict/calibration.py`.
+`analysis/predict/calibration.py`. The third takes results rows, and compares the median step of every run behind a link
+with what is predicted for it from the row of the same run without a limit (`analysis/predict/behind.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.predict.calibration import NONE, Calibration, read_json
+from analysis.predict.checked_rows import checked
 from analysis.predict.predictor import CALIBRATION, Predictor, check, check_table, parse_rate, table
+from analysis.rows.reading import read_for_user
 from fsdp_lab.settings.flag_values import a_file, new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
@@ -55,11 +59,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--measured", type=a_file, help="matrix whose cells the chart shows as points")
     parser.add_argument("--json", type=new_file(), help="write the ranking there, too")
     parser.add_argument("--check", type=a_file, metavar="MATRIX", help="compare with measured cells instead")
+    rows = parser.add_argument("--check_rows", type=a_file, metavar="ROWS")
+    rows.help = "compare with rows of runs behind links instead"
     options = parser.parse_args(argv)
     with user_errors("predict"):
         calibration = Calibration.load(options.calibration, shared=not options.own_cores)
         if options.check is not None:
             print(check_table(check(calibration, read_json(options.check))))
+            return 0
+        if options.check_rows is not None:
+            print(check_table(checked(read_for_user([options.check_rows]), calibration)))
             return 0
         rate = parse_rate(options.rate)
         predictor = Predictor(calibration, options.model, options.world_size)

@@ -22,6 +22,7 @@ from analysis.rows import groups
 from analysis.rows.arms import Comparison
 from analysis.rows.reading import Row
 from analysis.statistics import names
+from analysis.statistics.time_to_quality import MeasuredSteps
 from analysis.tables.comparison import answer_table, comparison_table, goals_table
 from analysis.tables.formats import Table
 from analysis.tables.markup import slug
@@ -54,6 +55,11 @@ class Subject:
         """The judge of all rows: every section of the report takes its findings from this one."""
         return Judge(self.rows)
 
+    @cached_property
+    def steps(self) -> MeasuredSteps:
+        """How long the steps of all rows took."""
+        return MeasuredSteps(self.rows)
+
     def predictor(self, comparison: Comparison) -> Predictor | None:
         """The predictor of the model that the rows trained, if the calibration has it."""
         world = comparison.setting.world_size
@@ -79,8 +85,9 @@ def document(subject: Subject, drawn: Drawn) -> Document:
         ("Along world sizes", entries.OF_WORLDS, groups.worlds(subject.comparisons)),
         ("Along links", entries.OF_LINKS, groups.links(subject.comparisons)),
     ):
-        rest += [_group(kind, drawable, group, place, subject, drawn) for place, group in enumerate(alike, start=1)]
-    rest += [_drafts(*named, subject, drawn) for named in zip(subject.drafts, anchors(subject.drafts), strict=True)]
+        rest += [_group(kind, drawable, group, place, subject, drawn) for place, group in enumerate(alike)]
+    of_drafts = zip(subject.drafts, anchors(subject.drafts), strict=True)
+    rest += [_drafts(*one, place, subject, drawn) for place, one in enumerate(of_drafts)]
     rest += [_machine(machine, subject, drawn) for machine in subject.machines]
     system = drawn.pictures([entries.SYSTEM], None, "all", "", None)
     rest.append(Section("system", "How it works", system))
@@ -189,37 +196,45 @@ def _comparison(
     drawn.tables += tables
     short = [[runs.arm.label, names.full(runs.arm)] for runs in comparison.arms if runs.arm.name is not None]
     tables += [Table("Short names", ["arm", "settings"], short, left=(0, 1))] if short else []
-    why_not = _too_much(comparison, place, subject)
+    why_not = _too_much([comparison], place, subject)
     if why_not:
         drawn.left_out.append((f"{name}, all figures", why_not))
         return Section(name, title, [Notes([_judged(findings, comparison)]), facts, *tables])
     pictures = drawn.pictures(entries.OF_COMPARISON, comparison, name, comparison.setting.label, findings, comparison)
     if has_links:
         about = groups.without_link(comparison.setting).label
-        behind = Behind(comparison, subject.rows, subject.predictor(comparison))
+        behind = Behind(comparison, subject.steps, subject.predictor(comparison))
         pictures += drawn.pictures(entries.OF_LINKED, behind, name, about, findings, comparison)
     return Section(name, title, [Notes([_judged(findings, comparison)]), facts, *tables, *pictures])
 
 
-def _too_much(comparison: Comparison, place: int, subject: Subject) -> str | None:
-    """Why a comparison gets no figures: nobody can read a figure of a thousand bars, or a thousand figures."""
-    if len(comparison.arms) > MOST_ARMS:
-        return f"{len(comparison.arms)} arms, and figures have {MOST_ARMS} at most; choose some with --select"
+def _too_much(shown: Sequence[Comparison], place: int, subject: Subject, kind: str = "comparisons") -> str | None:
+    """Why a comparison, or a group of them, gets no figures: nobody can read a figure of a thousand bars, or a thousand
+    figures. ``place`` counts from 0 among those of its ``kind``."""
+    arms = len({runs.arm for comparison in shown for runs in comparison.arms})
+    if arms > MOST_ARMS:
+        return f"{arms} arms, and figures have {MOST_ARMS} at most; choose some with --select"
     if place >= subject.drawn_comparisons:
         return (
-            f"figures are drawn for the {subject.drawn_comparisons} largest comparisons; choose others with --select, "
+            f"figures are drawn for the {subject.drawn_comparisons} largest {kind}; choose others with --select, "
             "or draw more with --drawn_comparisons"
         )
     return None
 
 
-def _drafts(comparison: Comparison, name: str, subject: Subject, drawn: Drawn) -> Section:
+def _drafts(comparison: Comparison, name: str, place: int, subject: Subject, drawn: Drawn) -> Section:
     findings = subject.judge.findings(comparison)
     table = acceptance_table(comparison, findings)
     drawn.tables.append(table)
     facts = Facts(plan.facts(comparison, subject.drafts[0]))
-    pictures = drawn.pictures(entries.OF_DRAFTS, comparison, name, comparison.setting.label, findings, comparison)
-    return Section(name, comparison.setting.label, [Notes([_judged(findings, comparison)]), facts, table, *pictures])
+    blocks: list[Block] = [Notes([_judged(findings, comparison)]), facts, table]
+    why_not = _too_much([comparison], place, subject)
+    if why_not:
+        drawn.left_out.append((f"{name}, all figures", why_not))
+    else:
+        about = comparison.setting.label
+        blocks += drawn.pictures(entries.OF_DRAFTS, comparison, name, about, findings, comparison)
+    return Section(name, comparison.setting.label, blocks)
 
 
 def _judged(findings: Sequence[Finding], comparison: Comparison) -> tuple[str, str]:
@@ -231,12 +246,16 @@ def _judged(findings: Sequence[Finding], comparison: Comparison) -> tuple[str, s
 def _group(
     title: str, drawable: Sequence[Entry[Any]], group: Sequence[Comparison], place: int, subject: Subject, drawn: Drawn
 ) -> Section:
-    name = f"{title.lower().replace(' ', '-')}-{place}"
-    settings = [c.setting.label for c in group]
+    """The section of comparisons that differ in one thing. ``place`` counts from 0."""
+    name = f"{title.lower().replace(' ', '-')}-{place + 1}"
+    blocks: list[Block] = [Text("; ".join(c.setting.label for c in group))]
+    why_not = _too_much(group, place, subject, "groups of comparisons")
+    if why_not:
+        drawn.left_out.append((f"{name}, all figures", why_not))
+        return Section(name, title, blocks)
     findings = [finding for c in group for finding in subject.judge.findings(c)]
     findings = sorted(findings, key=lambda finding: finding.severity)
-    pictures = drawn.pictures(drawable, group, name, "", findings)
-    return Section(name, title, [Text("; ".join(settings)), *pictures])
+    return Section(name, title, [*blocks, *drawn.pictures(drawable, group, name, "", findings)])
 
 
 def _machine(machine: Machine, subject: Subject, drawn: Drawn) -> Section:

@@ -33,10 +33,9 @@ from analysis.figures.drawing.style import Style
 from analysis.predict.predictor import Predictor
 from analysis.rows.arms import Comparison
 from analysis.rows.curves.of_arms import Along, TrainingCurves, training_curves
-from analysis.rows.reading import Row
 from analysis.statistics.answers import MARGIN
 from analysis.statistics.pareto import Traffic, points
-from analysis.statistics.time_to_quality import measured_rates, times
+from analysis.statistics.time_to_quality import MeasuredSteps, measured_rates, times
 
 S = TypeVar("S")
 
@@ -74,10 +73,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Behind:
-    """A comparison, all rows (also those behind links), and the predictor of its model's steps, if there is one."""
+    """A comparison, the steps of all rows (also those behind links), and the predictor of its model's steps, if there
+    is one."""
 
     comparison: Comparison
-    rows: Sequence[Row]
+    steps: MeasuredSteps
     predictor: Predictor | None
 
 
@@ -115,9 +115,9 @@ def _percent(share: float | None) -> float | None:
 
 
 def _time_to_quality(behind: Behind) -> Drawing:
-    rates = set(measured_rates(behind.rows, behind.comparison)) | set(LINKS if behind.predictor else ())
+    rates = set(measured_rates(behind.steps, behind.comparison)) | set(LINKS if behind.predictor else ())
     ordered = sorted(rates, key=lambda rate: math.inf if rate is None else rate)
-    known = times(behind.comparison, behind.rows, ordered, predictor=behind.predictor)
+    known = times(behind.comparison, behind.steps, ordered, predictor=behind.predictor)
     title = f"time to PPL {known.target_ppl:.4g}, s"
     data = [
         Datum(t.arm.label, t.arm.family, f"{title} ({t.source})", t.seconds, t.low, t.high, x=t.rate or math.inf)

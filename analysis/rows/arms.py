@@ -89,7 +89,7 @@ class Arm:
             training=_training(row) if across_training else (),
         )
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The arm as a text: ``int4 hadamard + delta``.
 
@@ -113,7 +113,7 @@ class Arm:
         further = ", ".join([text, *(f"{name}={_shown(value)}" for name, value in self.further)])
         return printable(trained_label(further, {name: json.loads(value) for name, value in self.training}))
 
-    @property
+    @cached_property
     def family(self) -> str:
         """What decides the arm's colour: the method of the gradients or, if those are sent as they are, of the
         parameters or, if those are, too, of the activations and their gradients, of what local steps give, or of what
@@ -181,7 +181,7 @@ class Setting:
     link_delay_ms: float
     config: tuple[tuple[str, str], ...]
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The setting as a text: ``gpt2-nano, 2 ranks, 300 steps, 200 Mbit/s``."""
         config = {name: json.loads(text) for name, text in self.config}
@@ -200,10 +200,11 @@ class Setting:
 
     def differences(self, other: Setting) -> list[str]:
         """What differs from ``other``, a text for each setting: ``max_steps 300, not 200``."""
-        mine, its = self._all(), other._all()
-        names = sorted(mine.keys() | its.keys())
-        return [f"{n} {mine.get(n, '-')}, not {its.get(n, '-')}" for n in names if mine.get(n) != its.get(n)]
+        mine, its = self._all, other._all
+        names = sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
+        return [f"{n} {mine.get(n, '-')}, not {its.get(n, '-')}" for n in names]
 
+    @cached_property
     def _all(self) -> dict[str, Any]:
         return dict(self.config) | {"world_size": self.world_size, "link": (self.link_rate, self.link_delay_ms)}
 
@@ -263,12 +264,24 @@ class Comparison:
         """All arms but the baseline."""
         return [runs for runs in self.arms if runs is not self.baseline]
 
+    @cached_property
+    def by_arm(self) -> dict[Arm, ArmRuns]:
+        """The runs of each arm."""
+        return {runs.arm: runs for runs in self.arms}
+
+    @cached_property
+    def by_label(self) -> dict[str, list[ArmRuns]]:
+        """The runs of the arms by label. Two may have the same: one of rows that are older than a setting."""
+        found: dict[str, list[ArmRuns]] = {}
+        for runs in self.arms:
+            found.setdefault(runs.arm.label, []).append(runs)
+        return found
+
     def arm(self, label: str) -> ArmRuns:
         """The arm of that label. ValueError lists the labels that there are."""
-        for name in (label, spelling(label)):
-            for runs in self.arms:
-                if runs.arm.label == name:
-                    return runs
+        found = self.by_label.get(label) or self.by_label.get(spelling(label))
+        if found:
+            return found[0]
         there = ", ".join(repr(runs.arm.label) for runs in self.arms)
         raise ValueError(f"no arm {label!r} in the comparison ({self.setting.label}); it has {there}")
 
@@ -317,18 +330,41 @@ def failed(row: Mapping[str, Any]) -> bool:
 def setting_of(row: Mapping[str, Any], tuned: Iterable[str] = TUNED, across_training: bool = False) -> Setting:
     """Everything that must be equal for two rows to be compared: all settings that affect training but seed, arm and
     tuning; ``across_training``: nor what moves the weights."""
-    left_out = {"seed", *_NAMED, *arm_settings(row), *side_settings(row), *tuned}
-    left_out |= set(TRAINING) if across_training else set()
-    if row["config"].get("lora_rank") is None:  # rows from before there were adapters have none
-        left_out |= _ADAPTERS
-    config = tuple(
-        sorted(
-            (name, canonical(v))
-            for name, v in row["config"].items()
-            if name not in left_out and not is_as_before(name, v)
-        )
-    )
-    return Setting(row["world_size"], row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0, config)
+    return _Settings(tuned, across_training).of(row)
+
+
+class _Settings:
+    """`setting_of` for many rows: rows that say the same have one `Setting`, which is made once.
+
+    Rows of one program have the same names of settings, and most settings are those of some other row, so what is done
+    for every row is one text of its values."""
+
+    def __init__(self, tuned: Iterable[str], across_training: bool) -> None:
+        self._ignored = {"seed", *_NAMED, *tuned, *(TRAINING if across_training else ())}
+        self._compared: dict[tuple[Any, ...], list[str]] = {}  # names, by all names that a row has
+        self._made: dict[tuple[Any, ...], Setting] = {}
+
+    def of(self, row: Mapping[str, Any]) -> Setting:
+        """The row's setting."""
+        config = row["config"]
+        values = {name: config[name] for name in self._names(row) if not is_as_before(name, config[name])}
+        link = row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0
+        key = row["world_size"], *link, _dumped(values)
+        if key not in self._made:
+            texts = tuple((name, canonical(value)) for name, value in values.items())
+            self._made[key] = Setting(row["world_size"], *link, texts)
+        return self._made[key]
+
+    def _names(self, row: Mapping[str, Any]) -> list[str]:
+        """The settings that must be equal, sorted."""
+        config, said = row["config"], row.get("side_settings")
+        has_adapters = config.get("lora_rank") is not None  # rows from before there were adapters have none
+        own = None if said is None else tuple(name for name in said if isinstance(name, str))
+        key = tuple(config), tuple(arm_settings(row)), own, has_adapters
+        if key not in self._compared:
+            left_out = {*self._ignored, *arm_settings(row), *side_settings(row), *(() if has_adapters else _ADAPTERS)}
+            self._compared[key] = sorted(name for name in config if name not in left_out)
+        return self._compared[key]
 
 
 def comparisons(
@@ -341,9 +377,10 @@ def comparisons(
     with the lowest mean loss, where a failed run counts as infinite. ``across_training``: optimizers, local steps and
     copies of the weights are a part of the arm (`setting_roles.TRAINING`)."""
     grouped: dict[Setting, dict[Arm, dict[Values, list[Row]]]] = {}
+    settings = _Settings(tuned, across_training)
     for row in rows:
         values = tuple((name, canonical(row["config"].get(name))) for name in tuned)
-        arms = grouped.setdefault(setting_of(row, tuned, across_training), {})
+        arms = grouped.setdefault(settings.of(row), {})
         arms.setdefault(Arm.of(row, across_training), {}).setdefault(values, []).append(row)
     result = []
     for setting, by_arm in grouped.items():
@@ -377,7 +414,8 @@ def mean_loss(rows: Iterable[Row]) -> float:
 
 
 def _baseline(arms: Sequence[ArmRuns], name: str) -> ArmRuns | None:
-    labelled = [runs for runs in arms if runs.arm.label in (name, spelling(name))]
+    names = (name, spelling(name))
+    labelled = [runs for runs in arms if runs.arm.label in names]
     if labelled:
         return max(labelled, key=lambda runs: len(runs.runs))
     alike = [runs for runs in arms if runs.arm.gradients == name and not runs.arm.training]
@@ -424,5 +462,4 @@ def _plain(value: Any) -> str:
     return _dumped(value)
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+_dumped = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

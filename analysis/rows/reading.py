@@ -6,6 +6,8 @@ without are checked here, so that nothing after this has to ask whether ``seed``
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import math
 import sys
@@ -107,11 +109,24 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
     for path in [paths] if isinstance(paths, str | Path) else paths:
         file = Path(path)
         try:
-            with file.open("rb") as lines:
+            with file.open("rb") as lines, _no_search_for_cycles():
                 _read_lines(lines, file, result, shared)
         except OSError as error:
             raise ValueError(f"cannot read {file} ({error.strerror}); name a results file (JSON lines)") from None
     return result
+
+
+@contextlib.contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """Rows refer to nothing that refers to them, so to look for it among millions of objects is a quarter of the
+    time that reading takes."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _read_lines(lines: Iterable[bytes], file: Path, result: Read, shared: _Shared) -> None:

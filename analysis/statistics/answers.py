@@ -13,8 +13,10 @@ import numpy.typing as npt
 
 from analysis.rows.arms import ArmRuns, Comparison, failed
 from analysis.rows.reading import Row
+from analysis.rows.remembered import remembered
 from analysis.statistics import measures
-from analysis.statistics.intervals import CONFIDENCE, Paired, Summary, paired, summary, t_quantile, within
+from analysis.statistics.beaten import beaten
+from analysis.statistics.intervals import Paired, Summary, paired, summary, within
 
 RATIO, MARGIN = 2.0, 0.01
 _LETTERS = 80  # of an error in a table
@@ -49,7 +51,8 @@ class Line:
         return self.runs.arm.label
 
 
-def lines(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
+@remembered
+def lines(comparison: Comparison, shared_seeds: bool = False) -> Sequence[Line]:
     """A line for every arm: the baseline first, the others by the ratio of all traffic, arms without a ratio last.
 
     ``shared_seeds``: compare over the seeds that both arms have a run of, instead of all seeds of the baseline."""
@@ -64,13 +67,17 @@ def placed(table: Sequence[Line], costs: Sequence[float | None]) -> list[Line]:
     Costs are bits, seconds, or whatever else is the better the less it is; None: not known. Such lines, and arms with
     failed runs, have no place."""
     known = [n for n, line in enumerate(table) if costs[n] is not None and not line.runs.failures]
-    some = [table[n] for n in known]
-    those, losses = np.array([costs[n] for n in known], dtype=float), _losses(some)
-    places = {n: _place(table[n], number, some, those, losses) for number, n in enumerate(known)}
-    return [places.get(n, line) for n, line in enumerate(table)]
+    some, result = [table[n] for n in known], list(table)
+    found = beaten(np.array([costs[n] for n in known], dtype=float), _losses(some))
+    for n, one in zip(known, found, strict=True):
+        if one is None:
+            result[n] = replace(table[n], front="yes")
+        else:
+            result[n] = replace(table[n], front="no" if one.is_sure else "perhaps", beaten_by=some[one.by].label)
+    return result
 
 
-def unplaced(comparison: Comparison, shared_seeds: bool = False) -> list[Line]:
+def unplaced(comparison: Comparison, shared_seeds: bool = False) -> Sequence[Line]:
     """A line for every arm in the comparison's order, without asking who is best at its bits: linear in the arms."""
     return [_line(runs, comparison, shared_seeds) for runs in comparison.arms]
 
@@ -102,14 +109,22 @@ def _what_to_compress(runs: ArmRuns) -> str:
 
 
 def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:
+    base, change = comparison.baseline, None
+    if base is not None and runs is not base:
+        change = paired(runs, base, runs.runs.keys() & base.runs.keys() if shared_seeds else None)
+    line = replace(_alone(runs), change=change)
+    return replace(line, bar=_bar(line, comparison))
+
+
+@remembered
+def _alone(runs: ArmRuns) -> Line:
+    """The arm's line as far as no other arm has a part in it."""
+
     def mean(measure: measures.Measure) -> float | None:
         summarised = measures.over_seeds(runs, measure)
         return None if summarised is None else summarised.mean
 
-    base, change = comparison.baseline, None
-    if base is not None and runs is not base:
-        change = paired(runs, base, runs.runs.keys() & base.runs.keys() if shared_seeds else None)
-    line = Line(
+    return Line(
         runs,
         gradient_ratio=mean(measures.gradient_ratio),
         ratio_fp32=mean(measures.ratio_vs_fp32),
@@ -119,10 +134,9 @@ def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:
         step_ms=mean(measures.column("step_time_ms_p50")),
         communication=mean(measures.column("comm_ratio")),
         ppl=summary(None if failed(row) else row.get("val_ppl") for row in runs.runs.values()),
-        change=change,
+        change=None,
         bar="unknown",
     )
-    return replace(line, bar=_bar(line, comparison))
 
 
 def _bar(line: Line, comparison: Comparison) -> Bar:
@@ -149,37 +163,6 @@ def _losses(lines: Sequence[Line]) -> npt.NDArray[np.float64]:
         for seed, loss in line.runs.losses.items():
             matrix[number, columns[seed]] = np.nan if loss is None else loss
     return matrix
-
-
-def _place(
-    line: Line,
-    number: int,
-    known: Sequence[Line],
-    costs: npt.NDArray[np.float64],
-    losses: npt.NDArray[np.float64],
-) -> Line:
-    """The line's place relative to all arms that cost no more, each over the seeds that both have.
-
-    Differences are as `statistics.paired` makes them. An arm is beaten by better quality, or by the same for a lower
-    cost."""
-    rivals = np.flatnonzero(costs <= costs[number])
-    rivals = rivals[rivals != number]
-    worse = losses[number] - losses[rivals]  # nats, a rival a row
-    pairs = np.sum(~np.isnan(worse), axis=1)
-    mean = np.nansum(worse, axis=1) / np.maximum(pairs, 1)
-    is_beaten = (pairs > 0) & ((mean > 0) | ((mean == 0) & (costs[rivals] < costs[number])))
-    if not is_beaten.any():
-        return replace(line, front="yes")
-    squares = np.nansum((worse - mean[:, None]) ** 2, axis=1)
-    error = np.sqrt(squares / np.maximum(pairs - 1, 1) / np.maximum(pairs, 1))
-    quantile = np.full(losses.shape[1] + 1, np.inf)  # by the number of pairs
-    for n in np.unique(pairs[pairs > 1]).tolist():
-        quantile[n] = t_quantile(CONFIDENCE, n - 1)
-    with np.errstate(invalid="ignore"):  # of one pair, whose infinite bound times no spread is no number
-        is_sure = is_beaten & (pairs > 1) & (mean - quantile[pairs] * error > 0)
-    chosen = is_sure if is_sure.any() else is_beaten
-    by = known[rivals[np.argmax(np.where(chosen, mean, -np.inf))]].label
-    return replace(line, front="no" if is_sure.any() else "perhaps", beaten_by=by)
 
 
 def _end(row: Row) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from analysis.rows.arms import Arm, ArmRuns, Comparison, failed
-from analysis.rows.curves.files import read_curve
+from analysis.rows.arms import Arm, ArmRuns, Comparison, canonical, failed
+from analysis.rows.curves.points import NOTHING, curves_of
 from analysis.rows.reading import Row, is_number
 from analysis.rows.setting_roles import LATER
 from analysis.statistics.answers import MARGIN
@@ -92,15 +92,45 @@ class Times:
         return math.exp(self.target_loss)
 
 
+class MeasuredSteps:
+    """How long the steps of many rows took, sorted by what was computed in them.
+
+    Every comparison of a report asks for the steps of its own work behind other links, and all rows may have them: so
+    all are looked through once, and each one's arm is made once."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows: dict[tuple[str, ...], list[Row]] = {}
+        self._seconds: dict[tuple[str, ...], dict[tuple[Arm, Rate], float]] = {}
+        for row in rows:
+            if not failed(row) and is_number(row.get("step_time_ms_p50")) and not row.get("link_delay_ms"):
+                self._rows.setdefault(_work(row), []).append(row)
+
+    def of(self, comparison: Comparison) -> dict[tuple[Arm, Rate], float]:
+        """Seconds of a step by arm and link: the median over the rows with the comparison's work on as many ranks."""
+        work = _work(next(row for runs in comparison.arms for row in runs.runs.values()))
+        if work not in self._seconds:
+            seconds: dict[tuple[Arm, Rate], list[float]] = {}
+            for row in self._rows.get(work, []):
+                seconds.setdefault((Arm.of(row), row.get("link_rate_asked")), []).append(row["step_time_ms_p50"] / 1e3)
+            self._seconds[work] = {key: statistics.median(values) for key, values in seconds.items()}
+        return self._seconds[work]
+
+
+def _work(row: Row) -> tuple[str, ...]:
+    """What is computed in the row's steps, as texts: ranks, and the settings `_SAME_WORK`."""
+    config = row["config"]
+    return tuple(canonical(value) for value in (row["world_size"], *(config.get(n, LATER.get(n)) for n in _SAME_WORK)))
+
+
 def times(
     comparison: Comparison,
-    rows: Iterable[Row],
+    rows: Iterable[Row] | MeasuredSteps,
     rates: Sequence[Rate],
     target_ppl: float | None = None,
     predictor: Predicts | None = None,
 ) -> Times:
     """The time of every arm of ``comparison`` behind every one of ``rates``. ``rows`` are all rows, also those behind
-    links.
+    links, or their steps.
 
     ``target_ppl`` is by default `MARGIN` above the highest final PPL among the baseline's runs, the most that an arm
     may lose by the bar of `statistics.answers`. (With the baseline's own PPL as the target an arm would miss it for 0.1
@@ -130,20 +160,12 @@ def times(
     return result
 
 
-def step_times(rows: Iterable[Row], comparison: Comparison) -> dict[tuple[Arm, Rate], float]:
+def step_times(rows: Iterable[Row] | MeasuredSteps, comparison: Comparison) -> dict[tuple[Arm, Rate], float]:
     """Seconds of a step by arm and link: the median over the rows with the comparison's work on as many ranks."""
-    example = next(row for runs in comparison.arms for row in runs.runs.values())
-    wanted = {name: example["config"].get(name, LATER.get(name)) for name in _SAME_WORK}
-    seconds: dict[tuple[Arm, Rate], list[float]] = {}
-    for row in rows:
-        same = row["world_size"] == comparison.setting.world_size and not row.get("link_delay_ms")
-        same = same and all(row["config"].get(name, LATER.get(name)) == value for name, value in wanted.items())
-        if same and not failed(row) and is_number(row.get("step_time_ms_p50")):
-            seconds.setdefault((Arm.of(row), row.get("link_rate_asked")), []).append(row["step_time_ms_p50"] / 1e3)
-    return {key: statistics.median(values) for key, values in seconds.items()}
+    return (rows if isinstance(rows, MeasuredSteps) else MeasuredSteps(rows)).of(comparison)
 
 
-def measured_rates(rows: Iterable[Row], comparison: Comparison) -> list[Rate]:
+def measured_rates(rows: Iterable[Row] | MeasuredSteps, comparison: Comparison) -> list[Rate]:
     """The links that `step_times` has, the fastest last (no limit)."""
     rates = {rate for _, rate in step_times(rows, comparison)}
     return sorted(rates, key=lambda rate: math.inf if rate is None else rate)
@@ -163,13 +185,13 @@ def _reached(runs: ArmRuns, target: float, left_out: list[str]) -> Reached | Non
 
     A seed that failed without a curve has missed the target, too."""
     steps: dict[int, float] = {}
-    for seed, row in runs.runs.items():
-        lines, why = read_curve(row)
-        evaluations = sorted((line["step"], line["val_loss"]) for line in lines if is_number(line.get("val_loss")))
+    for seed, (curve, why) in curves_of(runs).items():
+        row = runs.runs[seed]
+        evaluations = sorted(curve.get("val_loss", NOTHING).known)
         if not evaluations and not failed(row):
             left_out.append(f"{row.get('run_name')}: {'; '.join(why) or 'its curve has no evaluation'}")
             continue
-        steps[seed] = next((float(step) for step, loss in evaluations if loss <= target + _ROUNDING), math.inf)
+        steps[seed] = next((step for step, loss in evaluations if loss <= target + _ROUNDING), math.inf)
     return Reached(runs.arm, steps) if steps else None
 
 

@@ -37,9 +37,7 @@ def comparisons_of(options: argparse.Namespace, *kinds: Sequence[Row]) -> list[l
     """The comparisons that rows of each of ``kinds`` (language models, drafts) make, the largest first.
 
     ValueError for a ``--baseline`` that no comparison has, or a ``--tuned`` setting that no row has."""
-    check_settings(
-        options.tuned, "--tuned", {name for rows in kinds for row in rows for name in row["config"]} | {*TUNED}
-    )
+    check_settings(options.tuned, "--tuned", set(TUNED).union(*(row["config"] for rows in kinds for row in rows)))
     by_kind = [comparisons(rows, options.baseline, options.tuned) for rows in kinds]
     everything = [comparison for compared in by_kind for comparison in compared]
     if not any(comparison.baseline for comparison in everything):

@@ -1,11 +1,19 @@
 """How long a report takes, and how much memory, as rows grow in number.
 
-    python -m experiments.bench.report [--rows 1000 4000 50000] [--shape seeds arms settings] [--json FILE]
+    python -m experiments.bench.report [--rows 1000 4000 50000] [--shape seeds arms settings ...] [--json FILE]
 
 makes rows out of a committed one, with other arms, seeds or settings and losses, and for each number of rows runs
 `analysis.report` on them in a process of its own. Rows say of themselves that they are planted; what the report shows
-of them means nothing. ``seeds``: 4 settings of 10 arms, the rest of the rows are seeds. ``arms``: one setting of 3
-seeds, the rest are arms. ``settings``: settings of 10 arms with 3 seeds each, as many as it takes.
+of them means nothing.
+
+    seeds     4 settings of 10 arms, the rest of the rows are seeds
+    arms      one setting of 3 seeds, the rest are arms
+    settings  settings of 10 arms with 3 seeds each, as many as it takes
+    links     the same, each setting behind 5 links
+    models    the same, of as many models as it takes, each on 2, 4 and 8 ranks
+    ways      one setting; arms that send otherwise in one of four places (gradients and parameters, local steps,
+              activations, what an optimizer gathers), each with bytes of its own and 3 of 8 seeds; some diverged
+    curves    as seeds, and every run has a curve file of 40 lines
 """
 
 from __future__ import annotations
@@ -19,9 +27,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
@@ -31,67 +39,146 @@ TEMPLATE = Path(__file__).resolve().parents[2] / "results/reference/bar.jsonl"
 PLAIN = ("none", "identity", "bf16")
 METHODS = ("int8", "int4", "fp8", "topk", "nc", "qsgd", "onebit")
 SPREAD, PAIRED_SPREAD = 0.01, 0.003  # nats: of a seed's luck, and of what an arm adds to it
-SHAPES = ("seeds", "arms", "settings")
-Cell = tuple[int, int, int]  # setting, arm, seed
+SHAPES = ("seeds", "arms", "settings", "links", "models", "ways", "curves")
+RATES = (2e7, 1e8, 2e8, 1e9, None)  # bit/s
+WORLDS = (2, 4, 8)
+MANY_SEEDS = 8  # of a baseline whose rivals have 3 of them
+DIVERGED_EVERY = 97  # arms of `ways` have a run that diverged
+LOGGED, EVALUATED = 36, 4  # lines of a curve
+
+
+class Cell(NamedTuple):
+    """One run of a plan. ``way``: where the arm sends otherwise (`WAYS`); None: it compresses both directions."""
+
+    setting: int
+    arm: int
+    seed: int
+    rate: float | None = None
+    world: int = 2
+    is_model: bool = False
+    way: int | None = None
 
 
 def planted(count: int, shape: str) -> Iterator[dict[str, Any]]:
     """``count`` rows of which every arm's difference to the baseline is known by its number."""
     template = json.loads(TEMPLATE.read_text().splitlines()[0])
     generator = random.Random(8)
-    luck: dict[tuple[int, int], float] = {}
-    for number, (setting, arm, seed) in enumerate(itertools.islice(cells(count, shape), count)):
-        shared = luck.setdefault((setting, seed), generator.gauss(0, SPREAD))
-        loss = 4.7 + shared + 0.002 * min(arm, 20) + generator.gauss(0, PAIRED_SPREAD)
-        yield _row(template, number, (setting, arm, seed), loss)
+    luck: dict[tuple[Any, ...], float] = {}
+    for number, cell in enumerate(itertools.islice(cells(count, shape), count)):
+        shared = luck.setdefault((cell.setting, cell.seed), generator.gauss(0, SPREAD))
+        loss = 4.7 + shared + 0.002 * min(cell.arm, 20) + generator.gauss(0, PAIRED_SPREAD)
+        row = _row(template, number, cell, loss)
+        yield row | {"loss_curve": f"curves/{row['run_name']}.jsonl"} if shape == "curves" else row
 
 
 def cells(count: int, shape: str) -> Iterator[Cell]:
-    """The cells of ``count`` rows in one of ``SHAPES``: setting, arm and seed of each."""
-    arms = len(PLAIN) + len(METHODS)
-    if shape == "seeds":
-        return itertools.product(range(4), range(arms), range(-(-count // (4 * arms))))
+    """The cells of ``count`` rows, or a few more, in one of ``SHAPES``."""
+    arms, seeds = len(PLAIN) + len(METHODS), 3
+    if shape in ("seeds", "curves"):
+        of_seeds = itertools.product(range(4), range(arms), range(-(-count // (4 * arms))))
+        return itertools.starmap(Cell, of_seeds)
     if shape == "arms":
-        return ((0, arm, seed) for seed in range(3) for arm in range(-(-count // 3)))
-    return itertools.product(range(-(-count // (3 * arms))), range(arms), range(3))
+        return (Cell(0, arm, seed) for seed in range(seeds) for arm in range(-(-count // seeds)))
+    if shape == "ways":
+        return _ways(seeds)
+    if shape == "links":
+        settings = range(-(-count // (seeds * arms * len(RATES))))
+        return itertools.starmap(Cell, itertools.product(settings, range(arms), range(seeds), RATES))
+    if shape == "models":
+        models = range(-(-count // (seeds * arms * len(WORLDS))))
+        of_models = itertools.product(models, range(arms), range(seeds), [None], WORLDS, [True])
+        return itertools.starmap(Cell, of_models)
+    return itertools.starmap(Cell, itertools.product(range(-(-count // (seeds * arms))), range(arms), range(seeds)))
+
+
+def _ways(seeds: int) -> Iterator[Cell]:
+    """The plain arms with all seeds, then arms without an end, with a few seeds each."""
+    yield from (Cell(0, arm, seed) for arm in range(len(PLAIN)) for seed in range(MANY_SEEDS))
+    for arm in itertools.count(len(PLAIN)):
+        for seed in sorted(random.Random(arm).sample(range(MANY_SEEDS), seeds)):
+            yield Cell(0, arm, seed, way=arm % len(WAYS))
 
 
 def _row(template: dict[str, Any], number: int, cell: Cell, loss: float) -> dict[str, Any]:
-    setting, arm, seed = cell
-    names = (*PLAIN, *METHODS)
-    method, settings = names[arm % len(names)], {"block_size": 64 + arm} if arm >= len(names) else {}
-    config = template["config"] | {
-        "comm_compress": method,
-        "param_compress": method,
-        "comm_config_json": settings,
-        "param_config_json": {},
-        "seed": seed,
-        "max_steps": 400 + setting,
-    }
+    name = f"planted-{cell.setting}-{cell.arm}-{cell.seed}-{cell.rate or 0:g}-{cell.world}"
+    config = template["config"] | _sent(cell) | {"seed": cell.seed, "run_name": name}
+    config |= {"model": f"model-{cell.setting}"} if cell.is_model else {"max_steps": 400 + cell.setting}
     day, second = divmod(60 * number, 86400)
-    return template | {
-        "run_name": f"planted-{setting}-{arm}-{seed}",
-        "time_utc": f"{2000 + day // 336}-{1 + day // 28 % 12:02d}-{1 + day % 28:02d}T"
-        f"{second // 3600:02d}:{second // 60 % 60:02d}:00+00:00",
-        "wall_time_s": 50.0,
-        "compress_method": method,
-        "param_compress_method": method,
-        "compress_config": settings,
-        "seed": seed,
-        "config": config,
-        "data_digest": f"{seed:032x}",
-        "val_loss": loss,
-        "val_ppl": math.exp(loss),
-        "loss_curve": None,
-        "dataset": "planted for a benchmark",
-    }
+    return (
+        template
+        | {
+            "run_name": name,
+            "time_utc": f"{2000 + day // 336}-{1 + day // 28 % 12:02d}-{1 + day % 28:02d}T"
+            f"{second // 3600:02d}:{second // 60 % 60:02d}:00+00:00",
+            "wall_time_s": 50.0,
+            "world_size": cell.world,
+            "link_rate_asked": cell.rate,
+            "model": config["model"],
+            "compress_method": config["comm_compress"],
+            "param_compress_method": config["param_compress"],
+            "compress_config": config["comm_config_json"],
+            "seed": cell.seed,
+            "config": config,
+            "data_digest": f"{cell.seed:032x}",
+            "val_loss": loss,
+            "val_ppl": math.exp(loss),
+            "loss_curve": None,
+            "dataset": "planted for a benchmark",
+        }
+        | (_own_bytes(template, cell) if cell.way is not None else {})
+    )
+
+
+def _sent(cell: Cell) -> dict[str, Any]:
+    """The settings of the cell's arm."""
+    names = (*PLAIN, *METHODS)
+    if cell.way is not None:
+        return {"comm_compress": "none", "param_compress": "none"} | WAYS[cell.way](cell.arm)
+    settings = {"block_size": 64 + cell.arm} if cell.arm >= len(names) else {}
+    method = names[cell.arm % len(names)]
+    both = {"comm_compress": method, "param_compress": method}
+    return both | {"comm_config_json": settings, "param_config_json": {}}
+
+
+WAYS: tuple[Callable[[int], dict[str, Any]], ...] = (
+    lambda arm: {"comm_compress": "int4", "comm_config_json": {"block_size": 64 + arm}, "param_compress": "delta"},
+    lambda arm: {"outer": "diloco", "outer_every": 10 + arm, "outer_compress": "int4 hadamard"},
+    lambda arm: {"activation": f"int4 block_size={64 + arm}", "activation_grad": "bf16"},
+    lambda arm: {"optimizer_compress": f"int8 block_size={64 + arm}"},
+)
+
+
+def _own_bytes(template: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """What the arm sent, which no other arm sends as much of; and, of some arms, a run that diverged."""
+    share = 1 / (2 + 30 * random.Random(cell.arm).random())
+    by_op = {op: round(share * sent) for op, sent in template["bytes_raw_by_op"].items()}
+    sent = {"bytes_compressed_by_op": by_op, "bytes_compressed_total": sum(by_op.values())}
+    diverged = {"val_loss": None, "val_ppl": None, "nonfinite_fields": ["val_loss", "val_ppl"]}
+    return sent | (diverged if cell.arm % DIVERGED_EVERY == 0 and cell.seed % 2 else {})
+
+
+def curve(row: dict[str, Any]) -> str:
+    """A curve file for a planted row: losses that fall to its own."""
+    lines: list[dict[str, Any]] = []
+    every = row["config"]["max_steps"] // LOGGED
+    for number in range(1, LOGGED + 1):
+        here = {"step": every * number, "train_seconds": 0.1 * every * number, "tokens": 1024 * every * number}
+        now = row["val_loss"] + 3 * (1 - number / LOGGED)
+        lines.append({**here, "train_loss": now, "grad_norm": 1.0, "learning_rate": 1e-3})
+        if number % (LOGGED // EVALUATED) == 0:
+            lines.append({**here, "val_loss": now, "val_ppl": math.exp(now)})
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def measured(count: int, shape: str, folder: Path) -> dict[str, Any]:
     """Wall and processor seconds and peak memory of the report's process on ``count`` rows; GB are 1e9 bytes."""
     file = folder / f"{count}.jsonl"
+    (folder / "curves").mkdir(exist_ok=True)
     with file.open("w") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in planted(count, shape))
+        for row in planted(count, shape):
+            stream.write(json.dumps(row) + "\n")
+            if row["loss_curve"] is not None:
+                (folder / row["loss_curve"]).write_text(curve(row))
     words = ["-m", "analysis.report", str(file), "--out", str(folder / f"report-{count}"), "--formats", "svg"]
     started = time.perf_counter()
     said = folder / "said.txt"
@@ -115,7 +202,7 @@ def main(argv: Sequence[str]) -> int:
     """Make the rows, report on them, print what that took."""
     parser = program("experiments.bench.report", __doc__)
     parser.add_argument("--rows", type=whole(1), nargs="+", default=[1000, 4000, 50000], metavar="N")
-    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["seeds"])
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["seeds"], help="described above")
     parser.add_argument("--json", type=new_file(), metavar="FILE", help="write the figures there, too")
     options = parser.parse_args(argv)
     reports = []

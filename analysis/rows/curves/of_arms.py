@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from analysis.rows.arms import Arm, ArmRuns, Comparison, failed
-from analysis.rows.curves.files import Lines, read_curve
-from analysis.rows.reading import is_number
+from analysis.rows.curves.points import NOTHING, Curve, curves_of
 
 Along = Literal["step", "tokens", "train_seconds"]
 Values = dict[int, float]  # by step
@@ -56,13 +57,13 @@ def training_curves(comparison: Comparison, quantity: str, along: Along = "step"
         raise ValueError(f"smooth: got {smooth}, wants an odd number of points")
     result = TrainingCurves()
     for runs in comparison.arms:
-        by_seed: dict[int, Lines] = {}
+        by_seed: dict[int, Curve] = {}
         ended = 0
-        for seed, row in runs.runs.items():
-            lines, why = read_curve(row)
+        for seed, (points, why) in curves_of(runs).items():
+            row = runs.runs[seed]
             result.left_out.extend(f"{row.get('run_name')}: {text}" for text in why)
-            if _finite(lines, quantity):
-                by_seed[seed] = lines
+            if _finite(points, quantity):
+                by_seed[seed] = points
                 ended += failed(row)
         curve = _curve(runs, by_seed, quantity, along, smooth, ended) if by_seed else None
         if curve is not None:
@@ -74,26 +75,22 @@ def training_curves(comparison: Comparison, quantity: str, along: Along = "step"
     return result
 
 
-def _finite(lines: Lines, quantity: str) -> Values:
+def _finite(curve: Curve, quantity: str) -> Values:
     """The values by step, up to the first that is not finite: what a diverged run did next says nothing."""
-    values: Values = {}
-    for line in lines:
-        if quantity in line:
-            if not is_number(line[quantity]):
-                break
-            values[int(line["step"])] = float(line[quantity])
-    return values
+    points = curve.get(quantity, NOTHING)
+    return {int(step): value for step, value in itertools.takewhile(lambda point: not math.isnan(point[1]), points)}
 
 
 def _curve(
-    runs: ArmRuns, by_seed: Mapping[int, Lines], quantity: str, along: Along, smooth: int, ended: int
+    runs: ArmRuns, by_seed: Mapping[int, Curve], quantity: str, along: Along, smooth: int, ended: int
 ) -> TrainingCurve | None:
     """The curve over all seeds; None when no step that they share has a known place on the axis.
 
     Runs of virtual ranks, for example, have no seconds."""
-    values = {seed: _finite(lines, quantity) for seed, lines in by_seed.items()}
+    values = {seed: _finite(curve, quantity) for seed, curve in by_seed.items()}
     shared = sorted(set.intersection(*(set(by_step) for by_step in values.values())))
-    x = {step: place for step in shared if (place := _place(by_seed, step, along)) is not None}
+    places = {float(step): float(step) for step in shared} if along == "step" else _places(by_seed, along)
+    x = {step: places[step] for step in shared if step in places}
     if not x:
         return None
     smoothed = {seed: _smooth([by_step[step] for step in x], smooth) for seed, by_step in values.items()}
@@ -120,13 +117,13 @@ def _over_seeds(
     return TrainingCurve(arm, steps, x, mean, low, high, by_seed, ended)
 
 
-def _place(by_seed: Mapping[int, Lines], step: int, along: Along) -> float | None:
-    """Where the step lies on the axis: the mean over the seeds that recorded it; None where none did."""
-    if along == "step":
-        return float(step)
-    at_step = (line.get(along) for lines in by_seed.values() for line in lines if line["step"] == step)
-    known = [float(place) for place in at_step if is_number(place)]
-    return statistics.fmean(known) if known else None
+def _places(by_seed: Mapping[int, Curve], along: Along) -> dict[float, float]:
+    """Where steps lie on the axis: the mean over the seeds that recorded it; steps where none did are left out."""
+    known: dict[float, list[float]] = {}
+    for curve in by_seed.values():
+        for step, value in curve.get(along, NOTHING).known:
+            known.setdefault(step, []).append(value)
+    return {step: statistics.fmean(at_step) for step, at_step in known.items()}
 
 
 def _smooth(values: list[float], points: int) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,17 @@ import pytest
 from analysis.checks.overlaps import _span, meetings
 from analysis.report.__main__ import main
 from analysis.rows import arms
-from analysis.rows.arms import comparisons
+from analysis.rows.arms import Arm, comparisons
+from analysis.rows.curves import points
+from analysis.rows.curves.files import Lines, read_curve
+from analysis.rows.curves.of_arms import training_curves
 from analysis.rows.reading import Row, read
 from analysis.statistics import intervals as statistics, names
 from analysis.statistics.answers import Line, lines
 from analysis.statistics.intervals import paired
+from analysis.statistics.time_to_quality import MeasuredSteps, step_times, times
 from experiments.bench.report import SHAPES, planted
+from tests.analysis import planted_curves
 from tests.analysis.planted_rows import arm, fair, row, write
 
 
@@ -127,6 +133,56 @@ def test_planted_rows_are_sound(shape: str, tmp_path: Path) -> None:
     there = read(write(tmp_path / "rows.jsonl", rows))
     assert (len(there.rows), there.left_out) == (60, [])
     assert len({one["run_name"] for one in there.rows}) == 60
+
+
+def test_rows_are_looked_through_once_for_the_steps_of_all_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    def counted(found: Row, across_training: bool = False) -> Arm:
+        nonlocal made
+        made += 1
+        return of(found, across_training)
+
+    rows = [Row(one) for one in planted(300, "links")]
+    compared, of = comparisons(rows), Arm.of
+    plain = [step_times(rows, comparison) for comparison in compared]
+    monkeypatch.setattr(Arm, "of", counted)
+    steps = MeasuredSteps(rows)
+    assert [steps.of(comparison) for comparison in compared] == plain
+    assert made == len(rows)
+    assert all(len(found) == 50 for found in plain), "ten arms behind five links"
+
+
+def test_a_curve_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_files: list[object] = []
+
+    def counted(found: Row) -> tuple[Lines, list[str]]:
+        read_files.append(found["run_name"])
+        return read_curve(found)
+
+    rows = planted_curves.arm(tmp_path, "none") + planted_curves.arm(tmp_path, "int8", worse=0.03, error=0.1)
+    monkeypatch.setattr(points, "read_curve", counted)
+    (comparison,) = comparisons(rows)
+    for quantity in ("train_loss", "val_loss", "grad_rel_error"):
+        training_curves(comparison, quantity, "train_seconds")
+    times(comparison, rows, [None])
+    assert sorted(map(str, read_files)) == sorted(one["run_name"] for one in rows)
+
+
+def test_no_more_groups_are_drawn_than_asked_for(tmp_path: Path) -> None:
+    settings = itertools.product((100, 200), (2, 4, 8))
+    rows = [
+        Row({**one, "world_size": world, "run_name": f"{one['run_name']}-{world}-{steps}", "config": config})
+        for steps, world in settings
+        for one in fair()
+        for config in [{**one["config"], "max_steps": steps}]
+    ]
+    file, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "report"
+    assert main([str(file), "--out", str(out), "--formats", "svg", "--drawn_comparisons", "1"]) == 0
+    assert [path.name for path in out.glob("along-*.svg")] == ["along-world-sizes-1-world_sizes.svg"]
+    text = (out / "report.md").read_text()
+    assert text.count("largest groups of comparisons") == 1
+    assert text.count("## Along world sizes") == 2
 
 
 def test_no_more_comparisons_are_drawn_than_asked_for(tmp_path: Path) -> None:
