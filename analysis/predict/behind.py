@@ -134,7 +134,7 @@ def _a_step(row: Mapping[str, Any], config: Mapping[str, Any], name: str, steady
         return float((row.get("bytes_raw_by_op") or {}).get(name, sent)) / steps
     reduced = (row.get("elements_by_op") or {}).get("reduce_scatter")
     if steady and name == "all_gather" and config.get(_METHODS[name]) == "delta" and reduced and steps > 1:
-        whole = ITEM * reduced / steps  # all parameters once, as many as are reduced in a step
+        whole: float = ITEM * reduced / steps  # all parameters once, as many as are reduced in a step
         return max(sent - whole, 0.0) / (steps - 1)
     return sent / steps
 

@@ -23,7 +23,7 @@ def remembered(function: Callable[Concatenate[S, P], T]) -> Callable[Concatenate
     result, and must not change it."""
 
     @wraps(function)
-    def ask(subject: S, *args: P.args, **options: P.kwargs) -> T:
+    def ask(subject: S, /, *args: P.args, **options: P.kwargs) -> T:
         known: dict[Any, T] = vars(subject).setdefault(_KEPT, {})
         key = function, args, tuple(sorted(options.items()))
         if key not in known:
