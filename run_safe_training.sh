@@ -136,8 +136,10 @@ else
 fi
 log=$output_dir/training_log_safe_$(date +%Y%m%d_%H%M%S).txt
 [ ! -e "$log" ] || log=${log%.txt}_$$.txt # two starts within one second
-exec {to_log}> >(trap '' INT TERM HUP QUIT USR1 USR2; exec tee -a "$log") # a signal must not cost the last lines
+trap '' INT TERM HUP QUIT USR1 USR2 # for tee, from its first moment: a signal must not cost the last lines
+exec {to_log}> >(exec tee -a "$log")
 tee_pid=$!
+trap - INT TERM HUP QUIT USR1 USR2
 
 # torchrun gets its own process group (set -m), so that Ctrl-C reaches it once: through us, like every other signal.
 # `--` ends its own flags: it would take --log or --max, abbreviations of its own, out of the training's. fsdp_lab.launch

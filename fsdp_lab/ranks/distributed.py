@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -139,6 +140,19 @@ def join(config: AnyTraining) -> Iterator[Ranks]:
         yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, virtual or 1, asked, by_hand)
     finally:
         dist.destroy_process_group()
+        _forget_distributed_tensors()
+
+
+def _forget_distributed_tensors() -> None:
+    """Empty this thread's cache of operations on distributed tensors, which holds the group.
+
+    Python drops in a forked process what belonged to other threads than the one that forked. With a group in it, whose
+    threads are not there, that waits forever: so did a ``subprocess.Popen(preexec_fn=...)`` of another thread here.
+    """
+    with contextlib.suppress(ImportError, AttributeError):  # torch's own, and private
+        from torch.distributed.tensor.debug import _clear_fast_path_sharding_prop_cache
+
+        _clear_fast_path_sharding_prop_cache()
 
 
 def _met_by_hand(config: AnyTraining, timeout: timedelta) -> dict[str, Any] | None:
