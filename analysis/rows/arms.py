@@ -345,7 +345,7 @@ class _Settings:
         self._made: dict[tuple[Any, ...], Setting] = {}
 
     def of(self, row: Mapping[str, Any]) -> Setting:
-        """The row's setting."""
+        """What must be equal for another row to be compared with this one."""
         config = row["config"]
         values = {name: config[name] for name in self._names(row) if not is_as_before(name, config[name])}
         link = row.get("link_rate_asked"), row.get("link_delay_ms") or 0.0

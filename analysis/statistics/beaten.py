@@ -41,18 +41,18 @@ def beaten(costs: Numbers, losses: Numbers) -> list[Beaten | None]:
     ``costs`` [arms] are finite. ``losses`` [arms, seeds] are nats a token, NaN where an arm has no run of a seed. An
     arm is beaten by a lower mean loss over the seeds that both have, at no higher cost, or by the same loss at a lower
     cost. Of rivals that are equally good the first is named. None: nothing beats the arm."""
-    race = _Race(costs, losses)
+    rivals = _Rivals(costs, losses)
     found: list[Beaten | None] = [None] * len(costs)
     for _, alike in itertools.groupby(np.argsort(costs, kind="stable").tolist(), key=lambda arm: costs[arm]):
         arms = list(alike)
         for arm in arms:
-            race.enter(arm)
+            rivals.enter(arm)
         for arm in arms:
-            found[arm] = race.best_against(arm)
+            found[arm] = rivals.best_against(arm)
     return found
 
 
-class _Race:
+class _Rivals:
     """The arms that cost no more than those that are asked about, lowest loss first."""
 
     def __init__(self, costs: Numbers, losses: Numbers) -> None:
@@ -60,24 +60,24 @@ class _Race:
         self._there = ~np.isnan(losses)
         self._losses = np.where(self._there, losses, 0.0)
         self._low, self._high = _bounds(self._losses, self._there)
-        self._rivals: list[tuple[float, int]] = []
+        self._by_loss: list[tuple[float, int]] = []
         self._quantile = np.full(losses.shape[1] + 1, np.inf)  # of Student's t, by the number of pairs
         for pairs in range(2, len(self._quantile)):
             self._quantile[pairs] = t_quantile(CONFIDENCE, pairs - 1)
 
     def enter(self, arm: int) -> None:
         """From now on the arm is a rival of those asked about."""
-        insort(self._rivals, (float(self._low[arm]), arm))
+        insort(self._by_loss, (float(self._low[arm]), arm))
 
     def best_against(self, arm: int) -> Beaten | None:
         """The rival that beats the arm by most."""
         best: dict[bool, tuple[float, int]] = {}  # by whether it is sure: mean difference, and minus the rival
         start, size = 0, _FIRST
-        while start < len(self._rivals):
+        while start < len(self._by_loss):
             needed = best[True][0] if True in best else 0.0
-            if self._high[arm] - self._rivals[start][0] < needed:
+            if self._high[arm] - self._by_loss[start][0] < needed:
                 break
-            rivals = sorted(rival for _, rival in self._rivals[start : start + size] if rival != arm)
+            rivals = sorted(rival for _, rival in self._by_loss[start : start + size] if rival != arm)
             for is_sure, found in self._ask(arm, rivals).items():
                 best[is_sure] = max(best.get(is_sure, found), found)
             start, size = start + size, size * _GROWTH

@@ -39,7 +39,7 @@ class Predicts(Protocol):
     """Says how long a step takes, as `analysis.predict.predictor.Predictor` does."""
 
     def step_s(self, method: str, bits_per_s: float | None, bucket: float = 0.0) -> float:
-        """Seconds of a step."""
+        """Seconds of a step by ``method`` (its label) behind a link of ``bits_per_s``; None: without a limit."""
         ...
 
 

@@ -11,7 +11,7 @@ of them means nothing.
     settings  settings of 10 arms with 3 seeds each, as many as it takes
     links     the same, each setting behind 5 links
     models    the same, of as many models as it takes, each on 2, 4 and 8 ranks
-    ways      one setting; arms that send otherwise in one of four places (gradients and parameters, local steps,
+    mixed     one setting; arms that compress one of four things (gradients and parameters, local steps,
               activations, what an optimizer gathers), each with bytes of its own and 3 of 8 seeds; some diverged
     curves    as seeds, and every run has a curve file of 40 lines
 """
@@ -39,16 +39,16 @@ TEMPLATE = Path(__file__).resolve().parents[2] / "results/reference/bar.jsonl"
 PLAIN = ("none", "identity", "bf16")
 METHODS = ("int8", "int4", "fp8", "topk", "nc", "qsgd", "onebit")
 SPREAD, PAIRED_SPREAD = 0.01, 0.003  # nats: of a seed's luck, and of what an arm adds to it
-SHAPES = ("seeds", "arms", "settings", "links", "models", "ways", "curves")
+SHAPES = ("seeds", "arms", "settings", "links", "models", "mixed", "curves")
 RATES = (2e7, 1e8, 2e8, 1e9, None)  # bit/s
 WORLDS = (2, 4, 8)
 MANY_SEEDS = 8  # of a baseline whose rivals have 3 of them
-DIVERGED_EVERY = 97  # arms of `ways` have a run that diverged
+DIVERGED_EVERY = 97  # arms of `mixed` have a run that diverged
 LOGGED, EVALUATED = 36, 4  # lines of a curve
 
 
 class Cell(NamedTuple):
-    """One run of a plan. ``way``: where the arm sends otherwise (`WAYS`); None: it compresses both directions."""
+    """One run of a plan. ``kind``: what the arm compresses (`KINDS`); None: gradients and parameters, by one method."""
 
     setting: int
     arm: int
@@ -56,7 +56,7 @@ class Cell(NamedTuple):
     rate: float | None = None
     world: int = 2
     is_model: bool = False
-    way: int | None = None
+    kind: int | None = None
 
 
 def planted(count: int, shape: str) -> Iterator[dict[str, Any]]:
@@ -79,8 +79,8 @@ def cells(count: int, shape: str) -> Iterator[Cell]:
         return itertools.starmap(Cell, of_seeds)
     if shape == "arms":
         return (Cell(0, arm, seed) for seed in range(seeds) for arm in range(-(-count // seeds)))
-    if shape == "ways":
-        return _ways(seeds)
+    if shape == "mixed":
+        return _mixed(seeds)
     if shape == "links":
         settings = range(-(-count // (seeds * arms * len(RATES))))
         return itertools.starmap(Cell, itertools.product(settings, range(arms), range(seeds), RATES))
@@ -91,12 +91,12 @@ def cells(count: int, shape: str) -> Iterator[Cell]:
     return itertools.starmap(Cell, itertools.product(range(-(-count // (seeds * arms))), range(arms), range(seeds)))
 
 
-def _ways(seeds: int) -> Iterator[Cell]:
+def _mixed(seeds: int) -> Iterator[Cell]:
     """The plain arms with all seeds, then arms without an end, with a few seeds each."""
     yield from (Cell(0, arm, seed) for arm in range(len(PLAIN)) for seed in range(MANY_SEEDS))
     for arm in itertools.count(len(PLAIN)):
         for seed in sorted(random.Random(arm).sample(range(MANY_SEEDS), seeds)):
-            yield Cell(0, arm, seed, way=arm % len(WAYS))
+            yield Cell(0, arm, seed, kind=arm % len(KINDS))
 
 
 def _row(template: dict[str, Any], number: int, cell: Cell, loss: float) -> dict[str, Any]:
@@ -125,22 +125,22 @@ def _row(template: dict[str, Any], number: int, cell: Cell, loss: float) -> dict
             "loss_curve": None,
             "dataset": "planted for a benchmark",
         }
-        | (_own_bytes(template, cell) if cell.way is not None else {})
+        | (_own_bytes(template, cell) if cell.kind is not None else {})
     )
 
 
 def _sent(cell: Cell) -> dict[str, Any]:
     """The settings of the cell's arm."""
     names = (*PLAIN, *METHODS)
-    if cell.way is not None:
-        return {"comm_compress": "none", "param_compress": "none"} | WAYS[cell.way](cell.arm)
+    if cell.kind is not None:
+        return {"comm_compress": "none", "param_compress": "none"} | KINDS[cell.kind](cell.arm)
     settings = {"block_size": 64 + cell.arm} if cell.arm >= len(names) else {}
     method = names[cell.arm % len(names)]
     both = {"comm_compress": method, "param_compress": method}
     return both | {"comm_config_json": settings, "param_config_json": {}}
 
 
-WAYS: tuple[Callable[[int], dict[str, Any]], ...] = (
+KINDS: tuple[Callable[[int], dict[str, Any]], ...] = (
     lambda arm: {"comm_compress": "int4", "comm_config_json": {"block_size": 64 + arm}, "param_compress": "delta"},
     lambda arm: {"outer": "diloco", "outer_every": 10 + arm, "outer_compress": "int4 hadamard"},
     lambda arm: {"activation": f"int4 block_size={64 + arm}", "activation_grad": "bf16"},

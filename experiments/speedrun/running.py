@@ -61,14 +61,14 @@ def entered(race: Race, folder: Path, plugin: bytes | None, further: Mapping[str
     except BaseException:
         _say(f"no entry: {folder} has what was run; an entry is one session, so it begins anew in another folder")
         raise
-    further = {name: without_places(text) for name, text in further.items()}
+    further = {name: _without_local_paths(text) for name, text in further.items()}
     about = {"label": _label(race), "linked": why is None, "load_before": round(busy, 2), **further, **environment()}
     return _finished(race, folder, about)
 
 
 def _finished(race: Race, folder: Path, about: Mapping[str, Any]) -> Score | None:
     for path in (*(folder / LOGS).glob("*.txt"), folder / ROWS):
-        path.write_text(without_places(path.read_text(errors="replace")))
+        path.write_text(_without_local_paths(path.read_text(errors="replace")))
     rows = sound_rows(folder / ROWS)
     made = Entry(folder, {}, race, rows, [], {}, None)
     try:
@@ -82,7 +82,7 @@ def _finished(race: Race, folder: Path, about: Mapping[str, Any]) -> Score | Non
     return result
 
 
-def without_places(text: str) -> str:
+def _without_local_paths(text: str) -> str:
     """An entry is for others to read: where the checkout and the user's files lie is nobody's business."""
     for place in (_ROOT, Path.cwd(), Path.home()):
         text = text.replace(f"{place}/", "") if len(place.parts) > 1 else text

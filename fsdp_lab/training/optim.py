@@ -35,7 +35,8 @@ def build_optimizer(
 
     ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``exchanges``: the matrices that
     are Muon's, and who brings them together; or the replicas of an optimizer that exchanges something by ``method`` in
-    place of gradients, and brings something ``back``; ``until_freeze``: what, of 0/1 Adam. None: AdamW has all.
+    place of gradients, and brings something ``back``; None: AdamW has all.
+    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen.
     """
     warmup_steps = config.warmup_steps
     assert warmup_steps is not None, "resolved"

@@ -43,8 +43,9 @@ def between_replicas(
     back: str = "none",
     until_freeze: str = "moves",
 ) -> Optimizer:
-    """The optimizer of all parameters that ``replicas`` exchange something for: by ``method``, and ``back``;
-    ``until_freeze``: what, of 0/1 Adam."""
+    """The optimizer of all parameters that ``replicas`` exchange something for: by ``method``, and ``back``.
+
+    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen, "moves" or "gradients"."""
     assert config.learning_rate is not None, "resolved"
     groups, rate = decayed_or_not(model.parameters(), config), config.learning_rate
     if config.optimizer == "dion":

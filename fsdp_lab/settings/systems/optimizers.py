@@ -252,8 +252,8 @@ _ZERO_ONE_ADAM = System(
     ),
     measured=(
         "`0/1-adam` broke down after 20 steps of gpt2-nano, four after the first signs (one seed; docs/optimizers.md): "
-        "signs need a variance that has settled; `0/1-adam-gradients` bore eleven more steps, half of them signs, and "
-        "broke down, too",
+        "signs need a variance that has settled; `0/1-adam-gradients` recovered from its worst steps on one seed, and "
+        "broke down eleven steps after the first signs on another",
     ),
     recipes=(
         Recipe(

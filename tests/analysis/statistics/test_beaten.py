@@ -49,7 +49,7 @@ def test_of_equal_rivals_the_first_is_named() -> None:
     assert beaten(np.arange(53.0), losses)[1] == Beaten(0, False), "as good at a lower cost, and never surely so"
 
 
-@pytest.mark.parametrize("shape", ["arms", "ways"])
+@pytest.mark.parametrize("shape", ["arms", "mixed"])
 def test_few_pairs_are_asked(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """10,000 arms have 100 million pairs."""
     asked = 0
