@@ -47,10 +47,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
         comm = Communication(model, config.comm, config.run.seed, config.optim.optimizer)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         adamw = model.operators["adamw"]
-        exchanged = config.comm.optimizer_compress, config.comm.optimizer_gather, config.comm.optimizer_until_freeze
-        optimizer, schedule = build_optimizer(
-            model.updated, config.optim, total_steps, adamw, comm.exchanges, *exchanged
-        )
+        sent = config.comm.optimizer_compress, config.comm.optimizer_gather, config.comm.optimizer_until_freeze
+        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, adamw, comm.exchanges, *sent)
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()

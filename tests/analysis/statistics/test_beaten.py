@@ -54,13 +54,13 @@ def test_few_pairs_are_asked(shape: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """10,000 arms have 100 million pairs."""
     asked = 0
 
-    def counted(race: statistics._Race, arm: int, rivals: list[int]) -> dict[bool, tuple[float, int]]:
+    def counted(race: statistics._Rivals, arm: int, rivals: list[int]) -> dict[bool, tuple[float, int]]:
         nonlocal asked
         asked += len(rivals)
         return ask(race, arm, rivals)
 
-    ask = statistics._Race._ask
-    monkeypatch.setattr(statistics._Race, "_ask", counted)
+    ask = statistics._Rivals._ask
+    monkeypatch.setattr(statistics._Rivals, "_ask", counted)
     (comparison, *_) = comparisons(list(map(Row, planted(3000, shape))))
     found = lines(comparison)
     assert sum(line.front == "no" for line in found) > 0.5 * len(found)
