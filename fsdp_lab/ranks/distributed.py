@@ -24,6 +24,8 @@ from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.settings.reading.fields import ConfigError
 
 T = TypeVar("T")
+_WHO_THIS_IS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_BY_WHICH_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _A_RANKS_OWN = {"output_dir", "results_path", "curves_dir", "cache_dir", "features_dir", "run_name"}
 
 
@@ -113,34 +115,52 @@ def join(config: AnyTraining) -> Iterator[Ranks]:
     Virtual ranks are all in this process; ConfigError where there is another one, or an emulated link, and where ranks
     started by hand do not find each other.
     """
-    timeout = timedelta(seconds=config.run.timeout_s)
-    meeting = _met_by_hand(config, timeout) if is_by_hand(os.environ) else None
-    if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-    local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    link = link_of_this_run()
-    if link is not None:  # its nodes are all this machine
-        local_rank, local_world = int(os.environ["RANK"]), link.ranks
-    torch.set_num_threads(config.run.threads or max(1, len(os.sched_getaffinity(0)) // local_world))
-    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if virtual := config.run.virtual_ranks:
-        _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timeout, **(meeting or _meeting(timeout))
-    )
-    rank, world = dist.get_rank(), dist.get_world_size()
+    with _environment_as_it_was():
+        timeout = timedelta(seconds=config.run.timeout_s)
+        meeting = _met_by_hand(config, timeout) if is_by_hand(os.environ) else None
+        if "RANK" not in os.environ:
+            os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        link = link_of_this_run()
+        if link is not None:  # its nodes are all this machine
+            local_rank, local_world = int(os.environ["RANK"]), link.ranks
+        torch.set_num_threads(config.run.threads or max(1, len(os.sched_getaffinity(0)) // local_world))
+        device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if virtual := config.run.virtual_ranks:
+            _check_alone(virtual, int(os.environ["WORLD_SIZE"]), link)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timeout, **(meeting or _meeting(timeout))
+        )
+        rank, world = dist.get_rank(), dist.get_world_size()
+        try:
+            dims = ParallelDims.of(config.parallel, world)
+            mesh = dims.mesh(device.type)
+            asked = None if dims.is_plain else dims
+            by_hand = meeting is not None
+            yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, virtual or 1, asked, by_hand)
+        finally:
+            dist.destroy_process_group()
+            _forget_distributed_tensors()
+
+
+@contextmanager
+def _environment_as_it_was() -> Iterator[None]:
+    """Afterwards the variables that `join` may set are as before.
+
+    A process that is started later must not take itself for this rank, nor keep to this machine's loopback interface.
+    """
+    before = {name: os.environ.get(name) for name in (*_WHO_THIS_IS, *_BY_WHICH_INTERFACE)}
     try:
-        dims = ParallelDims.of(config.parallel, world)
-        mesh = dims.mesh(device.type)
-        asked = None if dims.is_plain else dims
-        by_hand = meeting is not None
-        yield Ranks(rank, virtual or world, local_rank, device, backend, mesh, link, virtual or 1, asked, by_hand)
+        yield
     finally:
-        dist.destroy_process_group()
-        _forget_distributed_tensors()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _forget_distributed_tensors() -> None:
