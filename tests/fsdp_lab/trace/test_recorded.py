@@ -1,4 +1,4 @@
-"""Traces that torch.profiler records here: two ranks over gloo, and (with a GPU) one over NCCL."""
+"""Traces that torch.profiler records here: two ranks over gloo, and (with a GPU) one whose peer is its twin."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import comm_compress as cc
+from experiments.gpu_day import loopback
 from fsdp_lab.measure.profiling import Window, phase
 from fsdp_lab.trace import Profile, rank_profile, read
 from fsdp_lab.trace.profile import read_folder
@@ -141,17 +142,14 @@ def ask(url: str) -> Any:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_cuda_trace(tmp_path: Path) -> None:
-    """One rank over NCCL: kernels of encoding are compression, and classes fill the step."""
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
-    try:
+    """Kernels of encoding are compression, and classes fill the step. (One rank alone would encode nothing.)"""
+    with loopback.joined():
         train(str(tmp_path / "traces"), "cuda", True)
-    finally:
-        dist.destroy_process_group()
     (path,) = (tmp_path / "traces").iterdir()
     profile = rank_profile(read(path))
     assert profile.device == "cuda"
     for step in profile.steps:
         assert step.phases["forward"].compute > 0
+        assert step.phases["forward"].compression > 0
         assert step.phases["backward"].compression > 0
         assert step.whole.total == pytest.approx(sum(times.total for times in step.phases.values()))
