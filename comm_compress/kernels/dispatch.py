@@ -113,7 +113,11 @@ if TYPE_CHECKING:  # each implementation has what its topic's interface asks
     _entropy: tuple[EntropyKernels, ...] = (reference.entropy, cpu.entropy, triton.entropy)
     _factors: tuple[FactorKernels, ...] = (reference.factors, cpu.factors)
     _finite: tuple[FiniteKernels, ...] = (reference.finite, cpu.finite)
-    _matrix_scales: tuple[MatrixScaleKernels, ...] = (reference.matrix_scales, cpu.matrix_scales)
+    _matrix_scales: tuple[MatrixScaleKernels, ...] = (
+        reference.matrix_scales,
+        cpu.matrix_scales,
+        triton.matrix_scales,
+    )
     _onebit: tuple[OneBitKernels, ...] = (reference.onebit, cpu.onebit, triton.onebit)
     _positions: tuple[PositionKernels, ...] = (reference.positions, cpu.positions)
     _powers: tuple[PowerKernels, ...] = (reference.powers, cpu.powers, triton.powers)

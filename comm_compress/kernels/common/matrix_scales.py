@@ -83,7 +83,7 @@ class Matrices:
 
     @functools.cached_property
     def tables(self) -> Tables:
-        """For the loops of a CPU kernel."""
+        """For the loops of a kernel; in the CPU's memory."""
         rows, parts, sums = [], [], []
         start = row = column = place = 0
         matrices = []
@@ -102,8 +102,9 @@ class Matrices:
         whole = np.concatenate(rows) if rows else np.empty((0, 3))
         sized = ((whole, 3), (parts, 3), (sums, 5), (matrices, 4))
         of_rows, of_parts, of_sums, of_matrices = (np.array(t, np.int64).reshape(-1, w) for t, w in sized)
-        lengths = self.heights.numpy(), self.widths.numpy()
-        return Tables(of_rows, of_parts, of_sums, *lengths, self.ones.numel(), of_matrices)
+        heights = np.array([s.a for s in self.shapes], np.int64)
+        widths = np.array([s.b * s.columns for s in self.shapes], np.int64)
+        return Tables(of_rows, of_parts, of_sums, heights, widths, self.ones.numel(), of_matrices)
 
 
 @functools.lru_cache(maxsize=1024)  # units times directions

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         blocks as blocks,
         casts as casts,
         entropy as entropy,
+        matrix_scales as matrix_scales,
         onebit as onebit,
         powers as powers,
         random as random,

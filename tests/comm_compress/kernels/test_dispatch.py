@@ -42,4 +42,15 @@ def test_a_gpu_gets_triton_where_there_is_some_and_else_the_reference(
 
 def test_there_are_topics_with_kernels_for_gpus() -> None:
     assert len(TOPICS) == 21
-    assert {"blocks", "bits", "random", "select", "casts", "onebit", "votes", "powers", "entropy"} <= TRITON
+    assert {
+        "blocks",
+        "bits",
+        "random",
+        "select",
+        "casts",
+        "onebit",
+        "votes",
+        "powers",
+        "entropy",
+        "matrix_scales",
+    } <= TRITON

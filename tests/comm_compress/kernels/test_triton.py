@@ -19,6 +19,7 @@ import torch
 
 from comm_compress.kernels import BlockCode, Residual
 from comm_compress.kernels.common.frequencies import TOTAL
+from comm_compress.kernels.common.matrix_scales import Quantiser, Shape, matrices_of
 from comm_compress.kernels.common.scratch import fresh
 
 triton = pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
@@ -201,3 +202,21 @@ def test_entropy_coding_compiles(tables: int, assembly: dict[str, str], monkeypa
     words = torch.zeros(3, dtype=torch.int16)
     entropy_cuda.decode(symbols, contexts, frequencies, sizes, sizes.repeat(32), words)
     assert assembly.keys() == {"_encode", "_move", "_decode"}
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_scales_of_matrices_compile_and_contract_nothing(columns: bool, assembly: dict[str, str]) -> None:
+    from comm_compress.kernels.triton import matrix_scales as matrix_scales_cuda
+
+    matrices = matrices_of((Shape(40, 640, columns), Shape(1, 100, columns=False)), CPU)
+    x, codes = torch.zeros(25_700), torch.zeros(25_700, dtype=torch.int8)
+    octets = torch.zeros(matrices.num_rows + matrices.num_columns, dtype=torch.uint8)
+    written = codes, octets, torch.zeros(4)
+    for quantiser, beside in ((Quantiser(0.25, 0.5), None), (Quantiser(1.0, 0.5, 0.25, 0.01, keep=False), x)):
+        matrix_scales_cuda.encode(x, matrices, quantiser, *written, beside)
+    matrix_scales_cuda.add(*written, x, matrices)
+    of_columns = {"_sum_columns", "_mean_columns"} if columns else set()
+    names = {"_mean_rows", "_encode_scales", "_decode_scales", "_quantise", "_add_decoded"}
+    assert assembly.keys() == names | of_columns
+    for code in assembly.values():
+        as_written(code)

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from comm_compress.kernels import BlockCode, Residual, rans
 from comm_compress.kernels.common import rans_stream
+from comm_compress.kernels.common.matrix_scales import Quantiser, Shape, matrices_of
+from comm_compress.kernels.common.scratch import fresh
 from comm_compress.kernels.cpu import casts as casts_cpu
 from comm_compress.kernels.reference import (
     bits as bits_reference,
     blocks as blocks_reference,
     casts as casts_reference,
     entropy as entropy_reference,
+    matrix_scales as matrix_scales_reference,
     onebit as onebit_reference,
     powers as powers_reference,
     random as random_reference,
@@ -30,6 +33,7 @@ from comm_compress.kernels.triton import (
     blocks as blocks_cuda,
     casts as casts_cuda,
     entropy as entropy_cuda,
+    matrix_scales as matrix_scales_cuda,
     onebit as onebit_cuda,
     powers as powers_cuda,
     random as random_cuda,
@@ -411,3 +415,68 @@ def test_entropy_coding(n: int, tables: int, monkeypatch: pytest.MonkeyPatch) ->
         assert torch.equal(ours.cpu(), stream)
         out = torch.empty_like(symbols, device=HERE)
         assert torch.equal(rans.decode_with(entropy_cuda, ours, out, there, tables).cpu(), symbols)
+
+
+SHAPES = {
+    "nothing": (),
+    "one element": (Shape(1, 1, columns=False),),
+    "rows": (Shape(3, 256, columns=False), Shape(1, 77, columns=False)),
+    "columns": (Shape(130, 70, columns=True), Shape(2, 9, columns=False), Shape(17, 300, columns=True)),
+}
+QUANTISERS = {
+    "codes": Quantiser(step=0.25, dead_zone=0.5),
+    "a dead zone": Quantiser(step=1.4, dead_zone=0.7, keep=False),
+    "beside": Quantiser(step=1.0, dead_zone=0.5, own=0.25, beside=0.05**2),
+}
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros", "not finite"])
+@pytest.mark.parametrize("quantiser", QUANTISERS.values(), ids=QUANTISERS)
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_scales_of_matrices(shapes: tuple[Shape, ...], quantiser: Quantiser, kind: str) -> None:
+    """All of a message's parts, what is left over, and what the codes stand for."""
+    n = sum(s.a * s.b for s in shapes)
+    x, beside, total = torch.randn(3, n, generator=torch.Generator().manual_seed(n))
+    x *= torch.linspace(-3, 3, n).exp()
+    if kind == "zeros" and n:
+        x[: n // 2] = 0
+    elif kind == "not finite" and n:
+        x[n // 3] = torch.inf
+        x[-1] = torch.nan
+    results = []
+    for kernels, device in ((matrix_scales_reference, CPU), (matrix_scales_cuda, HERE)):
+        matrices = matrices_of(shapes, device)
+        left, added = x.to(device, copy=True), total.to(device, copy=True)
+        codes = torch.empty(n, dtype=torch.int8, device=device)
+        octets = torch.empty(matrices.num_rows + matrices.num_columns, dtype=torch.uint8, device=device)
+        peaks = torch.empty(2 * len(shapes), device=device)
+        other = beside.to(device) if quantiser.beside else None
+        kernels.encode(left, matrices, quantiser, codes, octets, peaks, other)
+        kernels.add(codes, octets, peaks, added, matrices)
+        lines = kernels.line_mean_squares(torch.stack([added, total.to(device)]), matrices).float()
+        results.append([y.cpu() for y in (codes, peaks, left, added, octets, lines)])
+    (*theirs, their_octets, their_lines), (*mine, octets, lines) = results
+    assert all(same_bits(a.float(), b.float()) for a, b in zip(theirs, mine, strict=True))
+    torch.testing.assert_close(lines, their_lines, equal_nan=True)
+    if kind != "not finite":
+        assert torch.equal(octets, their_octets)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_moves_on_a_grid(known: bool) -> None:
+    shapes = (Shape(40, 64, columns=False),)
+    new, old = torch.randn(2, 40 * 64, generator=torch.Generator().manual_seed(1))
+    old = new + 0.01 * old
+    if not known:
+        new[5] = torch.nan
+    results = []
+    for kernels, device in ((matrix_scales_reference, CPU), (matrix_scales_cuda, HERE)):
+        matrices = matrices_of(shapes, device)
+        codes = torch.empty(40 * 64, dtype=torch.int8, device=device)
+        octets, peaks = torch.empty(40, dtype=torch.uint8, device=device), torch.empty(2, device=device)
+        written = codes, octets, peaks
+        quantiser = QUANTISERS["beside"]
+        said = kernels.encode_change(new.to(device), old.to(device), matrices, quantiser, *written, fresh)
+        assert said is known
+        results.append([part.cpu() for part in written])
+    assert not known or all(torch.equal(a, b) for a, b in zip(*results, strict=True))
