@@ -2,10 +2,11 @@
 
     python -m experiments.gpu_day.overlap --out FOLDER [--device cuda] [--model gpt2-62m] [--methods none "int8" ...]
 
-For each method the trainer's own model is sharded over two ranks by FSDP2, makes a few steps on random tokens, and
-torch.profiler records the next ones: on CUDA every kernel with its stream. FOLDER gets METHOD/rank0....pt.trace.json.gz
-(Perfetto opens it), overlap.json and overlap.md, after each method. Compression that is "hidden" ran while a kernel of
-the model did; "exposed" is the rest. Messages are copies on the device: communication is no link's here.
+For each method the trainer's own model is sharded over two ranks by FSDP2 and makes a few steps on random tokens; then
+steps are timed, and torch.profiler records the last ones: on CUDA every kernel with its stream. FOLDER gets
+METHOD/rank0....pt.trace.json.gz (Perfetto opens it), overlap.json and overlap.md, after each method. Compression that
+is "hidden" ran while a kernel of the model did; "exposed" is the rest. Messages are copies on the device: communication
+is no link's here. The profiler makes every call from Python longer, so only the timed steps say how long a step takes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import argparse
 import gzip
 import re
+import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -50,26 +53,69 @@ def main(argv: Sequence[str]) -> int:
         configs = {method: _config(options, method) for method in dict.fromkeys(options.methods)}
         make_folder(options.out, "out")
     found: dict[str, Any] = {"machine": hardware(), "versions": versions(), "transport": loopback.NAME, "methods": {}}
-    pages = ["# Compression beside compute", "", f"{loopback.WORLD} ranks, of which one is run: {loopback.NAME}."]
+    made: dict[str, Made | str] = {}
     with loopback.joined():
         for method, config in configs.items():
             try:
-                profile = profiled(config, options, options.out / re.sub(r"[^A-Za-z0-9=.]+", "-", method))
+                made[method] = profiled(config, options, options.out / re.sub(r"[^A-Za-z0-9=.]+", "-", method))
             except Exception as error:  # the others are measured all the same
-                found["methods"][method] = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-                print(f"{method}: {found['methods'][method]['failed']}", file=sys.stderr, flush=True)
-                pages += ["", f"## {method}", "", found["methods"][method]["failed"]]
-            else:
-                found["methods"][method] = profile.to_json()
-                pages += ["", f"## {method}", "", "```", table(profile), "```"]
-                print(f"{method}\n{table(profile)}\n", flush=True)
+                made[method] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            print(f"{method}\n{_details(made[method])}\n", flush=True)
+            found["methods"][method] = _as_json(made[method])
             write_json(options.out / "overlap.json", found)
-            write_bytes(options.out / "overlap.md", ("\n".join(pages) + "\n").encode())
-    return 1 if any("failed" in outcome for outcome in found["methods"].values()) else 0
+            write_bytes(options.out / "overlap.md", page(made).encode())
+    return 1 if any(isinstance(one, str) for one in made.values()) else 0
 
 
-def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> Profile:
-    """Train a few steps with one method, record the last ones, and read what was recorded."""
+class Made(NamedTuple):
+    """What one method took: milliseconds of the timed steps, bytes that a rank would send a step, and the profile."""
+
+    milliseconds: list[float]
+    sent_bytes: float
+    profile: Profile
+
+
+def page(made: Mapping[str, Made | str]) -> str:
+    """All methods in a table, and then each; a text is why a method failed."""
+    lines = [
+        *("# Compression beside compute", "", f"{loopback.WORLD} ranks, of which one is run: {loopback.NAME}.", ""),
+        "Milliseconds of a step: the median of those timed without the profiler. The others are of the device, from the",
+        "profile; encoding and decoding are exposed while no kernel of the model runs.",
+        "",
+        "| method | sent MB a step | ms a step | model's kernels | encoding and decoding | of it exposed |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for method, one in made.items():
+        if not isinstance(one, str):
+            times = one.profile.mean.whole
+            numbers = (
+                f"{one.sent_bytes / 1e6:.1f}" if one.sent_bytes else "not counted",
+                f"{statistics.median(one.milliseconds):.1f}",
+                *(f"{number:.1f}" for number in (times.compute, times.compression, times.exposed_compression)),
+            )
+            lines.append(f"| {method} | {' | '.join(numbers)} |")
+    for method, one in made.items():
+        lines += ["", f"## {method}", "", "```", _details(one), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _details(one: Made | str) -> str:
+    if isinstance(one, str):
+        return one
+    timed = (
+        f"{statistics.median(one.milliseconds):.1f} ms a step without the profiler, median of {len(one.milliseconds)}"
+    )
+    return f"{timed}; a rank sends {one.sent_bytes:,.0f} bytes a step\n{table(one.profile)}"
+
+
+def _as_json(one: Made | str) -> dict[str, Any]:
+    if isinstance(one, str):
+        return {"failed": one}
+    return {"ms_a_step": one.milliseconds, "sent_bytes_a_step": one.sent_bytes, **one.profile.to_json()}
+
+
+def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> Made:
+    """Train with one method, and read what was recorded of the last steps."""
     device = torch.device(options.device, 0) if options.device == "cuda" else torch.device("cpu")
     for old in folder.glob("*.pt.trace.json*"):
         old.unlink()
@@ -78,14 +124,16 @@ def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> 
     vocabulary = options.vocab_size
     model = build_model(config, ranks, vocabulary, vocabulary - 1)
     comm = Communication(model, config.comm, config.run.seed)
-    steps = options.warm_up + options.steps
+    unrecorded = options.warm_up + options.timed_steps
+    steps, times = unrecorded + options.steps, list[float]()
     optimizer, schedule = build_optimizer(model.updated, config.optim, steps, model.operators["adamw"])
-    window = Window(options.warm_up + 1, options.steps, folder, rank=0)
+    window = Window(unrecorded + 1, options.steps, folder, rank=0)
     shape = (steps, options.batch_size, options.length)
     tokens = torch.randint(vocabulary - 1, shape, generator=torch.Generator().manual_seed(1)).to(device)
     try:
         for step, batch in enumerate(tokens, 1):
             window.begin_step(step)
+            begun = time.perf_counter()
             with phase("forward"):
                 loss = model.module(batch) / model.module.num_targets(batch)
             with phase("backward"):
@@ -94,6 +142,7 @@ def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> 
                 take_step(model.updated, optimizer, schedule, config.optim.max_grad_norm, model.grad_norm)
             if device.type == "cuda":
                 torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - begun))
             window.end_step()
             window.collect(step)
     finally:
@@ -101,8 +150,7 @@ def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> 
     assert window.trace is not None
     profile = Profile([rank_profile(read(window.trace))])
     _compress(window.trace)
-    print(f"{comm.totals().sent_bytes / steps:,.0f} bytes counted by the hooks in a step", flush=True)
-    return profile
+    return Made(times[options.warm_up : unrecorded], comm.totals().sent_bytes / steps, profile)
 
 
 def _compress(trace: Path) -> None:
@@ -128,7 +176,10 @@ def _parser() -> Parser:
     parser.add_argument("--batch_size", type=whole(1), default=16, help="sequences of a step")
     parser.add_argument("--length", type=whole(2), default=512, help="tokens of a sequence")
     parser.add_argument("--steps", type=whole(1), default=3, help="steps that are recorded")
-    parser.add_argument("--warm_up", type=whole(2), default=4, help="steps before them: kernels are compiled in these")
+    parser.add_argument("--timed_steps", type=whole(1), default=10, help="steps before them that are timed")
+    parser.add_argument(
+        "--warm_up", type=whole(2), default=4, help="steps before all these: kernels are compiled in them"
+    )
     return parser
 
 

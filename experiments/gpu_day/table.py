@@ -131,7 +131,7 @@ def _overlap(folder: Path, rehearse: bool) -> Stage:
     size: Sequence[object] = ("--device", "cuda", "--model", "gpt2-62m", "--batch_size", 16, "--length", 512)
     if rehearse:
         size = ("--device", "cpu", "--model", "llama-nano", "--batch_size", 1, "--length", 16, "--vocab_size", 512)
-        size = (*size, "--steps", 1, "--warm_up", 2, "--methods", "none", "int4 hadamard + delta")
+        size = (*size, "--steps", 1, "--timed_steps", 1, "--warm_up", 2, "--methods", "none", "int4 hadamard + delta")
     return Stage(
         4,
         "overlap",
