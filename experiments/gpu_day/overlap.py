@@ -79,8 +79,8 @@ def page(made: Mapping[str, Made | str]) -> str:
     """All methods in a table, and then each; a text is why a method failed."""
     lines = [
         *("# Compression beside compute", "", f"{loopback.WORLD} ranks, of which one is run: {loopback.NAME}.", ""),
-        "Milliseconds of a step: the median of those timed without the profiler. The others are of the device, from the",
-        "profile; encoding and decoding are exposed while no kernel of the model runs.",
+        "Milliseconds of a step: the median of those timed without the profiler. The others are of the device, from",
+        "the profile; encoding and decoding are exposed while no kernel of the model runs.",
         "",
         "| method | sent MB a step | ms a step | model's kernels | encoding and decoding | of it exposed |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
