@@ -22,19 +22,21 @@ class Slot:
 
 
 def divide(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> list[Slot]:
-    """The machine in ``jobs`` equal parts; cores are shared if they are fewer than jobs. ValueError: too few GPUs."""
+    """The machine in ``jobs`` equal parts; cores, and GPUs, are shared if they are fewer than jobs."""
     if jobs == 1:
         return [Slot()]
-    if gpus and jobs > len(gpus):
-        raise ValueError(f"--jobs {jobs}: there are {len(gpus)} GPUs, and a cell needs one at least")
     each = max(1, len(cores) // jobs)
     return [
-        Slot(
-            tuple(cores[(job * each + i) % len(cores)] for i in range(each)),
-            tuple(gpus[job * (len(gpus) // jobs) : (job + 1) * (len(gpus) // jobs)]) if gpus else None,
-        )
+        Slot(tuple(cores[(job * each + i) % len(cores)] for i in range(each)), _of_a_job(job, jobs, gpus))
         for job in range(jobs)
     ]
+
+
+def _of_a_job(job: int, jobs: int, gpus: Sequence[str]) -> tuple[str, ...] | None:
+    if not gpus:
+        return None
+    each = len(gpus) // jobs
+    return tuple(gpus[job * each : (job + 1) * each]) if each else (gpus[job % len(gpus)],)
 
 
 def gpus_here() -> list[str]:
@@ -49,7 +51,7 @@ def gpus_here() -> list[str]:
 
 def too_large(cells: Sequence[Cell], slots: Sequence[Slot], gpus: Sequence[str]) -> str | None:
     """Why some cell does not fit into a part of the machine; ranks without GPUs always fit."""
-    each = len(gpus) // len(slots)
+    each = max(1, len(gpus) // len(slots))
     needed = max((cell.processes for cell in cells), default=0)
     if not gpus or needed <= each:
         return None
@@ -58,7 +60,9 @@ def too_large(cells: Sequence[Cell], slots: Sequence[Slot], gpus: Sequence[str])
 
 def warning(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> str | None:
     """Why times that are measured with several cells at once are doubtful."""
-    if jobs == 1 or gpus:
+    if jobs == 1 or jobs <= len(gpus):
         return None
+    if gpus:
+        return f"--jobs {jobs} with {len(gpus)} GPU{'s' * (len(gpus) > 1)}: cells share them; step times mean nothing"
     crowd = "" if jobs <= len(cores) else f", of which there are only {len(cores)}"
     return f"--jobs {jobs} without GPUs: cells share memory and cores{crowd}; their step times mean nothing"

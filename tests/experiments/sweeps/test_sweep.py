@@ -78,14 +78,16 @@ def test_the_machine_is_divided_between_jobs(monkeypatch: pytest.MonkeyPatch, tm
     ]
     assert divide(3, [5, 6], []) == [Slot((5,)), Slot((6,)), Slot((5,))]
     assert Slot(None, ("4", "5")).environment() == {"CUDA_VISIBLE_DEVICES": "4,5"}
-    with pytest.raises(ValueError, match="--jobs 3: there are 2 GPUs"):
-        divide(3, range(8), ["0", "1"])
+    assert [slot.gpus for slot in divide(3, range(8), ["4", "5"])] == [("4",), ("5",), ("4",)], "processes share a GPU"
+    assert warning(2, range(8), ["4", "5"]) is None
+    assert "share them; step times mean nothing" in str(warning(3, range(8), ["4", "5"]))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     assert gpus_here() == ["3", "5"]
     cells = cells_of(read(write_recipe(tmp_path, world_sizes=[4])))
     assert too_large(cells, divide(2, range(8), list("abcdefgh")), list("abcdefgh")) is None
     assert "4 ranks need as many GPUs, a cell has 2" in str(too_large(cells, divide(2, range(8), list("abcd")), "abcd"))
     assert too_large(cells, [Slot()], []) is None
+    assert "a cell has 1" in str(too_large(cells, divide(3, range(8), list("ab")), list("ab")))
 
 
 def test_times_of_cells_that_share_cores_are_no_times() -> None:
