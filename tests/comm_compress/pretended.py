@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from comm_compress.kernels import dispatch, rans
+
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 _SAYS = {Tensor.device.__get__: GPU, Tensor.is_cuda.__get__: True, Tensor.is_cpu.__get__: False}  # type: ignore[attr-defined]
 _ONLY_CPU = (Tensor.numpy, Tensor.__array__)
@@ -133,9 +135,24 @@ class _Event:
 
 
 @contextmanager
+def _without_triton() -> Iterator[None]:
+    """Inside, no kernels in Triton are picked, which may be installed: it would compile for a GPU that is not there."""
+    dispatch.implementation.cache_clear()
+    try:
+        with (
+            mock.patch.object(dispatch, "has_triton", return_value=False),
+            mock.patch.object(rans, "has_triton", return_value=False),
+        ):
+            yield
+    finally:
+        dispatch.implementation.cache_clear()
+
+
+@contextmanager
 def gpu() -> Iterator[Callable[[Tensor], Tensor]]:
     """Inside, there is a pretended GPU; yields what copies a tensor there."""
     with (
+        _without_triton(),
         mock.patch("torch.cuda.current_stream", return_value=_Stream()),
         mock.patch("torch.cuda.Event", _Event),
         _Gpu(),
