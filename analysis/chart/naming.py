@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from analysis.rows.arms import PLAIN, Arm, Comparison
+from analysis.rows.arms import PLAIN, Arm
+from analysis.rows.comparisons import Comparison
 from analysis.statistics import names
 from comm_compress.labels import label, parse_label
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from analysis.rows.arms import Arm, Comparison
+from analysis.rows.arms import Arm
+from analysis.rows.comparisons import Comparison
 from analysis.rows.reading import Row
 
 

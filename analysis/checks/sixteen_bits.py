@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.rows.arms import Arm, ArmRuns, Comparison
+from analysis.rows.arms import Arm
+from analysis.rows.comparisons import ArmRuns, Comparison
 from analysis.rows.remembered import remembered
 
 HALF_DTYPES = ("bf16", "fp16")

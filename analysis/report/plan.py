@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.rows.arms import Comparison
+from analysis.rows.comparisons import Comparison
 from analysis.rows.groups import is_virtual
 from analysis.rows.reading import Row, is_draft
 

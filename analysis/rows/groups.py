@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.rows.arms import Comparison, Setting
+from analysis.rows.comparisons import Comparison
 from analysis.rows.reading import is_number
+from analysis.rows.settings import Setting
 
 Along = Callable[[Comparison], float]
 

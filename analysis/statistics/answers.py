@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from analysis.rows.arms import ArmRuns, Comparison, failed
+from analysis.rows.comparisons import ArmRuns, Comparison, failed
 from analysis.rows.reading import Row
 from analysis.rows.remembered import remembered
 from analysis.statistics import measures

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.rows.arms import ArmRuns, Comparison
+from analysis.rows.comparisons import ArmRuns, Comparison
 from analysis.rows.strengths import Strengths, strengths
 from analysis.statistics import measures
 from analysis.statistics.answers import MARGIN

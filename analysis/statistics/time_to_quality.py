@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from analysis.rows.arms import Arm, ArmRuns, Comparison, canonical, failed
+from analysis.rows.arms import Arm
+from analysis.rows.canonical import canonical
+from analysis.rows.comparisons import ArmRuns, Comparison, failed
 from analysis.rows.curves.points import NOTHING, curves_of
 from analysis.rows.reading import Row, is_number
 from analysis.rows.setting_roles import LATER

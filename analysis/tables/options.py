@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.rows.arms import TUNED, Comparison, comparisons
+from analysis.rows.comparisons import Comparison, comparisons
 from analysis.rows.reading import Row, parse_selection, read_for_user
+from analysis.rows.settings import TUNED
 from analysis.statistics.names import called
 from analysis.tables.asked import DEFAULT_BASELINE, check_baseline, check_settings
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analysis.rows.arms import ArmRuns
+from analysis.rows.comparisons import ArmRuns
 from analysis.rows.curves.files import Lines, read_curve
 from analysis.rows.reading import is_number
 from analysis.rows.remembered import remembered

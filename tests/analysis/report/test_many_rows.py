@@ -11,8 +11,9 @@ import pytest
 
 from analysis.checks.overlaps import _span, meetings
 from analysis.report.__main__ import main
-from analysis.rows import arms
-from analysis.rows.arms import Arm, comparisons
+from analysis.rows import comparisons as grouping
+from analysis.rows.arms import Arm
+from analysis.rows.comparisons import comparisons
 from analysis.rows.curves import points
 from analysis.rows.curves.files import Lines, read_curve
 from analysis.rows.curves.of_arms import training_curves
@@ -116,8 +117,8 @@ def test_losses_are_read_once_an_arm(monkeypatch: pytest.MonkeyPatch) -> None:
         asked += 1
         return loss_of(found)
 
-    loss_of = arms.loss_of
-    monkeypatch.setattr(arms, "loss_of", count)
+    loss_of = grouping.loss_of
+    monkeypatch.setattr(grouping, "loss_of", count)
     seeds = tuple(range(1, 7))
     many = [Row({**dict(r), "seed": 1000 * k + r["seed"]}) for k in range(20) for r in arm("none", seeds=seeds)]
     many += [Row({**dict(r), "seed": 1000 * k + r["seed"]}) for k in range(20) for r in arm("int8", -0.1, seeds=seeds)]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.rows.arms import Arm, comparisons
+from analysis.rows.arms import Arm
+from analysis.rows.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.rows.setting_roles import TRAINING as OF_ROWS
 from experiments.sweeps.obstacles import obstacles
