@@ -69,19 +69,25 @@ def _python(module: str, *words: object) -> tuple[str, ...]:
 
 
 def _tests(folder: Path, rehearse: bool) -> Stage:
-    limit = 300
-    size: Sequence[object] = ("--may_skip",) if rehearse else ("--processes", 4)
-    words = ("--out", folder / "tests.json", "--seconds", limit - 20, *size)
+    limit = 420
+    size: Sequence[object] = ("--may_skip",) if rehearse else ("--processes", 8)
+    tests = ("--out", folder / "tests.json", "--seconds", limit - 180, *size)
+    size = ()
+    if rehearse:
+        size = ("--device", "cpu", "--model", "gpt2-nano", "--batch_size", 1, "--length", 16, "--steps", 2)
+        size = (*size, "--at_once", 1, "--methods", "none", "identity + identity")
+    trained = ("--out", folder, *size)
     return Stage(
         1,
         "tests",
-        "all tests that are marked gpu; a rehearsal finds them, and skips them",
+        "all tests that are marked gpu (a rehearsal finds them, and skips them), and trainings of two ranks over NCCL",
         "pytest; with pytest-xdist several at once",
-        240,
+        180,
         limit,
         60,
-        (_python("experiments.gpu_day.gpu_tests", *words),),
-        ("tests.json",),
+        (_python("experiments.gpu_day.gpu_tests", *tests), _python("experiments.gpu_day.nccl", *trained)),
+        ("tests.json", "nccl.json", "nccl.md"),
+        "nccl.md",
     )
 
 

@@ -113,6 +113,7 @@ FAMILIES = {
 
 STARTED_BY_OTHERS = (
     "experiments.gpu_day.gpu_tests",
+    "experiments.gpu_day.nccl",
     "experiments.gpu_day.overlap",
     "experiments.gpu_day.tiny_target",
     "experiments.judge.stage",
