@@ -18,7 +18,8 @@ usage: ./run_safe_training.sh [--nproc_per_node N] [--nnodes N --node_rank N --m
                               [--keep_tensorboard] [--tensorboard_host ADDRESS] [--config FILE.yaml] [--FLAG VALUE]...
 
 Without any flag it shows what the project is for: the default model, with gradients and parameters compressed by
-"int4 hadamard + delta". With flags nothing is compressed that --method (or --comm_compress) does not name.
+"int4 hadamard + delta" (on a machine with one GPU for two virtual ranks, --virtual_ranks 2). With flags nothing is
+compressed that --method (or --comm_compress) does not name.
 
 This script's own flags:
   --nproc_per_node N    ranks on this machine (default: the number of GPUs; 2 without one; 1 with --virtual_ranks)
@@ -62,9 +63,11 @@ want_number() { # flag, value, the least and (or none) the greatest
 
 demonstrated="int4 hadamard + delta" # the strongest pair that holds 1 % of PPL untuned (docs/findings/few-bits.md)
 demonstration=""
+mapfile -t gpus < <(list_gpus)
 if [ $# = 0 ]; then
     demonstration=yes
     set -- --method "$demonstrated"
+    [ ${#gpus[@]} != 1 ] || set -- "$@" --virtual_ranks 2 # a rank alone would send nothing
 fi
 
 # Flags: ours are taken out, the rest is passed on word for word.
@@ -126,7 +129,6 @@ if [ "$nodes" != 1 ] && [ "$virtual_ranks" != 0 ]; then
 fi
 mkdir -p "$output_dir" || exit 2
 
-mapfile -t gpus < <(list_gpus)
 if [ "$virtual_ranks" != 0 ]; then
     ranks=${ranks:-1} started="process for $virtual_ranks virtual ranks"
 else

@@ -252,6 +252,10 @@ def test_the_gpus_it_sees_are_named(checkout: Checkout, tmp_path: Path, visible:
     assert said[len(lines) - 1].startswith(lines[-1])
 
 
+def test_a_demonstration_on_one_gpu_has_somebody_to_send_to(checkout: Checkout) -> None:
+    assert "1 process for 2 virtual ranks" in checkout.train(CUDA_VISIBLE_DEVICES="0").stdout
+
+
 def test_virtual_ranks_are_one_process(checkout: Checkout) -> None:
     done = checkout.train("--no_tensorboard", "--virtual_ranks", "16", CUDA_VISIBLE_DEVICES="0,1,2")
     assert "--nproc-per-node=1" in checkout.torchrun()
