@@ -90,7 +90,8 @@ def implementations() -> Iterator[Any]:
                 if choice != operator.naive:
                     named = f"{family}-{name}-{choice}"
                     if choice != "whole" or family == "llama":
-                        yield pytest.param(family, name, choice, "aot_eager", id=named)
+                        marks = [pytest.mark.gpu] * operator.choices[choice].only_cuda
+                        yield pytest.param(family, name, choice, "aot_eager", id=named, marks=marks)
                     if choice in ("compiled", "blocks", "whole") and name != "checkpointing":
                         yield pytest.param(
                             family, name, choice, "inductor", id=f"{named}-in-C++", marks=pytest.mark.slow
@@ -110,7 +111,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("backend")
 def test_loss_and_every_gradient_are_the_naive_ones(family: str, name: str, choice: str) -> None:
     needs = OPERATORS[name].choices[choice]
-    if needs.only_cuda and not torch.cuda.is_available():
+    if needs.only_cuda and not torch.cuda.is_available():  # marked gpu
         pytest.skip("needs a CUDA device")
     device = torch.device("cuda" if needs.only_cuda else "cpu")
     if "cuda" in needs.half_on and device.type == "cuda":
