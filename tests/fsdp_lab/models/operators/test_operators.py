@@ -90,7 +90,7 @@ def implementations() -> Iterator[Any]:
                 if choice != operator.naive:
                     named = f"{family}-{name}-{choice}"
                     if choice != "whole" or family == "llama":
-                        marks = [pytest.mark.gpu] * operator.choices[choice].only_cuda
+                        marks = [pytest.mark.gpu] if operator.choices[choice].only_cuda else []
                         yield pytest.param(family, name, choice, "aot_eager", id=named, marks=marks)
                     if choice in ("compiled", "blocks", "whole") and name != "checkpointing":
                         yield pytest.param(
