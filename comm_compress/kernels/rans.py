@@ -1,8 +1,8 @@
 """Entropy coding by static rANS; `common.rans_stream` defines the stream.
 
 The loops over all symbols are kernels (`interfaces.entropy`), put together in `reference.streams`: the device sees the
-symbols, the CPU the tables of frequencies. A stream without contexts that one thread of a CPU codes is one call
-(`interfaces.streams`).
+symbols, the CPU the tables of frequencies. A stream without contexts that one thread of a CPU codes, or a GPU, is one
+call (`interfaces.streams`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def decode_into(stream: Tensor, out: Tensor, scratch: Scratch = fresh) -> None:
 
 
 def _in_one_call(symbols: Tensor) -> bool:
-    return symbols.device.type == "cpu" and not shared_out(symbols.numel())
+    if symbols.device.type == "cpu":
+        return not shared_out(symbols.numel())
+    return symbols.device.type == "cuda" and has_triton(streams.name)
 
 
 def _coding_device(symbols: Tensor) -> torch.device:
