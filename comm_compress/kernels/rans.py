@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from comm_compress.kernels.common.rans_stream import front_bytes as front_bytes
 from comm_compress.kernels.common.scratch import Scratch, fresh
 from comm_compress.kernels.dispatch import entropy, has_triton, streams
 from comm_compress.kernels.reference.streams import decode_with, encode_with, joined
@@ -56,10 +57,13 @@ def encode_into(symbols: Tensor, out: Tensor, scratch: Scratch = fresh) -> int:
     return joined(encode(symbols, scratch=scratch), symbols, out)
 
 
-def decode_into(stream: Tensor, out: Tensor, scratch: Scratch = fresh) -> None:
-    """Write to ``out`` uint8 ``[n]``, contiguous, the symbols that `encode_into` was given."""
+def decode_into(stream: Tensor, out: Tensor, scratch: Scratch = fresh, front: Tensor | None = None) -> None:
+    """Write to ``out`` uint8 ``[n]``, contiguous, the symbols that `encode_into` was given.
+
+    ``front`` are the first bytes of ``stream`` on the CPU, `front_bytes` of them or all, where they are known already.
+    """
     if out.numel() and _in_one_call(out):
-        streams(out).decode(stream, out, scratch)
+        streams(out).decode(stream, out, scratch, front)
     else:
         decode(stream, out, scratch=scratch)
 

@@ -27,10 +27,14 @@ GPU, 2^14 symbols. With 4 states these have 2^11: in a stream of 2^14 symbols 0.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from comm_compress.kernels.common.frequencies import MOST_BYTES
 
 LANES, FEW = 32, 4  # states of a block
 MANY = 1 << 15  # symbols that are worth so many states
@@ -65,6 +69,11 @@ def block_from(halvings: int) -> int:
             " most: these bytes are not a rANS stream, or were damaged on their way"
         )
     return BLOCK >> halvings
+
+
+def front_bytes(device: torch.device, n: int) -> int:
+    """How many bytes of a stream of ``n`` symbols on this device the CPU has to know: its table and its sizes."""
+    return MOST_BYTES + 4 * math.ceil(n / block_on(device, n))
 
 
 def as_bytes(numbers: npt.NDArray[np.unsignedinteger]) -> Tensor:

@@ -40,7 +40,7 @@ def encode(symbols: Tensor, out: Tensor, scratch: Scratch) -> int:
     return int(_encode(symbols.numpy(), room.numpy().view(np.uint16), out.numpy()))
 
 
-def decode(stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
+def decode(stream: Tensor, symbols: Tensor, scratch: Scratch, front: Tensor | None = None) -> None:
     words = scratch("words", (2 * (min(symbols.numel(), BLOCK) + LANES),), torch.int16, stream.device)
     ended = _decode(stream.numpy(), words.numpy().view(np.uint16), symbols.numpy())
     if ended == OTHER_BLOCKS:

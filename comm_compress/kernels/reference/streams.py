@@ -22,7 +22,7 @@ def encode(symbols: Tensor, out: Tensor, scratch: Scratch) -> int:
     return joined(encode_with(entropy, symbols, scratch=scratch), symbols, out)
 
 
-def decode(stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
+def decode(stream: Tensor, symbols: Tensor, scratch: Scratch, front: Tensor | None = None) -> None:
     decode_with(entropy, stream, symbols, scratch=scratch)
 
 

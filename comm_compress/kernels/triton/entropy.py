@@ -140,15 +140,19 @@ def decode_blocks(
 def _count(symbols, contexts, counts, n, TILE: tl.constexpr):
     """Adds what this program's tiles have of one context."""
     context = tl.program_id(1)
+    symbol = tl.arange(0, 256)
     found = tl.zeros([256], tl.int32)
+    others = tl.zeros([TILE], tl.int32)  # beyond the end or of other contexts: they are counted as zeros first
     for first in range(tl.program_id(0) * TILE, n, tl.num_programs(0) * TILE):
         i = first + tl.arange(0, TILE)
         mask = i < n
-        symbol = tl.load(symbols + i, mask=mask, other=0).to(tl.int32)
+        here = tl.load(symbols + i, mask=mask, other=0).to(tl.int32)
         if contexts is not None:
             mask = mask & (tl.load(contexts + i, mask=mask, other=0).to(tl.int32) == context)
-        found += tl.histogram(symbol, 256, mask=mask)
-    tl.atomic_add(counts + context * 256 + tl.arange(0, 256), found, mask=found > 0)
+        found += tl.histogram(tl.where(mask, here, 0), 256)
+        others += 1 - mask.to(tl.int32)
+    found -= tl.where(symbol == 0, tl.sum(others, axis=0), 0)
+    tl.atomic_add(counts + context * 256 + symbol, found, mask=found > 0)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from comm_compress.kernels.common.frequencies import (
     starts_of,
     table_bytes,
 )
-from comm_compress.kernels.common.rans_stream import SIZE_BITS, block_from, block_on, halvings_of, lanes_of
+from comm_compress.kernels.common.rans_stream import SIZE_BITS, block_from, block_on, front_bytes, halvings_of, lanes_of
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.common.table_format import rare_symbols, read_table, write_table
 from comm_compress.kernels.triton.entropy import (
@@ -76,10 +76,11 @@ def _tables(frequencies: Counts, escape: int, rare: Marks, head: int) -> Bytes:
     return tables
 
 
-def decode(stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
+def decode(stream: Tensor, symbols: Tensor, scratch: Scratch, front: Tensor | None = None) -> None:
     n, device, lanes = symbols.numel(), symbols.device, lanes_of(symbols.numel())
     frequencies = np.zeros((1, 256), np.int64)
-    escape, place, block, ends = _read_front(stream, n, block_on(device, n), frequencies[0])
+    front = stream[: front_bytes(device, n)].cpu() if front is None else front
+    escape, place, block, ends = _read_front(front.numpy(), stream, n, frequencies[0])
     blocks = len(ends)
     states_end = place + 4 * blocks * lanes
     end = states_end + 2 * int(ends[-1])
@@ -99,21 +100,19 @@ def decode(stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
         launch(_take_literals, (blocks,), *arguments, escape, SPAN=block, TILE=TILE)
 
 
-def _read_front(stream: Tensor, n: int, usual: int, frequencies: Counts) -> tuple[int, int, int, Counts]:
+def _read_front(front: Bytes, stream: Tensor, n: int, frequencies: Counts) -> tuple[int, int, int, Counts]:
     """The escape symbol (-1: none), where states begin, how long blocks are, and where the words of each end.
 
-    As many bytes are read at once as blocks of the ``usual`` length need. The table's frequencies are written.
+    The table's frequencies are written. More of the stream is fetched where blocks are shorter than this device's.
     """
-    front = np.zeros(MOST_BYTES + 4 * math.ceil(n / usual), np.uint8)
-    there = stream[: len(front)].cpu().numpy()
-    front[: len(there)] = there
-    escape, place = read_table(front, frequencies)
-    block = block_from(int(front[place + SIZE_BITS // 8]))
-    blocks = math.ceil(n / block)
-    states = place + 4 * blocks
+    table = np.zeros(MOST_BYTES + SIZE_BITS // 8 + 1, np.uint8)
+    table[: len(front)] = front[: len(table)]
+    escape, place = read_table(table, frequencies)
+    block = block_from(int(table[place + SIZE_BITS // 8]))
+    states = place + 4 * math.ceil(n / block)
     if states > stream.numel() or frequencies.min() < 0:
         raise _too_short(stream, n)
-    if states > len(there):
+    if states > len(front):
         front = stream[:states].cpu().numpy()
     sizes = front[place:states].copy().view(np.uint32).astype(np.int64)
     sizes[0] &= LARGEST
