@@ -84,13 +84,21 @@ def decode(
     decode_blocks(symbols, contexts, slots, words, sizes.cumsum(0, dtype=torch.int64), states, -1, block)
 
 
+def _entries_of_frequencies() -> Entries:
+    """What an entry has of each frequency from 0 to 2^12: all but the start, and if the symbol is rare."""
+    frequencies = np.arange(TOTAL + 1)
+    factor, shift, addend = reciprocals_of(frequencies)
+    # the highest bit of a factor becomes the sign
+    return shift << SHIFT_BIT | frequencies << FREQUENCY_BIT | addend << ADDEND_BIT | factor << FACTOR_BIT
+
+
+OF_FREQUENCY = _entries_of_frequencies()
+
+
 def entries_of(frequencies: Counts, starts: Counts, rare: Marks | None = None) -> Entries:
     """What an encoder looks up, int64 as ``frequencies``: all about a symbol, and if it goes as a literal."""
-    factor, shift, addend = reciprocals_of(frequencies)
-    entries = starts & TOTAL - 1 | shift << SHIFT_BIT | frequencies << FREQUENCY_BIT | addend << ADDEND_BIT
-    if rare is not None:
-        entries |= rare.astype(np.int64) << RARE_BIT
-    return entries | factor << FACTOR_BIT  # the highest bit is the sign's
+    entries = OF_FREQUENCY[frequencies] | starts & TOTAL - 1
+    return entries if rare is None else entries | rare.astype(np.int64) << RARE_BIT
 
 
 def encode_blocks(
@@ -104,17 +112,17 @@ def encode_blocks(
     n = symbols.numel()
     assert n < MOST, "positions are int32"
     lanes, blocks = lanes_of(n), triton.cdiv(n, block)
-    memory = torch.empty(blocks * (3 + lanes), dtype=torch.int32, device=symbols.device)
-    heads, tallies = memory[2 * blocks :], memory[: 2 * blocks].view(2, blocks)
-    arguments = symbols, contexts, entries, room, heads, tallies, n, blocks, first
-    launch(_encode, (blocks,), *arguments, SPAN=block, LANES=lanes, num_warps=1)
+    heads = torch.empty(blocks * (1 + lanes), dtype=torch.int32, device=symbols.device)
+    tallies = torch.empty(2, blocks, dtype=torch.int32, device=symbols.device)
+    arguments = symbols, contexts, entries, room, heads, tallies, n, blocks, first, block
+    launch(_encode, (blocks,), *arguments, LANES=lanes, num_warps=1)
     return heads, tallies
 
 
 def move(room: Tensor, sizes: Tensor, ends: Tensor, out: Tensor, place: int, block: int) -> None:
     """The words of every block to ``out`` uint8, behind those of the block before; the first ones to ``place``."""
     grid = len(ends), triton.cdiv(2 * min(block, room.numel()), COPIED)
-    launch(_move, grid, room, sizes, ends, out, place, out.numel(), SPAN=block, TILE=COPIED)
+    launch(_move, grid, room, sizes, ends, out, place, out.numel(), block, TILE=COPIED)
 
 
 def decode_blocks(
@@ -131,12 +139,12 @@ def decode_blocks(
     n, blocks = symbols.numel(), len(ends)
     assert n < MOST, "positions are int32"
     tallies = torch.empty(2, blocks, dtype=torch.int32, device=symbols.device)
-    arguments = symbols, contexts, slots, words, ends, states, tallies, n, blocks, escape
-    launch(_decode, (blocks,), *arguments, SPAN=block, LANES=lanes_of(n), num_warps=1)
+    arguments = symbols, contexts, slots, words, ends, states, tallies, n, blocks, escape, block
+    launch(_decode, (blocks,), *arguments, LANES=lanes_of(n), num_warps=1)
     return tallies[0]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _count(symbols, contexts, counts, n, TILE: tl.constexpr):
     """Adds what this program's tiles have of one context."""
     context = tl.program_id(1)
@@ -206,13 +214,11 @@ def _is_rare(entry):
     return (entry >> TO_RARE).to(tl.int32) & 1
 
 
-@triton.jit(do_not_specialize=["blocks", "first"])
-def _encode(
-    symbols, contexts, entries, words, heads, tallies, n, blocks, first, SPAN: tl.constexpr, LANES: tl.constexpr
-):
+@triton.jit(do_not_specialize=["n", "blocks", "first", "span"])
+def _encode(symbols, contexts, entries, words, heads, tallies, n, blocks, first, span, LANES: tl.constexpr):
     block = tl.program_id(0)
-    begin = block.to(tl.int64) * SPAN
-    size = tl.minimum(n - begin, SPAN).to(tl.int32)
+    begin = block.to(tl.int64) * span
+    size = tl.minimum(n - begin, span).to(tl.int32)
     symbols += begin
     words += begin
     if contexts is not None:
@@ -261,21 +267,19 @@ def _encode(
     tl.store(tallies + blocks + block, tl.sum(rare, axis=0))
 
 
-@triton.jit(do_not_specialize=["offset", "limit"])
-def _move(room, sizes, ends, out, offset, limit, SPAN: tl.constexpr, TILE: tl.constexpr):
+@triton.jit(do_not_specialize=["offset", "limit", "span"])
+def _move(room, sizes, ends, out, offset, limit, span, TILE: tl.constexpr):
     """One tile of the bytes of a block's words to where they follow those of the block before."""
     block = tl.program_id(0)
     i = tl.program_id(1) * TILE + tl.arange(0, TILE)
     size = tl.load(sizes + block)
-    word = tl.load(room + block.to(tl.int64) * SPAN + i // 2, mask=i < 2 * size, other=0).to(tl.int32)
+    word = tl.load(room + block.to(tl.int64) * span + i // 2, mask=i < 2 * size, other=0).to(tl.int32)
     place = offset + 2 * (tl.load(ends + block) - size) + i
     tl.store(out + place, (word >> (i % 2 * 8)).to(tl.uint8), mask=(i < 2 * size) & (place < limit))
 
 
-@triton.jit(do_not_specialize=["blocks", "escape"])
-def _decode(
-    symbols, contexts, slots, words, ends, heads, tallies, n, blocks, escape, SPAN: tl.constexpr, LANES: tl.constexpr
-):
+@triton.jit(do_not_specialize=["n", "blocks", "escape", "span"])
+def _decode(symbols, contexts, slots, words, ends, heads, tallies, n, blocks, escape, span, LANES: tl.constexpr):
     block = tl.program_id(0)
     lane = tl.arange(0, LANES)
     bits = tl.full([LANES], 1, tl.uint32) << lane.to(tl.uint32)
@@ -283,8 +287,8 @@ def _decode(
     top = tl.load(ends + block - 1, mask=block > 0, other=0)
     place = (tl.load(ends + block) - top).to(tl.int32)
     words += top
-    begin = block.to(tl.int64) * SPAN
-    size = tl.minimum(n - begin, SPAN).to(tl.int32)
+    begin = block.to(tl.int64) * span
+    size = tl.minimum(n - begin, span).to(tl.int32)
     symbols += begin
     if contexts is not None:
         contexts += begin

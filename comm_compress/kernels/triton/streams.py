@@ -59,8 +59,8 @@ def encode(symbols: Tensor, out: Tensor, scratch: Scratch) -> int:
     torch.cat([tables[TABLE_BYTES:], heads.view(torch.uint8)], out=out[:place])
     move(room, tallies[0], ends[0], out, place, block)
     if literals:
-        arguments = symbols, entries, tallies, ends, out, place, n, blocks
-        launch(_put_literals, (blocks,), *arguments, SPAN=block, TILE=TILE)
+        arguments = symbols, entries, tallies, ends, out, place, n, blocks, block
+        launch(_put_literals, (blocks,), *arguments, TILE=TILE)
     size = place + 2 * int(ends[0, -1]) + literals
     return size if size < n else 0
 
@@ -97,7 +97,7 @@ def decode(stream: Tensor, symbols: Tensor, scratch: Scratch, front: Tensor | No
     escapes = decode_blocks(symbols, None, slots, words, ends_there, states, escape, block)
     if escape >= 0 and end < stream.numel():
         arguments = symbols, stream[end:], escapes, escapes.cumsum(0, dtype=torch.int64), n, stream.numel() - end
-        launch(_take_literals, (blocks,), *arguments, escape, SPAN=block, TILE=TILE)
+        launch(_take_literals, (blocks,), *arguments, escape, block, TILE=TILE)
 
 
 def _read_front(front: Bytes, stream: Tensor, n: int, frequencies: Counts) -> tuple[int, int, int, Counts]:
@@ -126,14 +126,14 @@ def _too_short(stream: Tensor, n: int) -> ValueError:
     return ValueError(f"a rANS stream of {n} symbols does not end within {stream.numel()} bytes")
 
 
-@triton.jit(do_not_specialize=["offset", "blocks"])
-def _put_literals(symbols, entries, tallies, ends, out, offset, n, blocks, SPAN: tl.constexpr, TILE: tl.constexpr):
+@triton.jit(do_not_specialize=["offset", "n", "blocks", "span"])
+def _put_literals(symbols, entries, tallies, ends, out, offset, n, blocks, span, TILE: tl.constexpr):
     """A block's rare symbols, in order, behind all words and the literals of the blocks before; ``out`` has n bytes."""
     block = tl.program_id(0)
     number = tl.load(tallies + blocks + block)
     place = offset + 2 * tl.load(ends + blocks - 1) + tl.load(ends + blocks + block) - number
-    begin = block.to(tl.int64) * SPAN
-    size = tl.minimum(n - begin, SPAN).to(tl.int32)
+    begin = block.to(tl.int64) * span
+    size = tl.minimum(n - begin, span).to(tl.int32)
     for first in range(0, tl.where(number > 0, size, 0), TILE):
         i = first + tl.arange(0, TILE)
         mask = i < size
@@ -144,14 +144,14 @@ def _put_literals(symbols, entries, tallies, ends, out, offset, n, blocks, SPAN:
         place += tl.sum(rare, axis=0)
 
 
-@triton.jit(do_not_specialize=["count", "escape"])
-def _take_literals(symbols, literals, tallies, ends, n, count, escape, SPAN: tl.constexpr, TILE: tl.constexpr):
+@triton.jit(do_not_specialize=["n", "count", "escape", "span"])
+def _take_literals(symbols, literals, tallies, ends, n, count, escape, span, TILE: tl.constexpr):
     """The ``count`` literals to where symbols are the escape symbol."""
     block = tl.program_id(0)
     number = tl.load(tallies + block)
     place = tl.load(ends + block) - number
-    begin = block.to(tl.int64) * SPAN
-    size = tl.minimum(n - begin, SPAN).to(tl.int32)
+    begin = block.to(tl.int64) * span
+    size = tl.minimum(n - begin, span).to(tl.int32)
     for first in range(0, tl.where(number > 0, size, 0), TILE):
         i = first + tl.arange(0, TILE)
         symbol = tl.load(symbols + begin + i, mask=i < size, other=0).to(tl.int32)
