@@ -125,7 +125,7 @@ if TYPE_CHECKING:  # each implementation has what its topic's interface asks
     _residual: tuple[ResidualKernels, ...] = (reference.residual, cpu.residual)
     _select: tuple[SelectKernels, ...] = (reference.select, cpu.select, triton.select)
     _sketch: tuple[SketchKernels, ...] = (reference.sketch, cpu.sketch)
-    _streams: tuple[StreamKernels, ...] = (reference.streams, cpu.streams)
+    _streams: tuple[StreamKernels, ...] = (reference.streams, cpu.streams, triton.streams)
     _subsets: tuple[SubsetKernels, ...] = (reference.subsets, cpu.subsets)
     _trits: tuple[TritKernels, ...] = (reference.trits, cpu.trits)
     _ulp: tuple[UlpKernels, ...] = (reference.ulp, cpu.ulp)

@@ -1,8 +1,8 @@
 """Entropy coding by static rANS; `common.rans_stream` defines the stream.
 
 The loops over all symbols are kernels (`interfaces.entropy`), put together in `reference.streams`: the device sees the
-symbols, the CPU the tables of frequencies. A stream without contexts that one thread of a CPU codes is one call
-(`interfaces.streams`).
+symbols, the CPU the tables of frequencies. A stream without contexts that one thread of a CPU codes, or a GPU, is one
+call (`interfaces.streams`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from comm_compress.kernels.common.rans_stream import front_bytes as front_bytes
 from comm_compress.kernels.common.scratch import Scratch, fresh
 from comm_compress.kernels.dispatch import entropy, has_triton, streams
 from comm_compress.kernels.reference.streams import decode_with, encode_with, joined
@@ -56,16 +57,21 @@ def encode_into(symbols: Tensor, out: Tensor, scratch: Scratch = fresh) -> int:
     return joined(encode(symbols, scratch=scratch), symbols, out)
 
 
-def decode_into(stream: Tensor, out: Tensor, scratch: Scratch = fresh) -> None:
-    """Write to ``out`` uint8 ``[n]``, contiguous, the symbols that `encode_into` was given."""
+def decode_into(stream: Tensor, out: Tensor, scratch: Scratch = fresh, front: Tensor | None = None) -> None:
+    """Write to ``out`` uint8 ``[n]``, contiguous, the symbols that `encode_into` was given.
+
+    ``front`` are the first bytes of ``stream`` on the CPU, `front_bytes` of them or all, where they are known already.
+    """
     if out.numel() and _in_one_call(out):
-        streams(out).decode(stream, out, scratch)
+        streams(out).decode(stream, out, scratch, front)
     else:
         decode(stream, out, scratch=scratch)
 
 
 def _in_one_call(symbols: Tensor) -> bool:
-    return symbols.device.type == "cpu" and not shared_out(symbols.numel())
+    if symbols.device.type == "cpu":
+        return not shared_out(symbols.numel())
+    return symbols.device.type == "cuda" and has_triton(streams.name)
 
 
 def _coding_device(symbols: Tensor) -> torch.device:

@@ -40,12 +40,14 @@ def shortened(data: Tensor, coder: Coder, scratch: Scratch = fresh) -> list[Tens
 def restored(message: Tensor, offset: int, out: Tensor, coder: Coder, scratch: Scratch = fresh) -> int:
     """Write what `shortened` was given to ``out``, from ``offset`` in a message; return where that ends."""
     begin = offset + STREAM_HEAD.size
-    how, length = STREAM_HEAD.unpack(bytes_of(message[offset:begin]))
+    more = kernels.rans.front_bytes(message.device, out.numel()) if message.is_cuda and coder == "rans" else 0
+    front = message[offset : begin + more].cpu()  # a GPU is waited for once, for the head and the stream's own head
+    how, length = STREAM_HEAD.unpack(bytes_of(front[: STREAM_HEAD.size]))
     end: int = begin + length
     if how == RAW:
         out.copy_(message[begin:end])
     else:
-        _decode(message[begin:end], out, coder, scratch)
+        _decode(message[begin:end], out, coder, scratch, front[STREAM_HEAD.size :][:length] if more else None)
     return end
 
 
@@ -59,21 +61,22 @@ def _coded(data: Tensor, coder: Coder, scratch: Scratch) -> Tensor | None:
     return tensor_of(coded, data.device) if len(coded) < data.numel() else None
 
 
-def _decode(stored: Tensor, out: Tensor, coder: Coder, scratch: Scratch) -> None:
+def _decode(stored: Tensor, out: Tensor, coder: Coder, scratch: Scratch, front: Tensor | None) -> None:
     if coder == "zstd":
         octets = zstandard.ZstdDecompressor().decompress(bytes_of(stored), max_output_size=out.numel())
         out.copy_(tensor_of(octets, out.device))
     elif out.is_contiguous():
-        kernels.rans.decode_into(stored, out, scratch)
+        kernels.rans.decode_into(stored, out, scratch, front)
     else:
         symbols = scratch("symbols", tuple(out.shape), torch.uint8, out.device)
-        kernels.rans.decode_into(stored, symbols, scratch)
+        kernels.rans.decode_into(stored, symbols, scratch, front)
         out.copy_(symbols)
 
 
 def tensor_of(data: bytes, device: torch.device) -> Tensor:
     """Return these bytes as a tensor with memory of its own, uint8 ``[k]``."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    # a copy from such memory to a GPU is taken off it before the call returns: nothing has to be waited for
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device, non_blocking=True)
 
 
 def bytes_of(data: Tensor) -> bytes:

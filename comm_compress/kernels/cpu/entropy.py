@@ -12,7 +12,7 @@ from torch import Tensor
 from comm_compress.kernels.common.frequencies import Bytes, Counts, Marks, entries_of, slots_of
 from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST, as_bytes, lanes_of
 from comm_compress.kernels.common.scratch import Scratch
-from comm_compress.kernels.cpu.coding.block_loops import REGION, decode_blocks, encode_blocks
+from comm_compress.kernels.cpu.coding.block_loops import decode_blocks, encode_blocks
 from comm_compress.kernels.cpu.coding.counting import SYMBOLS, counted
 from comm_compress.kernels.cpu.coding.literals import positions_of, positions_reaching, positions_within
 from comm_compress.kernels.tools.threads import over_blocks
@@ -52,26 +52,37 @@ def _interval(marked: Marks) -> tuple[np.uint8, np.uint8] | None:
 
 
 def encode(
-    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
+    symbols: Tensor,
+    contexts: Tensor | None,
+    frequencies: Counts,
+    starts: Counts,
+    scratch: Scratch,
+    block: int = BLOCK,
 ) -> list[Tensor]:
     n, lanes = symbols.numel(), lanes_of(symbols.numel())
-    blocks = math.ceil(n / BLOCK)
+    blocks, region = math.ceil(n / block), block + LANES
     room = scratch("words", (n + LANES * blocks,), torch.int16, symbols.device)
     sizes, states = np.empty(blocks, np.uint32), np.full(blocks * lanes, LOWEST, np.uint32)
     entries = entries_of(frequencies, starts).ravel()
-    arrays = *_arrays(symbols, contexts), entries, lanes, room.numpy().view(np.uint16), sizes, states
-    over_blocks(encode_blocks, blocks, BLOCK, *arrays)
-    words = [room[b * REGION : b * REGION + size].view(torch.uint8) for b, size in enumerate(sizes.tolist())]
+    arrays = block, *_arrays(symbols, contexts), entries, lanes, room.numpy().view(np.uint16), sizes, states
+    over_blocks(encode_blocks, blocks, block, *arrays)
+    words = [room[b * region : b * region + size].view(torch.uint8) for b, size in enumerate(sizes.tolist())]
     return [as_bytes(sizes), as_bytes(states), *words]
 
 
 def decode(
-    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, states: Tensor, words: Tensor
+    symbols: Tensor,
+    contexts: Tensor | None,
+    frequencies: Counts,
+    sizes: Tensor,
+    states: Tensor,
+    words: Tensor,
+    block: int = BLOCK,
 ) -> None:
     lanes, slots = lanes_of(symbols.numel()), slots_of(frequencies).ravel()
     ends = sizes.cumsum(0).numpy()
     coded = words.numpy().view(np.uint16), ends, states.numpy().view(np.uint32)
-    over_blocks(decode_blocks, len(ends), BLOCK, *_arrays(symbols, contexts), slots, lanes, *coded)
+    over_blocks(decode_blocks, len(ends), block, block, *_arrays(symbols, contexts), slots, lanes, *coded)
 
 
 def _arrays(symbols: Tensor, contexts: Tensor | None) -> tuple[Bytes, Bytes | None]:

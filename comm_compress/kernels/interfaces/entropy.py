@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from comm_compress.kernels.common.frequencies import Counts, Marks
+from comm_compress.kernels.common.rans_stream import BLOCK
 from comm_compress.kernels.common.scratch import Scratch
 
 
@@ -14,7 +15,8 @@ class EntropyKernels(Protocol):
     """Counts, finds, encodes and decodes symbols, wherever they lie.
 
     Symbols and contexts are uint8 ``[n]``, contiguous; without contexts there is one. Frequencies, starts and marks are
-    small arrays ``[contexts, 256]`` on the CPU. `rans_stream` defines the stream.
+    small arrays ``[contexts, 256]`` on the CPU. ``block`` is how many symbols are a block. `rans_stream` defines the
+    stream.
     """
 
     def histogram(self, symbols: Tensor, contexts: Tensor | None, num_contexts: int) -> Counts:
@@ -26,9 +28,18 @@ class EntropyKernels(Protocol):
         ...
 
     def encode(
-        self, symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
+        self,
+        symbols: Tensor,
+        contexts: Tensor | None,
+        frequencies: Counts,
+        starts: Counts,
+        scratch: Scratch,
+        block: int = BLOCK,
     ) -> list[Tensor]:
-        """As bytes: the sizes of all blocks, their states, and their words, which may come in several parts."""
+        """As bytes: the sizes of all blocks, their states, and their words, which may come in several parts.
+
+        The first size does not say yet how long blocks are.
+        """
         ...
 
     def decode(
@@ -39,6 +50,7 @@ class EntropyKernels(Protocol):
         sizes: Tensor,
         states: Tensor,
         words: Tensor,
+        block: int = BLOCK,
     ) -> None:
         """Write ``symbols`` from blocks' ``sizes`` and ``states``, both int32, and ``words`` int16.
 

@@ -19,9 +19,11 @@ class StreamKernels(Protocol):
         """
         ...
 
-    def decode(self, stream: Tensor, symbols: Tensor, scratch: Scratch) -> None:
+    def decode(self, stream: Tensor, symbols: Tensor, scratch: Scratch, front: Tensor | None = None) -> None:
         """Write to ``symbols`` uint8 ``[n]``, contiguous, n above 0, what `encode` was given.
 
-        ``stream`` uint8 begins at any address and ends with the stream. ValueError where it is too short.
+        ``stream`` uint8 begins at any address and ends with the stream. ``front`` is what a caller has of it on the CPU
+        already, as many bytes as `rans_stream.front_bytes` says or all: a GPU is not waited for again then. ValueError
+        where the stream is too short, or its blocks are none; a GPU does not notice that literals are missing.
         """
         ...

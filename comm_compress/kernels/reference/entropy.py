@@ -30,15 +30,20 @@ def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -
 
 
 def encode(
-    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, starts: Counts, scratch: Scratch
+    symbols: Tensor,
+    contexts: Tensor | None,
+    frequencies: Counts,
+    starts: Counts,
+    scratch: Scratch,
+    block: int = BLOCK,
 ) -> list[Tensor]:
     places, lanes = combined(symbols, contexts).tolist(), lanes_of(symbols.numel())
     f, start = frequencies.ravel().tolist(), starts.ravel().tolist()
     sizes, heads, words = list[int](), list[int](), list[int]()
-    for begin in range(0, len(places), BLOCK):
-        block, states, before = places[begin : begin + BLOCK], [LOWEST] * lanes, len(words)
-        for first in reversed(range(0, len(block), lanes)):
-            for state, s in enumerate(block[first : first + lanes]):
+    for begin in range(0, len(places), block):
+        mine, states, before = places[begin : begin + block], [LOWEST] * lanes, len(words)
+        for first in reversed(range(0, len(mine), lanes)):
+            for state, s in enumerate(mine[first : first + lanes]):
                 x = states[state]
                 if x >= f[s] << 32 - PRECISION:
                     words.append(x & 0xFFFF)
@@ -50,19 +55,25 @@ def encode(
 
 
 def decode(
-    symbols: Tensor, contexts: Tensor | None, frequencies: Counts, sizes: Tensor, states: Tensor, words: Tensor
+    symbols: Tensor,
+    contexts: Tensor | None,
+    frequencies: Counts,
+    sizes: Tensor,
+    states: Tensor,
+    words: Tensor,
+    block: int = BLOCK,
 ) -> None:
     n = symbols.numel()
     slots, lanes = slots_of(frequencies).tolist(), lanes_of(n)
     tables = [0] * n if contexts is None else contexts.tolist()
     coming = words.numpy().view(np.uint16).tolist()
     found, end = list[int](), 0
-    for block, size in enumerate(sizes.tolist()):
-        xs = states[block * lanes : (block + 1) * lanes].numpy().view(np.uint32).tolist()
+    for number, size in enumerate(sizes.tolist()):
+        xs = states[number * lanes : (number + 1) * lanes].numpy().view(np.uint32).tolist()
         end += size
         mine = coming[end - size : end]
-        last = min((block + 1) * BLOCK, n)
-        for first in range(block * BLOCK, last, lanes):
+        last = min((number + 1) * block, n)
+        for first in range(number * block, last, lanes):
             short = []
             for state, table in enumerate(tables[first : min(first + lanes, last)]):
                 x = xs[state]

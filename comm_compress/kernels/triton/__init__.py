@@ -16,5 +16,6 @@ if TYPE_CHECKING:
         powers as powers,
         random as random,
         select as select,
+        streams as streams,
         votes as votes,
     )

@@ -47,6 +47,7 @@ def test_there_are_topics_with_kernels_for_gpus() -> None:
         "bits",
         "random",
         "select",
+        "streams",
         "casts",
         "onebit",
         "votes",

@@ -1,17 +1,30 @@
-"""rANS streams in one call: the bytes of the stream that is put together step by step."""
+"""rANS streams in one call: the bytes of the stream that is put together step by step, in blocks of any length."""
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.frequencies import Table
-from comm_compress.kernels.common.rans_stream import BLOCK, MANY
+from comm_compress.kernels.common.frequencies import PRECISION, TOTAL, Table
+from comm_compress.kernels.common.rans_stream import (
+    BLOCK,
+    LANES,
+    MANY,
+    MOST_HALVINGS,
+    SIZE_BITS,
+    block_from,
+    block_on,
+    halvings_of,
+)
+from comm_compress.kernels.common.reciprocals import reciprocals_of
 from comm_compress.kernels.common.scratch import fresh
 from comm_compress.kernels.cpu import entropy as entropy_cpu, streams as streams_cpu
-from comm_compress.kernels.reference import streams as streams_reference
+from comm_compress.kernels.interfaces.entropy import EntropyKernels
+from comm_compress.kernels.reference import entropy as entropy_reference, streams as streams_reference
 from comm_compress.kernels.reference.streams import decode_with, encode_with
 
 SIZES = [1, 2, 64, 1000, MANY - 1, MANY, BLOCK + 1, 2 * BLOCK + 33, 3 * BLOCK]
@@ -79,3 +92,98 @@ def test_a_stream_that_is_cut_short_is_refused(kind: str, n: int) -> None:
     for size in (0, 1, 5, whole.numel() // 2, whole.numel() - 1):
         with pytest.raises(ValueError, match=f"{n} symbols does not end within {size} bytes"):
             streams_cpu.decode(whole[:size], torch.empty_like(symbols), fresh)
+
+
+BYTES_OF_A_CPU = "99da2b3ddd63946a117b079a47eb6245f507f0a3aedad09f0402f968c71ca8da"
+IMPLEMENTATIONS: dict[str, EntropyKernels] = {"cpu": entropy_cpu, "reference": entropy_reference}
+
+
+def patterned(n: int, shift: int) -> Tensor:
+    """uint8 ``[n]`` without random numbers of a library: products of two bytes, the more alike the larger the shift."""
+    i = torch.arange(n)
+    mixed = (i * 2654435761 + (i * i * 40503 >> 7)) & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 15) * 2246822519 & 0xFFFFFFFF
+    return (((mixed >> 8 & 255) * (mixed >> 20 & 255) >> shift) - 20 & 255).to(torch.uint8)
+
+
+def test_a_cpu_writes_the_bytes_that_it_wrote_before() -> None:
+    """Published numbers of bytes rest on them: a digest from before blocks had other lengths anywhere."""
+    seen = hashlib.sha256()
+    for n in (1, 1000, MANY - 1, MANY, BLOCK + 11, 2 * BLOCK + 33):
+        for shift in (8, 10, 13):
+            symbols, contexts = patterned(n, shift), patterned(n, 9) % 3
+            for parts in (encode_with(entropy_cpu, symbols), encode_with(entropy_cpu, symbols, contexts, 3)):
+                seen.update(torch.cat(parts).numpy().tobytes())
+    assert seen.hexdigest() == BYTES_OF_A_CPU
+
+
+@pytest.mark.parametrize("num_contexts", [1, 3])
+@pytest.mark.parametrize("n", [1, 1000, MANY + 77])
+def test_blocks_of_any_length_are_written_alike_and_read_by_all(n: int, num_contexts: int) -> None:
+    contexts = None if num_contexts == 1 else patterned(n, 9) % num_contexts
+    symbols = patterned(n, 10)
+    lengths = {}
+    for block in (BLOCK >> MOST_HALVINGS, 1 << 11, 1 << 14, BLOCK):
+        both = [
+            torch.cat(encode_with(k, symbols, contexts, num_contexts, block=block)) for k in IMPLEMENTATIONS.values()
+        ]
+        assert torch.equal(*both)
+        lengths[block] = both[0].numel()
+        for kernels in IMPLEMENTATIONS.values():
+            back = decode_with(kernels, both[0], torch.empty_like(symbols), contexts, num_contexts)
+            assert torch.equal(back, symbols), block
+        if contexts is None:
+            back = torch.empty_like(symbols)
+            streams_cpu.decode(both[0], back, fresh)
+            assert torch.equal(back, symbols), block
+    if n > MANY:
+        assert lengths[BLOCK] < lengths[1 << 14] < lengths[BLOCK] + 3 * 4 * (1 + LANES)
+
+
+def test_a_device_says_how_long_its_blocks_are() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert {block_on(cpu, n) for n in (1, MANY, 1 << 30)} == {BLOCK}
+    assert [block_on(cuda, n) for n in (1, MANY - 1, MANY, 1 << 30)] == [1 << 11, 1 << 11, 1 << 14, 1 << 14]
+    for halvings in range(MOST_HALVINGS + 1):
+        assert halvings_of(block_from(halvings)) == halvings
+
+
+@pytest.mark.parametrize("halvings", [MOST_HALVINGS + 1, 255])
+def test_blocks_of_less_than_a_symbol_for_each_state_are_refused(halvings: int) -> None:
+    symbols = kinds(MANY)["signed"]
+    stream = torch.cat(encode_with(entropy_cpu, symbols))
+    stream[Table.read(stream.numpy())[1] + SIZE_BITS // 8] = halvings
+    back = torch.empty_like(symbols)
+    with pytest.raises(ValueError, match=f"halved {halvings} times, and {MOST_HALVINGS} times are the most"):
+        streams_cpu.decode(stream, back, fresh)
+    for kernels in IMPLEMENTATIONS.values():
+        with pytest.raises(ValueError, match=f"halved {halvings} times"):
+            decode_with(kernels, stream, back)
+
+
+def test_a_stream_whose_blocks_do_not_fit_is_refused() -> None:
+    symbols = kinds(MANY)["signed"]
+    stream = torch.cat(encode_with(entropy_cpu, symbols))
+    place = Table.read(stream.numpy())[1]
+    for byte, value, words in (
+        (SIZE_BITS // 8, MOST_HALVINGS, "does not end|more words"),
+        (2, 1, "more words|not end"),
+    ):
+        damaged = stream.clone()
+        damaged[place + byte] = value
+        for kernels in IMPLEMENTATIONS.values():
+            with pytest.raises(ValueError, match=words):
+                decode_with(kernels, damaged, torch.empty_like(symbols))
+
+
+def test_a_product_is_the_quotient_by_any_frequency() -> None:
+    """Just below and at multiples: the largest state that a frequency absorbs, where errors are largest, and others."""
+    f = np.arange(1, TOTAL + 1)
+    factor, shift, addend = reciprocals_of(f)
+    assert factor.max() < 1 << 32
+    most = 1 << 32 - PRECISION
+    for multiple in [1, 2, most - 1, most, *np.random.default_rng(0).integers(3, most, 100)]:
+        for x in (multiple * f - 1, np.minimum(multiple, most - 1) * f):
+            assert (x + addend).max() < 1 << 32
+            product = (x + addend).astype(np.uint64) * factor.astype(np.uint64) >> np.uint64(32)
+            assert (product >> shift.astype(np.uint64) == x // f).all()

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from comm_compress.kernels import BlockCode, Residual
+from comm_compress.kernels.common import rans_stream
 from comm_compress.kernels.common.frequencies import TOTAL
 from comm_compress.kernels.common.matrix_scales import Quantiser, Shape, matrices_of
 from comm_compress.kernels.common.scratch import fresh
@@ -201,7 +202,10 @@ def test_entropy_coding_compiles(tables: int, assembly: dict[str, str], monkeypa
         entropy_cuda.encode(symbols, contexts, frequencies, frequencies * 0, fresh)
     words = torch.zeros(3, dtype=torch.int16)
     entropy_cuda.decode(symbols, contexts, frequencies, sizes, sizes.repeat(32), words)
-    assert assembly.keys() == {"_encode", "_move", "_decode"}
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "zeros", torch.ones)
+        entropy_cuda.histogram(symbols, contexts, tables)
+    assert assembly.keys() == {"_encode", "_move", "_decode", "_count"}
 
 
 @pytest.mark.parametrize("columns", [False, True])
@@ -220,3 +224,27 @@ def test_scales_of_matrices_compile_and_contract_nothing(columns: bool, assembly
     assert assembly.keys() == names | of_columns
     for code in assembly.values():
         as_written(code)
+
+
+@pytest.mark.parametrize("n", [20_000, 300_000])
+def test_entropy_coded_streams_compile(n: int, assembly: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in a loop over groups but what has to be: no division, no scan over lanes, no barrier."""
+    from comm_compress.kernels.cpu import streams as streams_cpu
+    from comm_compress.kernels.triton import streams as streams_cuda
+
+    monkeypatch.setattr(rans_stream, "GROUPS", {"cpu": 512})
+    symbols = torch.zeros(n, dtype=torch.uint8)
+    symbols[::100] = torch.arange(len(symbols[::100])).to(torch.uint8)
+    out = torch.empty(n, dtype=torch.uint8)
+    with monkeypatch.context() as patched:
+        counts = np.bincount(symbols, minlength=256)
+        patched.setattr(streams_cuda, "histogram", lambda *_: counts[None])
+        streams_cuda.encode(symbols, out, fresh)
+    size = streams_cpu.encode(symbols, out, fresh)
+    assert 0 < size < n
+    streams_cuda.decode(out[:size], symbols, fresh)
+    assert assembly.keys() == {"_encode", "_move", "_put_literals", "_decode", "_take_literals"}
+    for name in ("_encode", "_decode"):
+        assert not re.search(r"\b(div|rem)\.|bar\.sync", assembly[name])
+        assert "popc.b32" in assembly[name]
+        assert n < rans_stream.MANY or "redux.sync.add" in assembly[name]

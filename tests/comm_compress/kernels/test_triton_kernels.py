@@ -10,6 +10,7 @@ from torch import Tensor
 
 from comm_compress.kernels import BlockCode, Residual, rans
 from comm_compress.kernels.common import rans_stream
+from comm_compress.kernels.common.frequencies import Table
 from comm_compress.kernels.common.matrix_scales import Quantiser, Shape, matrices_of
 from comm_compress.kernels.common.scratch import fresh
 from comm_compress.kernels.cpu import casts as casts_cpu
@@ -38,6 +39,7 @@ from comm_compress.kernels.triton import (
     powers as powers_cuda,
     random as random_cuda,
     select as select_cuda,
+    streams as streams_cuda,
     votes as votes_cuda,
 )
 
@@ -390,31 +392,87 @@ def test_casts_and_sums(to: torch.dtype, feedback: torch.dtype | None, special: 
             assert same_bits(theirs, mine)
 
 
+ENTROPY_SIZES = [
+    *(0, 1, 6, 900),
+    pytest.param(200_001, marks=pytest.mark.skipif(INTERPRETED, reason="many groups: for a GPU")),
+]
+
+
 @pytest.mark.parametrize("tables", [1, 3])
-@pytest.mark.parametrize(
-    "n",
-    [
-        0,
-        1,
-        6,
-        900,
-        pytest.param(200_001, marks=pytest.mark.skipif(INTERPRETED, reason="two blocks: for a GPU")),
-    ],
-)
+@pytest.mark.parametrize("n", ENTROPY_SIZES)
 def test_entropy_coding(n: int, tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream and the symbols again, with 4 states and with 32, with literals and without."""
+    """The stream and the symbols again: 4 states and 32, with literals and without, in blocks long and short."""
     generator = torch.Generator().manual_seed(n)
     contexts = None if tables == 1 else torch.randint(tables, (n,), generator=generator).to(torch.uint8)
-    for many, spread in ((1, 3.0), (1, 0.2), (1 << 20, 30.0)):
+    for many, spread, block in ((1, 3.0, rans_stream.BLOCK), (1, 0.2, 256), (1 << 20, 30.0, rans_stream.BLOCK >> 6)):
         monkeypatch.setattr(rans_stream, "MANY", many)
-        codes = (torch.randn(n, generator=generator) * spread).round().clamp(-127, 127).to(torch.int8)
-        symbols = codes.view(torch.uint8)
-        stream = torch.cat(rans.encode_with(entropy_reference, symbols, contexts, tables))
+        symbols = whole_numbers(n, spread, generator)
+        stream = torch.cat(rans.encode_with(entropy_reference, symbols, contexts, tables, block=block))
         there = None if contexts is None else contexts.to(HERE)
-        ours = torch.cat(rans.encode_with(entropy_cuda, symbols.to(HERE), there, tables))
+        ours = torch.cat(rans.encode_with(entropy_cuda, symbols.to(HERE), there, tables, block=block))
         assert torch.equal(ours.cpu(), stream)
         out = torch.empty_like(symbols, device=HERE)
         assert torch.equal(rans.decode_with(entropy_cuda, ours, out, there, tables).cpu(), symbols)
+
+
+@pytest.mark.parametrize("groups", [8, 1 << 12])
+@pytest.mark.parametrize("n", ENTROPY_SIZES[1:])
+def test_whole_streams(n: int, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written to the front of a message and read from any address, in blocks of the device's own length or others'."""
+    generator = torch.Generator().manual_seed(n)
+    for many, spread in ((1, 0.3), (1 << 20, 30.0), (1, 1000.0)):
+        monkeypatch.setattr(rans_stream, "MANY", many)
+        symbols = whole_numbers(n, spread, generator)
+        monkeypatch.setattr(rans_stream, "GROUPS", {"cuda": groups, "cpu": groups})
+        wanted = torch.cat(rans.encode_with(entropy_reference, symbols))
+        out = torch.full((n + 1,), 77, dtype=torch.uint8, device=HERE)
+        size = streams_cuda.encode(symbols.to(HERE), out[:n], fresh)
+        assert size == (len(wanted) if len(wanted) < n else 0)
+        assert torch.equal(out[:size].cpu(), wanted[:size])
+        assert out[n] == 77
+        unaligned = torch.cat([wanted[:3], wanted]).to(HERE)[3:]
+        for own in (groups, 16):
+            monkeypatch.setattr(rans_stream, "GROUPS", {"cuda": own, "cpu": own})
+            back = torch.full((n,), 99, dtype=torch.uint8, device=HERE)
+            known = unaligned[: rans.front_bytes(HERE, n)].cpu() if own == groups else None
+            streams_cuda.decode(unaligned, back, fresh, known)
+            assert torch.equal(back.cpu(), symbols)
+
+
+def whole_numbers(n: int, spread: float, generator: torch.Generator) -> Tensor:
+    """uint8 ``[n]``: the bytes of signed numbers from a Gaussian."""
+    return (torch.randn(n, generator=generator) * spread).round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
+
+
+def test_a_damaged_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rans_stream, "MANY", 1)
+    symbols = whole_numbers(900, 3.0, torch.Generator().manual_seed(0))
+    stream = torch.cat(rans.encode_with(entropy_reference, symbols, block=256))
+    back = torch.empty_like(symbols, device=HERE)
+    for size in (0, 1, 5, len(stream) // 2):
+        with pytest.raises(ValueError, match=f"900 symbols does not end within {size} bytes"):
+            streams_cuda.decode(stream[:size].to(HERE), back, fresh)
+    place = Table.read(stream.numpy())[1]
+    for byte, value, words in ((3, 13, "halved 13 times"), (1, 100, "does not end")):
+        damaged = stream.clone()
+        damaged[place + byte] = value
+        with pytest.raises(ValueError, match=words):
+            streams_cuda.decode(damaged.to(HERE), back, fresh)
+    damaged = stream.clone()
+    damaged[place + 4 * 4 * 33 :] = 0  # words that lead anywhere: wrong symbols, and no memory that is not its own
+    streams_cuda.decode(damaged.to(HERE), back, fresh)
+    assert not torch.equal(back.cpu(), symbols)
+
+
+@pytest.mark.parametrize("num_contexts", [1, 3, 16])
+def test_counting(num_contexts: int) -> None:
+    for n in (1, 5000) if INTERPRETED else (1, 5000, 5_000_011):
+        generator = torch.Generator().manual_seed(n)
+        symbols = whole_numbers(n, 20.0, generator)
+        contexts = torch.randint(num_contexts, (n,), generator=generator).to(torch.uint8) if num_contexts > 1 else None
+        wanted = entropy_reference.histogram(symbols, contexts, num_contexts)
+        there = None if contexts is None else contexts.to(HERE)
+        assert (entropy_cuda.histogram(symbols.to(HERE), there, num_contexts) == wanted).all()
 
 
 SHAPES = {

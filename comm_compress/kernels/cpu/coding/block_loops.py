@@ -17,7 +17,7 @@ from comm_compress.kernels.common.frequencies import (
     Counts,
     Words,
 )
-from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST
+from comm_compress.kernels.common.rans_stream import LANES, LOWEST
 from comm_compress.kernels.cpu.coding.counting import SYMBOLS
 from comm_compress.kernels.cpu.vectors.coding.rans_entries import absorbed, entries_at, overflowing
 from comm_compress.kernels.cpu.vectors.coding.rans_lanes import (
@@ -35,7 +35,6 @@ from comm_compress.kernels.cpu.vectors.vectors import ones
 from comm_compress.kernels.tools.compiled import compiled, inlined
 
 Shorts = npt.NDArray[np.uint16]
-REGION = BLOCK + LANES  # of a block's words: those of a group are written together, needed or not
 OVERFLOW, SCALE = np.uint32(32 - PRECISION), np.uint32(PRECISION)
 LOW_BITS, HALF, LOW_HALF = np.uint32(TOTAL - 1), np.uint32(16), np.uint32(0xFFFF)
 TO_FREQUENCY, START = np.uint32(START_BITS), np.uint32((1 << START_BITS) - 1)  # of an entry
@@ -52,6 +51,7 @@ def place_of(symbols: Any, contexts: Any, i: Any) -> Any:
 def encode_blocks(
     first: int,
     last: int,
+    length: int,
     symbols: Bytes,
     contexts: Bytes | None,
     entries: Words,
@@ -60,11 +60,15 @@ def encode_blocks(
     sizes: Words,
     heads: Words,
 ) -> None:
-    """Blocks, each with its words in a `REGION` of its own."""
-    planes = planes_of(entries)
+    """Blocks of ``length`` symbols, each with its words in a region of its own of `LANES` more.
+
+    The words of a group are written together, needed or not.
+    """
+    planes, region = planes_of(entries), length + LANES
     for block in range(first, last):
         states = heads[block * lanes : (block + 1) * lanes]
-        sizes[block] = encode_block(block, symbols, contexts, entries, planes, words, block * REGION, states)
+        begin, end = block * length, min((block + 1) * length, symbols.size)
+        sizes[block] = encode_block(begin, end, symbols, contexts, entries, planes, words, block * region, states)
 
 
 @compiled
@@ -79,7 +83,8 @@ def planes_of(entries: Words) -> Shorts:
 
 @compiled
 def encode_block(
-    block: int,
+    begin: int,
+    end: int,
     symbols: Bytes,
     contexts: Bytes | None,
     entries: Words,
@@ -88,8 +93,10 @@ def encode_block(
     top: int,
     states: Words,
 ) -> int:
-    """Write a block's words from ``words[top]`` on, room for `LANES` more than symbols; returns how many there are."""
-    begin, end = block * BLOCK, min((block + 1) * BLOCK, symbols.size)
+    """Write the words of the block ``symbols[begin : end]`` from ``words[top]`` on, room for `LANES` more than symbols.
+
+    Returns how many there are.
+    """
     whole = _end_of_vectors(begin, end, states.size)
     place = _encode_one_by_one(symbols, contexts, entries, whole, end, words, top, states)
     if whole > begin:
@@ -139,6 +146,7 @@ def _encode_one_by_one(
 def decode_blocks(
     first: int,
     last: int,
+    length: int,
     symbols: Bytes,
     contexts: Bytes | None,
     slots: Words,
@@ -147,17 +155,18 @@ def decode_blocks(
     ends: Counts,
     heads: Words,
 ) -> None:
-    """Blocks, the words of each before one of ``ends``."""
+    """Blocks of ``length`` symbols, the words of each before one of ``ends``."""
     for one in range(first, last, 2):
         other = min(one + 1, last - 1)
         states, more = heads[one * lanes : (one + 1) * lanes], heads[other * lanes : (other + 1) * lanes]
-        decode_pair(one, other, symbols, contexts, slots, words, ends[one], ends[other], states, more)
+        decode_pair(one, other, length, symbols, contexts, slots, words, ends[one], ends[other], states, more)
 
 
 @compiled
 def decode_pair(
     one: int,
     other: int,
+    length: int,
     symbols: Bytes,
     contexts: Bytes | None,
     slots: Words,
@@ -171,18 +180,18 @@ def decode_pair(
 
     They go on in turn: while one waits for what it looks up, the other has something to do.
     """
-    begin, end = one * BLOCK, min((one + 1) * BLOCK, symbols.size)
-    last = min((other + 1) * BLOCK, symbols.size)
+    begin, end = one * length, min((one + 1) * length, symbols.size)
+    last = min((other + 1) * length, symbols.size)
     whole, both = _end_of_vectors(begin, end, states.size), begin
-    rest = _end_of_vectors(other * BLOCK, last, states.size)
+    rest = _end_of_vectors(other * length, last, states.size)
     if whole > begin:
         x = load_states(states)
         if other > one:
             y = load_states(others)
-            both = rest - BLOCK
+            both = rest - length
             for i in range(begin, both, LANES):
                 x, place = _decode_group(symbols, contexts, slots, words, x, place, i)
-                y, more = _decode_group(symbols, contexts, slots, words, y, more, i + BLOCK)
+                y, more = _decode_group(symbols, contexts, slots, words, y, more, i + length)
             store_states(others, y)
         for i in range(both, whole, LANES):
             x, place = _decode_group(symbols, contexts, slots, words, x, place, i)
