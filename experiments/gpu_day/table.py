@@ -1,7 +1,7 @@
 """The stages of a day with a GPU, most valuable first: their commands, what these leave, and how long they may take.
 
-The estimates are guesses for one H100: no stage has been run on a GPU. A rehearsal runs the same programs on the CPU,
-in small sizes.
+The estimates are for one H100, on which tests, codecs and overlap were run in smaller sizes; the others are guesses. A
+rehearsal runs the same programs on the CPU, in small sizes.
 """
 
 from __future__ import annotations
