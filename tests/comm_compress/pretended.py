@@ -9,7 +9,7 @@ no mistake in what a real GPU computes, and none of streams: all is done in orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -26,6 +26,10 @@ _SAYS = {Tensor.device.__get__: GPU, Tensor.is_cuda.__get__: True, Tensor.is_cpu
 _ONLY_CPU = (Tensor.numpy, Tensor.__array__)
 _MIXED = (Tensor.copy_, Tensor.__getitem__, Tensor.__setitem__)  # CUDA takes positions, and copies, from the CPU
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
+_WAITS = {
+    *(Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
+    *(torch.equal, Tensor.equal, torch.nonzero, Tensor.nonzero, torch.masked_select, torch.bincount, torch.unique),
+}
 
 
 class OnGpu(Tensor):
@@ -45,8 +49,23 @@ class OnGpu(Tensor):
         raise AssertionError(f"{func} was called outside of `gpu`")
 
 
+class Pretended:
+    """Copies tensors to the pretended GPU. ``waits``: how often the CPU had to wait for what the GPU would compute."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The tensor on the pretended GPU."""
+        return x.cuda()
+
+
 class _Gpu(TorchFunctionMode):
     """Does on the CPU what is asked of the GPU, and refuses what has tensors of both."""
+
+    def __init__(self, there: Pretended) -> None:
+        super().__init__()
+        self._there = there
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -57,6 +76,7 @@ class _Gpu(TorchFunctionMode):
         here = [x for x in tensors if isinstance(x, OnGpu)]
         if here and func in _SAYS:
             return _SAYS[func]
+        self._there.waits += bool(here) and _has_to_wait(func, args, given)
         if here and func in _ONLY_CPU:
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
         if func in _MOVES:
@@ -71,6 +91,17 @@ class _Gpu(TorchFunctionMode):
         if isinstance(given.get("device"), torch.device | str):  # the CPU's: those of the GPU were seen above
             return result
         return tree_map_only(Tensor, lambda x: known.get(id(x)) if id(x) in known else OnGpu(x), result)
+
+
+def _has_to_wait(func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+    """Does this call, which a tensor of the GPU takes part in, return only when the GPU has computed it?"""
+    if func in (Tensor.to, Tensor.cpu):
+        return isinstance(args[0], OnGpu) and not isinstance(_moved(func, args, given), OnGpu)
+    if func is Tensor.copy_:
+        return not isinstance(args[0], OnGpu)
+    if func is Tensor.__getitem__:
+        return any(isinstance(x, Tensor) and x.dtype == torch.bool for x in tree_leaves(args[1:]))
+    return func in _WAITS
 
 
 def _check(func: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> None:
@@ -149,12 +180,13 @@ def _without_triton() -> Iterator[None]:
 
 
 @contextmanager
-def gpu() -> Iterator[Callable[[Tensor], Tensor]]:
-    """Inside, there is a pretended GPU; yields what copies a tensor there."""
+def gpu() -> Iterator[Pretended]:
+    """Inside, there is a pretended GPU; yields what copies a tensor there, and counts."""
+    there = Pretended()
     with (
         _without_triton(),
         mock.patch("torch.cuda.current_stream", return_value=_Stream()),
         mock.patch("torch.cuda.Event", _Event),
-        _Gpu(),
+        _Gpu(there),
     ):
-        yield lambda x: x.cuda()
+        yield there

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import comm_compress as cc
 from comm_compress import conformance
 from comm_compress.core.compressor import Codec
 from comm_compress.drive import simulate
@@ -44,6 +45,40 @@ def test_every_method_keeps_to_its_tensors_device(name: str, config: dict[str, A
             gpu_bytes = compressor.encode(there(inputs[0]), conformance.states(2, N)[0])
             assert gpu_bytes.lengths == cpu_bytes.lengths
             assert torch.equal(gpu_bytes.buffer.cpu(), cpu_bytes.buffer)
+
+
+@pytest.mark.parametrize("method", ["identity", "bf16", "int8", "int4 hadamard", "topk", "qsgd", "signsgd", "nc"])
+def test_a_reduce_scatter_of_a_fixed_size_never_waits_for_the_gpu(method: str) -> None:
+    compressor, states = cc.make(method), conformance.states(3, N)
+    with gpu() as there:
+        for _ in range(2):
+            for state in states:
+                state.begin()
+            simulate.reduce_scatter(compressor, [there(x) for x in conformance.gradient(3, N)], states)
+        assert there.waits == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "changed", "unchanged"),
+    [
+        ("identity", 0, 0),
+        ("int8", 0, 0),
+        ("delta", 2, 1),  # is it what was sent last, and is the change finite? However many ranks there are
+        ("delta mode=grid", 3 + 2 * 4, 1),  # and two streams of each other rank, with the reference's kernels
+    ],
+)
+def test_how_often_a_gather_waits_for_the_gpu(method: str, changed: int, unchanged: int) -> None:
+    compressor, states = cc.make(method), conformance.states(3, N)
+    rows = [x[0] for x in conformance.gradient(3, N)]
+    with gpu() as there:
+        for factor in (1.0, 1.01):
+            simulate.all_gather(compressor, [there(factor * x) for x in rows], states)
+        counts = []
+        for factor in (1.02, 1.02):
+            before = there.waits
+            simulate.all_gather(compressor, [there(factor * x) for x in rows], states)
+            counts.append((there.waits - before) / len(rows))
+    assert counts == [changed, unchanged]
 
 
 def test_a_mixture_of_devices_is_refused_as_cuda_refuses_it() -> None:

@@ -82,7 +82,7 @@ class Delta(Compressor):
         self, replica: Tensor, message: Tensor, known: bool, dtype: torch.dtype, rank: int, state: State
     ) -> None:
         """Bring a rank's replica up to its message; unless it is ``known``, it is no more than memory."""
-        if message.numel() and message[0] == WHOLE:
+        if _is_whole(message, FLAG_BYTES + replica.numel() * dtype.itemsize):
             replica.copy_(message[FLAG_BYTES:].clone().view(dtype))  # the clone is aligned
         elif not known:
             raise ValueError(
@@ -162,6 +162,11 @@ class LossyDelta(Delta):
         else:
             last = state.changing("last", last)
         state.put("last", last.copy_(row))
+
+
+def _is_whole(message: Tensor, length: int) -> bool:
+    """Is this a whole row, which takes ``length`` bytes? A GPU is only asked where a change takes as many."""
+    return message.numel() == length and bool(message[0] == WHOLE)
 
 
 def _flagged(flag: int, row: RaggedRow) -> RaggedRow:

@@ -27,6 +27,7 @@ from comm_compress.wrappers.entropy import bytes_of, restored, shortened, tensor
 
 HEAD = struct.Struct("<I")
 SHAPE = struct.Struct("<2I?")
+FRONT = HEAD.size + 64 * SHAPE.size  # bytes of a row that are looked at first
 LEAST_WIDTH = 16  # of a matrix's rows: narrower ones are joined
 WORTH_COLUMNS = 16  # rows: of fewer, columns have no scales of their own
 BLOCK = 256  # elements of a row where nobody knows which parameter lies where
@@ -65,9 +66,12 @@ class Quantised(NamedTuple):
     @classmethod
     def read(cls, message: Tensor, n: int, scratch: Scratch) -> Quantised:
         """What `message` was made of, in memory of ``scratch``."""
-        (count,) = HEAD.unpack(bytes_of(message[: HEAD.size]))
+        front = bytes_of(message[:FRONT])  # of most rows it has all shapes, and a GPU is asked once
+        (count,) = HEAD.unpack_from(front)
         offset = HEAD.size + count * SHAPE.size
-        matrices = kernels.matrices_of(_shapes(bytes_of(message[HEAD.size : offset])), message.device)
+        if offset > len(front):
+            front = bytes_of(message[:offset])
+        matrices = kernels.matrices_of(_shapes(front[HEAD.size : offset]), message.device)
         made = cls._in_memory(n, matrices, scratch, message.device)
         made.peaks.view(torch.uint8).copy_(message[offset : offset + 8 * count])
         offset = restored(message, offset + 8 * count, made.octets, "rans", scratch)
