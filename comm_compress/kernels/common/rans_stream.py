@@ -76,6 +76,13 @@ def front_bytes(device: torch.device, n: int) -> int:
     return MOST_BYTES + 4 * math.ceil(n / block_on(device, n))
 
 
+def miscounted(literals: int, symbols: int) -> ValueError:
+    """Why a stream cannot be decoded whose literals are not as many as its escape symbols."""
+    return ValueError(
+        f"a rANS stream has {literals} literals for {symbols} symbols that stand for one: it was damaged on its way"
+    )
+
+
 def as_bytes(numbers: npt.NDArray[np.unsignedinteger]) -> Tensor:
     """The numbers' memory as a uint8 tensor."""
     return torch.from_numpy(numbers.view(np.uint8))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.common.frequencies import Bytes, Counts, Marks, entries_of, slots_of
-from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST, as_bytes, lanes_of
+from comm_compress.kernels.common.rans_stream import BLOCK, LANES, LOWEST, as_bytes, lanes_of, miscounted
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.cpu.coding.block_loops import decode_blocks, encode_blocks
 from comm_compress.kernels.cpu.coding.counting import SYMBOLS, counted
@@ -41,7 +41,8 @@ def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -
         found = positions_within(symbols.numpy(), *together, positions)
     else:
         found = positions_of(symbols.numpy(), marked.ravel(), positions)
-    assert found == number
+    if found != number:
+        raise miscounted(number, found)
     return torch.from_numpy(positions[:number])
 
 

@@ -24,7 +24,10 @@ class EntropyKernels(Protocol):
         ...
 
     def find(self, symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
-        """The positions of the symbols that are marked for their context, ``number`` of them: int64, ascending."""
+        """The positions of the symbols that are marked for their context, ``number`` of them: int64, ascending.
+
+        ValueError where there are more or fewer.
+        """
         ...
 
     def encode(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.common.frequencies import FREQUENCY, PRECISION, TOTAL, WITHIN, Counts, Marks, slots_of
-from comm_compress.kernels.common.rans_stream import BLOCK, LOWEST, as_bytes, lanes_of
+from comm_compress.kernels.common.rans_stream import BLOCK, LOWEST, as_bytes, lanes_of, miscounted
 from comm_compress.kernels.common.scratch import Scratch
 
 
@@ -25,7 +25,8 @@ def histogram(symbols: Tensor, contexts: Tensor | None, num_contexts: int) -> Co
 def find(symbols: Tensor, contexts: Tensor | None, marked: Marks, number: int) -> Tensor:
     marks = torch.from_numpy(marked.ravel()).to(symbols.device)
     positions = marks[combined(symbols, contexts)].nonzero().flatten()
-    assert positions.numel() == number
+    if positions.numel() != number:
+        raise miscounted(number, positions.numel())
     return positions
 
 

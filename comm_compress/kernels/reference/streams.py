@@ -93,8 +93,9 @@ def decode_with(
     states, place = _part(stream, place, blocks * lanes_of(n), torch.int32)
     words, place = _part(stream, place, int(lengths.sum()), torch.int16, scratch, spare=LANES)
     kernels.decode(out, contexts, _stacked(tables, num_contexts), sizes, states, words, block)
-    if literals := stream.numel() - place:
-        out[kernels.find(out, contexts, _escapes(tables, num_contexts), literals)] = stream[place:]
+    literals, escapes = stream.numel() - place, _escapes(tables, num_contexts)
+    if literals or escapes.any():
+        out[kernels.find(out, contexts, escapes, literals)] = stream[place:]
     return out
 
 

@@ -187,3 +187,17 @@ def test_a_product_is_the_quotient_by_any_frequency() -> None:
             assert (x + addend).max() < 1 << 32
             product = (x + addend).astype(np.uint64) * factor.astype(np.uint64) >> np.uint64(32)
             assert (product >> shift.astype(np.uint64) == x // f).all()
+
+
+@pytest.mark.parametrize("kernels", [entropy_cpu, entropy_reference], ids=["cpu", "reference"])
+@pytest.mark.parametrize("tables", [1, 2])
+def test_literals_that_do_not_fit_are_refused(kernels: EntropyKernels, tables: int) -> None:
+    """Fewer than symbols that stand for one, none, or more: nothing is written where there is no room."""
+    n = 6000
+    symbols = kinds(n)["rare ones everywhere"]
+    contexts = None if tables == 1 else (torch.arange(n) % tables).to(torch.uint8)
+    *parts, literals = encode_with(entropy_cpu, symbols, contexts, tables)
+    assert literals.numel() > 100
+    for damaged in (literals[:-1], literals[:1], literals[:0], torch.cat([literals, literals[:3]])):
+        with pytest.raises(ValueError, match=f"has {damaged.numel()} literals for {literals.numel()} symbols"):
+            decode_with(kernels, torch.cat([*parts, damaged]), torch.empty_like(symbols), contexts, tables)

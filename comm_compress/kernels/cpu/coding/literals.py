@@ -15,10 +15,13 @@ TOO_SHORT = -1  # there are fewer literals than symbols that stand for one
 
 @compiled
 def positions_of(symbols: Bytes, marked: Marks, positions: Counts) -> int:
-    """Where the marked symbols are, ascending; returns how many. One number behind them is written too."""
-    found = 0
+    """Where the marked symbols are, ascending; returns how many.
+
+    The last of ``positions`` is no result: it takes what there is no room for, as in a stream that was damaged.
+    """
+    found, last = 0, positions.size - 1
     for i in range(symbols.size):
-        positions[found] = i
+        positions[min(found, last)] = i
         found += marked[symbols[i]]
     return found
 
@@ -29,32 +32,33 @@ def positions_reaching(symbols: Bytes, contexts: Bytes, least: Bytes, marked: Ma
 
     Rare symbols of numbers that are folded (0, -1, 1, -2, ...) are those from some number on.
     """
-    found, whole = 0, symbols.size // TOGETHER * TOGETHER
+    found, last, whole = 0, positions.size - 1, symbols.size // TOGETHER * TOGETHER
     for i in range(0, whole, TOGETHER):
         mask = reaching(symbols, contexts, i, least)
         while mask:
             place = i + lowest_bit(mask)
-            positions[found] = place
+            positions[min(found, last)] = place
             found += marked[place_of(symbols, contexts, place)]
             mask &= mask - np.uint64(1)
     for i in range(whole, symbols.size):
-        positions[found] = i
+        positions[min(found, last)] = i
         found += marked[place_of(symbols, contexts, i)]
     return found
 
 
 @compiled
 def positions_within(symbols: Bytes, low: np.uint8, width: np.uint8, positions: Counts) -> int:
-    found, whole = 0, symbols.size // TOGETHER * TOGETHER
+    """As `positions_of`, where the marked symbols are neighbours, modulo 256: ``low`` and ``width`` more."""
+    found, last, whole = 0, positions.size - 1, symbols.size // TOGETHER * TOGETHER
     for i in range(0, whole, TOGETHER):
         mask = within(symbols, i, low, width)
         while mask:
-            positions[found] = i + lowest_bit(mask)
+            positions[min(found, last)] = i + lowest_bit(mask)
             found += 1
             mask &= mask - np.uint64(1)
     for i in range(whole, symbols.size):
         if np.uint8(symbols[i] - low) <= width:
-            positions[found] = i
+            positions[min(found, last)] = i
             found += 1
     return found
 
