@@ -75,7 +75,7 @@ def _tests(folder: Path, rehearse: bool) -> Stage:
     size = ()
     if rehearse:
         size = ("--device", "cpu", "--model", "gpt2-nano", "--batch_size", 1, "--length", 16, "--steps", 2)
-        size = (*size, "--at_once", 1, "--methods", "none", "identity + identity")
+        size = (*size, "--at_once", 1, "--seconds", 180, "--methods", "none", "identity + identity")
     trained = ("--out", folder, *size)
     return Stage(
         1,
