@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,10 @@ gc.disable()  # until all is imported and collected: it would take a seventh of 
 # Idle threads of torch's that wait at full speed for more to do would take the cores that other workers' tests need:
 # twice the processor time. Said before torch is imported, and for whatever the tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Bytecode is kept, here and in whatever the tests start, where the environment says otherwise, too: every worker, the
+# server of each and every program would compile 6 MB of sources again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and what the tests start would, too
 
 
