@@ -1,5 +1,6 @@
 """Hypothesis draws the same examples every time (`--hypothesis-profile=explore`: new ones). Slow tests: `-m slow`."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -22,6 +23,12 @@ gc.disable()  # until all is imported and collected: it would take a seventh of 
 # Idle threads of torch's that wait at full speed for more to do would take the cores that other workers' tests need:
 # twice the processor time. Said before torch is imported, and for whatever the tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# gloo's thread asks millions of times for the lock of a thread that it has just displaced, by waking up (that cost a
+# third of all processor seconds of tests with ranks). Batch processes displace nobody; what the tests start is one, too.
+if hasattr(os, "SCHED_BATCH"):
+    with contextlib.suppress(OSError):  # where the scheduler may not be asked
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
 # Bytecode is kept, here and in whatever the tests start, where the environment says otherwise, too: every worker, the
 # server of each and every program would compile 6 MB of sources again.
 sys.dont_write_bytecode = False
