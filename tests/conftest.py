@@ -23,8 +23,9 @@ gc.disable()  # until all is imported and collected: it would take a seventh of 
 # Idle threads of torch's that wait at full speed for more to do would take the cores that other workers' tests need:
 # twice the processor time. Said before torch is imported, and for whatever the tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# gloo's thread asks millions of times for the lock of a thread that it has just displaced, by waking up (that cost a
-# third of all processor seconds of tests with ranks). Batch processes displace nobody; what the tests start is one, too.
+# gloo's thread is woken by a message, displaces the thread that holds the lock that it needs, and asks for that at full
+# speed until its time is over: eight million times in a file of tests with ranks. Batch processes displace nobody when
+# they wake up; what the tests start is one, too.
 if hasattr(os, "SCHED_BATCH"):
     with contextlib.suppress(OSError):  # where the scheduler may not be asked
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

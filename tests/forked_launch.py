@@ -33,7 +33,7 @@ class Forked:
     """A forked program, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, program: Callable[[], object], environment: Mapping[str, str], folder: Path) -> None:
-        """``program()``, which leaves with its exit code; what it and its children print goes to files in ``folder``."""
+        """``program()``, which leaves with its exit code; what it and its children print is in files in ``folder``."""
         self._files = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
         self._process = _CONTEXT.Process(target=_run, args=(program, dict(environment), self._files), daemon=True)
         self._process.start()
