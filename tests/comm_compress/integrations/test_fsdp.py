@@ -169,7 +169,9 @@ SEEING_MORE: Rows = [
     for name, config in GRADIENT_TABLE
     if config and (name in OF_SEGMENTS or IN_ROUNDS_OR_PARTS & config.keys())
 ]
-SOME: Rows = [(name, config) for name, config in ONE_OF_EACH if name in OF_SEGMENTS | {"identity", "int8", "topk"}]
+SOME: Rows = [
+    (name, config) for name, config in ONE_OF_EACH if name in OF_SEGMENTS | {"identity", "int8", "qsgd", "topk"}
+]
 
 
 @pytest.mark.parametrize(
