@@ -1,9 +1,11 @@
 """Hypothesis draws the same examples every time (`--hypothesis-profile=explore`: new ones). Slow tests: `-m slow`."""
 
+import contextlib
 import functools
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +23,17 @@ gc.disable()  # until all is imported and collected: it would take a seventh of 
 # Idle threads of torch's that wait at full speed for more to do would take the cores that other workers' tests need:
 # twice the processor time. Said before torch is imported, and for whatever the tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# gloo's thread is woken by a message, displaces the thread that holds the lock that it needs, and asks for that at full
+# speed until its time is over: eight million times in a file of tests with ranks. Batch processes displace nobody when
+# they wake up; what the tests start is one, too.
+if hasattr(os, "SCHED_BATCH"):
+    with contextlib.suppress(OSError):  # where the scheduler may not be asked
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+# Bytecode is kept, here and in whatever the tests start, where the environment says otherwise, too: every worker, the
+# server of each and every program would compile 6 MB of sources again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and what the tests start would, too
 
 

@@ -92,7 +92,7 @@ class Played:
             "model_dir": self.lab.folder / "tiny",
             "learning_rate": 1e-2,
             "warmup_steps": 2,
-            "max_steps": 8,
+            "max_steps": 5,
             "max_grad_norm": 0.3,
             "val_fraction": 0.004,
             "log_interval": 1,

@@ -125,7 +125,10 @@ def test_literals_are_found_wherever_rare_symbols_lie(together: bool, num_contex
 
 
 def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: Path) -> None:
-    """Kernels name AVX-512's instructions where there are any; compiled for a generic processor they do without."""
+    """Kernels name AVX-512's instructions where there are any; compiled for a generic processor they do without.
+
+    What is compiled so stays beside the others, under the name of that processor: numba asks for it as well.
+    """
     script = """if True:
         import sys, torch
         from comm_compress.kernels import rans
@@ -142,7 +145,7 @@ def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: 
     old = torch.randn(len(symbols), generator=torch.Generator().manual_seed(0)).bfloat16()
     new = (old.float() * 1.01 + 0.001).bfloat16()  # some by a few units in the last place, some by many
     torch.save((symbols, contexts, old, new), tmp_path / "tensors.pt")
-    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     command = [sys.executable, "-c", script, str(tmp_path / "tensors.pt")]
     done = subprocess.run(command, env={**os.environ, **generic}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

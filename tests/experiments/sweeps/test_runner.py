@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fsdp_lab import results
 from tests.experiments.sweeps import kitchen
 from tests.experiments.sweeps.kitchen import write_recipe
 from tests.experiments.sweeps.stand_in import ROOT
+from tests.forked_launch import Forked
 from tests.fsdp_lab.test_train import Lab, wait_until
 
 
@@ -123,16 +125,17 @@ def test_cells_of_another_process_are_waited_for(tmp_path: Path, capsys: pytest.
     assert not killed.exists()
 
 
-def start_sweep(folder: Path, *flags: str, stand_in: bool = True, **changes: Any) -> subprocess.Popen[str]:
-    recipe = write_recipe(folder, **changes)
-    program = "import signal, sys\nfrom experiments.sweep import main\n"
-    program += "from experiments.sweeps.recipe.trainers import TRAINERS\n"
+def start_sweep(folder: Path, *flags: str, stand_in: bool = True, **changes: Any) -> Forked:
+    words = [str(write_recipe(folder, **changes)), "--out", str(folder / "rows.jsonl"), *flags]
+    return Forked(partial(_sweep, words, stand_in), os.environ, folder)
+
+
+def _sweep(words: list[str], stand_in: bool) -> None:
     # a shell starts what runs in the background deaf to SIGINT, and so would be all that it starts
-    program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    program += "from tests.experiments.sweeps import kitchen\n"
-    program += "TRAINERS['language_model'] = kitchen.quick()\n" * stand_in + "sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, str(recipe), "--out", str(folder / "rows.jsonl"), *flags]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if stand_in:
+        TRAINERS[LANGUAGE_MODEL.name] = kitchen.quick()
+    sys.exit(sweep.main(words))
 
 
 @pytest.mark.usefixtures("quick")

@@ -20,8 +20,10 @@ from fsdp_lab.data.tokens.tokenization import split_of, tokenize
 from fsdp_lab.data.tokens.tokenizer import TextTokenizer, TokenArray
 from fsdp_lab.files.atomic import file_sha256
 from fsdp_lab.files.errors import DataError
+from tests.distributed import _CONTEXT, preload
 from tests.fsdp_lab.data.conftest import WriteArray, rows
 
+preload(__name__)
 SHARD = 1000
 VAL = 0.2
 
@@ -136,8 +138,16 @@ tokenize(path, load_tokenizer(), cache, val_fraction=%r, shard_tokens=%r, progre
 
 
 def killed(path: Path, cache: Path, moment: str, count: int) -> None:
-    command = [sys.executable, "-c", KILLER, str(path), str(cache), moment, str(count)]
-    assert subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    process = _CONTEXT.Process(target=_kill_oneself, args=(str(path), str(cache), moment, str(count)))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def _kill_oneself(*words: str) -> None:
+    """``KILLER``, forked from the server that has imported what it needs."""
+    sys.argv[1:] = words
+    exec(compile(KILLER, "KILLER", "exec"), {"__name__": "__main__"})
 
 
 # Renames 1, 3, ... 19 are of shards, 2, 4, ... 20 of meta files that list them; 21 finalizes.

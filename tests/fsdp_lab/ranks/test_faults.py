@@ -26,12 +26,10 @@ from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload, started_program, torchrun_environment
 from tests.forked_launch import is_running
 from tests.fsdp_lab.test_train import (
-    ENDLESS,
     ROOT,
     Lab,
     start_endless,
     train_tiny,
-    until_it_trains,
     wait_until,
 )
 from tests.fsdp_lab.training_ranks import Training, train_all
@@ -235,12 +233,12 @@ def test_a_rank_that_hangs_is_named_with_its_line(
 
 def test_a_killed_launcher_leaves_no_orphans_and_a_row(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    process = until_it_trains(lab, lab.start(**ENDLESS))
+    process = start_endless(lab)
     ranks = [child.pid for child in psutil.Process(process.pid).children()]
     assert len(ranks) == 2
     process.kill()
-    _, err = process.communicate(timeout=60)  # until nobody holds the pipes
     wait_until(lambda: not any(map(is_running, ranks)))
+    _, err = process.communicate(timeout=60)
     (row,) = lab.rows()
     assert row["status"] == "preempted", row["error"]
     assert row["saved_step"] > 0

@@ -78,7 +78,7 @@ def test_every_setting_has_help_a_fitting_default_and_a_lower_case_name(spec: Sp
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.name)
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flag_to_config_to_yaml_to_config(spec: Spec, data: st.DataObject, tmp_path: Path) -> None:
     value = data.draw(values_of(spec))
