@@ -30,7 +30,9 @@ from comm_compress.wrappers.error_feedback import ErrorFeedback
 from comm_compress.wrappers.replicas import ReplicasApart
 
 Factory = Callable[[], Compressor]
-A, B, C = TypeVar("A"), TypeVar("B"), TypeVar("C")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 WORLDS = (1, 2, 3)
 SIZES = (1, 7, 255, 256, 257, 1000)
 LARGE = 300_000  # more than kernels share out among threads, and than 16 bits can count
