@@ -17,11 +17,11 @@ from fsdp_lab.run.display.progress import Progress
 from fsdp_lab.run.ending import Ending
 from fsdp_lab.run.record import Record
 from fsdp_lab.run.storage.curve import Curve
-from fsdp_lab.run.storage.folder import held, writing_model
+from fsdp_lab.run.storage.folder import held, name_of, writing_model
 from fsdp_lab.run.storage.paths import Paths
 from fsdp_lab.run.trackers.choice import Trackers
 from fsdp_lab.run.trackers.protocol import Status
-from fsdp_lab.settings.config import AnyTraining, default_run_name
+from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.settings.methods import check_compression
 
 
@@ -59,7 +59,7 @@ class Run:
         with join(config) as ranks:
             agree(config, ranks)
             injected = faults.arm(ranks.rank)
-            name = ranks.broadcast(config.run.run_name or default_run_name(config.comm.comm_compress, config.trained))
+            name = ranks.broadcast(name_of(config, model))
             record = Record(config, ranks, name, Paths.of(config.run, name, model))
             record.note(injected_fault=injected)
             with held(record.paths, config, ranks) as is_resumed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,24 @@ from fsdp_lab.ranks import faults
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.run.storage.lock import RunLock
 from fsdp_lab.run.storage.paths import Paths
-from fsdp_lab.settings.config import AnyTraining
+from fsdp_lab.settings.config import AnyTraining, default_run_name
 from fsdp_lab.settings.reading.fields import ConfigError
+
+
+def name_of(config: AnyTraining, model: str) -> str:
+    """The run's name: as asked for, else one that no other run has; runs may begin within one second.
+
+    ``model``: the name of the folder for what is trained.
+    """
+    if config.run.run_name is not None:
+        return config.run.run_name
+    first = default_run_name(config.comm.comm_compress, config.trained)
+    names = itertools.chain([first], (f"{first}_{number}" for number in itertools.count(2)))
+    return next(name for name in names if not _is_taken(Paths.of(config.run, name, model)))
+
+
+def _is_taken(paths: Paths) -> bool:
+    return paths.folder.exists() or paths.curve.exists()
 
 
 @contextmanager

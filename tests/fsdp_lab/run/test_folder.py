@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsdp_lab.checkpoint import NOT_BEGUN
-from fsdp_lab.run.storage.folder import held, writing_model
+from fsdp_lab.run.storage.folder import held, name_of, writing_model
 from fsdp_lab.run.storage.paths import Paths
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.reading.fields import ConfigError
@@ -24,6 +24,18 @@ def config_in(folder: Path) -> TrainConfig:
 
 def paths_in(folder: Path) -> Paths:
     return Paths.of(config_in(folder).run, "mine", "final_model")
+
+
+def test_runs_that_begin_in_one_second_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsdp_lab.run.storage.folder.default_run_name", lambda method, model: f"{method}-{model}-now")
+    config = config_in(tmp_path)
+    names = []
+    for _ in range(3):
+        names.append(name_of(config, "final_model"))
+        Paths.of(config.run, names[-1], "final_model").folder.mkdir(parents=True)
+    assert names == [f"none-{config.trained}-now{end}" for end in ("", "_2", "_3")]
+    named = replace(config, run=replace(config.run, run_name="mine"))
+    assert name_of(named, "final_model") == "mine"
 
 
 def test_a_new_folder_is_marked_as_not_begun_and_locked_while_it_is_held(tmp_path: Path) -> None:
