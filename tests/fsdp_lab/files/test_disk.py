@@ -113,6 +113,7 @@ def trained(mounted: Callable[[str], Path], tmp_path: Path) -> tuple[Lab, dict[s
     lab = Lab(tmp_path)
     common: dict[str, Any] = {"eval_steps": 4, "max_steps": 8, "tensorboard": "true", "log_interval": 1}
     common |= {"save_steps": 3, "vocab_size": None}  # all ids: a model of 1.6 MB
+    common |= {"timeout_s": 20}  # rank 1 waits so long for rank 0, which could not save: these processes outlive a run
     full, small = mounted("8m"), mounted("1m")
     runs = {
         "full": Training(
