@@ -1,7 +1,7 @@
 """What results mean: tables, figures, predictions. Reads files only and needs no torch.
 
-`rows` reads results rows and sorts them into comparisons: begin with `rows/comparisons.py`. `statistics` computes,
-`checks` says what is unfair, `figures` and `tables` show it, `report` puts all of it on one page, and `predict`
+`rows` reads results rows and sorts them into comparisons: begin with `rows/comparing`. `statistics` computes, `checks`
+says what is unfair, `figures` and `tables` show it, `report` puts all of it on one page, and `predict`
 computes step times behind links from a calibration.
 """
 

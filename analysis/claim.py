@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from analysis.checks.fairness import Judge, arms_meant, held_against, verdict
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
-from analysis.rows.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.rows.reading import Row
 from analysis.statistics import measures
 from analysis.statistics.intervals import Paired, Verdict, paired, within

@@ -18,7 +18,7 @@ from analysis.checks.fairness import Judge, verdict
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
 from analysis.figures import acceptance as figure
 from analysis.figures.drawing import style as styles
-from analysis.rows.comparisons import Comparison, titles
+from analysis.rows.comparing.comparisons import Comparison, titles
 from analysis.statistics.acceptance import lines
 from analysis.statistics.names import named
 from analysis.tables.changes import change_text, summary_text

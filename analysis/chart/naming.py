@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from analysis.rows.arms import PLAIN, Arm
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.arms import PLAIN, Arm
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.statistics import names
 from comm_compress.labels import label, parse_label
 

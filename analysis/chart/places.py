@@ -20,7 +20,7 @@ from analysis.checks.finding import QUALITY_AND_BYTES, Finding
 from analysis.predict.behind import step_seconds_behind, traffic
 from analysis.predict.calibration import Calibration
 from analysis.report.opening.answer import Answered, Status
-from analysis.rows.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.rows.reading import Row, is_number
 from analysis.statistics import measures
 from analysis.statistics.answers import Line, placed, unplaced

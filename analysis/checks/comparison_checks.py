@@ -13,12 +13,12 @@ from typing import Any
 from analysis.checks.differences import by_seed, differing, differing_by_seed, distinct, finished
 from analysis.checks.finding import Concerns, Finding, Severity
 from analysis.checks.sixteen_bits import carries_16_bits, compresses_further, sixteen_bit_arm
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import ArmRuns, Comparison, failed, mean_loss
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed, mean_loss
+from analysis.rows.comparing.setting_roles import LATER
 from analysis.rows.quality import loss_of, quality_of
 from analysis.rows.ranges import spans
 from analysis.rows.reading import Row, is_number
-from analysis.rows.setting_roles import LATER
 from analysis.statistics.intervals import better_than_baseline
 
 Check = Callable[[Comparison], Iterator[Finding]]

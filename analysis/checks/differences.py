@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.rows.reading import Row
 
 

@@ -9,11 +9,11 @@ from analysis.checks import comparison_checks, row_checks, tuning_checks
 from analysis.checks.finding import QUALITY_AND_BYTES, Concerns, Finding
 from analysis.checks.overlaps import meetings
 from analysis.checks.sixteen_bits import baselines_of, compresses_further, sixteen_bit_arm
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import ArmRuns, Comparison, comparisons
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, comparisons
+from analysis.rows.comparing.remembered import remembered
+from analysis.rows.comparing.settings import TUNED
 from analysis.rows.reading import Row
-from analysis.rows.remembered import remembered
-from analysis.rows.settings import TUNED
 
 _LETTERS = 90  # of a verdict's list
 _NAMED = 2  # arms that a verdict names

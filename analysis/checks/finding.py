@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from analysis.rows.arms import Arm
+from analysis.rows.comparing.arms import Arm
 
 Severity = Literal["error", "warning"]
 Concerns = Literal["all", "quality", "times", "bytes"]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import ArmRuns, Comparison
-from analysis.rows.remembered import remembered
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.remembered import remembered
 
 HALF_DTYPES = ("bf16", "fp16")
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from analysis.checks.finding import Finding
-from analysis.rows.comparisons import ArmRuns, Comparison, Values
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, Values
 
 Check = Callable[[Comparison], Iterator[Finding]]
 _NAMED = 4  # arms in a text

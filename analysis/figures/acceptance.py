@@ -22,7 +22,7 @@ from analysis.figures.drawing.labels import Named, place
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import GREY, Style
 from analysis.figures.pareto import BAND
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.statistics.acceptance import Line, is_lost, lines
 
 TAU = "acceptance length, tokens a pass"

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from analysis.figures.drawing.style import Style
 from analysis.predict.predictor import Predictor, parse_rate, show_rate
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 
 SLOWEST, FASTEST = 5e7, 2e10  # bit/s
 _POINTS = 120

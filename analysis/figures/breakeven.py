@@ -14,7 +14,7 @@ from analysis.figures.drawing.data import Datum, arms, of_quantity
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import Style
 from analysis.predict.predictor import Predictor, show_rate
-from analysis.rows.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.statistics import timing
 
 ANY = 1e12  # bit/s: where "at any" is drawn

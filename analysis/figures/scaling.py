@@ -17,8 +17,8 @@ from analysis.figures.drawing import bars
 from analysis.figures.drawing.data import Datum, arms, of_summary, strengths
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import GREY, Style
-from analysis.rows.comparisons import ArmRuns, Comparison
-from analysis.rows.groups import is_virtual, labels
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.groups import is_virtual, labels
 from analysis.statistics.intervals import Paired, Summary, paired, summary
 from analysis.statistics.measures import Measure, column, over_seeds
 

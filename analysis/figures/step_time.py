@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis.figures.drawing import bars
 from analysis.figures.drawing.data import Datum, arms
 from analysis.figures.drawing.style import Style
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.statistics import timing
 from analysis.statistics.measures import Measure, column
 

@@ -17,7 +17,7 @@ from analysis.figures.drawing.labels import Named, end_labels, panels
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import Style
 from analysis.figures.pareto import BAND
-from analysis.rows.arms import Arm
+from analysis.rows.comparing.arms import Arm
 from analysis.statistics.time_to_quality import Rate, Time, Times
 
 _MOST_MISSES = 6  # arms that never get there, whose marks can be told apart

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analysis.figures.drawing import bars
 from analysis.figures.drawing.data import Datum, arms, of_quantity
 from analysis.figures.drawing.style import Style
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.rows.reading import is_number
 from analysis.statistics.measures import Measure, bits_per_parameter
 

@@ -10,7 +10,7 @@ from typing import Any
 from analysis.checks.fairness import Judge, arms_meant, held_against
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
 from analysis.checks.sixteen_bits import carries_16_bits, is_plain
-from analysis.rows.comparisons import ArmRuns, Comparison, comparisons
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, comparisons
 from analysis.rows.reading import Row, read
 from analysis.statistics.intervals import paired
 from analysis.statistics.measures import bits_per_parameter, over_seeds

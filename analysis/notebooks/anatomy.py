@@ -25,7 +25,7 @@ FILES = [ROOT / "results/reference/all_methods.jsonl"]
 # %%
 from analysis.figures import comm_share, loss_curves, system, traffic
 from analysis.figures.drawing.style import Style
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.curves.of_arms import training_curves
 from analysis.rows.reading import read
 from analysis.statistics.names import named

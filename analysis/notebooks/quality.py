@@ -27,7 +27,7 @@ FILES = [ROOT / "results/reference/all_methods.jsonl"]
 from analysis.checks.fairness import findings_of, verdict
 from analysis.figures import pareto
 from analysis.figures.drawing.style import Style
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import read
 from analysis.statistics.names import named
 from analysis.statistics.pareto import points

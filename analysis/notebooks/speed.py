@@ -30,7 +30,7 @@ from analysis.figures import bandwidth, breakeven, step_time, time_to_quality
 from analysis.figures.drawing.style import Style
 from analysis.predict.calibration import Calibration, read_json
 from analysis.predict.predictor import Predictor
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import read
 from analysis.statistics.names import named
 from analysis.statistics.time_to_quality import times

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from analysis.predict.behind import step_seconds_behind, traffic
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import Checked, show_rate
-from analysis.rows.arms import Arm
-from analysis.rows.groups import without_link
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.groups import without_link
+from analysis.rows.comparing.settings import Setting, setting_of
 from analysis.rows.reading import Row, is_number
-from analysis.rows.settings import Setting, setting_of
 
 
 def checked(rows: Iterable[Row], calibration: Calibration) -> list[Checked]:

@@ -18,8 +18,8 @@ from analysis.report.document import Block, Command, Document, Facts, Notes, Sec
 from analysis.report.drawn import Drawn
 from analysis.report.entries import Behind, Entry, Machine
 from analysis.report.opening.section import opening
-from analysis.rows import groups
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing import groups
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.rows.reading import Row
 from analysis.statistics import names
 from analysis.statistics.time_to_quality import MeasuredSteps

@@ -15,7 +15,7 @@ from analysis.figures.drawing.style import Style
 from analysis.report.document import Block, Picture
 from analysis.report.entries import Entry
 from analysis.report.language.chinese import say
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.tables.formats import Table
 
 LIST = "figures.txt"  # names of the files drawn, in a report's folder

@@ -31,7 +31,7 @@ from analysis.figures import (
 from analysis.figures.drawing.data import Datum
 from analysis.figures.drawing.style import Style
 from analysis.predict.predictor import Predictor
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.rows.curves.of_arms import Along, TrainingCurves, training_curves
 from analysis.statistics.answers import MARGIN
 from analysis.statistics.pareto import Traffic, points

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.rows.comparisons import Comparison
-from analysis.rows.groups import is_virtual
+from analysis.rows.comparing.comparisons import Comparison
+from analysis.rows.comparing.groups import is_virtual
 from analysis.rows.reading import Row, is_draft
 
 Fact = tuple[str, str]

@@ -1,4 +1,5 @@
-"""Results rows: read, selected, sorted into arms and comparisons. Begin with `arms`.
+"""Results rows: read, selected, sorted into comparisons, and their loss curves.
 
-`reading` reads a file's rows, `setting_roles` knows which settings tell arms apart, and `groups` finds comparisons that
-differ in one thing. Loss curves: `curves`."""
+`reading` reads a file's rows, `quality` says what a run is judged by, `comparing` has arms, settings and comparisons,
+and `curves` the loss curves.
+"""

@@ -18,8 +18,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.rows.arms import Arm
-from analysis.rows.canonical import canonical
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.canonical import canonical
 from analysis.rows.reading import Row, read_all, select
 
 _SETTINGS = ("compress_config", "param_compress_config")  # of a method: each has its own, and {} is a value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from analysis.rows.comparisons import ArmRuns, Comparison, failed
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed
 from analysis.statistics import measures
 from analysis.statistics.intervals import Summary, summary
 

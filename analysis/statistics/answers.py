@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from analysis.rows.comparisons import ArmRuns, Comparison, failed
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed
+from analysis.rows.comparing.remembered import remembered
 from analysis.rows.reading import Row
-from analysis.rows.remembered import remembered
 from analysis.statistics import measures
 from analysis.statistics.beaten import beaten
 from analysis.statistics.intervals import Paired, Summary, paired, summary, within

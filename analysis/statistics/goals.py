@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from analysis.rows.comparisons import ArmRuns, Comparison, failed
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed
 from analysis.rows.reading import Row, is_number
 from analysis.statistics.intervals import Summary, summary, time_to_target
 

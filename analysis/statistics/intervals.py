@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from scipy.special import stdtr, stdtrit  # Student's t: distribution, quantile
 
-from analysis.rows.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.rows.reading import is_number
 
 CONFIDENCE = 0.95

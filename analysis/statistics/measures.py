@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from analysis.rows.comparisons import ArmRuns
+from analysis.rows.comparing.comparisons import ArmRuns
 from analysis.rows.reading import is_number
 from analysis.statistics.intervals import Summary, summary
 

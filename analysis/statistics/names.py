@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from analysis.rows.arms import Arm, spelling
-from analysis.rows.canonical import canonical
-from analysis.rows.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.arms import Arm, spelling
+from analysis.rows.comparing.canonical import canonical
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.statistics.measures import bits as bits_of
 from comm_compress.labels import parse_label, trained_label
 

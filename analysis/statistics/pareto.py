@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.rows.comparisons import ArmRuns, Comparison
-from analysis.rows.strengths import Strengths, strengths
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.strengths import Strengths, strengths
 from analysis.statistics import measures
 from analysis.statistics.answers import MARGIN
 from analysis.statistics.intervals import Verdict, paired, within
@@ -24,8 +24,8 @@ class Point:
 
     ``ratio`` is None when no run of it recorded its bytes. ``change`` of 0.01 is 1 % worse; it is infinite when some
     run failed, diverged or is missing, as ``lost`` of ``pairs`` did. ``low`` to ``high`` is its interval, None with one
-    pair. ``strength_of`` is the label of the arm that this one is another strength of (`rows.strengths`; its own label
-    for that arm itself), and ``short`` what to call it beside that arm."""
+    pair. ``strength_of`` is the label of the arm that this one is another strength of (`rows.comparing.strengths`; its
+    own label for that arm itself), and ``short`` what to call it beside that arm."""
 
     label: str
     family: str

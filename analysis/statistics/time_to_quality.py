@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from analysis.rows.arms import Arm
-from analysis.rows.canonical import canonical
-from analysis.rows.comparisons import ArmRuns, Comparison, failed
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.canonical import canonical
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed
+from analysis.rows.comparing.setting_roles import LATER
 from analysis.rows.curves.points import NOTHING, curves_of
 from analysis.rows.reading import Row, is_number
-from analysis.rows.setting_roles import LATER
 from analysis.statistics.answers import MARGIN
 
 Source = Literal["measured", "predicted"]

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.rows.comparisons import ArmRuns
+from analysis.rows.comparing.comparisons import ArmRuns
 from analysis.rows.reading import is_number
 from analysis.statistics.measures import Measure, over_seeds, sent_bytes
 

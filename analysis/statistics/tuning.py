@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import ArmRuns, Comparison, Values, comparisons, mean_loss
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, Values, comparisons, mean_loss
+from analysis.rows.comparing.settings import TUNED, Setting
 from analysis.rows.reading import Row, is_number
-from analysis.rows.settings import TUNED, Setting
 
 MAY_DIFFER = ("max_steps", "warmup_steps", "eval_steps")
 """Settings in which tuning runs may differ from those that are judged: they may be shorter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 from analysis.rows.nearest import nearest
 
 DEFAULT_BASELINE = "none"

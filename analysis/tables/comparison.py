@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from analysis.checks.fairness import Judge, overall, verdict
 from analysis.checks.finding import Finding
-from analysis.rows.comparisons import Comparison, titles
+from analysis.rows.comparing.comparisons import Comparison, titles
 from analysis.statistics.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.statistics.goals import Goal, goals
 from analysis.statistics.intervals import Summary

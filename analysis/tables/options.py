@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.rows.comparisons import Comparison, comparisons
+from analysis.rows.comparing.comparisons import Comparison, comparisons
+from analysis.rows.comparing.settings import TUNED
 from analysis.rows.reading import Row, parse_selection, read_for_user
-from analysis.rows.settings import TUNED
 from analysis.statistics.names import called
 from analysis.tables.asked import DEFAULT_BASELINE, check_baseline, check_settings
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add FILE... and ``--select``."""
+    """Add the arguments that say which rows a program takes: result files, and ``--select FIELD=VALUE``."""
     parser.add_argument("file", type=Path, nargs="+", help="results.jsonl")
     select = parser.add_argument("--select", nargs="+", action="extend", default=[], metavar="COLUMN=VALUE")
     select.help = "only rows with these values (after FILE; a column or a setting)"

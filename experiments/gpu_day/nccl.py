@@ -12,19 +12,20 @@ did not end where `none` did.
 from __future__ import annotations
 
 import argparse
-import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from experiments.gpu_day.overlap import a_method_or_none
 from experiments.gpu_day.table import ROOT
+from experiments.runs.method_flag import a_method_or_none, folder_name
 from experiments.runs.processes import dying_with_this_process, end
 from experiments.sweeps.plan import sound_rows
 from fsdp_lab.files.atomic import make_folder, write_bytes, write_json
@@ -51,11 +52,12 @@ def main(argv: Sequence[str]) -> int:
         if options.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("--device: torch sees no CUDA device")
         make_folder(options.out, "out")
+        _begin_anew(options.out)
     methods = list(dict.fromkeys(options.methods))
     with ThreadPoolExecutor(options.at_once) as together:
         codes = dict(zip(methods, together.map(lambda method: _train(method, options), methods), strict=True))
     rows = {row["run_name"]: row for row in sound_rows(options.out / "nccl.jsonl")}
-    found = {method: rows.get(_name(method)) for method in methods}
+    found = {method: rows.get(folder_name(method)) for method in methods}
     wrong = complaints(codes, found)
     record = {"machine": hardware(), "versions": versions(), "exit_codes": codes, "complaints": wrong, "rows": found}
     write_json(options.out / "nccl.json", record)
@@ -84,7 +86,8 @@ def page(codes: Mapping[str, int], rows: Mapping[str, Mapping[str, Any] | None],
             lines.append(f"| {method} | {ended} | - | - |")
         else:
             lines.append(f"| {method} | {ended} | {_sent(row)} | {row['val_loss']:.6f} |")
-    lines += ["", *(wrong or [f"`{SAME}` and `{STOCK}` have the same losses, to the last bit."])]
+    compared = all(rows.get(method) is not None for method in (STOCK, SAME))
+    lines += ["", *(wrong or [f"`{SAME}` and `{STOCK}` have the same losses, to the last bit."] * compared)]
     return "\n".join(lines) + "\n"
 
 
@@ -92,12 +95,18 @@ def _sent(row: Mapping[str, Any]) -> str:
     return f"{row['bytes_compressed_total'] / row['steps'] / 1e6:.1f}" if row["bytes_compressed_total"] else "-"
 
 
+def _begin_anew(out: Path) -> None:
+    """Take away what an earlier call left: its runs have the names that these will have."""
+    shutil.rmtree(out / "runs", ignore_errors=True)
+    (out / "nccl.jsonl").unlink(missing_ok=True)
+
+
 def _train(method: str, options: argparse.Namespace) -> int:
     """Train with one method; returns the exit code of the rank that failed first, 0: of none, 124: out of time."""
     port, ranks = _free_port(), list[subprocess.Popen[bytes]]()
     try:
         for rank in range(WORLD):
-            with (options.out / f"{_name(method)}-rank{rank}.log").open("wb") as log:
+            with (options.out / f"{folder_name(method)}-rank{rank}.log").open("wb") as log:
                 ranks.append(
                     subprocess.Popen(
                         [sys.executable, "-m", "fsdp_lab.train", *_flags(method, options)],
@@ -134,7 +143,7 @@ def _flags(method: str, options: argparse.Namespace) -> list[str]:
         "max_steps": options.steps,
         "val_fraction": 0.005,  # of the embedded text: enough for a loss to tell two trainings apart
         "warmup_steps": max(options.steps // 3, 1),
-        "run_name": _name(method),
+        "run_name": folder_name(method),
         "results_path": (options.out / "nccl.jsonl").absolute(),
         "output_dir": (options.out / "runs").absolute(),
         "cache_dir": (options.out / "cache").absolute(),
@@ -143,10 +152,6 @@ def _flags(method: str, options: argparse.Namespace) -> list[str]:
         "seed": 1,
     }
     return ["--method", method, *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
-
-
-def _name(method: str) -> str:
-    return re.sub(r"[^A-Za-z0-9=.]+", "-", method).strip("-")
 
 
 def _free_port() -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import re
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from experiments.gpu_day import loopback
-from experiments.runs.method_flag import a_method
+from experiments.runs.method_flag import a_method_or_none, folder_name
 from fsdp_lab.files.atomic import make_folder, write_bytes, write_json
 from fsdp_lab.measure.profiling import Window, phase
 from fsdp_lab.models import build_model
@@ -53,21 +52,21 @@ def main(argv: Sequence[str]) -> int:
         configs = {method: _config(options, method) for method in dict.fromkeys(options.methods)}
         make_folder(options.out, "out")
     found: dict[str, Any] = {"machine": hardware(), "versions": versions(), "transport": loopback.NAME, "methods": {}}
-    made: dict[str, Made | str] = {}
+    measured: dict[str, Measured | str] = {}
     with loopback.joined():
         for method, config in configs.items():
             try:
-                made[method] = profiled(config, options, options.out / re.sub(r"[^A-Za-z0-9=.]+", "-", method))
+                measured[method] = profiled(config, options, options.out / folder_name(method))
             except Exception as error:  # the others are measured all the same
-                made[method] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            print(f"{method}\n{_details(made[method])}\n", flush=True)
-            found["methods"][method] = _as_json(made[method])
+                measured[method] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            print(f"{method}\n{_details(measured[method])}\n", flush=True)
+            found["methods"][method] = _as_json(measured[method])
             write_json(options.out / "overlap.json", found)
-            write_bytes(options.out / "overlap.md", page(made).encode())
-    return 1 if any(isinstance(one, str) for one in made.values()) else 0
+            write_bytes(options.out / "overlap.md", page(measured).encode())
+    return 1 if any(isinstance(one, str) for one in measured.values()) else 0
 
 
-class Made(NamedTuple):
+class Measured(NamedTuple):
     """What one method took: milliseconds of the timed steps, bytes that a rank would send a step, and the profile."""
 
     milliseconds: list[float]
@@ -75,7 +74,7 @@ class Made(NamedTuple):
     profile: Profile
 
 
-def page(made: Mapping[str, Made | str]) -> str:
+def page(measured: Mapping[str, Measured | str]) -> str:
     """All methods in a table, and then each; a text is why a method failed."""
     lines = [
         *("# Compression beside compute", "", f"{loopback.WORLD} ranks, of which one is run: {loopback.NAME}.", ""),
@@ -85,7 +84,7 @@ def page(made: Mapping[str, Made | str]) -> str:
         "| method | sent MB a step | ms a step | model's kernels | encoding and decoding | of it exposed |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for method, one in made.items():
+    for method, one in measured.items():
         if not isinstance(one, str):
             times = one.profile.mean.whole
             numbers = (
@@ -94,12 +93,12 @@ def page(made: Mapping[str, Made | str]) -> str:
                 *(f"{number:.1f}" for number in (times.compute, times.compression, times.exposed_compression)),
             )
             lines.append(f"| {method} | {' | '.join(numbers)} |")
-    for method, one in made.items():
+    for method, one in measured.items():
         lines += ["", f"## {method}", "", "```", _details(one), "```"]
     return "\n".join(lines) + "\n"
 
 
-def _details(one: Made | str) -> str:
+def _details(one: Measured | str) -> str:
     if isinstance(one, str):
         return one
     timed = (
@@ -108,13 +107,13 @@ def _details(one: Made | str) -> str:
     return f"{timed}; a rank sends {one.sent_bytes:,.0f} bytes a step\n{table(one.profile)}"
 
 
-def _as_json(one: Made | str) -> dict[str, Any]:
+def _as_json(one: Measured | str) -> dict[str, Any]:
     if isinstance(one, str):
         return {"failed": one}
     return {"ms_a_step": one.milliseconds, "sent_bytes_a_step": one.sent_bytes, **one.profile.to_json()}
 
 
-def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> Made:
+def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> Measured:
     """Train with one method, and read what was recorded of the last steps."""
     device = torch.device(options.device, 0) if options.device == "cuda" else torch.device("cpu")
     for old in folder.glob("*.pt.trace.json*"):
@@ -150,7 +149,7 @@ def profiled(config: TrainConfig, options: argparse.Namespace, folder: Path) -> 
     assert window.trace is not None
     profile = Profile([rank_profile(read(window.trace))])
     _compress(window.trace)
-    return Made(times[options.warm_up : unrecorded], comm.totals().sent_bytes / steps, profile)
+    return Measured(times[options.warm_up : unrecorded], comm.totals().sent_bytes / steps, profile)
 
 
 def _compress(trace: Path) -> None:
@@ -181,14 +180,6 @@ def _parser() -> Parser:
         "--warm_up", type=whole(2), default=4, help="steps before all these: kernels are compiled in them"
     )
     return parser
-
-
-def a_method_or_none(text: str) -> str:
-    """A method's label, of one direction or of both, as ``--method`` takes it."""
-    for part in text.split(" + "):
-        if part != "none":
-            a_method(part)
-    return text
 
 
 if __name__ == "__main__":

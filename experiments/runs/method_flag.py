@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import comm_compress as cc
@@ -13,6 +14,19 @@ def a_method(text: str) -> str:
     """A method's name or label, for argparse's ``type``. ValueError with the nearest name for an unknown one."""
     cc.make(text)
     return text
+
+
+def a_method_or_none(text: str) -> str:
+    """A method's label, of one direction or of both, as ``--method`` takes it, or none; for argparse's ``type``."""
+    for part in text.split(" + "):
+        if part != "none":
+            a_method(part)
+    return text
+
+
+def folder_name(method: str) -> str:
+    """The label of a method as a name for files and folders: ``int8-int8``."""
+    return re.sub(r"[^A-Za-z0-9=.]+", "-", method).strip("-")
 
 
 def check_training_flags(flags: Sequence[str]) -> None:

@@ -24,8 +24,10 @@ from fsdp_lab.settings.config import AnyTraining
 from fsdp_lab.settings.reading.fields import ConfigError
 
 T = TypeVar("T")
-_WHO_THIS_IS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_BY_WHICH_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SET_BY_JOIN = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+)
 _A_RANKS_OWN = {"output_dir", "results_path", "curves_dir", "cache_dir", "features_dir", "run_name"}
 
 
@@ -152,7 +154,7 @@ def _environment_as_it_was() -> Iterator[None]:
 
     A process that is started later must not take itself for this rank, nor keep to this machine's loopback interface.
     """
-    before = {name: os.environ.get(name) for name in (*_WHO_THIS_IS, *_BY_WHICH_INTERFACE)}
+    before = {name: os.environ.get(name) for name in _SET_BY_JOIN}
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import pytest
 from analysis.checks.fairness import findings_of, is_unfair, verdict
 from analysis.checks.finding import QUALITY_AND_BYTES
 from analysis.claim import claim, main
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from tests.analysis.planted_rows import SEEDS, arm, diverged, fair, row, write
 from tests.analysis.planted_unfair import PLANTED

@@ -14,7 +14,7 @@ from analysis.drafts import HEADS, acceptance_table
 from analysis.figures import acceptance as figure
 from analysis.figures.drawing.style import Style
 from analysis.report import __main__ as report_program
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.quality import loss_of
 from analysis.rows.reading import Row, read
 from analysis.statistics.acceptance import Line, lines

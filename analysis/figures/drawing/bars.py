@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from analysis.figures.drawing.data import Datum, arms, of_quantity, of_summary
 from analysis.figures.drawing.palette import look
 from analysis.figures.drawing.style import Style
-from analysis.rows.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.statistics.measures import Measure, over_seeds
 
 THICK = 0.76  # of a bar's room

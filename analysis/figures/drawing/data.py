@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.rows.comparisons import ArmRuns
+from analysis.rows.comparing.comparisons import ArmRuns
 from analysis.statistics.intervals import Summary
 
 

@@ -15,8 +15,8 @@ from analysis.checks import fairness
 from analysis.checks.finding import Finding
 from analysis.checks.sixteen_bits import compresses_further
 from analysis.claim import Claim, judged
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import ArmRuns, Comparison
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.statistics.answers import MARGIN, RATIO, Line, unplaced
 from analysis.tables.changes import change_text
 

@@ -12,7 +12,7 @@ from analysis.report.language.chinese import say
 from analysis.report.opening import front
 from analysis.report.opening.answer import Answer, Answered, answer
 from analysis.report.opening_words import ABOUT, TITLE
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
 
 NAME = "front"
 SIZES = ((1000, 520), (380, 470))  # px: of a screen, and of a phone

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import ArmRuns, Comparison, failed
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed
 from analysis.rows.curves.points import NOTHING, Curve, curves_of
 
 Along = Literal["step", "tokens", "train_seconds"]

@@ -10,10 +10,10 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analysis.rows.comparisons import ArmRuns
+from analysis.rows.comparing.comparisons import ArmRuns
+from analysis.rows.comparing.remembered import remembered
 from analysis.rows.curves.files import Lines, read_curve
 from analysis.rows.reading import is_number
-from analysis.rows.remembered import remembered
 
 Curve = Mapping[str, "Points"]
 """A run's points by quantity (``train_loss``, ``tokens``), in the order of its file."""

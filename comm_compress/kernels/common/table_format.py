@@ -1,4 +1,7 @@
-"""Tables of frequencies without Python in between: as bytes, and which symbols go as literals."""
+"""The bytes of a table of frequencies in compiled code: what `frequencies.Table` reads and writes in Python.
+
+A CPU codes a stream in one compiled call, which these are part of; a GPU's tables are made by them, too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from comm_compress.kernels.tools.compiled import compiled
 
 @compiled
 def rare_symbols(counts: Counts, frequencies: Counts, escape: int) -> tuple[Marks, int]:
-    """Which symbols go as literals, and how many there are of them in all."""
+    """Which symbols go as literals, bool ``[256]``, and how many of them ``counts`` has in all.
+
+    They are the escape symbol and those without a frequency; none where ``escape`` is -1.
+    """
     rare = np.zeros(256, np.bool_)
     literals: Any = 0
     if escape >= 0:
@@ -25,7 +31,10 @@ def rare_symbols(counts: Counts, frequencies: Counts, escape: int) -> tuple[Mark
 
 @compiled
 def write_table(frequencies: Counts, escape: int, out: Bytes) -> None:
-    """As `frequencies.Table.write`."""
+    """Write a table of ``frequencies`` int64 ``[256]`` to ``out``, in the format of `frequencies.Table.write`.
+
+    ``escape``: the escape symbol, -1: none. ``out`` uint8 has room for `frequencies.table_bytes`.
+    """
     used = np.flatnonzero(frequencies)
     out[0], out[1], place = used.size - 1, escape >= 0, 2
     if escape >= 0:
@@ -53,7 +62,10 @@ def write_table(frequencies: Counts, escape: int, out: Bytes) -> None:
 
 @compiled
 def read_table(stream: Bytes, frequencies: Counts) -> tuple[int, int]:
-    """The escape symbol (-1: none), and how many bytes the table takes; frequencies as `frequencies.Table.read`."""
+    """Read the table at the front of ``stream`` uint8, in the format of `frequencies.Table.write`.
+
+    Written: ``frequencies`` int64 ``[256]``, zeros before. Returns the escape symbol (-1: none) and the table's bytes.
+    """
     number: Any = np.int64(stream[0]) + 1
     escape: Any = -1
     place: Any = 2

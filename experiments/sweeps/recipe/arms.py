@@ -33,7 +33,7 @@ FURTHER = {spec.name: spec for spec in specs_of(CommConfig) if spec.name not in 
 _TRAINING = (
     *("optimizer", "muon_momentum", "demo_decay", "adam_freeze_after", "dion_rank", "dion_learning_rate"),
     *("dion_momentum", "adam_variance_scaler", "adam_local_scaler", "adam_local_steps", "dp_replicas"),
-)  # as analysis.rows.setting_roles has them, which is above this package: a test holds them equal
+)  # as analysis.rows.comparing.setting_roles has them, which is above this package: a test holds them equal
 TRAINING = {
     spec.name: spec for group in (OptimConfig, ParallelConfig) for spec in specs_of(group) if spec.name in _TRAINING
 }

@@ -15,7 +15,7 @@ from analysis.chart.places import RATES, Chart, chart
 from analysis.chart.rates import document, main as choose
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import CALIBRATION
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import tuning
 from tests.analysis.chart.planted import ARMS, BEST, RATES as GRID, judged, row, short, tuned, write

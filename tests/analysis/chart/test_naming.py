@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.chart.naming import named
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import names
 from tests.analysis.chart.planted import judged

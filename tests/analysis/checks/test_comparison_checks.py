@@ -10,7 +10,7 @@ import pytest
 
 from analysis.checks.comparison_checks import CHECKS
 from analysis.checks.fairness import findings, findings_of, overall, verdict
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row, read
 from analysis.tables.comparison import answer_table, comparison_table
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, divided, fair, row, write

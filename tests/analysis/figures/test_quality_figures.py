@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from analysis.figures import fidelity, loss_curves, pareto, system, time_to_quality as times_figure
 from analysis.figures.drawing import fonts
 from analysis.figures.drawing.style import Style
-from analysis.rows.comparisons import Comparison, comparisons
+from analysis.rows.comparing.comparisons import Comparison, comparisons
 from analysis.rows.curves.of_arms import training_curves
 from analysis.statistics import time_to_quality as times
 from analysis.statistics.pareto import Point, Traffic, front, points

@@ -15,7 +15,7 @@ from analysis.figures.drawing.style import Style
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import Predictor
 from analysis.rows import groups
-from analysis.rows.comparisons import Comparison, comparisons
+from analysis.rows.comparing.comparisons import Comparison, comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import timing
 from analysis.statistics.measures import bits_per_parameter

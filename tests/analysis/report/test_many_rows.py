@@ -11,9 +11,9 @@ import pytest
 
 from analysis.checks.overlaps import _span, meetings
 from analysis.report.__main__ import main
-from analysis.rows import comparisons as grouping
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing import comparisons as grouping
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.curves import points
 from analysis.rows.curves.files import Lines, read_curve
 from analysis.rows.curves.of_arms import training_curves

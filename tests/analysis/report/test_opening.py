@@ -20,7 +20,7 @@ from analysis.report.opening.front import drawable, svg
 from analysis.report.opening.label_room import Room
 from analysis.report.opening.marks import mark
 from analysis.report.pages import html
-from analysis.rows.comparisons import Comparison, comparisons
+from analysis.rows.comparing.comparisons import Comparison, comparisons
 from analysis.rows.reading import Row, read
 from analysis.statistics.answers import MARGIN
 from analysis.tables.formats import Table

@@ -15,8 +15,8 @@ import pytest
 from analysis.report import document
 from analysis.report.__main__ import main
 from analysis.report.pages import html, markdown
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import names
 from analysis.tables.formats import Table

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.curves import archive as curve_archive
 from analysis.rows.curves.archive import ArchiveError, add_curves, archive_of, read_archive, read_curve_file
 from analysis.rows.curves.files import read_curve

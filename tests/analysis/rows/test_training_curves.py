@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.curves.files import read_lines
 from analysis.rows.curves.of_arms import above, training_curves
 from analysis.rows.reading import Row

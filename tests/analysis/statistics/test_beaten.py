@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import beaten as statistics
 from analysis.statistics.answers import lines

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.report.__main__ import main as report
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics.goals import Goal, goals
 from analysis.tables.comparison import goals_table, main

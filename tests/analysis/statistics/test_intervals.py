@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from analysis.rows.comparisons import Comparison, comparisons
+from analysis.rows.comparing.comparisons import Comparison, comparisons
 from analysis.rows.reading import Row
 from analysis.statistics.intervals import (
     Paired,

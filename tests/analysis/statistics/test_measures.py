@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.statistics.measures import (
     bits,
     bits_per_activation,

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import Predictor
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics.time_to_quality import measured_rates, step_times, times
 from tests.analysis import planted, planted_curves, planted_rows

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from analysis.checks.fairness import findings
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics.answers import Line, lines, what_is_missing
 from analysis.statistics.intervals import Paired, Summary

@@ -201,3 +201,14 @@ def test_literals_that_do_not_fit_are_refused(kernels: EntropyKernels, tables: i
     for damaged in (literals[:-1], literals[:1], literals[:0], torch.cat([literals, literals[:3]])):
         with pytest.raises(ValueError, match=f"has {damaged.numel()} literals for {literals.numel()} symbols"):
             decode_with(kernels, torch.cat([*parts, damaged]), torch.empty_like(symbols), contexts, tables)
+
+
+@pytest.mark.parametrize(("spread", "bits", "percent"), [(1.0, 2.11, 2.0), (3.9, 4.02, 1.05), (60.0, 7.76, 0.55)])
+def test_what_a_gpus_short_blocks_cost(spread: float, bits: float, percent: float) -> None:
+    """Of as many symbols as a layer of 62 million parameters has in half of its shard: docs/findings/gpu.md."""
+    numbers = torch.randn(2_500_000, generator=torch.Generator().manual_seed(0)).mul_(spread).round_()
+    symbols = numbers.clamp_(-127, 127).to(torch.int8).view(torch.uint8)
+    short = block_on(torch.device("cuda"), symbols.numel())
+    long, more = (sum(part.numel() for part in encode_with(entropy_cpu, symbols, block=k)) for k in (BLOCK, short))
+    assert 8 * long / symbols.numel() == pytest.approx(bits, abs=0.01)
+    assert 100 * (more / long - 1) == pytest.approx(percent, abs=0.05)

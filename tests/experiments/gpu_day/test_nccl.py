@@ -14,6 +14,8 @@ def row(loss: float, sent: int = 2_000_000) -> dict[str, Any]:
 def test_the_last_bit_of_a_loss_counts() -> None:
     codes = {STOCK: 0, SAME: 0}
     assert complaints(codes, {STOCK: row(7.25), SAME: row(7.25)}) == []
+    assert "to the last bit" in page(codes, {STOCK: row(7.25), SAME: row(7.25)}, [])
+    assert "to the last bit" not in page({STOCK: 0}, {STOCK: row(7.25)}, []), "nothing was compared"
     said = complaints(codes, {STOCK: row(7.25), SAME: row(7.250000000000001)})
     assert said == [f"{SAME}: {name} 7.250000000000001, not 7.25 as {STOCK}" for name in ("train_loss", "val_loss")]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.rows.settings import setting_of
+from analysis.rows.comparing.settings import setting_of
 from experiments.judge import children, trainings
 from experiments.sweeps.plan import Plan, past_of, sound_rows
 from experiments.sweeps.recipe.cells import cells_of

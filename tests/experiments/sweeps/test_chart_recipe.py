@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import comparisons
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import comparisons
+from analysis.rows.comparing.setting_roles import TRAINING as OF_ROWS
 from analysis.rows.reading import Row
-from analysis.rows.setting_roles import TRAINING as OF_ROWS
 from experiments.sweeps.obstacles import obstacles
 from experiments.sweeps.recipe.arms import TRAINING
 from experiments.sweeps.recipe.cells import Cell, cells_of

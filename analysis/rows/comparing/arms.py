@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from analysis.rows.canonical import canonical
-from analysis.rows.setting_roles import arm_settings, training_settings
+from analysis.rows.comparing.canonical import canonical
+from analysis.rows.comparing.setting_roles import arm_settings, training_settings
 from comm_compress.labels import Method, arm_label, label, parse_arm, parse_label, spelled_out, trained_label
 from fsdp_lab.settings.user_errors import printable
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from analysis.rows.arms import NAMED
-from analysis.rows.canonical import canonical, dumped
-from analysis.rows.setting_roles import TRAINING, arm_settings, is_as_before, side_settings
+from analysis.rows.comparing.arms import NAMED
+from analysis.rows.comparing.canonical import canonical, dumped
+from analysis.rows.comparing.setting_roles import TRAINING, arm_settings, is_as_before, side_settings
 from fsdp_lab.settings.user_errors import printable
 
 _ADAPTERS = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from analysis.rows.arms import Arm
+from analysis.rows.comparing.arms import Arm
 
 Side = Literal["gradient_settings", "parameter_settings"]
 

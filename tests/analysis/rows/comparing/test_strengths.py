@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analysis.rows.arms import Arm
-from analysis.rows.strengths import strengths
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.strengths import strengths
 
 
 def arm(gradients: str, parameters: str = "none", given: dict[str, Any] | None = None, **settings: Any) -> Arm:

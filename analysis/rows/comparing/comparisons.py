@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from analysis.rows.arms import Arm, spelling
-from analysis.rows.canonical import canonical
+from analysis.rows.comparing.arms import Arm, spelling
+from analysis.rows.comparing.canonical import canonical
+from analysis.rows.comparing.settings import TUNED, Setting, Settings
 from analysis.rows.quality import loss_of
 from analysis.rows.reading import Row
-from analysis.rows.settings import TUNED, Setting, Settings
 
 Values = tuple[tuple[str, Any], ...]  # tuned settings by name, values as canonical JSON
 

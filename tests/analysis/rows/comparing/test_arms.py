@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from analysis.checks.sixteen_bits import is_plain
-from analysis.rows.arms import Arm
-from analysis.rows.comparisons import comparisons, titles
+from analysis.rows.comparing.arms import Arm
+from analysis.rows.comparing.comparisons import comparisons, titles
+from analysis.rows.comparing.setting_roles import LATER, arm_settings, side_settings
+from analysis.rows.comparing.settings import setting_of
 from analysis.rows.reading import Row
-from analysis.rows.setting_roles import LATER, arm_settings, side_settings
-from analysis.rows.settings import setting_of
 from analysis.statistics.names import called, full, named
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.settings.config import TrainConfig

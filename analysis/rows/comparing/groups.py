@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.rows.comparisons import Comparison
+from analysis.rows.comparing.comparisons import Comparison
+from analysis.rows.comparing.settings import Setting
 from analysis.rows.reading import is_number
-from analysis.rows.settings import Setting
 
 Along = Callable[[Comparison], float]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from analysis.rows.remembered import remembered
+from analysis.rows.comparing.remembered import remembered
 
 
 @dataclass(frozen=True)
