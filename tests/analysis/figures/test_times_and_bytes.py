@@ -14,7 +14,7 @@ from analysis.figures.drawing.data import Datum, of_quantity
 from analysis.figures.drawing.style import Style
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import Predictor
-from analysis.rows import groups
+from analysis.rows.comparing import groups
 from analysis.rows.comparing.comparisons import Comparison, comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import timing

@@ -41,6 +41,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 MEASURED = ("time", "_gb", "save", "exposed")  # beside the times of a row
 OWN = {"run_name", "loss_curve", "config", "resumed_at_steps", "feedback_bytes"}
+OWN |= {"git_dirty"}  # of the checkout, in which other tests may have files for a moment
 
 
 def flags(lab: Lab, name: str, **settings: Any) -> list[str]:
