@@ -1,13 +1,16 @@
 """Everything that moves less, on one chart: methods, optimizers that communicate, local steps; bits against quality.
 
     python -m analysis.chart results/chart.jsonl --tuning results/chart_rates.jsonl --out chart/
-        [--select COLUMN=VALUE ...] [--margin 1] [--calibration CALIBRATION.json] [--formats svg,pdf,png]
+        [--times results/chart_times.jsonl] [--select COLUMN=VALUE ...] [--margin 1] [--calibration CALIBRATION.json]
+        [--formats svg,pdf,png]
 
 An arm is how a run communicates and what moves its weights: methods, optimizer, local steps, copies of the weights. All
 stand beside stock FSDP2 with AdamW, paired by seed. ``--tuning`` names the rows that chose each arm's learning rate, on
 seeds of their own; a rate that was chosen on a seed that judges is refused. Writes ``index.html`` (one page, readable
 without a network), ``chart`` and ``times`` (figures for a paper), and ``chart.json`` (every number). Times are
-predicted from the rows and the link of a calibration (`fsdp-lab links calibrate`; by default the project's own).
+predicted from the rows and the link of a calibration (`fsdp-lab links calibrate`; by default the project's own);
+``--times`` names rows that were made on a quiet machine, whose steps they start from instead of those of the judged
+rows.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any
 
 from analysis.chart import page
 from analysis.chart.places import Chart, Place, chart
+from analysis.chart.step_times import step_times
 from analysis.figures.drawing.style import FORMATS, Style, formats_of
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import CALIBRATION
@@ -44,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
         tried = read_for_user(options.tuning) if options.tuning else []
         chosen = tuning(tried) if tried else None
         compared = judged(rows, chosen, options.baseline)
-        found = chart(compared, [*rows, *tried], _calibration(options.calibration), options.margin / 100)
+        times = step_times(read_for_user(options.times), compared) if options.times else None
+        found = chart(compared, [*rows, *tried], _calibration(options.calibration), options.margin / 100, times)
         out: Path = options.out
         formats = formats_of(options.formats)
         _made(out)
@@ -66,6 +71,9 @@ def _parser() -> Parser:
     parser.add_argument("--baseline", default=DEFAULT_BASELINE, metavar="ARM", help="what all others are compared with")
     parser.add_argument(
         "--tuning", type=a_file, nargs="+", metavar="FILE", help="rows that chose each arm's learning rate"
+    )
+    parser.add_argument(
+        "--times", type=a_file, nargs="+", metavar="FILE", help="rows of a quiet machine: what a step of each arm takes"
     )
     parser.add_argument(
         "--margin", type=real(above=0), default=1.0, metavar="PERCENT", help="of PPL that a time to quality allows"

@@ -176,8 +176,9 @@ def _short(chart: Chart) -> list[Table]:
 def _times(chart: Chart) -> list[Block]:
     if chart.why_no_times:
         return [Notes([("note", f"no times: {chart.why_no_times}")])]
+    whose = "of short runs on a quiet machine" if chart.timed_apart else "of the runs that are judged"
     text = (
-        "Predicted, not measured: the measured step of the machine that trained, and what the link adds by its bytes "
+        f"Predicted, not measured: the measured steps {whose}, and what the link adds by its bytes "
         "(analysis/predict/behind.py says what is assumed)."
     )
     lines = [

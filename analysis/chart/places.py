@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from analysis.chart import naming
+from analysis.chart.step_times import StepTimes
 from analysis.checks.fairness import Judge, arms_meant, held_against
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
 from analysis.predict.behind import step_seconds_behind, traffic
@@ -67,13 +68,15 @@ class Place:
 class Chart:
     """All arms of one comparison across optimizers and local steps, the fewest bits first.
 
-    ``margin``: the share of PPL that a time to quality allows to lose. ``why_no_times``: empty where there are."""
+    ``margin``: the share of PPL that a time to quality allows to lose. ``why_no_times``: empty where there are.
+    ``timed_apart``: are the steps' times those of rows of their own?"""
 
     comparison: Comparison
     places: Sequence[Place]
     findings: Sequence[Finding]
     margin: float
     why_no_times: str = ""
+    timed_apart: bool = False
 
     def having(self, *statuses: Status) -> list[Place]:
         """The arms of these statuses, in the chart's order."""
@@ -85,18 +88,30 @@ class Chart:
         return [place for place in self.places if place.is_beaten_everywhere]
 
 
-def chart(compared: Comparison, rows: Sequence[Row], calibration: Calibration | None, margin: float) -> Chart:
-    """Place all arms. ``rows``: all rows that there are, as runs of others may have shared the machine."""
+def chart(
+    compared: Comparison,
+    rows: Sequence[Row],
+    calibration: Calibration | None,
+    margin: float,
+    times: StepTimes | None = None,
+) -> Chart:
+    """Place all arms. ``rows``: all rows that there are, as runs of others may have shared the machine. ``times``: what
+    steps take; None: what they took in the runs that are judged."""
     (comparison,) = named([naming.named(compared)], LONGEST)
     findings = Judge(in_order(rows)).findings(comparison)
+    if times is not None:
+        findings = [*(one for one in findings if one.concerns != "times"), *times.findings]
     table = unplaced(comparison, shared_seeds=True)
     fair = [not _errors(line.runs, comparison, findings) for line in table]
     table = placed(table, [line.bits if is_fair else None for line, is_fair in zip(table, fair, strict=True)])
-    places = [_place(line, is_fair, comparison, calibration, margin) for line, is_fair in zip(table, fair, strict=True)]
+    places = []
+    for line, is_fair in zip(table, fair, strict=True):
+        seconds = _seconds(line.runs, calibration, times)
+        places.append(_place(line, is_fair, comparison, seconds, margin))
     places = _at_links(places, fair)
     known = any(seconds is not None for place in places for seconds in place.seconds.values())
     why = "" if known else "no calibration of a machine" if calibration is None else "no row has step times and bytes"
-    return Chart(comparison, sorted(places, key=_by_bits), findings, margin, why)
+    return Chart(comparison, sorted(places, key=_by_bits), findings, margin, why, times is not None)
 
 
 def _by_bits(place: Place) -> tuple[float, str]:
@@ -109,12 +124,14 @@ def _errors(runs: ArmRuns, comparison: Comparison, findings: Sequence[Finding]) 
     return [finding for finding in heard if finding.severity == "error"]
 
 
-def _place(line: Line, is_fair: bool, comparison: Comparison, calibration: Calibration | None, margin: float) -> Place:
+def _place(
+    line: Line, is_fair: bool, comparison: Comparison, seconds: Mapping[str, float | None], margin: float
+) -> Place:
     status, why = _status(line, is_fair, comparison)
     mean = 0.0 if line.change is None else line.change.mean
     reaches = mean is not None and mean <= margin and not line.runs.failures
     kept = measures.over_seeds(line.runs, _kept)
-    by_operation, seconds = _by_operation(line.runs), _seconds(line.runs, calibration)
+    by_operation = _by_operation(line.runs)
     # ratios of a row are of the elements exchanged: those of local steps leave out what is not exchanged at all
     line = replace(line, ratio_fp32=None, ratio_bf16=None)
     answered = Answered(line, status, why, _told(by_operation, seconds))
@@ -159,23 +176,35 @@ def _kept(row: Mapping[str, Any]) -> float | None:
     return math.fsum(known) / parameters if known and is_number(parameters) and parameters else None
 
 
-def _seconds(runs: ArmRuns, calibration: Calibration | None) -> dict[str, float | None]:
+def _seconds(runs: ArmRuns, calibration: Calibration | None, times: StepTimes | None) -> dict[str, float | None]:
     """The seconds of a whole training behind each link: the median over the runs that ended well."""
     if calibration is None:
         return dict.fromkeys(RATES)
     by_rate: dict[str, float | None] = {}
     for name, rate in RATES.items():
-        known = [took for row in runs.ended_well if (took := _training_seconds(row, calibration, rate)) is not None]
+        found = [
+            _training_seconds(
+                row, _step_seconds(row) if times is None else times.seconds.get(runs.arm), calibration, rate
+            )
+            for row in runs.ended_well
+        ]
+        known = [seconds for seconds in found if seconds is not None]
         by_rate[name] = statistics.median(known) if known else None
     return by_rate
 
 
-def _training_seconds(row: Row, calibration: Calibration, bits_per_s: float) -> float | None:
-    exchanged, step_ms, steps = traffic(row), row.get("step_time_ms_mean"), row.get("steps")
-    if exchanged is None or not is_number(step_ms) or not is_number(steps) or row.get("link_rate_asked") is not None:
+def _step_seconds(row: Row) -> float | None:
+    """The row's own mean step; None: not known, or measured behind a link."""
+    mean_ms = row.get("step_time_ms_mean")
+    return mean_ms / 1e3 if is_number(mean_ms) and row.get("link_rate_asked") is None else None
+
+
+def _training_seconds(row: Row, step_s: float | None, calibration: Calibration, bits_per_s: float) -> float | None:
+    exchanged, steps = traffic(row), row.get("steps")
+    if exchanged is None or step_s is None or not is_number(steps):
         return None
     link, free = (calibration.link(row["world_size"], rate) for rate in (bits_per_s / 8, None))
-    return steps * step_seconds_behind(step_ms / 1e3, exchanged, link, free)
+    return steps * step_seconds_behind(step_s, exchanged, link, free)
 
 
 def _at_links(places: Sequence[Place], fair: Sequence[bool]) -> list[Place]:

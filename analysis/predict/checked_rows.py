@@ -14,10 +14,11 @@ from analysis.rows.reading import Row, is_number
 
 
 def checked(rows: Iterable[Row], calibration: Calibration) -> list[Checked]:
-    """The median step of every row behind a link, and what is predicted for it from the row without a limit.
+    """The median step of every row behind a link, and what is predicted for it from the row without a limit; the mean
+    step where replicas synchronise now and then, as a median would leave that out.
 
     That row has the same setting, arm and seed; of several the last counts. ValueError where no row has one."""
-    timed = [row for row in rows if is_number(row.get("step_time_ms_p50")) and not row.get("link_delay_ms")]
+    timed = [row for row in rows if is_number(row.get(_step(row))) and not row.get("link_delay_ms")]
     free = {_run(row): row for row in timed if row.get("link_rate_asked") is None}
     cells = [
         _checked(row, own, calibration)
@@ -39,6 +40,13 @@ def _checked(row: Row, own: Row, calibration: Calibration) -> Checked | None:
     if exchanged is None:
         return None
     link, free = calibration.link(world, rate / 8), calibration.link(world, None)
-    predicted = step_seconds_behind(own["step_time_ms_p50"] / 1e3, exchanged, link, free)
-    model = str(row["config"].get("model"))
-    return Checked(model, world, show_rate(rate), Arm.of(row).label, row["step_time_ms_p50"], 1e3 * predicted)
+    predicted = step_seconds_behind(own[_step(own)] / 1e3, exchanged, link, free)
+    model, arm = str(row["config"].get("model")), Arm.of(row, across_training=True)
+    return Checked(model, world, show_rate(rate), arm.label, row[_step(row)], 1e3 * predicted)
+
+
+def _step(row: Row) -> str:
+    """The field with the row's typical step: steps are alike, or every so many of them exchange something."""
+    config = row["config"]
+    local_steps = config.get("outer", "none") != "none" or config.get("optimizer") == "zero_one_adam"
+    return "step_time_ms_mean" if local_steps else "step_time_ms_p50"

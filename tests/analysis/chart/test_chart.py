@@ -13,6 +13,7 @@ from analysis.chart import page
 from analysis.chart.__main__ import main, numbers
 from analysis.chart.places import RATES, Chart, chart
 from analysis.chart.rates import document, main as choose
+from analysis.chart.step_times import step_times
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import CALIBRATION
 from analysis.rows.comparing.comparisons import comparisons
@@ -155,6 +156,50 @@ def test_slow_links_favour_who_sends_less() -> None:
 def test_no_times_are_told_of_runs_behind_a_link() -> None:
     linked = [Row({**one, "link_rate_asked": 2e8}) for one in judged()]
     assert placed(linked, []).why_no_times == "no row has step times and bytes"
+
+
+def timed(**changes: Any) -> list[Row]:
+    """A short run of every arm on a quiet machine, each arm's steps a millisecond longer than the one's before."""
+    by_arm = enumerate(ARMS)
+    return [row(arm, 31, **{"max_steps": 35, "step_time_ms_mean": 100.0 + n, **changes}) for n, arm in by_arm]
+
+
+def test_steps_are_those_of_the_rows_that_time_them() -> None:
+    compared = tuning.judged(judged(), None)
+    calibration = Calibration.load(CALIBRATION)
+    apart = chart(compared, judged(), calibration, 0.01, step_times(timed(), compared))
+    by_arm = {place.answered.label: place.seconds["10 Gbit/s"] for place in apart.places}
+    steps = judged(["none"])[0]["steps"]
+    for number, arm in enumerate(ARMS):
+        added = (by_arm[short(arm)] or 0) / steps - (0.1 + number / 1e3)
+        assert -1e-9 < added < 0.05, "a fast link adds little to the step that was timed"
+    assert apart.timed_apart
+    linked = timed(step_time_ms_mean=9e9, link_rate_asked=2e8)
+    again = chart(compared, judged(), calibration, 0.01, step_times([*timed(), *linked], compared))
+    assert numbers(again, None) == numbers(apart, None), "rows behind a link time nothing"
+    without = step_times([one for one in timed() if "demo" not in one["run_name"]], compared)
+    unknown = {p.answered.label: p.seconds for p in chart(compared, judged(), calibration, 0.01, without).places}
+    assert set(unknown[short(DEMO)].values()) == {None}
+
+
+def test_what_shared_the_machine_of_the_judged_runs_is_not_held_against_times_of_others() -> None:
+    slow = [
+        Row({**one, "hardware": {**(one["hardware"] or {}), "cpu": "another"}}) for one in judged(["none, by muon"])
+    ]
+    mixed = [*[one for one in judged() if "muon" not in one["run_name"]], *slow]
+    compared = tuning.judged(mixed, None)
+    own = {one.check for one in chart(compared, mixed, None, 0.01).findings if one.concerns == "times"}
+    apart = chart(compared, mixed, None, 0.01, step_times(timed(), compared))
+    assert "mixed_hardware" in own
+    assert "mixed_hardware" not in {one.check for one in apart.findings if one.concerns == "times"}
+
+
+def test_times_of_another_setting_are_refused() -> None:
+    compared = tuning.judged(judged(), None)
+    with pytest.raises(ValueError, match=r"the rows of --times are of another setting .*model"):
+        step_times(timed(model="gpt2-nano"), compared)
+    with pytest.raises(ValueError, match="the rows of --times: none is left"):
+        step_times(timed(link_rate_asked=2e8), compared)
 
 
 def test_the_command_writes_page_figures_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
