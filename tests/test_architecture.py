@@ -123,7 +123,7 @@ FLOORS = {
         {"statistics"},
         {"checks", "figures"},
         {"tables"},
-        {"claim", "drafts"},
+        {"claim", "drafts", "costs"},
         {"report", "notebooks"},
         {"judged", "chart"},
     ],

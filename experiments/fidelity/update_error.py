@@ -8,7 +8,9 @@ ranks, and judged in their last quarter, when feedback and Adam's averages have 
 
 Gradients: Adam's update from what arrives, u', against the one from the exact mean, u. **error** |u' - u|^2 / |u|^2;
 **length** |u'| / |u|: noise makes the second moment larger, and so steps shorter; **behind**: the share of the
-momentum that has not arrived (along it, each element in units of its own size), below 0 if too much has.
+momentum that has not arrived (along it, each element in units of its own size), below 0 if too much has; **gradient**
+and **cosine**: |c - g| / |g| and the angle's cosine of the mean that arrives, c, and the exact one, g, as a results row
+has them (`grad_rel_error`, `grad_cos_sim`).
 
 Parameters: what ranks hold, w', against the parameters w. **error** |w' - w|^2 / |w|^2; **updates** |w' - w| over the
 size of the last update; **behind**: the share of that update that is missing in w' (along it). Rounding errors do not
@@ -46,7 +48,7 @@ class Line:
     """One method in the table.
 
     ``size`` is the length of the updates from its gradients, or its parameters' error measured in updates (see the
-    module)."""
+    module). ``gradient_error`` and ``gradient_cosine``: None of parameters; the cosine also where nothing arrived."""
 
     kind: str
     method: str
@@ -55,6 +57,8 @@ class Line:
     error: float
     size: float
     behind: float
+    gradient_error: float | None = None
+    gradient_cosine: float | None = None
 
 
 class _Adam:
@@ -72,6 +76,31 @@ class _Adam:
 
 
 @dataclass
+class _Gradients:
+    """What arrives, c, beside the exact mean, g: sums of squares and products."""
+
+    arrived: float = 0.0
+    exact: float = 0.0
+    product: float = 0.0
+
+    def add(self, arrived: Tensor, exact: Tensor) -> None:
+        self.arrived += _dot(arrived, arrived)
+        self.exact += _dot(exact, exact)
+        self.product += _dot(arrived, exact)
+
+    @property
+    def error(self) -> float | None:
+        """|c - g| / |g|; None where there was no g."""
+        return math.sqrt(max(self.arrived - 2 * self.product + self.exact, 0) / self.exact) if self.exact else None
+
+    @property
+    def cosine(self) -> float | None:
+        """The cosine of c and g; None where nothing arrived."""
+        norms = math.sqrt(self.arrived * self.exact)
+        return self.product / norms if norms else None
+
+
+@dataclass
 class _Sums:
     """Sums over judged steps, units and ranks, in float64."""
 
@@ -83,6 +112,7 @@ class _Sums:
     against: float = 0.0
     missing: float = 0.0
     along: float = 0.0
+    gradients: _Gradients = field(default_factory=_Gradients)
 
     def add_sent(self, sent: Sequence[ByteCount], elements: int) -> None:
         self.sent = sum(sent, self.sent)
@@ -100,7 +130,9 @@ def measure(kind: str, method: str, config: Settings, units: Sequence[Unit]) -> 
     for unit in units:
         judge(_made(method, config), unit, sums)
     size = math.sqrt(sums.size / sums.of if kind == GRADIENTS else sums.error / sums.along)
-    return Line(kind, method, config, sums.bits, sums.error / sums.of, size, sums.missing / sums.along)
+    behind = sums.missing / sums.along
+    arrived = sums.gradients
+    return Line(kind, method, config, sums.bits, sums.error / sums.of, size, behind, arrived.error, arrived.cosine)
 
 
 def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None:
@@ -117,9 +149,11 @@ def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None
         if is_judged:
             sums.add_sent(outcome.sent, sum(x.numel() for x in inputs) * (world - 1) // world)
         for rank, result in enumerate(outcome.results):
-            wanted = exact[rank].update(torch.stack([x[rank].float() for x in inputs]).mean(0))
+            mean = torch.stack([x[rank].float() for x in inputs]).mean(0)
+            wanted = exact[rank].update(mean)
             update = arrived[rank].update(result.total / world)
             if is_judged:
+                sums.gradients.add(result.total / world, mean)
                 sums.error += _dot(update - wanted, update - wanted)
                 sums.of += _dot(wanted, wanted)
                 sums.size += _dot(update, update)
@@ -172,10 +206,14 @@ def lines(folder: Path, methods: Sequence[str]) -> Iterator[Line]:
 
 
 HEADS = {
-    GRADIENTS: "| gradients by | settings | bits | error | length | behind |",
+    GRADIENTS: "| gradients by | settings | bits | error | length | behind | gradient | cosine |",
     PARAMETERS: "| parameters by | settings | bits | error | updates | behind |",
 }
-RULE = "|---|---|---:|---:|---:|---:|"
+
+
+def rule(kind: str) -> str:
+    """The line under a table's head."""
+    return "|---|---|" + "---:|" * (HEADS[kind].count("|") - 3)
 
 
 def markdown(table: Sequence[Line]) -> str:
@@ -183,7 +221,7 @@ def markdown(table: Sequence[Line]) -> str:
     tables = []
     for kind, head in HEADS.items():
         rows = [row(line) for line in table if line.kind == kind]
-        tables += ["\n".join([head, RULE, *rows])] if rows else []
+        tables += ["\n".join([head, rule(kind), *rows])] if rows else []
     return "\n\n".join(tables) + "\n"
 
 
@@ -191,7 +229,13 @@ def row(line: Line) -> str:
     """One line of a table in Markdown."""
     config = f"`{json.dumps(line.config)}`" if line.config else "default"
     figures = f"{line.bits:.2f} | {line.error:.2g} | {line.size:.3g} | {line.behind + 0.0:.3f}"
+    if line.kind == GRADIENTS:
+        figures += f" | {_shown(line.gradient_error, '.2g')} | {_shown(line.gradient_cosine, '.3f')}"
     return f"| {line.method} | {config} | {figures} |"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -207,7 +251,7 @@ def main(argv: Sequence[str]) -> int:
         done: list[Line] = []
         for line in lines(options.folder, options.methods):
             if not done or done[-1].kind != line.kind:
-                print(*([""] if done else []), HEADS[line.kind], RULE, sep="\n")
+                print(*([""] if done else []), HEADS[line.kind], rule(line.kind), sep="\n")
             print(row(line), flush=True)
             done.append(line)
         if options.json is not None:

@@ -69,14 +69,17 @@ def given(monkeypatch: pytest.MonkeyPatch, method: cc.Compressor) -> None:
 def test_what_arrives_whole_has_no_error() -> None:
     line = measure(GRADIENTS, "identity", {}, gradients())
     assert (line.bits, line.error, line.size, line.behind) == (32, pytest.approx(0, abs=1e-9), pytest.approx(1), 0)
+    assert (line.gradient_error, line.gradient_cosine) == (pytest.approx(0, abs=1e-6), pytest.approx(1))
     line = measure(PARAMETERS, "identity", {}, parameters())
     assert (line.bits, line.error, line.size, line.behind) == (32, 0, 0, 0)
+    assert (line.gradient_error, line.gradient_cosine) == (None, None)
     assert measure(PARAMETERS, "delta", {"mode": "lossless"}, parameters()).error == 0
 
 
 def test_what_never_arrives_is_behind() -> None:
     line = measure(GRADIENTS, "zero", {}, gradients())
     assert (line.error, line.size, line.behind) == (1, 0, 1)
+    assert (line.gradient_error, line.gradient_cosine) == (1, None)
 
 
 def test_adam_does_not_see_a_factor_but_half_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +88,7 @@ def test_adam_does_not_see_a_factor_but_half_is_missing(monkeypatch: pytest.Monk
     assert line.error == pytest.approx(0, abs=1e-6)
     assert line.size == pytest.approx(1, abs=1e-6)
     assert line.behind == pytest.approx(0.5, abs=1e-6)
+    assert (line.gradient_error, line.gradient_cosine) == (pytest.approx(0.5), pytest.approx(1))
 
 
 def test_parameters_of_the_step_before_are_one_update_behind(monkeypatch: pytest.MonkeyPatch) -> None:

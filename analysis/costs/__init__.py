@@ -1,0 +1,1 @@
+"""What methods cost in quality, and what foretells it."""
