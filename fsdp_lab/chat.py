@@ -22,7 +22,7 @@ from transformers.modeling_utils import PreTrainedModel
 from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids, read_tokenizer
-from fsdp_lab.settings.masked import folder_is_masked
+from fsdp_lab.settings.models.masked import folder_is_masked
 from fsdp_lab.settings.reading.fields import Config, Settings, setting
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors

@@ -24,7 +24,7 @@ from fsdp_lab.run.entry import run_as_program
 from fsdp_lab.run.run import Run
 from fsdp_lab.run.steps.loop import Loop
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.training.bf16_products import fast_products
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.evaluate import Evaluation, evaluate

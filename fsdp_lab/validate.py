@@ -30,12 +30,12 @@ from fsdp_lab.files.user_cache import cache_dir
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids
+from fsdp_lab.settings.conflicts.conflicts import check_data
 from fsdp_lab.settings.groups import DataConfig
-from fsdp_lab.settings.masked import folder_is_masked
+from fsdp_lab.settings.models.masked import folder_is_masked
 from fsdp_lab.settings.reading.cli import given_by
 from fsdp_lab.settings.reading.fields import Config, Settings, setting
 from fsdp_lab.settings.reading.strict import read_yaml
-from fsdp_lab.settings.refusing.conflicts import check_data
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 from fsdp_lab.training.evaluate import Evaluation, summed_loss

@@ -34,7 +34,7 @@ def bare(steps: int, warmup: int = 5) -> float:
     from torch.distributed.fsdp import fully_shard
     from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
 
-    from fsdp_lab.settings.presets import PRESETS
+    from fsdp_lab.settings.models.presets import PRESETS
 
     preset = PRESETS["gpt2-nano"]
     dist.init_process_group("gloo")

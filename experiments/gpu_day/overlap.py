@@ -33,7 +33,7 @@ from fsdp_lab.run.environment import hardware, versions
 from fsdp_lab.settings.config import TrainConfig, parse
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 from fsdp_lab.trace import Profile, rank_profile, read
 from fsdp_lab.trace.table import table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fsdp_lab.settings.presets import PRESETS, Preset
+from fsdp_lab.settings.models.presets import PRESETS, Preset
 
 _WIDE = Preset(16, 1, 1e-3, 100, None, {"n_embd": 512, "n_layer": 2, "n_head": 8, "n_positions": 16})
 

@@ -101,7 +101,7 @@ def rank_main(job: Job) -> None:
     from fsdp_lab.models import build_model
     from fsdp_lab.ranks.distributed import join
     from fsdp_lab.settings.config import parse
-    from fsdp_lab.settings.presets import resolve
+    from fsdp_lab.settings.models.presets import resolve
     from fsdp_lab.training.optim import build_optimizer
 
     register()

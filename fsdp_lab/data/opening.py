@@ -33,7 +33,7 @@ from fsdp_lab.files.user_cache import cache_dir
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ModelConfig
-from fsdp_lab.settings.masked import is_masked
+from fsdp_lab.settings.models.masked import is_masked
 from fsdp_lab.settings.refusing.early import MIXED_PAIRS
 
 

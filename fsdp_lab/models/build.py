@@ -30,7 +30,7 @@ from fsdp_lab.models.virtual_replicas import VirtualReplicaModel
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import LoraConfig, ModelConfig
-from fsdp_lab.settings.presets import PRESETS
+from fsdp_lab.settings.models.presets import PRESETS
 
 transformers_logging.disable_progress_bar()
 

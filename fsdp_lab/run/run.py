@@ -52,8 +52,8 @@ class Run:
     def start(cls, config: AnyTraining, model: str = "final_model") -> Iterator[Run]:
         """Join the ranks, agree with them, hold the run's folder, and leave a row whichever way the run ends.
 
-        ``config`` must leave nothing open (`fsdp_lab.settings.presets.resolve`). ``model``: the name of the folder for
-        what is trained.
+        ``config`` must leave nothing open (`fsdp_lab.settings.models.presets.resolve`). ``model``: the name of the
+        folder for what is trained.
         """
         check_compression(config.comm, config.optim.optimizer)
         with join(config) as ranks:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fsdp_lab.settings import adapters
+from fsdp_lab.settings.conflicts.conflicts import conflicts
 from fsdp_lab.settings.groups import (
     CommConfig,
     DataConfig,
@@ -20,7 +21,6 @@ from fsdp_lab.settings.groups import (
 from fsdp_lab.settings.reading.cli import parse_as
 from fsdp_lab.settings.reading.fields import Config
 from fsdp_lab.settings.reading.specs import Spec, specs_of
-from fsdp_lab.settings.refusing.conflicts import conflicts
 
 
 class AnyTraining(Protocol):

@@ -20,7 +20,7 @@ from fsdp_lab.models.operators import blocks
 from fsdp_lab.results import TIMES
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.config import parse
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.settings.reading.fields import ConfigError
 from tests.fsdp_lab.test_train import Lab
 from tests.fsdp_lab.training_ranks import Training, train_all

@@ -59,7 +59,7 @@ class StopAfter:
 
 def make_nano_tiny() -> None:
     """From now on, in this process, gpt2-nano is a model that costs next to nothing, and peaks are measured shortly."""
-    from fsdp_lab.settings import presets
+    from fsdp_lab.settings.models import presets
 
     shape = presets.PRESETS["gpt2-nano"].shape | {"n_embd": 8, "n_layer": 2, "n_head": 2}
     presets.PRESETS["gpt2-nano"] = replace(presets.PRESETS["gpt2-nano"], shape=shape)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from comm_compress.core.segments import Segment, segments_of
 from fsdp_lab.models.architectures.families import blocks_of, new_config
 from fsdp_lab.models.sketch import Sketch
-from fsdp_lab.settings.presets import PRESETS
+from fsdp_lab.settings.models.presets import PRESETS
 
 MOVED = 1e-3  # of a parameter's size, in one step
 STEPS = 3  # different gradients and movements, used in turn

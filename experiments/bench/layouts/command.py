@@ -50,7 +50,7 @@ from fsdp_lab.parallel.planning.table import told
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import real
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.presets import unknown_preset
+from fsdp_lab.settings.models.presets import unknown_preset
 from fsdp_lab.settings.user_errors import user_errors
 
 CHOICES = (*DATA_PARALLEL, *LAYOUTS, *PIPELINES)

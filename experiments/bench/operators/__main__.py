@@ -37,8 +37,8 @@ from fsdp_lab.run.environment import hardware, versions
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
+from fsdp_lab.settings.models.presets import PRESETS
 from fsdp_lab.settings.operators import Facts
-from fsdp_lab.settings.presets import PRESETS
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 _DTYPE = {"no": "fp32", "bf16": "bf16"}

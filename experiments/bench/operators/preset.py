@@ -11,7 +11,7 @@ from fsdp_lab.models.architectures.families import new_config
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.presets import PRESETS, resolve, unknown_preset
+from fsdp_lab.settings.models.presets import PRESETS, resolve, unknown_preset
 
 _BYTES = 16  # a parameter: weights, gradients and AdamW's two moments in float32
 

@@ -24,8 +24,8 @@ from fsdp_lab.models import Model, build_model
 from fsdp_lab.models.architectures.flops import multiplying_parameters
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.masked import is_masked
-from fsdp_lab.settings.presets import PRESETS
+from fsdp_lab.settings.models.masked import is_masked
+from fsdp_lab.settings.models.presets import PRESETS
 from fsdp_lab.training.bf16_products import fast_products
 from fsdp_lab.training.optim import build_optimizer, take_step
 

@@ -15,7 +15,7 @@ from fsdp_lab.data.sources.corpora import CORPORA
 from fsdp_lab.eagle.draft.config import EagleConfig, check
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.settings.reading.specs import specs_of
 
 AnyConfig = TrainConfig | EagleConfig

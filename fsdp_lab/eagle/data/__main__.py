@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from fsdp_lab.eagle.data.tokens import Examples, coloured, load_chat_tokenizer, load_examples, vocabulary_of
-from fsdp_lab.models.saved.config_json import read_config_json
+from fsdp_lab.models.architectures.config_json import read_config_json
 from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.settings.flag_values import a_file, real, whole
 from fsdp_lab.settings.flags import program

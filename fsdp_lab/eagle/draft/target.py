@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
+from fsdp_lab.models.architectures.config_json import brings_code, read_config_json
 from fsdp_lab.models.architectures.families import logits_divisor
-from fsdp_lab.models.saved.config_json import brings_code, read_config_json
 from fsdp_lab.models.saved.weights import SavedWeights
 
 transformers_logging.disable_progress_bar()

@@ -7,7 +7,7 @@ from transformers.modeling_utils import PreTrainedModel
 from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.architectures.masked_lm import MaskedLM
 from fsdp_lab.models.architectures.objective import Objective
-from fsdp_lab.settings.masked import MASKED
+from fsdp_lab.settings.models.masked import MASKED
 
 
 def objective(hf: PreTrainedModel) -> Objective:

@@ -21,8 +21,8 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
+from fsdp_lab.models.architectures.config_json import brings_code, read_config_json
 from fsdp_lab.models.architectures.minicpm import MiniCPMConfig, MiniCPMForCausalLM
-from fsdp_lab.models.saved.config_json import brings_code, read_config_json
 
 
 @dataclass(frozen=True)

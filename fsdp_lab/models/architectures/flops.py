@@ -17,7 +17,7 @@ from torch import nn
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data.batches.masked.masking import num_chosen
-from fsdp_lab.settings.masked import MASKED
+from fsdp_lab.settings.models.masked import MASKED
 
 
 def flops_per_token(model: PreTrainedModel, max_length: int) -> float:

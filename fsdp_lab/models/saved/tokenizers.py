@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 import fsdp_lab.models.architectures.families  # noqa: F401 - MiniCPM's configuration, which transformers looks for first
-from fsdp_lab.models.saved.config_json import brings_code, read_config_json
+from fsdp_lab.models.architectures.config_json import brings_code, read_config_json
 
 
 def read_tokenizer(folder: Path, key: str) -> Any:

@@ -8,7 +8,7 @@ from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.causal_lm import DividedCausalLM
 from fsdp_lab.parallel.models.divided import Divided
 from fsdp_lab.parallel.models.masked_lm import DividedMaskedLM
-from fsdp_lab.settings.masked import MASKED
+from fsdp_lab.settings.models.masked import MASKED
 
 
 def divided_model(hf: PreTrainedModel, wiring: Wiring) -> Divided:

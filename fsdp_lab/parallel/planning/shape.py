@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fsdp_lab.settings.masked import MASKED
-from fsdp_lab.settings.presets import PRESETS, unknown_preset
+from fsdp_lab.settings.models.masked import MASKED
+from fsdp_lab.settings.models.presets import PRESETS, unknown_preset
 
 _VOCABULARY = 50257  # GPT-2's tokenizer, where a preset names no other
 _DIVIDED = ("gpt2", "bert", "llama", "qwen2", "qwen3")

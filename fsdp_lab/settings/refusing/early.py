@@ -57,7 +57,7 @@ def _about_group(group: Any, optimizer: str | None) -> list[str]:
 
 
 def _about_model(model: ModelConfig) -> list[str]:
-    from fsdp_lab.settings.presets import unknown_preset
+    from fsdp_lab.settings.models.presets import unknown_preset
 
     if model.model is not None and model.model_dir is None and (complaint := unknown_preset(model.model)):
         return [complaint]
@@ -68,7 +68,7 @@ def _about_model(model: ModelConfig) -> list[str]:
 
 def _about_a_mix(model: ModelConfig) -> list[str]:
     """A complaint about several corpora for a model that takes its pairs of segments from one text."""
-    from fsdp_lab.settings.masked import is_masked
+    from fsdp_lab.settings.models.masked import is_masked
 
     return [MIXED_PAIRS] if is_masked(model) else []
 
@@ -77,7 +77,8 @@ def _about_adapters(model: ModelConfig, lora: LoraConfig) -> list[str]:
     """Which layers the model's family does not have, and the package that makes adapters, where it is missing."""
     if lora.lora_rank is None:
         return []
-    from fsdp_lab.settings import adapters, presets
+    from fsdp_lab.settings import adapters
+    from fsdp_lab.settings.models import presets
 
     absent = missing("lora")
     complaints = [f"lora_rank: {absent}"] if absent else []

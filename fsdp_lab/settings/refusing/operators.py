@@ -6,9 +6,9 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 from fsdp_lab.settings.groups import ModelConfig
+from fsdp_lab.settings.models.presets import family
 from fsdp_lab.settings.operators import OPERATORS, Facts, named
 from fsdp_lab.settings.operators.choose import refusals
-from fsdp_lab.settings.presets import family
 
 _HALF = {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}
 

@@ -16,7 +16,7 @@ from experiments.bench.collectives.command import made, main, measure, split, ta
 from experiments.bench.collectives.loopback import Traffic, looped
 from experiments.bench.collectives.parts import Clock
 from experiments.bench.collectives.units import one_weight, units_of_model
-from fsdp_lab.settings.presets import PRESETS
+from fsdp_lab.settings.models.presets import PRESETS
 
 
 @pytest.fixture(autouse=True)

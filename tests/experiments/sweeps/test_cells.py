@@ -9,7 +9,7 @@ import pytest
 from experiments.sweeps.recipe.cells import cells_of, key_of, varying
 from experiments.sweeps.recipe.recipe import read
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from tests.experiments.sweeps.kitchen import row_of, write_recipe
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fsdp_lab.settings.config import parse
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.settings.reading.fields import ConfigError
 from tests.distributed import preload
 from tests.fsdp_lab.test_train import Lab

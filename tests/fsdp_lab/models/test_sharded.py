@@ -25,7 +25,7 @@ def built(**settings: Any) -> tuple[Any, Any]:
     from fsdp_lab.models import build_model
     from fsdp_lab.ranks.distributed import Ranks
     from fsdp_lab.settings.config import TrainConfig
-    from fsdp_lab.settings.presets import resolve
+    from fsdp_lab.settings.models.presets import resolve
 
     rank, world = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (world,))
@@ -74,7 +74,7 @@ def test_logits_are_transformers_own_and_so_are_those_of_the_export(tiny: Path, 
 
 
 def draw(shapes: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    from fsdp_lab.settings.presets import PRESETS, Preset
+    from fsdp_lab.settings.models.presets import PRESETS, Preset
 
     found = {}
     for name, (family, shape) in shapes.items():

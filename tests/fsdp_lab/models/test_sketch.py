@@ -7,7 +7,7 @@ import pytest
 from fsdp_lab.models.architectures.families import blocks_of, new_config
 from fsdp_lab.models.architectures.flops import flops_per_token, multiplying_parameters
 from fsdp_lab.models.sketch import Sketch
-from fsdp_lab.settings.presets import PRESETS
+from fsdp_lab.settings.models.presets import PRESETS
 from tests.fsdp_lab.models.tiny import TINY, tiny_config
 
 PUBLISHED = {  # parameters that the models' own pages on the Hugging Face hub count in their safetensors

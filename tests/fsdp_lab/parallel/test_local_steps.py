@@ -116,7 +116,7 @@ def _simulated(_: int, trainings: dict[str, list[str]], folder: Path, pipe: Conn
     from fsdp_lab.models.build import plan_model
     from fsdp_lab.models.operators import install
     from fsdp_lab.ranks.distributed import join
-    from fsdp_lab.settings.presets import resolve
+    from fsdp_lab.settings.models.presets import resolve
     from fsdp_lab.training.optim import take_step
 
     make_nano_tiny()

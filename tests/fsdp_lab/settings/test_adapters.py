@@ -15,7 +15,7 @@ from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.settings import adapters
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import LoraConfig
-from fsdp_lab.settings.presets import PRESETS, resolve
+from fsdp_lab.settings.models.presets import PRESETS, resolve
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.refusing.early import checked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.settings.reading.fields import ConfigError
 
 

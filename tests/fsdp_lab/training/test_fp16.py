@@ -12,7 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.config import parse
 from fsdp_lab.settings.groups import OptimConfig
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.training.loss_scaler import LossScaler
 from fsdp_lab.training.optim import build_optimizer, take_step

@@ -8,8 +8,8 @@ from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
 from fsdp_lab.models.architectures.families import family_of, new_config
-from fsdp_lab.settings.masked import MASKED
-from fsdp_lab.settings.presets import PRESETS
+from fsdp_lab.settings.models.masked import MASKED
+from fsdp_lab.settings.models.presets import PRESETS
 
 _VOCABULARY = 50257  # GPT-2's tokenizer, where a preset names no other
 

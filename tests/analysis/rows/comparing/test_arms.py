@@ -15,7 +15,7 @@ from analysis.rows.reading import Row
 from analysis.statistics.names import called, full, named
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.presets import resolve
+from fsdp_lab.settings.models.presets import resolve
 from tests.analysis.planted_rows import arm, died, diverged, fair, row
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdp_lab.settings.groups import ModelConfig
-from fsdp_lab.settings.model_type import model_type
-from fsdp_lab.settings.presets import family
+from fsdp_lab.settings.models.model_type import model_type
+from fsdp_lab.settings.models.presets import family
 
 MASKED = ("bert",)
 """Their families, as config.json's model_type names them."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.settings import adapters, shapes
+from fsdp_lab.settings import adapters
 from fsdp_lab.settings.config import TrainConfig
+from fsdp_lab.settings.conflicts.conflicts import conflicts
 from fsdp_lab.settings.groups import ModelConfig
-from fsdp_lab.settings.model_type import model_type
+from fsdp_lab.settings.models import shapes
+from fsdp_lab.settings.models.model_type import model_type
 from fsdp_lab.settings.reading.fields import ConfigError
-from fsdp_lab.settings.refusing.conflicts import conflicts
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from fsdp_lab.files.errors import DataError
+from fsdp_lab.settings.conflicts.local_steps import of_local_steps
+from fsdp_lab.settings.conflicts.optimizer import of_optimizer
+from fsdp_lab.settings.conflicts.replicas import of_replicas
 from fsdp_lab.settings.groups import (
     CommConfig,
     DataConfig,
@@ -16,9 +19,6 @@ from fsdp_lab.settings.groups import (
 )
 from fsdp_lab.settings.operators import named
 from fsdp_lab.settings.reading.fields import ConfigError
-from fsdp_lab.settings.refusing.local_steps import of_local_steps
-from fsdp_lab.settings.refusing.optimizer import of_optimizer
-from fsdp_lab.settings.refusing.replicas import of_replicas
 from fsdp_lab.settings.shares import shares
 
 
