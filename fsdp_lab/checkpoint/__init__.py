@@ -7,10 +7,10 @@ what others may have tampered with.
 """
 
 from fsdp_lab.checkpoint.checkpoints import Checkpoints
-from fsdp_lab.checkpoint.content import Content
-from fsdp_lab.checkpoint.folder import CheckpointError
+from fsdp_lab.checkpoint.files.content import Content
+from fsdp_lab.checkpoint.files.folder import CheckpointError
+from fsdp_lab.checkpoint.files.reading import Checkpoint
 from fsdp_lab.checkpoint.protocols import Restored, SavedRun, Stateful, Training
-from fsdp_lab.checkpoint.reading import Checkpoint
 from fsdp_lab.checkpoint.saving import Saving
 from fsdp_lab.checkpoint.unfinished import NOT_BEGUN, may_resume, newest_step
 

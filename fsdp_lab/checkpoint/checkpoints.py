@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from fsdp_lab.checkpoint.content import Content
-from fsdp_lab.checkpoint.reading import Reader
-from fsdp_lab.checkpoint.writing import Writer
+from fsdp_lab.checkpoint.files.content import Content
+from fsdp_lab.checkpoint.files.reading import Reader
+from fsdp_lab.checkpoint.files.writing import Writer
 from fsdp_lab.ranks.distributed import Ranks
 
 _STAGES_ONCE = torch.__version__ < "2.13"  # its stager then forgets how to copy what is no tensor

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
+from fsdp_lab.checkpoint.files.folder import CheckpointError, Manifest
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import AnyTraining
 

@@ -11,11 +11,11 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from fsdp_lab.checkpoint import folder as on_disk
 from fsdp_lab.checkpoint.checkpoints import Checkpoints
-from fsdp_lab.checkpoint.content import Content
+from fsdp_lab.checkpoint.files import folder as on_disk
+from fsdp_lab.checkpoint.files.content import Content
+from fsdp_lab.checkpoint.files.reading import Checkpoint
 from fsdp_lab.checkpoint.protocols import Restored, SavedRun, Stateful, Training
-from fsdp_lab.checkpoint.reading import Checkpoint
 from fsdp_lab.checkpoint.same_training import check_training, training_settings
 from fsdp_lab.checkpoint.state import TrainingState
 from fsdp_lab.checkpoint.unfinished import FOLDER

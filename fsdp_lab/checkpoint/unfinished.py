@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsdp_lab.checkpoint import folder as on_disk
+from fsdp_lab.checkpoint.files import folder as on_disk
 from fsdp_lab.settings.config import AnyTraining
 
 FOLDER = "checkpoints"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.architectures.families import blocks_of, family_of
-from fsdp_lab.models.sharding import held, whole
+from fsdp_lab.models.shards.sharding import held, whole
 from fsdp_lab.settings import adapters
 from fsdp_lab.settings.groups import LoraConfig
 

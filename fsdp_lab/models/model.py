@@ -16,9 +16,9 @@ from fsdp_lab.measure.profiling import StockTraffic
 from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.attached import Attached, Gathers, Replicas
 from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
-from fsdp_lab.models.norms import world_norm
-from fsdp_lab.models.pieces import Piece
 from fsdp_lab.models.saved.weights import Weight, weights_of
+from fsdp_lab.models.shards.norms import world_norm
+from fsdp_lab.models.shards.pieces import Piece
 from fsdp_lab.settings.groups import CommConfig
 
 

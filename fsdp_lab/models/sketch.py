@@ -20,8 +20,8 @@ from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.adapted import plain_name, plain_parameters
 from fsdp_lab.models.architectures.families import family_of
-from fsdp_lab.models.pieces import Piece
-from fsdp_lab.models.sharding import Held, held
+from fsdp_lab.models.shards.pieces import Piece
+from fsdp_lab.models.shards.sharding import Held, held
 
 _aten = torch.ops.aten
 _DRAWS = (_aten.normal_.default, _aten.uniform_.default)

@@ -13,7 +13,7 @@ from fsdp_lab.measure.profiling import OPS, StepCalls, StockTraffic
 from fsdp_lab.models.architectures.families import blocks_of
 from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.model import Model
-from fsdp_lab.models.sharding import rows_of_rank
+from fsdp_lab.models.shards.sharding import rows_of_rank
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
 

@@ -19,7 +19,7 @@ from fsdp_lab.models.attached import Replicas
 from fsdp_lab.models.matrices import how_matrices_travel, matrices_of_blocks
 from fsdp_lab.models.model import Placed
 from fsdp_lab.models.saved.weights import Weight
-from fsdp_lab.models.sharding import Held, held, whole_tensor
+from fsdp_lab.models.shards.sharding import Held, held, whole_tensor
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.parallel.local_steps import attach_outer, norm_of_own
 from fsdp_lab.parallel.models.divided import Divided

@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import comm_compress as cc
-from fsdp_lab.models.norms import world_norm
+from fsdp_lab.models.shards.norms import world_norm
 from fsdp_lab.settings.groups import OptimConfig
 from fsdp_lab.training.replica_optimizers import MOMENTUM, between_replicas, decayed_or_not
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.adapted import NAME, adapter_parameters
-from fsdp_lab.models.sharding import whole
+from fsdp_lab.models.shards.sharding import whole
 
 FOLDER = "adapter"
 """The folder beside a model's merged weights."""

@@ -26,7 +26,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.adapted import additions, plain_parameters
 from fsdp_lab.models.architectures.families import family_of
-from fsdp_lab.models.sharding import Held, whole
+from fsdp_lab.models.shards.sharding import Held, whole
 from fsdp_lab.settings.reading.strict import load_json
 
 FILE_BYTES = 5_000_000_000

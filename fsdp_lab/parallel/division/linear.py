@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from fsdp_lab.models.pieces import Piece
+from fsdp_lab.models.shards.pieces import Piece
 from fsdp_lab.parallel.division.wiring import Collective
 
 

@@ -10,7 +10,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.models.architectures.families import blocks_of
-from fsdp_lab.models.pieces import Piece, rows, scaled, side_by_side
+from fsdp_lab.models.shards.pieces import Piece, rows, scaled, side_by_side
 from fsdp_lab.parallel.division import attention
 from fsdp_lab.parallel.division.linear import RowLinear, VocabularyEmbedding, keep_columns
 from fsdp_lab.parallel.division.wiring import Collective, Wiring

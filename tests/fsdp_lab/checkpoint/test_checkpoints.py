@@ -15,9 +15,10 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from fsdp_lab.checkpoint import CheckpointError, Checkpoints, Content, folder as on_disk
-from fsdp_lab.checkpoint.folder import Manifest
-from fsdp_lab.checkpoint.safe_load import load_own, read_index
+from fsdp_lab.checkpoint import CheckpointError, Checkpoints, Content
+from fsdp_lab.checkpoint.files import folder as on_disk
+from fsdp_lab.checkpoint.files.folder import Manifest
+from fsdp_lab.checkpoint.files.safe_load import load_own, read_index
 from fsdp_lab.ranks.distributed import Ranks
 from tests.distributed import preload, run_ranks
 
@@ -150,7 +151,7 @@ def fail_and_go_on(folder: Path) -> dict[str, Any]:
     """A full disk at rank 1, a NaN at rank 1, and a disk that fails once."""
     import torch.distributed.checkpoint as dcp
 
-    from fsdp_lab.checkpoint import writing
+    from fsdp_lab.checkpoint.files import writing
 
     writing._PAUSE_S = 0.0
     rank = torch.distributed.get_rank()

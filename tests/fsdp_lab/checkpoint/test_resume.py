@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fsdp_lab import results
-from fsdp_lab.checkpoint.folder import Manifest
-from fsdp_lab.checkpoint.safe_load import load_own
+from fsdp_lab.checkpoint.files.folder import Manifest
+from fsdp_lab.checkpoint.files.safe_load import load_own
 from tests.distributed import preload
 from tests.fsdp_lab.test_train import Lab
 from tests.fsdp_lab.training_ranks import StopAfter, Training, train_all

@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 
 from fsdp_lab import results
-from fsdp_lab.checkpoint.folder import Manifest
-from fsdp_lab.checkpoint.safe_load import load_own
+from fsdp_lab.checkpoint.files.folder import Manifest
+from fsdp_lab.checkpoint.files.safe_load import load_own
 from fsdp_lab.eagle.choice import Choice
 from fsdp_lab.eagle.data.prompts import first_prompts
 from fsdp_lab.eagle.data.tokens import load_chat_tokenizer

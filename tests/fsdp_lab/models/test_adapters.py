@@ -58,7 +58,7 @@ def trained_and_saved(folder: Path, out: Path) -> dict[str, Any]:
     """Every model with adapters as if they had been trained: what it computes, and what it had drawn."""
     from fsdp_lab.models import save_pretrained
     from fsdp_lab.models.adapted import adapter_parameters
-    from fsdp_lab.models.sharding import held, whole
+    from fsdp_lab.models.shards.sharding import held, whole
 
     found = {}
     for name in MODELS:

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import comm_compress as cc
-from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
-from fsdp_lab.checkpoint.safe_load import load_own, read_index
+from fsdp_lab.checkpoint.files.folder import CheckpointError, Manifest
+from fsdp_lab.checkpoint.files.safe_load import load_own, read_index
 from fsdp_lab.checkpoint.same_training import check_training, training_settings
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.config import TrainConfig, parse

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_lab.checkpoint.safe_load import load_own
+from fsdp_lab.checkpoint.files.safe_load import load_own
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.reading.fields import ConfigError

@@ -368,7 +368,7 @@ def test_a_run_name_names_one_folder(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "weights/../../evil"])
 def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, name: str) -> None:
-    from fsdp_lab.checkpoint.folder import MANIFEST, CheckpointError, FileEntry, Manifest
+    from fsdp_lab.checkpoint.files.folder import MANIFEST, CheckpointError, FileEntry, Manifest
 
     manifest = Manifest(1, 1, "2", {}, (FileEntry(name, 0, ""),))
     (tmp_path / MANIFEST).write_bytes(manifest.to_bytes())

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from fsdp_lab.models.model import Placed
-from fsdp_lab.models.sharding import Chunk, Held, held
+from fsdp_lab.models.shards.sharding import Chunk, Held, held
 
 
 def placed(tensors: Mapping[str, Tensor], pieces: Mapping[str, Placed]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import metadata as dcp_metadata
 
-from fsdp_lab.checkpoint.folder import CheckpointError
+from fsdp_lab.checkpoint.files.folder import CheckpointError
 
 _ALLOWED = {
     *(

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from fsdp_lab.checkpoint import folder as on_disk
-from fsdp_lab.checkpoint.content import WEIGHTS, own_name
-from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
-from fsdp_lab.checkpoint.safe_load import TensorPlanner, TensorReader, load_own, why_refused
+from fsdp_lab.checkpoint.files import folder as on_disk
+from fsdp_lab.checkpoint.files.content import WEIGHTS, own_name
+from fsdp_lab.checkpoint.files.folder import CheckpointError, Manifest
+from fsdp_lab.checkpoint.files.safe_load import TensorPlanner, TensorReader, load_own, why_refused
 from fsdp_lab.ranks.distributed import Ranks
 
 

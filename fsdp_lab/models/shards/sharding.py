@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from fsdp_lab.models.pieces import Piece
+from fsdp_lab.models.shards.pieces import Piece
 
 
 @dataclass(frozen=True)

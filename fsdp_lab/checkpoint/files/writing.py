@@ -14,9 +14,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from fsdp_lab.checkpoint import folder as on_disk
-from fsdp_lab.checkpoint.content import WEIGHTS, Content, own_name
-from fsdp_lab.checkpoint.folder import CheckpointError, Manifest
+from fsdp_lab.checkpoint.files import folder as on_disk
+from fsdp_lab.checkpoint.files.content import WEIGHTS, Content, own_name
+from fsdp_lab.checkpoint.files.folder import CheckpointError, Manifest
 from fsdp_lab.files import disk
 from fsdp_lab.ranks import faults
 from fsdp_lab.ranks.distributed import Ranks
