@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -139,6 +139,12 @@ MOST_ROOMS = 13  # that one has to choose from on entering a package; its comman
 # fsdp_lab has one more: the command `fsdp-lab` is several files that belong together (which word runs what, what is
 # shown of methods and of the machine), on top of all rooms and used by none. Who reads how a run works never enters it.
 FRONT_DOOR = "commands"
+MOST_THINGS = 14  # rooms and files in a room
+# where the files are many of one kind, each for itself: a topic of kernels, a benchmark, a short program
+ALIKE = {
+    *("comm_compress/kernels/interfaces", "comm_compress/kernels/reference", "comm_compress/kernels/cpu"),
+    *("experiments/bench", "examples"),
+}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -188,30 +194,66 @@ def test_a_floor_has_few_rooms() -> None:
 
 
 @pytest.mark.parametrize("package", ALLOWED)
+def test_a_room_has_few_things(package: str) -> None:
+    for room in {path.parent for path in files(package)} - {ROOT / package} - {ROOT / name for name in ALIKE}:
+        things = [p.name for p in room.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+        things = sorted(set(things) - {"__init__.py", "__main__.py"})
+        assert len(things) <= MOST_THINGS, f"{room.relative_to(ROOT)}: {len(things)} things: {things}"
+
+
+@pytest.mark.parametrize("package", ALLOWED)
 def test_no_file_imports_itself_over_others(package: str) -> None:
-    modules = {
+    modules = modules_of(package)
+    needs = {module: needed_by(path, modules) - {module, package} for module, path in modules.items()}
+    assert_no_circle(needs)
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_no_two_rooms_import_each_other(package: str) -> None:
+    """In every folder, of the rooms and files in it; a room's command may import what it shows from anywhere."""
+    modules = modules_of(package)
+    needs: dict[str, set[str]] = {module: set() for module in modules}
+    for module, path in modules.items():
+        for other in needed_by(path, modules) if path.name != "__main__.py" else ():
+            inside, across = beside_each_other(module, other)
+            if inside and across:  # else one of the two is the folder of the other
+                needs.setdefault(inside, set()).add(across)
+    assert_no_circle(needs)
+
+
+def modules_of(package: str) -> dict[str, Path]:
+    return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in files(package)
     }
-    needs = {
-        module: {
-            found
-            for name in imported(path)
-            if (found := name if name in modules else name.rpartition(".")[0]) in modules
-        }
-        for module, path in modules.items()
+
+
+def needed_by(path: Path, modules: Collection[str]) -> set[str]:
+    """The modules that a file imports, wherever in the file."""
+    return {
+        module for name in imported(path) if (module := name if name in modules else name.rpartition(".")[0]) in modules
     }
+
+
+def beside_each_other(module: str, other: str) -> tuple[str, str]:
+    """The two in the folder that both are in, each a file or the room that leads to it; empty: the folder itself."""
+    mine, its = module.split("."), other.split(".")
+    depth = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), min(len(mine), len(its)))
+    return tuple(".".join(parts[: depth + 1]) if len(parts) > depth else "" for parts in (mine, its))  # type: ignore[return-value]
+
+
+def assert_no_circle(needs: Mapping[str, Collection[str]]) -> None:
     done: set[str] = set()
 
-    def follow(module: str, trail: tuple[str, ...]) -> None:
-        assert module not in trail, f"a circle: {' -> '.join([*trail[trail.index(module) :], module])}"
-        if module not in done:
-            for other in sorted(needs[module] - {module, package}):
-                follow(other, (*trail, module))
-            done.add(module)
+    def follow(one: str, trail: tuple[str, ...]) -> None:
+        assert one not in trail, f"a circle: {' -> '.join([*trail[trail.index(one) :], one])}"
+        if one not in done:
+            for other in sorted(needs.get(one, ())):
+                follow(other, (*trail, one))
+            done.add(one)
 
-    for module in sorted(modules):
-        follow(module, ())
+    for one in sorted(needs):
+        follow(one, ())
 
 
 def test_the_trainer_and_the_examples_use_the_librarys_public_face_only() -> None:

@@ -1,9 +1,8 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped (docs/checkpoints.md).
 
 Read `saving` first: when a run saves, and how another process goes on. `protocols` says what it asks of the run,
-`state` and `content` are what is saved, `same_training` who may go on from it. `checkpoints` saves in the background,
-`writing` and `reading` are what all ranks do for it, `folder` and `unfinished` what lies on the disk, `safe_load` reads
-what others may have tampered with.
+`state` is what is taken from it, `same_training` says who may go on. `checkpoints` saves in the background, `unfinished`
+says what a folder has of a run that has not ended. `files` is one checkpoint on disk, written and read.
 """
 
 from fsdp_lab.checkpoint.checkpoints import Checkpoints
