@@ -1,8 +1,8 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped (docs/checkpoints.md).
 
 Read `saving` first: when a run saves, and how another process goes on. `protocols` says what it asks of the run,
-`state` is what is taken from it, `same_training` says who may go on. `checkpoints` saves in the background, `unfinished`
-says what a folder has of a run that has not ended. `files` is one checkpoint on disk, written and read.
+`state` is what is taken from it, `same_training` says who may go on. `checkpoints` saves in the background,
+`unfinished` says what a folder has of a run that has not ended. `files` is one checkpoint on disk, written and read.
 """
 
 from fsdp_lab.checkpoint.checkpoints import Checkpoints
