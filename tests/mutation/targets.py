@@ -40,8 +40,11 @@ TARGETS: dict[str, Stages] = {
         _laws("topk-default", "delta-default", "layers"),
         _files("core/test_workspaces"),
     ],
-    "drive/transport": [_files("drive/test_transport"), _files("integrations/test_fsdp", "integrations/test_prefetch")],
-    "integrations/fsdp/overlap": [_files("integrations/test_overlap")],
+    "drive/transport": [
+        _files("drive/test_transport"),
+        _files("integrations/test_fsdp", "integrations/fsdp/test_prefetch"),
+    ],
+    "integrations/fsdp/overlap": [_files("integrations/fsdp/test_overlap")],
     "core/traits": [_files("core/test_traits")],
     "core/workspace": [_files("core/test_workspace"), _files("core/test_workspaces")],
 }

@@ -2,7 +2,7 @@
 
 Hues are Okabe and Ito's (Color Universal Design, 2008), one for each kind of method; methods of a kind differ in shade
 and marker. Any two methods differ in marker, or in colour by at least 20 (CIE 1976) whatever the reader's colour
-vision; tests/analysis/figures/test_palette.py holds this with simulated vision.
+vision; tests/analysis/figures/drawing/test_palette.py holds this with simulated vision.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from comm_compress.conformance import gradient, segments
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.integrations import allreduce, ddp
+from tests.comm_compress.integrations.fsdp.test_hsdp import replicated
 from tests.comm_compress.integrations.test_ddp import wrapped
 from tests.comm_compress.integrations.test_fsdp import batch, full, loss_of, sharded, worst
-from tests.comm_compress.integrations.test_hsdp import replicated
 from tests.comm_compress.table import build
 from tests.distributed import run_ranks
 

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import fully_shard
 
 import comm_compress as cc
 from comm_compress.drive import transport
+from tests.comm_compress.integrations.fsdp.test_hsdp import replicated
 from tests.comm_compress.integrations.test_fsdp import batch, full, loss_of, serial_gradients, sharded
-from tests.comm_compress.integrations.test_hsdp import replicated
 from tests.distributed import run_ranks
 
 COUNTS = ("calls", "elements", "raw_bytes", "sent_bytes", "extra_collectives", "nonfinite_inputs")

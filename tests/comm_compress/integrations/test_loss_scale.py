@@ -13,9 +13,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import comm_compress as cc
 from comm_compress.integrations import ddp
+from tests.comm_compress.integrations.fsdp.test_hsdp import replicated
 from tests.comm_compress.integrations.test_ddp import wrapped
 from tests.comm_compress.integrations.test_fsdp import batch, full, gradients, loss_of, sharded
-from tests.comm_compress.integrations.test_hsdp import replicated
 from tests.distributed import run_ranks
 
 SCALES = [2.0**16, 2.0**8, 2.0**8, 2.0**17]  # one fell, one rose: as a GradScaler's do

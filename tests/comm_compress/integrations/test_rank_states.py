@@ -14,9 +14,9 @@ from torch import nn
 
 import comm_compress as cc
 from comm_compress.integrations import ddp
+from tests.comm_compress.integrations.fsdp.test_hsdp import replicated
 from tests.comm_compress.integrations.test_ddp import wrapped
 from tests.comm_compress.integrations.test_fsdp import batch, full, loss_of, sharded, worst
-from tests.comm_compress.integrations.test_hsdp import replicated
 from tests.distributed import preload, run_ranks
 
 preload("torch.distributed.checkpoint")

@@ -10,7 +10,7 @@ import comm_compress as cc
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.parallel.objectives import Replicated
 from tests.distributed import run_ranks
-from tests.fsdp_lab.parallel.test_divided import batch, fresh
+from tests.fsdp_lab.parallel.models.test_divided import batch, fresh
 
 
 def sent_in_forward() -> int:

@@ -18,7 +18,7 @@ from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.pipeline import SCHEDULES, Pipeline, stages_of
 from tests.distributed import run_ranks
-from tests.fsdp_lab.parallel.test_divided import TOLERANCE, batch, fresh
+from tests.fsdp_lab.parallel.models.test_divided import TOLERANCE, batch, fresh
 
 LENGTH, BLOCKS = 16, 4
 

@@ -26,7 +26,7 @@ from fsdp_lab.models.operators.blocks import compile_whole
 from fsdp_lab.settings.groups import ModelConfig
 from fsdp_lab.settings.operators import OPERATORS
 from fsdp_lab.settings.operators.table import CONFLICTS
-from tests.fsdp_lab.models.test_masked_lm import config as bert_config, some_batch
+from tests.fsdp_lab.models.architectures.test_masked_lm import config as bert_config, some_batch
 from tests.fsdp_lab.models.tiny import some_tokens, tiny_config
 
 LOSS, GRADIENT, ROUNDING = 1e-5, 1e-4, 1e-6

@@ -23,7 +23,7 @@ from comm_compress.integrations.audit.whole_program.kept import Kept, RankCounts
 from fsdp_lab.audit import main
 from tests.distributed import run_ranks
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 LINE = Line("all_reduce", "default_pg 0,1", "float32", "a.py:1", "user", "f()", ("a.py:1 f",), 3, 300, 200, 100)
 
 FSDP2 = """

@@ -19,7 +19,7 @@ from analysis.rows.curves.pack import main
 from analysis.rows.reading import read
 from tests.analysis import planted_curves
 
-REFERENCE = Path(__file__).resolve().parents[3] / "results" / "reference"
+REFERENCE = Path(__file__).resolve().parents[4] / "results" / "reference"
 
 
 def curves(folder: Path, **contents: str) -> list[Path]:

@@ -12,7 +12,7 @@ import pytest
 import comm_compress as cc
 from fsdp_lab.commands.reference import methods_file
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_the_file_is_what_would_be_written_now() -> None:

@@ -19,7 +19,7 @@ from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.settings.adapters import LAYERS, complete
 from fsdp_lab.settings.groups import LoraConfig
 from tests.distributed import preload, run_ranks
-from tests.fsdp_lab.models.test_sharded import built
+from tests.fsdp_lab.models.shards.test_sharding import built
 from tests.fsdp_lab.models.tiny import CONTEXT, TINY, VOCABULARY, some_tokens
 
 preload("fsdp_lab.models")
