@@ -88,3 +88,13 @@ def test_a_trace_that_cannot_be_read_is_said_and_ends_nothing(tmp_path: Path) ->
 def test_no_window_no_traffic() -> None:
     for nothing in (traffic(), traffic([], [])):
         assert all(op.sent_bytes == 0 and op.milliseconds == 0 for op in nothing.ops.values())
+
+
+def test_a_window_of_no_steps_profiles_nothing_and_disturbs_nothing() -> None:
+    window = Window(6, 0, None, 0)
+    for step in range(5, 9):
+        window.begin_step(step)
+        assert not window.disturbs(step)
+        window.end_step()
+        assert window.collect(step) is None
+    assert window._profiler is None
