@@ -1,0 +1,74 @@
+"""Tests lie where the code does: whoever changes a module finds what tests it by name.
+
+The tests of ``package/room/module.py`` are ``tests/package/room/test_module.py``. Where modules of a room work together
+only, they are tested together, in ``tests/package/test_room.py`` or in a file of ``tests/package/room/`` that says what
+it is about. `ELSEWHERE` has the rooms of which neither is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import ALLOWED, ROOT, files
+
+KERNELS = "comm_compress/kernels"  # a topic's implementations are compared with each other, in one file
+ELSEWHERE = {
+    "analysis/report/language": "analysis/report/test_report.py",
+    "analysis/report/pages": "analysis/report/test_report.py",
+    "comm_compress/integrations/audit/whole_program/start": "comm_compress/integrations/audit/test_whole_program.py",
+    "comm_compress/integrations/optim/replicated/parts": "comm_compress/integrations/optim/replicated/test_laws.py",
+    "comm_compress/integrations/replicas": "comm_compress/integrations/outer/test_schedule.py",
+    **{f"comm_compress/kernels/{room}": KERNELS for room in ("interfaces", "common", "reference", "cpu", "triton")},
+    "comm_compress/kernels/cpu/vectors/coding": f"{KERNELS}/test_streams.py",
+    "experiments/speedrun/checks": "experiments/speedrun/test_verify.py",
+    "fsdp_lab/checkpoint/files": "fsdp_lab/checkpoint/test_checkpoints.py",
+    "fsdp_lab/commands/machine": "fsdp_lab/commands/test_doctor.py",
+    "fsdp_lab/eagle/training": "fsdp_lab/eagle/test_train.py",
+    "fsdp_lab/parallel/division": "fsdp_lab/parallel/models/test_divided.py",
+}
+"""Where in ``tests`` a room is tested that has no tests of its own name."""
+
+
+def rooms(package: str) -> set[str]:
+    """Every folder of a package that holds code."""
+    return {str(path.parent.relative_to(ROOT)) for path in files(package) if path.name != "__init__.py"}
+
+
+def files_of_tests(package: str) -> Iterator[Path]:
+    """The files of a package's tests, from the root."""
+    return (path.relative_to(ROOT) for path in (ROOT / "tests" / package).rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_every_room_has_tests_of_its_name(package: str) -> None:
+    for room in rooms(package):
+        inside = any((ROOT / "tests" / room).glob("test_*.py"))
+        beside = (ROOT / "tests" / room).parent / f"test_{Path(room).name}.py"
+        if inside or beside.exists():
+            assert room not in ELSEWHERE or ELSEWHERE[room] == KERNELS, f"{room} has tests: not in ELSEWHERE"
+        else:
+            assert room in ELSEWHERE, f"no tests/{room}/test_*.py: write one, or say in ELSEWHERE what tests it"
+            assert (ROOT / "tests" / ELSEWHERE[room]).exists(), ELSEWHERE[room]
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_tests_lie_in_rooms_that_there_are(package: str) -> None:
+    for path in files_of_tests(package):
+        room = ROOT / path.parent.relative_to("tests")
+        assert room.is_dir(), f"{path}: there is no {room.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_test_that_is_named_after_a_module_lies_beside_it(package: str) -> None:
+    """One that is named after none is about several: it lies in the room that has them all."""
+    modules = {str(path.relative_to(ROOT)) for path in files(package)}
+    for path in files_of_tests(package):
+        room, name = path.parent.relative_to("tests"), path.stem.removeprefix("test_")
+        here = f"{room / name}.py" in modules or (ROOT / room / name).is_dir() or room.name == name
+        of_that_name = [module for module in modules if Path(module).stem == name]
+        of_a_topic = str(room) == KERNELS and len(of_that_name) > 1
+        tested = [module for module in of_that_name if (ROOT / "tests" / module).with_name(path.name).exists()]
+        assert here or of_a_topic or tested == of_that_name, f"{path} lies elsewhere than {of_that_name}"
