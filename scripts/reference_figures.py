@@ -22,7 +22,7 @@ from analysis.predict import __main__ as prediction
 from analysis.report import __main__ as report
 from experiments.bench.codecs import chart
 from experiments.bench.codecs.command import by_encode, label
-from experiments.bench.codecs.timing import Row
+from experiments.bench.codecs.timing import Timing
 from experiments.links import bottleneck_chart
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/reference"
@@ -53,8 +53,8 @@ def _bottleneck(path: Path) -> None:
 
 def _codecs(path: Path) -> None:
     record = json.loads((FOLDER / "codecs_cpu.json").read_text())
-    names = Row.__dataclass_fields__
-    rows = [Row(**{name: value for name, value in row.items() if name in names}) for row in record["rows"]]
+    names = Timing.__dataclass_fields__
+    rows = [Timing(**{name: value for name, value in row.items() if name in names}) for row in record["rows"]]
     shown = [row for row in by_encode(rows) if row.threads == record["settings"]["threads"][0]]
     chart.draw([(label(row.method, row.config), row) for row in shown], path)
 

@@ -38,7 +38,7 @@ from comm_compress.core.state import State
 from comm_compress.drive._compat import all_gather_single, reduce_scatter_single
 from comm_compress.integrations.fsdp.hooks import CompressedAllGather, CompressedReduceScatter
 from experiments.network.namespaces import Namespaces
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import new_file, whole

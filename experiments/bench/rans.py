@@ -50,7 +50,7 @@ class Coder(NamedTuple):
     decode: Callable[[Tensor, Tensor], None]
 
 
-class Row(NamedTuple):
+class CoderTimes(NamedTuple):
     """Medians of one coder on one kind of symbols; ``seconds_*`` for all of them."""
 
     symbols: str
@@ -119,7 +119,7 @@ def made(deviation: float, n: int) -> Tensor:
     return numbers.round_().clamp_(-127, 127).to(torch.int8).view(torch.uint8)
 
 
-def measure(kind: str, coders: Sequence[Coder], n: int, repeats: int) -> list[Row]:
+def measure(kind: str, coders: Sequence[Coder], n: int, repeats: int) -> list[CoderTimes]:
     """Every coder on one kind of symbols, in turn, and what comes back compared with what went in."""
     symbols, back = made(SYMBOLS[kind], n), torch.empty(n, dtype=torch.uint8)
     source, target = torch.zeros(n), torch.ones(n)
@@ -144,7 +144,7 @@ def measure(kind: str, coders: Sequence[Coder], n: int, repeats: int) -> list[Ro
     for coder, size, pair in zip(coders, sizes, times, strict=True):
         encode, decode = (statistics.median(seconds) for seconds in pair)
         speeds = 1e9 * encode / n, 1e9 * decode / n, copy / encode, copy / decode
-        rows.append(Row(kind, coder.name, *speeds, 8 * size / n))
+        rows.append(CoderTimes(kind, coder.name, *speeds, 8 * size / n))
     return rows
 
 
@@ -154,7 +154,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[CoderTimes]) -> str:
     """The rows as a table in Markdown."""
     heads = "| symbols | coder | encode, ns | decode, ns | encode, x memcpy | decode, x memcpy | bits |"
     lines = [

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from experiments.links.bottleneck_chart import draw
 from experiments.network.namespaces import Namespaces
+from experiments.network.rates_and_delays import parse_rate
 from experiments.network.training import train_behind
-from experiments.network.units import parse_rate
 from experiments.runs.measurements import before_and_after_dashes
 from experiments.runs.method_flag import a_method, check_training_flags
 from fsdp_lab.settings.flag_values import new_file, whole

@@ -23,7 +23,7 @@ from typing import Any
 from experiments.fidelity.method_settings import LINK_RUNS
 from experiments.links import collective_times, step_times
 from experiments.links.models import MODELS
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.network.namespaces import Namespaces
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from experiments.runs.measurements import before_and_after_dashes
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.ranks.forked import TRAINERS

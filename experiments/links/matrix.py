@@ -24,7 +24,7 @@ from pathlib import Path
 from experiments.fidelity.method_settings import LINK_RUNS, Run
 from experiments.links.models import MODELS
 from experiments.links.step_times import Job, Line, label, measure
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors

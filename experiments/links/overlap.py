@@ -32,7 +32,7 @@ import comm_compress as cc
 from experiments.fidelity.method_settings import Run
 from experiments.links.models import model_named
 from experiments.links.step_times import Job, Overlap, label, measure
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from experiments.runs.measurements import Line, Lines
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program

@@ -27,7 +27,7 @@ from comm_compress import labels
 from experiments.fidelity.method_settings import Run
 from experiments.links.models import model_named, register
 from experiments.network.namespaces import Namespaces
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flags import program

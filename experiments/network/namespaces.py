@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.network.leftovers import own_tag, remove, remove_leftovers
-from experiments.network.units import parse_delay, parse_rate
+from experiments.network.rates_and_delays import parse_delay, parse_rate
 from experiments.runs.processes import dying_with_this_process, leaving_tidily, wait_together
 from fsdp_lab.ranks.link import Link
 

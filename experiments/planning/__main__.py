@@ -31,7 +31,7 @@ from pathlib import Path
 from experiments.bench.layouts.command import run_arms
 from experiments.devices.quotas import check_quotas
 from experiments.network.namespaces import unavailable
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from experiments.planning import checking
 from experiments.planning.measuring import measured
 from fsdp_lab.parallel.planning.devices import Devices

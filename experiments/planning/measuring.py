@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.devices.quotas import Quotas
 from experiments.network.namespaces import Namespaces, burst_bytes
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from experiments.runs.training import torchrun
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.ranks.environment import rank_environment

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.reading.fields import digest_of
 

@@ -23,7 +23,7 @@ from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.core.segments import put_columns, take_columns
 from comm_compress.kernels.common.factors import elements
-from comm_compress.methods.projections.own_matrices import Matrix, Plan, plan_of, sizes_of
+from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, arrangement_of, sizes_of
 from comm_compress.methods.projections.thin_factors import each_product, subtract_each_product
 
 HEAD = struct.Struct("<2I")  # of a row: how many matrices, bytes of their values
@@ -47,7 +47,7 @@ class Sent(NamedTuple):
     other columns hold.
     """
 
-    plan: Plan
+    arrangement: Arrangement
     products: list[tuple[Tensor, Tensor]]
     places: Tensor
     whole: Tensor
@@ -55,18 +55,18 @@ class Sent(NamedTuple):
 
     def write_to(self, rows: Tensor) -> None:
         """Write it to float32 ``rows`` ``[R, n]``."""
-        for m, (first, second) in zip(self.plan.matrices, self.products, strict=True):
+        for m, (first, second) in zip(self.arrangement.matrices, self.products, strict=True):
             each_product(first, second, m.within(rows))
         rows.scatter_(1, self.places, self.whole)
-        put_columns(self.rest, self.plan.others, rows)
+        put_columns(self.rest, self.arrangement.others, rows)
 
     def subtract_from(self, rows: Tensor) -> None:
         """Subtract it from float32 ``rows`` ``[R, n]``, without a second copy of them."""
         rounding = rows.gather(1, self.places).sub_(self.whole)
-        for m, (first, second) in zip(self.plan.matrices, self.products, strict=True):
+        for m, (first, second) in zip(self.arrangement.matrices, self.products, strict=True):
             subtract_each_product(m.within(rows), first, second)
         rows.scatter_(1, self.places, rounding)
-        put_columns(take_columns(rows, self.plan.others) - self.rest, self.plan.others, rows)
+        put_columns(take_columns(rows, self.arrangement.others) - self.rest, self.arrangement.others, rows)
 
 
 def written(matrices: tuple[Matrix, ...], factors: Factors, values: Encoded, rest: Encoded) -> list[RaggedRow]:
@@ -92,27 +92,32 @@ def read(encoded: Encoded, values: Codec, rest: Codec) -> Iterator[tuple[slice, 
 
 
 def stands_for(
-    plan: Plan, factors: Factors, rights: Tensor, values: Tensor, rest: Tensor, places: Tensor | None = None
+    arrangement: Arrangement,
+    factors: Factors,
+    rights: Tensor,
+    values: Tensor,
+    rest: Tensor,
+    places: Tensor | None = None,
 ) -> Sent:
     """What factors stand for at a receiver: the ``rights`` in float32, and what the codecs decode.
 
     ``places``: as `Sent` has them, where they are known.
     """
-    sizes, index = sizes_of(plan.matrices), factors.indices.long()
+    sizes, index = sizes_of(arrangement.matrices), factors.indices.long()
     if factors.exponents.numel():
-        values = kernels.factors(values).spread(values, plan.whole, index, factors.exponents)
+        values = kernels.factors(values).spread(values, arrangement.whole, index, factors.exponents)
     lefts, of_rights = values.split_with_sizes(sizes.values, 1)[::2], rights.split_with_sizes(sizes.right, 1)
     products = []
-    for m, left, right in zip(plan.matrices, lefts, of_rights, strict=True):
+    for m, left, right in zip(arrangement.matrices, lefts, of_rights, strict=True):
         u, v = left.view(-1, m.r, m.long), right.view(-1, m.short, m.r)
         products.append((u.mT, v.mT) if m.is_tall else (v, u))
-    where = elements(plan.whole, index) if places is None else places
-    return Sent(plan, products, where, values.index_select(1, plan.whole.in_values), rest)
+    where = elements(arrangement.whole, index) if places is None else places
+    return Sent(arrangement, products, where, values.index_select(1, arrangement.whole.in_values), rest)
 
 
 def _parts(messages: Tensor, n: int, matrices: tuple[Matrix, ...], size: int, values: Codec, rest: Codec) -> Sent:
     """Read messages uint8 ``[R, m]`` of the same matrices, whose values have ``size`` bytes."""
-    plan, sizes = plan_of(n, matrices, messages.device), sizes_of(matrices)
+    arrangement, sizes = arrangement_of(n, matrices, messages.device), sizes_of(matrices)
     reader = _Reader(messages, HEAD.size + len(matrices) * MATRIX_HEAD.size)
     factors = Factors(
         reader.take(torch.int32, sum(sizes.whole)),
@@ -120,8 +125,8 @@ def _parts(messages: Tensor, n: int, matrices: tuple[Matrix, ...], size: int, va
         reader.take(torch.bfloat16, sum(sizes.right)),
         decoded(values, reader.take(torch.uint8, size), sum(sizes.values)),
     )
-    others = decoded(rest, reader.rest(), sum(b - a for a, b in plan.others))
-    return stands_for(plan, factors, factors.rights.float(), factors.values, others)
+    others = decoded(rest, reader.rest(), sum(b - a for a, b in arrangement.others))
+    return stands_for(arrangement, factors, factors.rights.float(), factors.values, others)
 
 
 def decoded(codec: Codec, messages: Tensor, n: int) -> Tensor:

@@ -21,7 +21,7 @@ from comm_compress.core.traits import Traits
 from comm_compress.kernels import Residual
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.projections.factor_messages import Factors, Sent, read, stands_for, written
-from comm_compress.methods.projections.own_matrices import Matrix, Plan, matrices_of, plan_of, sizes_of
+from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, arrangement_of, matrices_of, sizes_of
 from comm_compress.methods.projections.thin_factors import each_product, stacked
 from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import register, require
@@ -121,16 +121,16 @@ class LowRank(Codec):
         """The messages for ``rows`` ``[R, n]``, and what they stand for."""
         n = rows.shape[1]
         matrices = self._matrices(n, state.segments)
-        plan, starts = plan_of(n, matrices, rows.device), self._starts(matrices, rows, state)
-        factors, places = _factors(plan, rows.float(), starts)
+        arrangement, starts = arrangement_of(n, matrices, rows.device), self._starts(matrices, rows, state)
+        factors, places = _factors(arrangement, rows.float(), starts)
         values = self.values.encode(factors.values, state.child("values"))
-        rest = self.rest.encode(take_columns(rows, plan.others).float(), state.child("rest"))
+        rest = self.rest.encode(take_columns(rows, arrangement.others).float(), state.child("rest"))
         rights = factors.rights.float()
         if matrices:
             state.propose("right_factors", rights)
         message = Encoded.ragged(written(matrices, factors, values, rest), n, state.scratch)
         sent = self.values.decode(values).float(), self.rest.decode(rest).float()
-        return message, stands_for(plan, factors, rights, *sent, places)
+        return message, stands_for(arrangement, factors, rights, *sent, places)
 
     def _matrices(self, n: int, segments: tuple[Segment, ...]) -> tuple[Matrix, ...]:
         """The matrices in a row that go as factors."""
@@ -147,19 +147,19 @@ class LowRank(Codec):
         return kernels.random(rows).uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
 
-def _factors(plan: Plan, rows: Tensor, starts: Tensor) -> tuple[Factors, Tensor]:
+def _factors(arrangement: Arrangement, rows: Tensor, starts: Tensor) -> tuple[Factors, Tensor]:
     """The factors of all matrices in float32 ``rows`` ``[R, n]``, from right factors side by side.
 
     And where in rows the elements of lines lie that go as they are, int64 ``[R, elements]``.
     """
-    matrices, sizes = plan.matrices, sizes_of(plan.matrices)
+    matrices, sizes = arrangement.matrices, sizes_of(arrangement.matrices)
     measured = any(m.scaled or m.whole for m in matrices)
-    lengths = plan.lengths(rows) if measured else rows.new_empty(rows.shape[0], sum(sizes.long))
+    lengths = arrangement.lengths(rows) if measured else rows.new_empty(rows.shape[0], sum(sizes.long))
     exponents, weights = lengths.to(torch.int8)[:, :0], torch.ones_like(lengths)
     if any(sizes.exponents):
         exponents, weights = kernels.factors(lengths).powers_of(lengths)
-    index = _longest(plan, lengths)
-    values, places = kernels.factors(rows).take(rows, plan.whole, index, weights)
+    index = _longest(arrangement, lengths)
+    values, places = kernels.factors(rows).take(rows, arrangement.whole, index, weights)
     rights = rows.new_empty(rows.shape[0], sum(sizes.right), dtype=torch.bfloat16)
     parts = zip(
         matrices,
@@ -174,17 +174,17 @@ def _factors(plan: Plan, rows: Tensor, starts: Tensor) -> tuple[Factors, Tensor]
         strict=True,
     )
     works = [_Work(*part) for part in parts]
-    for group in plan.groups:
+    for group in arrangement.groups:
         _factor([works[i] for i in group])
     return Factors(index.int(), exponents, rights, values), places
 
 
-def _longest(plan: Plan, lengths: Tensor) -> Tensor:
+def _longest(arrangement: Arrangement, lengths: Tensor) -> Tensor:
     """Which lines of each matrix go as they are, ascending: int64 ``[R, sum of whole]``."""
-    sizes = sizes_of(plan.matrices)
+    sizes = sizes_of(arrangement.matrices)
     longest = [
         of_matrix.topk(m.whole, sorted=False).indices.sort().values
-        for m, of_matrix in zip(plan.matrices, lengths.split_with_sizes(sizes.long, 1), strict=True)
+        for m, of_matrix in zip(arrangement.matrices, lengths.split_with_sizes(sizes.long, 1), strict=True)
         if m.whole
     ]
     return torch.cat(longest, 1) if longest else lengths.new_empty(lengths.shape[0], 0, dtype=torch.int64)

@@ -90,7 +90,7 @@ def sizes_of(matrices: tuple[Matrix, ...]) -> Sizes:
     )
 
 
-class Plan(NamedTuple):
+class Arrangement(NamedTuple):
     """What a row of a unit is made of: the matrices that go as factors, and the columns between them.
 
     ``along``: all of the row as matrices, those that go as factors and what lies between; ``lines``: which of its lines
@@ -114,8 +114,8 @@ class Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def plan_of(n: int, matrices: tuple[Matrix, ...], device: torch.device) -> Plan:
-    """The `Plan` of rows of ``n`` elements, made once."""
+def arrangement_of(n: int, matrices: tuple[Matrix, ...], device: torch.device) -> Arrangement:
+    """The `Arrangement` of rows of ``n`` elements, made once."""
     shapes, lines, column, line = list[Shape](), list[Tensor](), 0, 0
     of_length: dict[int, list[int]] = {}
     for i, m in enumerate(matrices):
@@ -129,7 +129,7 @@ def plan_of(n: int, matrices: tuple[Matrix, ...], device: torch.device) -> Plan:
     if n > column:
         shapes.append(Shape(1, n - column, columns=False))
     short = torch.tensor([m.short for m in matrices for _ in range(m.long)], dtype=torch.float64, device=device)
-    return Plan(
+    return Arrangement(
         matrices,
         others_of(matrices, n),
         kernels.matrices_of(tuple(shapes), device),

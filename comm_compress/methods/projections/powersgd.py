@@ -71,7 +71,7 @@ class _Matrix(NamedTuple):
         return out.view(world, self.chunk, self.rank)
 
 
-class _Plan(NamedTuple):
+class _Arrangement(NamedTuple):
     """What becomes of a unit's parameters: low rank, or columns that stay as they are."""
 
     matrices: list[_Matrix]
@@ -130,18 +130,18 @@ class PowerSGD(Compressor):
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
         """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
-        plan = self._plan(rows.shape[1], rows.shape[0], state.segments)
+        arrangement = self._arranged(rows.shape[1], rows.shape[0], state.segments)
         total = state.result((rows.shape[1],), rows.device).zero_()
-        plain = UNCOMPRESSED.encode(take_columns(rows, plan.plain), state)
-        if plan.plain:
-            put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), plan.plain, total)
+        plain = UNCOMPRESSED.encode(take_columns(rows, arrangement.plain), state)
+        if arrangement.plain:
+            put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), arrangement.plain, total)
         factors: list[_Factors] = []
         shared = None
-        if plan.matrices:
-            factors, agreed, finite = yield from self._project(rows, plan.matrices, total, state)
+        if arrangement.matrices:
+            factors, agreed, finite = yield from self._project(rows, arrangement.matrices, total, state)
             total.masked_fill_(~finite, torch.nan)
-            shared = Shared([(m.start, m.stop) for m in plan.matrices], partial(_products, agreed, finite))
-        return Reduced(total, _Sent(rows.shape, rows.device, factors, plan.plain, plain), shared)
+            shared = Shared([(m.start, m.stop) for m in arrangement.matrices], partial(_products, agreed, finite))
+        return Reduced(total, _Sent(rows.shape, rows.device, factors, arrangement.plain, plain), shared)
 
     def _project(
         self, rows: Tensor, matrices: list[_Matrix], total: Tensor, state: State
@@ -190,7 +190,7 @@ class PowerSGD(Compressor):
             )
         return _split(start, shapes)
 
-    def _plan(self, n: int, world: int, segments: Sequence[Segment]) -> _Plan:
+    def _arranged(self, n: int, world: int, segments: Sequence[Segment]) -> _Arrangement:
         if n and not segments:
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
         matrices, plain = [], []
@@ -202,15 +202,15 @@ class PowerSGD(Compressor):
                 matrices.append(_Matrix(a, b, s.start, s.stop, math.ceil(a / world), rank))
             else:
                 plain.append((s.start, s.stop))
-        return _Plan(matrices, plain)
+        return _Arrangement(matrices, plain)
 
     def traffic_of(self, segments: Sequence[Segment], world: int, dtype: torch.dtype = torch.float32) -> int:
         """Bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
         n = max((s.stop for s in segments), default=0)
-        plan = self._plan(n, world, segments)
-        lefts = sum(m.a * m.rank for m in plan.matrices)
-        rights = sum(m.b * m.rank for m in plan.matrices)
-        plain = dtype.itemsize * sum(b - a for a, b in plan.plain)
+        arrangement = self._arranged(n, world, segments)
+        lefts = sum(m.a * m.rank for m in arrangement.matrices)
+        rights = sum(m.b * m.rank for m in arrangement.matrices)
+        plain = dtype.itemsize * sum(b - a for a, b in arrangement.plain)
         return (world - 1) * (plain + sum(ALL_REDUCE * math.ceil(4 * size / world) for size in (lefts, rights)))
 
     def contribution(self, sent: _Sent) -> Tensor:

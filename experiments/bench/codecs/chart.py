@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.bench.codecs.timing import ENCODE, FEEDBACK, ROUNDS_FEEDBACK, WORLDS, Row, sum_of
+from experiments.bench.codecs.timing import ENCODE, FEEDBACK, ROUNDS_FEEDBACK, WORLDS, Timing, sum_of
 
 # blue, orange and grey-green of Okabe and Ito, told apart with any colour vision
 SERIES = [
@@ -17,7 +17,7 @@ LONGEST = 1.25  # bars of methods that move nothing end here, with their number
 BAR = 0.26
 
 
-def draw(rows: Sequence[tuple[str, Row]], path: Path) -> None:
+def draw(rows: Sequence[tuple[str, Timing]], path: Path) -> None:
     """Horizontal bars by labelled method, in the order given; the line is a plain copy."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -36,7 +36,7 @@ import comm_compress as cc
 from experiments.bench.codecs.chart import draw
 from experiments.bench.codecs.eager import eager
 from experiments.bench.codecs.peers import peers
-from experiments.bench.codecs.timing import ENCODE, OPERATIONS, Row, measure, runs
+from experiments.bench.codecs.timing import ENCODE, OPERATIONS, Timing, measure, runs
 from experiments.bench.codecs.unit import Unit
 from experiments.fidelity.method_settings import TIMED_METHODS, Settings, plain
 from experiments.runs.method_flag import a_method
@@ -93,7 +93,7 @@ def variant(method: str, config: Settings) -> Variant:
     )
 
 
-def measured(v: Variant, unit: Unit, repeats: int, with_peers: bool) -> tuple[list[Row], set[str]]:
+def measured(v: Variant, unit: Unit, repeats: int, with_peers: bool) -> tuple[list[Timing], set[str]]:
     """One method's rows and its peers', with the current number of threads, and which peers are not installed."""
     ours = runs(v.plain, v.with_feedback, unit)
     theirs, missing = peers(v.method, v.config, unit) if with_peers else ([], set())
@@ -101,7 +101,7 @@ def measured(v: Variant, unit: Unit, repeats: int, with_peers: bool) -> tuple[li
     return measure(v.method, v.config, [*ours, *references, *theirs], unit, repeats), missing
 
 
-def machine(device: torch.device, rows: Sequence[Row]) -> dict[str, Any]:
+def machine(device: torch.device, rows: Sequence[Timing]) -> dict[str, Any]:
     """What was measured on: hardware, caches, versions, and the bandwidth of a plain copy by number of threads."""
     known = hardware()
     del known["host"]
@@ -126,19 +126,19 @@ def caches() -> dict[str, str]:
     return sizes
 
 
-def by_encode(rows: Sequence[Row]) -> list[Row]:
+def by_encode(rows: Sequence[Timing]) -> list[Timing]:
     """Our rows, methods that encode nearest to memory speed first; the rows of a method stay together."""
     ours = [row for row in rows if not row.implementation]
     fraction = {label(r.method, r.config): r.roofline or 0 for r in reversed(ours) if r.operation == ENCODE}
 
-    def place(row: Row) -> tuple[float, str, int]:
+    def place(row: Timing) -> tuple[float, str, int]:
         name = label(row.method, row.config)
         return -fraction[name], name, OPERATIONS.index(row.operation)
 
     return sorted(ours, key=place)
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Timing]) -> str:
     """Our rows as a table in Markdown."""
     ours = by_encode(rows)
     first = ours[0].threads
@@ -155,7 +155,7 @@ def table(rows: Sequence[Row]) -> str:
     return _markdown(heads, lines, left=2)
 
 
-def peer_table(rows: Sequence[Row], missing: set[str]) -> str:
+def peer_table(rows: Sequence[Timing], missing: set[str]) -> str:
     """Each of our operations beside every peer's as a table in Markdown; nothing if there are no peers."""
     ours = {(_name(row), row.threads): row for row in rows if not row.implementation}
     lines = []
@@ -179,11 +179,11 @@ def _verdict(ours: float, theirs: float) -> str:
     return f"{ratio:.1f} times faster" if ratio > 1 else f"{1 / ratio:.1f} times SLOWER"
 
 
-def _name(row: Row) -> tuple[str, str]:
+def _name(row: Timing) -> tuple[str, str]:
     return label(row.method, row.config), row.operation
 
 
-def _milliseconds(row: Row) -> str:
+def _milliseconds(row: Timing) -> str:
     return f"{_number(1e3 * row.seconds)} ({_number(1e3 * row.q1)}-{_number(1e3 * row.q3)})"
 
 
@@ -196,7 +196,7 @@ def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]], left: int) -
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [heads, rule, *lines])
 
 
-def as_json(row: Row) -> dict[str, Any]:
+def as_json(row: Timing) -> dict[str, Any]:
     """A row, and the numbers that follow from it, for JSON."""
     derived = {"gb_s": row.gb_s, "memcpy_ratio": row.memcpy_ratio, "roofline": row.roofline}
     return {**dataclasses.asdict(row), **derived}
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Found:
     """What was measured so far: rows, peers that are not installed, and why methods failed, by label."""
 
-    rows: list[Row] = dataclasses.field(default_factory=list)
+    rows: list[Timing] = dataclasses.field(default_factory=list)
     missing: set[str] = dataclasses.field(default_factory=set)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 

@@ -61,7 +61,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class Timing:
     """The medians of one operation over ``samples``; ``q1`` and ``q3`` are quartiles of the seconds."""
 
     method: str
@@ -235,7 +235,7 @@ def _sample(operation: str, legs: Sequence[Leg], input_bytes: int, besides: int)
     return Sample(operation, sum(leg.seconds for leg in legs), copy_seconds, input_bytes, least)
 
 
-def measure(method: str, config: dict[str, Any], competitors: Sequence[Run], unit: Unit, repeats: int) -> list[Row]:
+def measure(method: str, config: dict[str, Any], competitors: Sequence[Run], unit: Unit, repeats: int) -> list[Timing]:
     """Warm all of them up, then measure them in turn."""
     slow = {i for i, run in enumerate(competitors) if _warm_up(run)}
     samples: dict[tuple[str, str], list[Sample]] = {}
@@ -258,12 +258,12 @@ def _warm_up(run: Run) -> bool:
     return False
 
 
-def _row(method: str, config: dict[str, Any], implementation: str, samples: list[Sample], copied_bytes: int) -> Row:
+def _row(method: str, config: dict[str, Any], implementation: str, samples: list[Sample], copied_bytes: int) -> Timing:
     seconds = [s.seconds for s in samples]
     q1, median, q3 = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
     copy_seconds = statistics.median(s.copy_seconds for s in samples)
     last, threads = samples[-1], torch.get_num_threads()
-    return Row(
+    return Timing(
         method, config, implementation, last.operation, threads, len(samples), last.input_bytes, last.least_bytes,
         median, q1, q3, copied_bytes, copy_seconds,
     )  # fmt: skip

@@ -40,7 +40,7 @@ import comm_compress as cc
 from experiments.bench.layouts.arms import Arm, Asked, made
 from experiments.devices.quotas import Quotas, check_quotas
 from experiments.network.namespaces import Namespaces
-from experiments.network.units import parse_rate
+from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.planning.measuring.models import random_batch

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.network.units import parse_delay, parse_rate
+from experiments.network.rates_and_delays import parse_delay, parse_rate
 from experiments.sweeps.recipe.arms import FURTHER, Arm, arms_of
 from experiments.sweeps.recipe.complaints import RecipeError, checked_settings, unknown
 from experiments.sweeps.recipe.rates import Rates, rates_of

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Line(NamedTuple):
+class LinearTime(NamedTuple):
     """``fixed + slope * x``, both at least 0."""
 
     fixed: float
@@ -42,7 +42,7 @@ class Device:
     memory_mb: float = 0.0
     base_mb: float = 0.0
     update_ns: float = 0.0
-    parts: Mapping[str, Line] = field(default_factory=dict)
+    parts: Mapping[str, LinearTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LinkSpeed:
     mbit_per_s: float
     latency_ms: float = 0.0
     burst_kb: float = 0.0
-    costs: Mapping[str, Line] = field(default_factory=dict)
+    costs: Mapping[str, LinearTime] = field(default_factory=dict)
 
     @property
     def bytes_per_s(self) -> float:
@@ -148,11 +148,11 @@ def _number(
     return float(value)
 
 
-def _lines(where: str, given: Any) -> dict[str, Line]:
+def _lines(where: str, given: Any) -> dict[str, LinearTime]:
     lines = {}
     for name, pair in _object(where, given, None).items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise ValueError(f"{where}: {name} is {pair!r}, wants two numbers, [fixed, slope]")
         both = {"fixed": pair[0], "slope": pair[1]}
-        lines[name] = Line(*(_number(f"{where}: {name}", both, key) for key in both))
+        lines[name] = LinearTime(*(_number(f"{where}: {name}", both, key) for key in both))
     return lines

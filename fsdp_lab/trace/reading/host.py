@@ -19,7 +19,7 @@ def activity(trace: Trace) -> Activity:
     threads = Threads(trace.spans)
     working = [
         Busy(s.start, s.end, s.label.kind, TRAINING, s.label.op)
-        for s in threads.segments.get(thread, [])
+        for s in threads.stretches.get(thread, [])
         if s.label.kind is not None
     ]
     stock, op_of = gloo_calls(trace, threads)

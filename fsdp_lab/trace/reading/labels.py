@@ -28,7 +28,7 @@ class Label(NamedTuple):
     op: str | None = None
 
 
-class Segment(NamedTuple):
+class Stretch(NamedTuple):
     """The time from ``start`` until ``end``, in which a thread did what ``label`` says."""
 
     start: int
@@ -55,32 +55,32 @@ def label(span: Span, around: Label) -> Label:
 
 
 class Threads:
-    """The segments of every thread; where spans are nested, the innermost one decides."""
+    """The stretches of every thread; where spans are nested, the innermost one decides."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         nested: dict[Thread, list[Span]] = {}
         for span in spans:
             if span.category in ("cpu_op", "user_annotation") and not span.name.startswith(IN_FLIGHT):
                 nested.setdefault(span.thread, []).append(span)
-        self.segments = {thread: _segments(some) for thread, some in nested.items()}
+        self.stretches = {thread: _stretches(some) for thread, some in nested.items()}
 
     def at(self, thread: Thread, moment: int) -> Label:
         """What ``thread`` was doing at ``moment``."""
-        segments = self.segments.get(thread, [])
-        index = bisect_right(segments, moment, key=lambda segment: segment.start) - 1
-        return segments[index].label if index >= 0 and moment < segments[index].end else NOTHING
+        stretches = self.stretches.get(thread, [])
+        index = bisect_right(stretches, moment, key=lambda stretch: stretch.start) - 1
+        return stretches[index].label if index >= 0 and moment < stretches[index].end else NOTHING
 
 
-def _segments(spans: Iterable[Span]) -> list[Segment]:
-    """The segments of one thread, from its spans in order of start (of two that start together, the longer first)."""
-    segments: list[Segment] = []
+def _stretches(spans: Iterable[Span]) -> list[Stretch]:
+    """The stretches of one thread, from its spans in order of start (of two that start together, the longer first)."""
+    stretches: list[Stretch] = []
     around: list[tuple[int, Label]] = []  # open spans: their end and label, the innermost last
     now = 0
 
     def until(moment: int) -> None:
         nonlocal now
         if around and around[-1][1] != NOTHING and moment > now:
-            segments.append(Segment(now, moment, around[-1][1]))
+            stretches.append(Stretch(now, moment, around[-1][1]))
         now = max(now, moment)
 
     def close(before: int | None) -> None:
@@ -94,4 +94,4 @@ def _segments(spans: Iterable[Span]) -> list[Segment]:
         end, outer = around[-1] if around else (span.end, NOTHING)
         around.append((min(span.end, end), label(span, outer)))
     close(None)
-    return segments
+    return stretches

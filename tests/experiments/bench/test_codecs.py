@@ -16,7 +16,7 @@ from experiments.bench.codecs import command, peers as peers_file, timing as cod
 from experiments.bench.codecs.command import label, main, variant
 from experiments.bench.codecs.eager import eager, reference_kernels
 from experiments.bench.codecs.peers import peers
-from experiments.bench.codecs.timing import Row, Run, Sample, measure, runs
+from experiments.bench.codecs.timing import Run, Sample, Timing, measure, runs
 from experiments.bench.codecs.unit import Unit
 from experiments.fidelity.method_settings import TIMED_METHODS
 
@@ -100,7 +100,7 @@ def test_an_echo_is_what_lockstep_answers() -> None:
 
 
 def test_rows_and_peers_give_a_roofline_a_ratio_and_quartiles() -> None:
-    row = Row("int8", {}, "", "encode", 1, 9, 64, 80, 4.0, 3.0, 5.0, 64, 1.0)
+    row = Timing("int8", {}, "", "encode", 1, 9, 64, 80, 4.0, 3.0, 5.0, 64, 1.0)
     assert (row.memcpy_ratio, row.roofline) == (0.25, 80 / 128 / 4)
     assert row.gb_s == 16e-9
 
@@ -150,7 +150,7 @@ def test_from_flags_to_files(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert machine["memory_gb_s"].keys() == {"1", "2"}
     assert {"torch", "numba"} <= machine["versions"].keys()
     derived = {"gb_s", "memcpy_ratio", "roofline"}
-    assert all(row.keys() == {*Row.__dataclass_fields__, *derived} for row in found["rows"])
+    assert all(row.keys() == {*Timing.__dataclass_fields__, *derived} for row in found["rows"])
     assert {row["implementation"] for row in found["rows"]} >= {"", "eager torch", "torch .to", "numpy"}
     ours = printed.out.partition("\n\n")[0].splitlines()
     assert len([line for line in ours if line.startswith("| bf16 | encode |")]) == 2  # for each number of threads

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import comm_compress as cc
 from fsdp_lab.parallel.division.shares import counts
-from fsdp_lab.parallel.planning.devices import Line, LinkSpeed
+from fsdp_lab.parallel.planning.devices import LinearTime, LinkSpeed
 from fsdp_lab.parallel.planning.job import FLOAT, Methods
 from fsdp_lab.parallel.planning.steps.traffic import Collective
 
@@ -73,7 +73,7 @@ def _agreed(call: Callable[[], object], repeats: int) -> float:
 
 def _cost(
     kind: str, equal: bool, method: str, bits: float, elements: tuple[int, int], link: LinkSpeed
-) -> tuple[str, Line]:
+) -> tuple[str, LinearTime]:
     """The straight line through the times of two sizes of one collective, less the time of their bytes.
 
     Several calls follow one another, so that what passes at once after a silence does so once.
@@ -94,7 +94,7 @@ def _cost(
         took_s = _agreed(lambda call=call: [call() for _ in range(_CALLS)], _REPEATS)  # type: ignore[misc]
         beside.append(max(0.0, took_s - bytes_s) / _CALLS)
     size, slope = FLOAT * sizes[0], max(0.0, beside[1] - beside[0]) / (FLOAT * max(1, sizes[1] - sizes[0]))
-    return name, Line(max(0.0, min(beside) - slope * size), slope)
+    return name, LinearTime(max(0.0, min(beside) - slope * size), slope)
 
 
 def _caller(

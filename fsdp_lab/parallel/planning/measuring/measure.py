@@ -25,7 +25,7 @@ import comm_compress as cc
 from fsdp_lab.measure.memory import peak
 from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.models.choice import divided_model
-from fsdp_lab.parallel.planning.devices import Device, Devices, Line
+from fsdp_lab.parallel.planning.devices import Device, Devices, LinearTime
 from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.measuring.link_times import measured_link
 from fsdp_lab.parallel.planning.measuring.meeting import with_meetings
@@ -45,17 +45,17 @@ def shares_to_time(world: int) -> list[float]:
     return sorted({1 / (2 * world), 1 / world, 1 - 1 / world, 1 - 1 / (2 * world)})
 
 
-def line_through(points: Sequence[tuple[float, float]]) -> Line:
+def line_through(points: Sequence[tuple[float, float]]) -> LinearTime:
     """The least-squares line through (x, seconds), neither its height at 0 nor its slope below 0."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((each - x) ** 2 for each in xs)
     slope = sum((a - x) * (b - y) for a, b in points) / spread if spread else 0.0
     if slope <= 0:
-        return Line(max(y, 0.0), 0.0)
+        return LinearTime(max(y, 0.0), 0.0)
     if y < slope * x:
-        return Line(0.0, sum(a * b for a, b in points) / sum(a * a for a in xs))
-    return Line(y - slope * x, slope)
+        return LinearTime(0.0, sum(a * b for a, b in points) / sum(a * a for a in xs))
+    return LinearTime(y - slope * x, slope)
 
 
 def measure(job: Job, methods: Methods, repeats: int, burst_kb: float = 0.0) -> Devices:
@@ -66,7 +66,7 @@ def measure(job: Job, methods: Methods, repeats: int, burst_kb: float = 0.0) -> 
     memory_mb, base_mb = _memory_mb(dist.get_world_size()), _base_mb()
     rank, world = dist.get_rank(), dist.get_world_size()
     alone: Any = [dist.new_group([other]) for other in range(world)][rank]
-    parts: dict[str, Line] = {}
+    parts: dict[str, LinearTime] = {}
     for layout in LAYOUTS:
         parts |= _times_of_layout(job, layout, alone, repeats)
     parts |= _times_of_whole(job, alone, repeats)
@@ -88,7 +88,7 @@ def measure(job: Job, methods: Methods, repeats: int, burst_kb: float = 0.0) -> 
     return with_meetings(alone_s, job, methods, repeats)
 
 
-def _times_of_layout(job: Job, layout: str, alone: dist.ProcessGroup, repeats: int) -> dict[str, Line]:
+def _times_of_layout(job: Job, layout: str, alone: dist.ProcessGroup, repeats: int) -> dict[str, LinearTime]:
     points: dict[str, list[tuple[float, float]]] = {}
     for share in shares_to_time(dist.get_world_size()):
         try:
@@ -104,7 +104,7 @@ def _times_of_layout(job: Job, layout: str, alone: dist.ProcessGroup, repeats: i
     return {name: line_through(each) for name, each in points.items()}
 
 
-def _times_of_whole(job: Job, alone: dist.ProcessGroup, repeats: int) -> dict[str, Line]:
+def _times_of_whole(job: Job, alone: dist.ProcessGroup, repeats: int) -> dict[str, LinearTime]:
     """An undivided model on all sequences of the batch, on half of them, and on one."""
     points: dict[str, list[tuple[float, float]]] = {}
     model = divided_model(whole_model(job.model, _LAYERS), Stopwatch("tp", 1.0, alone))

@@ -19,7 +19,7 @@ import comm_compress as cc
 from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.choice import divided_model
-from fsdp_lab.parallel.planning.devices import Devices, Line
+from fsdp_lab.parallel.planning.devices import Devices, LinearTime
 from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.measuring.models import random_batch, whole_model
 from fsdp_lab.parallel.planning.steps.division import predict_layout
@@ -35,13 +35,13 @@ def with_meetings(devices: Devices, job: Job, methods: Methods, repeats: int) ->
     return replace(devices, link=replace(devices.link, costs=_added(devices.link.costs, seconds)))
 
 
-def _added(costs: Mapping[str, Line], seconds: Mapping[str, float]) -> dict[str, Line]:
+def _added(costs: Mapping[str, LinearTime], seconds: Mapping[str, float]) -> dict[str, LinearTime]:
     """``costs`` with the seconds of a meeting by "none", or by any method of ours, whose transport is the same."""
     ours = max(seconds.values()) if len(seconds) == 1 else next(s for name, s in seconds.items() if name != "none")
     added = {}
     for name, line in costs.items():
         more = seconds["none"] if name.endswith(" none") else ours
-        added[name] = Line(line.fixed + more, line.slope)
+        added[name] = LinearTime(line.fixed + more, line.slope)
     return added
 
 

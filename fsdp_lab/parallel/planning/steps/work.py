@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fsdp_lab.parallel.division.shares import counts_for_all
-from fsdp_lab.parallel.planning.devices import Device, Line
+from fsdp_lab.parallel.planning.devices import Device, LinearTime
 from fsdp_lab.parallel.planning.job import Job
 
 PARTS: Mapping[str, Mapping[str, str]] = {
@@ -37,11 +37,11 @@ def operations(job: Job, layout: str, part: str) -> float:
     return norms + (0 if "attention" in own else attention) + (0 if "mlp" in own else mlp)
 
 
-def seconds_of(device: Device, job: Job, layout: str, part: str, measured: bool) -> Line:
+def seconds_of(device: Device, job: Job, layout: str, part: str, measured: bool) -> LinearTime:
     """Seconds of a part over the share of it: as measured, or else from the device's ``gflops``."""
     if measured and (line := device.parts.get(f"{layout}.{part}")) is not None:
         return line
-    return Line(0.0, operations(job, layout, part) / (device.gflops * 1e9))
+    return LinearTime(0.0, operations(job, layout, part) / (device.gflops * 1e9))
 
 
 def counts_by(job: Job, layout: str, shares: Sequence[float]) -> dict[str, list[int]]:

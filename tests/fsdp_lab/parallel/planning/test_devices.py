@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_lab.parallel.planning.devices import Device, Devices, Line, LinkSpeed
+from fsdp_lab.parallel.planning.devices import Device, Devices, LinearTime, LinkSpeed
 
 BY_HAND: dict[str, Any] = {
     "devices": [{"gflops": 900, "memory_mb": 16000}, {"gflops": 300}],
@@ -17,8 +17,8 @@ BY_HAND: dict[str, Any] = {
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    parts = {"tp.mlp": Line(1e-3, 2e-3)}
-    link = LinkSpeed(190.0, 0.2, 125.0, {"all_reduce none": Line(1e-4, 1e-9)})
+    parts = {"tp.mlp": LinearTime(1e-3, 2e-3)}
+    link = LinkSpeed(190.0, 0.2, 125.0, {"all_reduce none": LinearTime(1e-4, 1e-9)})
     measured = {"model": "gpt2-mini", "sequences": 4, "length": 128}
     written = Devices([Device("a", 40.0, 1e3, 300.0, 2.0, parts), Device("b", 13.0)], link, measured)
     path = tmp_path / "devices.json"

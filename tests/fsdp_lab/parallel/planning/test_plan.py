@@ -14,7 +14,7 @@ import pytest
 
 from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.planning import plan as planning
-from fsdp_lab.parallel.planning.devices import Device, Devices, Line, LinkSpeed
+from fsdp_lab.parallel.planning.devices import Device, Devices, LinearTime, LinkSpeed
 from fsdp_lab.parallel.planning.job import Candidate, Job, Methods
 from fsdp_lab.parallel.planning.plan import ALL, plan
 from fsdp_lab.parallel.planning.steps.division import predict_layout
@@ -99,11 +99,11 @@ def test_shares_are_the_best_of_all(seed: int) -> None:
     """Against every division of the heads, columns and positions that `Wiring` would make of any shares."""
     generator = random.Random(seed)
     parts = {
-        f"{layout}.{part}": Line(generator.random() * 1e-3, generator.random() * 1e-2)
+        f"{layout}.{part}": LinearTime(generator.random() * 1e-3, generator.random() * 1e-2)
         for layout, own in PARTS.items()
         for part in own
     }
-    slower = {name: Line(line.fixed, line.slope * generator.uniform(1, 5)) for name, line in parts.items()}
+    slower = {name: LinearTime(line.fixed, line.slope * generator.uniform(1, 5)) for name, line in parts.items()}
     measured = {"model": JOB.model, "sequences": 4, "length": 128}
     link = LinkSpeed(generator.uniform(50, 5000), 0.1)
     both = Devices([Device("a", 1.0, parts=parts), Device("b", 1.0, parts=slower)], link, measured)
@@ -179,7 +179,7 @@ def test_a_plan_is_sorted_and_told() -> None:
 
 
 def test_times_that_were_measured_count_for_their_batch_only() -> None:
-    parts = {f"{layout}.{part}": Line(1.0, 0.0) for layout, own in PARTS.items() for part in own}
+    parts = {f"{layout}.{part}": LinearTime(1.0, 0.0) for layout, own in PARTS.items() for part in own}
     measured = {"model": JOB.model, "sequences": 4, "length": 128}
     both = Devices([Device("a", 30.0, parts=parts)] * 2, LinkSpeed(200), measured)
     here, elsewhere = plan(both, JOB, [STOCK], ["tp"])[0], plan(both, Job.of("gpt2-mini", 4, 64), [STOCK], ["tp"])[0]

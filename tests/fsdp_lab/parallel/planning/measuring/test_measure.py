@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fsdp_lab.parallel.division.layouts import LAYOUTS
-from fsdp_lab.parallel.planning.devices import Devices, Line
+from fsdp_lab.parallel.planning.devices import Devices, LinearTime
 from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.measuring.measure import line_through, measure, shares_to_time
 from fsdp_lab.parallel.planning.measuring.meeting import _added
@@ -63,14 +63,14 @@ def test_shares_to_time_surround_equal_ones() -> None:
 
 def test_meetings_are_added_to_what_each_method_takes() -> None:
     costs = {
-        "all_reduce none": Line(1.0, 2.0),
-        "all_gather identity": Line(0.5, 0.0),
-        "all_reduce int8": Line(0.0, 1.0),
+        "all_reduce none": LinearTime(1.0, 2.0),
+        "all_gather identity": LinearTime(0.5, 0.0),
+        "all_reduce int8": LinearTime(0.0, 1.0),
     }
     added = _added(costs, {"none": 0.25, "int8": 4.0})
     assert added == {
-        "all_reduce none": Line(1.25, 2.0),
-        "all_gather identity": Line(4.5, 0.0),
-        "all_reduce int8": Line(4.0, 1.0),
+        "all_reduce none": LinearTime(1.25, 2.0),
+        "all_gather identity": LinearTime(4.5, 0.0),
+        "all_reduce int8": LinearTime(4.0, 1.0),
     }
-    assert _added(costs, {"none": 0.25})["all_gather identity"] == Line(0.75, 0.0)
+    assert _added(costs, {"none": 0.25})["all_gather identity"] == LinearTime(0.75, 0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.network.units import parse_delay, parse_rate
+from experiments.network.rates_and_delays import parse_delay, parse_rate
 
 
 def test_rates_and_delays() -> None:
