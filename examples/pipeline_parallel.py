@@ -32,7 +32,7 @@ def part(stage: int) -> nn.Module:
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Nats a token."""
+    """The mean cross-entropy, in nats a token."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 

@@ -107,7 +107,7 @@ class Answering:
         return ids
 
     def text(self, prompt: list[int], answer: list[int]) -> str:
-        """The answer, without special tokens."""
+        """The answer as text, without special tokens."""
         return str(self.tokenizer.decode(answer, skip_special_tokens=True))
 
 

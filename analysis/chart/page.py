@@ -160,7 +160,7 @@ def _bits(value: float | None) -> str:
 
 
 def _operations(chart: Chart) -> list[Table]:
-    """The bits of each operation."""
+    """Tables of the bits that each arm sends, operation by operation."""
     operations = list(dict.fromkeys(name for place in chart.places for name in place.by_operation))
     lines = [
         [place.answered.label, *(_bits(place.by_operation.get(name)) for name in operations)] for place in chart.places

@@ -42,7 +42,7 @@ def _draw(predictor: Predictor, model: str, cells: Sequence[dict[str, Any]], pat
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line."""
+    """Run ``fsdp-lab predict``; returns the exit code."""
     parser = program("analysis.predict", __doc__)
     parser.add_argument("--rate", default="1gbit", help="what a rank may send: 200mbit, 1gbit, none")
     parser.add_argument("--world_size", type=whole(2), default=2)

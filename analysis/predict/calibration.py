@@ -47,12 +47,12 @@ class Calibration:
 
     @property
     def models(self) -> list[str]:
-        """Names of the models measured."""
+        """The names of all models that steps were measured of, in the order of the file."""
         return list(dict.fromkeys(line["model"] for line in self._steps))
 
     @property
     def methods(self) -> list[str]:
-        """Names of the methods measured."""
+        """The names of all methods that steps were measured with, in the order of the file."""
         return list(dict.fromkeys(line["method"] for line in self._steps))
 
     def worlds(self, model: str) -> list[int]:

@@ -158,7 +158,7 @@ def check_table(checked: Sequence[Checked]) -> str:
 
 
 def table(predictions: Sequence[Prediction], base_s: float | None) -> str:
-    """The ranking as a table."""
+    """The ranking as a table for a terminal, the fastest method first."""
     rows = [
         f"{'method':28s}{'step':>11s}{'against none':>14s}{'sent a step':>13s}"
         f"{'faster than none below':>24s}{'than bf16 below':>18s}"

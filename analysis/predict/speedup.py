@@ -84,7 +84,7 @@ def _step(cell: Cell) -> float:
 
 
 def table(entries: Sequence[Speedup]) -> str:
-    """The speedups in Markdown."""
+    """The speedups as a Markdown table, a line for each number of ranks and rate."""
     heads = ["ranks", "rate", "best method", "over the faster baseline", "aim", "over bf16", "of what the bytes allow"]
     lines = ["| " + " | ".join([*heads, "communication, uncompressed"]) + " |", "|---" * 8 + "|"]
     for s in entries:

@@ -45,7 +45,7 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The arm's label."""
+        """The label of the arm that the line is about."""
         return self.runs.arm.label
 
 

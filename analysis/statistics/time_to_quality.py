@@ -90,7 +90,7 @@ class Times:
 
     @property
     def target_ppl(self) -> float:
-        """The target as a perplexity."""
+        """The target loss as a perplexity."""
         return math.exp(self.target_loss)
 
 

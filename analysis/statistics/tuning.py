@@ -36,7 +36,7 @@ class Choice:
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """The values chosen, by setting."""
+        """The values that were chosen, by the setting's name."""
         return {name: json.loads(text) for name, text in self.values}
 
     @property

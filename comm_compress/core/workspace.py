@@ -41,7 +41,7 @@ class Workspace:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all buffers."""
+        """How many bytes all buffers hold together."""
         return sum(buffer.numel() for buffer in self._buffers.values())
 
 

@@ -51,7 +51,7 @@ class BaseHandle(ABC):
 
     @abstractmethod
     def _states(self) -> dict[str, State]:
-        """Return every state by "operation/unit"."""
+        """Return every state by its name, "operation/unit": what `state_dict` saves."""
 
     @property
     def state_bytes(self) -> int:

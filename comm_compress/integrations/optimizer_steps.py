@@ -26,7 +26,7 @@ class OptimizerSteps:
         _listen()
 
     def close(self) -> None:
-        """Stop counting."""
+        """Count no further steps of any optimizer."""
         _counting.discard(self)
 
     def seen(self, optimizer: torch.optim.Optimizer) -> None:

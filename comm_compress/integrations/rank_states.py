@@ -38,7 +38,7 @@ class Rankwise(Protocol):
         """Return the states of each rank that this process is."""
 
     def load_state_dicts(self, states: list[Mapping[str, Mapping[str, Any]]]) -> None:
-        """Put back what `state_dicts` gave."""
+        """Put back what `state_dicts` gave, a mapping for each rank."""
 
 
 class RankStates:

@@ -110,7 +110,7 @@ class VirtualRanks:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of rank 0."""
+        """What rank 0 sent; every other rank has a ledger in ``ledgers``."""
         return self.ledgers[0]
 
     @property

@@ -92,7 +92,7 @@ class _Bench:
         )
 
     def stock(self) -> None:
-        """Measure torch's own collectives."""
+        """Measure torch's own collectives on the same rows, as what others are compared with."""
         gathered = torch.empty_like(self.whole)
         self.measure("stock", "reduce_scatter", lambda: reduce_scatter_single(self.shard.clone(), self.whole), None)
         self.measure("stock", "all_gather", lambda: all_gather_single(gathered, self.shard), None)
@@ -142,7 +142,7 @@ def rank_main(elements: int, repeats: int, out: Path) -> None:
 
 
 def table(lines: list[dict[str, Any]], repeats: int, rate_bytes: float | None) -> str:
-    """The measurements as a table."""
+    """The measurements as a table for a terminal, a line for each method."""
     heads = ["ledger MB", "interface MB", "off by", "ratio claimed", "counted", "link use", "with codec"]
     rows = [f"{'method':26s}{'collective':16s}" + "".join(f"{h:>15s}" for h in heads)]
     for line in lines:

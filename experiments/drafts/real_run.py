@@ -38,7 +38,7 @@ RUN_NAME = "draft"
 
 @dataclass(frozen=True)
 class Part:
-    """One command of the recipe."""
+    """A part of the recipe: one command, with a name."""
 
     name: str
     command: list[str]
@@ -67,7 +67,7 @@ class Places:
 
     @property
     def rows(self) -> Path:
-        """The training's results row."""
+        """The file that the training's results row is in."""
         return self.out / "results.jsonl"
 
     @property

@@ -195,7 +195,7 @@ CASES: dict[str, Callable[[Lab], Outcome]] = {
 
 
 def table(outcomes: Sequence[Outcome], version: str) -> str:
-    """What was seen, in Markdown."""
+    """What was seen of every script, as a Markdown page."""
     lines = [
         f"# The scripts of a sweep under {version}, one machine, {RANKS} ranks, {STEPS} steps",
         "",

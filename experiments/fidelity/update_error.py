@@ -217,7 +217,7 @@ def rule(kind: str) -> str:
 
 
 def markdown(table: Sequence[Line]) -> str:
-    """The two tables in Markdown."""
+    """The tables of gradients and of parameters, in Markdown."""
     tables = []
     for kind, head in HEADS.items():
         rows = [row(line) for line in table if line.kind == kind]

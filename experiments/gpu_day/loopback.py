@@ -35,7 +35,7 @@ class Loopback(dist.ProcessGroup):  # type: ignore[misc]
         self._waiting: dict[tuple[int, int], list[Tensor]] = {}
 
     def size(self) -> int:
-        """How many ranks there are."""
+        """How many ranks the group pretends to have."""
         return self._world
 
     @property
@@ -44,7 +44,7 @@ class Loopback(dist.ProcessGroup):  # type: ignore[misc]
         return str(dist.distributed_c10d._world.pg_names[self])
 
     def getBackendName(self) -> str:  # noqa: N802
-        """The name that traces show."""
+        """The name under which traces show the group's calls."""
         return NAME
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
@@ -106,7 +106,7 @@ class Loopback(dist.ProcessGroup):  # type: ignore[misc]
         return _done()
 
     def barrier(self, *_: Any) -> Any:
-        """Nobody to wait for."""
+        """Return at once: there is nobody to wait for."""
         return _done()
 
     alltoall_base = all_to_all_single

@@ -61,7 +61,7 @@ def measured(job: Job) -> list[Line]:
 
 
 def table(lines: Iterable[Line]) -> str:
-    """The medians as a table."""
+    """The medians as a table for a terminal, a line for each method and overlap."""
     by_key: dict[Key, list[Line]] = {}
     for line in lines:
         by_key.setdefault((line["method"], line["rate"], line["prefetch"], line["overlap_reduce"]), []).append(line)

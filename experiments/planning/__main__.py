@@ -53,7 +53,7 @@ LEFT_OUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line."""
+    """Run ``fsdp-lab plan``; returns the exit code."""
     options = _parser().parse_args(argv)
     with user_errors("plan"):
         _check(options)

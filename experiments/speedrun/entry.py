@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def task(self) -> Task:
-        """The task that was run."""
+        """The task that the entry's runs were made for."""
         return self.race.task
 
     def arm_of(self, row: Row) -> str | None:

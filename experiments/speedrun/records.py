@@ -68,7 +68,7 @@ def tables(records: Sequence[Record]) -> dict[str, list[list[str]]]:
 
 
 def text(records: Sequence[Record]) -> str:
-    """The tables for a terminal."""
+    """The records as tables for a terminal."""
     right = set(HEAD) - {"entry", "communication", "processor"}
     parts = [f"{title}{aligned(table, right)}" for title, table in tables(records).items()]
     return "\n\n".join(parts) or "no records yet: docs/speedrun.md says how one is made"

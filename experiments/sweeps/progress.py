@@ -82,7 +82,7 @@ class Progress:
             )
 
     def tick(self, running: Sequence[Running], waiting: Sequence[Cell]) -> None:
-        """Draw the live line anew."""
+        """Draw the line of running cells anew, on a terminal only."""
         if not self.is_terminal or not running:
             return
         told = [self._told(attempt) for attempt in running]
@@ -97,7 +97,7 @@ class Progress:
         self._write(text)
 
     def close(self) -> None:
-        """Remove the live line."""
+        """Remove the line of running cells from the terminal."""
         if self._live:
             self.stream.write(_CLEAR_LINE)
             self._live = ""

@@ -35,7 +35,7 @@ _STOP_S = 60  # torchrun gives its ranks 30
 
 @dataclass
 class Attempt:
-    """A cell that is running."""
+    """A cell that is running: its process, and when it began."""
 
     cell: Cell
     config: AnyConfig

@@ -62,7 +62,7 @@ class Training(Protocol):
 
     @property
     def is_void(self) -> bool:
-        """Was the last step skipped?"""
+        """Was the last optimizer step skipped, so that nothing of it may be saved?"""
         ...
 
     def paused(self) -> AbstractContextManager[None]:
@@ -85,7 +85,7 @@ class Stateful(Protocol):
     """Something that goes on from where another process left it. States are JSON-able."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Where it stands, as plain values and tensors."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ class Saving:
             self._run.say(f"step {step} is saved (in {took:.1f} s); --run_name {name} goes on from there")
 
     def _own(self, training: Training) -> dict[str, Any]:
-        """What this process alone has."""
+        """What this process alone has, and no other rank could tell it."""
         counts = self._counts()
         return {
             **self._state.own(),

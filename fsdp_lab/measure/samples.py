@@ -31,7 +31,7 @@ class Samples:
         self._taken: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """Keep one more sample."""
+        """Take one more sample into the averages."""
         self._taken.append(sample)
 
     def state_dict(self) -> list[dict[str, float | None]]:

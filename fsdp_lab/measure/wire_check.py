@@ -101,7 +101,7 @@ class WireCheck:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside, nothing is counted. Collective."""
+        """Count no bytes of the interface inside; collective, since all ranks must pause at once."""
         was_open = self._is_open
         self.close()
         yield

@@ -28,7 +28,7 @@ class Counted(Protocol):
         """The states of each rank that this process is."""
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Put back what `state_dicts` gave."""
+        """Put back what `state_dicts` gave, a mapping for each rank."""
 
 
 class Attached(Counted, Protocol):
@@ -67,7 +67,7 @@ class Together:
 
     @property
     def state_bytes(self) -> int:
-        """The bytes that states hold."""
+        """How many bytes the states of all parts hold."""
         return sum(part.state_bytes for part in self._parts)
 
     def state_dicts(self) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ class Together:
         return [{**model, **optimizer} for model, optimizer in by_rank]
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Put back what `state_dicts` gave."""
+        """Give each part its own of what `state_dicts` gave."""
         for part, is_mine in zip(self._parts, (False, True), strict=True):
             own = [{k: v for k, v in one.items() if k.startswith("optimizer/") == is_mine} for one in states]
             part.load_state_dicts(own)

@@ -41,7 +41,7 @@ class Unexchanged(cc.parallel.Handles):
         return self._evaluated()
 
     def state_dicts(self) -> list[dict[str, Any]]:
-        """No state of any replica."""
+        """An empty mapping for each replica: nothing is remembered."""
         return [{} for _ in self._of_each]
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -102,4 +102,4 @@ class VirtualReplicaModel(Model):
         return norm if math.isfinite(norm) else torch.full_like(norm, torch.nan)
 
     def reshard(self) -> None:
-        """Does nothing: nothing is gathered."""
+        """Do nothing: virtual replicas hold whole parameters."""

@@ -55,7 +55,7 @@ def new_file(*endings: str) -> Callable[[str], Path]:
 
 
 def a_file(text: str) -> Path:
-    """A file that is there."""
+    """The path of a file that exists. ValueError says why it is none."""
     path = Path(text)
     if not path.is_file():
         raise ValueError(f"wants a file; {'that is a folder' if path.is_dir() else 'there is none of that name'}")
@@ -63,7 +63,7 @@ def a_file(text: str) -> Path:
 
 
 def a_folder(text: str) -> Path:
-    """A folder that is there."""
+    """The path of a folder that exists. ValueError says why it is none."""
     path = Path(text)
     if not path.is_dir():
         raise ValueError(f"wants a folder; {'that is a file' if path.is_file() else 'there is none of that name'}")

@@ -108,7 +108,7 @@ def _ranges(ranks: Sequence[int]) -> str:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists."""
+    """Yield every tensor in a value of nested lists and tuples, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):

@@ -176,7 +176,7 @@ def last_forward(outermost: FSDPModule) -> list[FSDPModule]:
 
 
 def in_backward() -> bool:
-    """Does autograd run right now?"""
+    """Does autograd run a backward pass on this thread right now?"""
     return current_backward() != -1
 
 

@@ -131,7 +131,7 @@ class FrozenWatch:
         ]
 
     def undo(self) -> None:
-        """Stop looking before each forward."""
+        """Remove the hooks that look at parameters before each forward."""
         for hook in self._hooks:
             hook.remove()
 

@@ -54,7 +54,7 @@ class Methods:
 
     @property
     def rounds(self) -> AllReduceRounds:
-        """The rounds of one exchange."""
+        """The function that makes the rounds of one exchange between replicas."""
         return all_reduce_of_messages if self._everywhere else allreduce.all_reduce
 
     @property

@@ -32,13 +32,13 @@ class Exchange(Protocol):
 
 
 class Arrived:
-    """An exchange that is over."""
+    """An exchange that was over as soon as it was begun."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
 
     def advance(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: no message of this exchange is on its way."""
 
     def finish(self) -> Means:
         """Return the mean of every parameter over replicas, by name."""
@@ -85,7 +85,7 @@ class Synchroniser(ABC):
         """Take back what the last exchange of a fragment did to the method's states."""
 
     def _written(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Note that parameters were changed."""
+        """Note that parameters were changed, for whoever keeps copies of them."""
 
     def step(self) -> list[str]:
         """Note that an inner optimizer step was made, or skipped; synchronise what is due. All replicas call it alike.

@@ -89,7 +89,7 @@ class VirtualReplicas(Synchroniser):
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of replica 0."""
+        """What replica 0 sent; every other one has a ledger in ``ledgers``."""
         return self.ledgers[0]
 
     @property

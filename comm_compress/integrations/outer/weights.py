@@ -80,7 +80,7 @@ class OuterParameters:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Put back the outer parameters and what else ``state_dict`` gave."""
         for name, p in self.values.items():
             p.copy_(state["parameters"][name])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))

@@ -123,7 +123,7 @@ class Delta(Compressor):
         raise ValueError(f"{self.name}: not for reduce-scatter")
 
     def contribution(self, sent: Any) -> Tensor:
-        """Refuse, as `reduce_scatter` does."""
+        """Raise ValueError, as `reduce_scatter` does: `delta` carries parameters only."""
         raise ValueError(f"{self.name}: not for reduce-scatter")
 
 

@@ -34,12 +34,12 @@ class Matrix(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """One past the last column."""
+        """The column of the row that follows the matrix's last one."""
         return self.start + self.a * self.b
 
     @property
     def long(self) -> int:
-        """How many lines there are."""
+        """How many lines the matrix has: its larger dimension."""
         return max(self.a, self.b)
 
     @property
@@ -80,7 +80,7 @@ class Sizes(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)  # units times directions
 def sizes_of(matrices: tuple[Matrix, ...]) -> Sizes:
-    """The `Sizes` of these matrices."""
+    """Return the sizes of these matrices, each as a list over them."""
     return Sizes(
         [m.long for m in matrices],
         [m.whole for m in matrices],

@@ -26,7 +26,7 @@ class Chunks(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """One past the last column."""
+        """The column of the row that follows the last chunk."""
         return self.start + self.a * self.b
 
     @property
@@ -36,7 +36,7 @@ class Chunks(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many chunks there are."""
+        """How many chunks the parameter is divided into."""
         return self.a * self.b // self.size
 
     def coefficients(self, rows: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def off_by(ranks: list[dict[str, Any]]) -> list[float]:
 
 
 def summed(ranks: list[dict[str, Any]], key: str) -> int:
-    """The sum over the ranks."""
+    """The sum over all ranks of what each reports under ``key``."""
     return sum(rank[key] for rank in ranks)
 
 

@@ -29,7 +29,7 @@ class Job(NamedTuple):
 
 
 class Feed(nn.Module):
-    """Two matrices around a nonlinearity."""
+    """A feed-forward layer: two matrices around a nonlinearity."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def fsdp2() -> Job:
 
 
 def compressed() -> Job:
-    """FSDP2 with both directions compressed."""
+    """A job under FSDP2 whose gradients and parameters are both compressed."""
     blocks = _sharded()
     handle = cc.attach(blocks, reduce_scatter="topk ratio=0.1", all_gather="int8")
     return Job(_steps(blocks), handle)

@@ -60,7 +60,7 @@ class Unit:
         return self.matrix.view(world, -1)
 
     def state(self, world: int) -> State:
-        """The state of rank 0."""
+        """The state of rank 0 of ``world`` ranks, before its first collective."""
         return State("unit", 0, world, segments=segments_of([("weight", self.shape)], world))
 
     def copy_seconds(self) -> float:

@@ -27,7 +27,7 @@ class Loop:
         self._world = world
 
     def rank(self) -> int:
-        """Rank 0."""
+        """0: this process plays the first of all ranks."""
         return 0
 
     def size(self) -> int:
@@ -85,7 +85,7 @@ class Traffic:
 
     @property
     def elements(self) -> int:
-        """Elements of all ranks' rows."""
+        """How many elements the rows of all ranks have together."""
         return int(self._copy.numel())
 
     def step(self) -> list[Call]:

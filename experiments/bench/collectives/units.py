@@ -25,7 +25,7 @@ class Unit(NamedTuple):
 
     @property
     def n(self) -> int:
-        """Elements of a rank's row."""
+        """How many elements a rank's row has."""
         return self.segments[-1].stop
 
     def gradients(self, world: int) -> list[Tensor]:
@@ -70,7 +70,7 @@ def _segments(parameters: object, world: int) -> tuple[Segment, ...]:
 
 
 def _drawn(segment: Segment, world: int, step: int) -> Tensor:
-    """``[world, columns of the segment]``."""
+    """Random numbers for a segment's columns of every rank's row, float32 ``[world, columns]``."""
     generator = torch.Generator().manual_seed(1000 * step + segment.start)
     width = segment.shape[-1] if len(segment.shape) > 1 else 1
     scale = torch.randn(width, generator=generator).exp()

@@ -152,7 +152,7 @@ def _interface_bytes() -> int:
 
 
 def table(lines: Lines, rate_bytes: float | None) -> str:
-    """The measurements as a table."""
+    """The measurements as a table for a terminal, a line for each layout."""
     rows = [
         f"{'layout':9s}{'shares':>9s}  {'carried by':22s}{'step ms':>9s}{'link ms':>9s}"
         f"{'counted MB':>12s}{'interface MB':>14s}"

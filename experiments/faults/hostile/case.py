@@ -45,7 +45,7 @@ class Seen:
 
     @property
     def kept(self) -> bool:
-        """Was everything as promised?"""
+        """Was everything as the case promises?"""
         return not self.broken
 
 

@@ -11,7 +11,7 @@ Make = Callable[[Path], None]
 
 
 def nothing(folder: Path) -> None:
-    """The command finds no files."""
+    """Make no files: the command finds an empty folder."""
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class Opened:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note what is opened inside."""
+        """Note every file that is opened inside."""
         self._on = True
         try:
             yield

@@ -48,7 +48,7 @@ class Start:
 
     @property
     def is_there(self) -> bool:
-        """Has the training ended?"""
+        """Has the training of the common start ended, so that cells can begin from it?"""
         return self.folder.is_dir()
 
 

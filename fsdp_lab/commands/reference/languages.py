@@ -43,7 +43,7 @@ class Language:
 
 
 def english() -> Language:
-    """Every sentence as it is."""
+    """The language of the sources: every sentence as it is."""
     return Language()
 
 

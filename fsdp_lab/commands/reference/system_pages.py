@@ -37,7 +37,7 @@ def as_list(width: int) -> Iterator[str]:
 
 
 def as_page(system: System, width: int) -> Iterator[str]:
-    """The lines about one system."""
+    """Yield the lines about one system, wrapped to ``width`` characters."""
     yield from _wrapped("", f"{system.name}: {system.about}", width)
     yield from _wrapped("  source      ", system.paper.reference if system.paper else "no paper", width)
     yield from _wrapped("\n  what it does  ", system.does, width)

@@ -25,7 +25,7 @@ class HeadLoss(Protocol):
     """
 
     def __call__(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss."""
+        """The summed loss of all targets, without holding logits of all of them at once."""
 
 
 class LinearCrossEntropy:

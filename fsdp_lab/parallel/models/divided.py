@@ -34,7 +34,7 @@ class Divided(Objective):
 
     @abstractmethod
     def embed(self, batch: Tensor) -> Tensor:
-        """What the first block gets."""
+        """What the first block gets: the embeddings of a batch."""
 
     @abstractmethod
     def loss(self, x: Tensor, batch: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 
 class LinearTime(NamedTuple):
-    """``fixed + slope * x``, both at least 0."""
+    """A time that grows with a size: ``fixed + slope * x`` seconds, both at least 0."""
 
     fixed: float
     slope: float
 
     def at(self, x: float) -> float:
-        """``fixed + slope * x``."""
+        """The seconds for a size of ``x``."""
         return self.fixed + self.slope * x
 
 
@@ -74,7 +74,7 @@ class Devices:
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """How many ranks there are, one a device."""
         return len(self.devices)
 
     def are_measured_for(self, model: str, sequences: int, length: int) -> bool:

@@ -24,7 +24,7 @@ def compositions(total: int, parts: int) -> Iterator[Shares]:
 
 
 def num_compositions(total: int, parts: int) -> int:
-    """How many there are."""
+    """In how many ways ``parts`` positive whole numbers add up to ``total``."""
     return math.comb(total - 1, parts - 1) if total >= parts else 0
 
 

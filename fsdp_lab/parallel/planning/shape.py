@@ -37,7 +37,7 @@ class ModelShape:
 
     @property
     def queries(self) -> int:
-        """Features of all heads."""
+        """How many features the queries of all heads have together."""
         return self.heads * self.head_width
 
     @property
@@ -83,12 +83,12 @@ class ModelShape:
 
     @property
     def block(self) -> int:
-        """All parameters of a block."""
+        """How many parameters one block has."""
         return self.attention_parameters + self.mlp_parameters + self.block_rest
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """How many parameters the whole model has."""
         return self.layers * self.block + self.word_parameters + self.rest
 
 

@@ -43,7 +43,7 @@ class Lifeline:
     """
 
     def __init__(self, ranks: Ranks) -> None:
-        """Connect the ranks; collective."""
+        """Connect this rank with all others; collective: every rank must come."""
         told = (host_key(), os.uname().nodename, _own_address())
         everyone = ranks.gather(told) if ranks.processes > 1 else [told]
         self.is_on = ranks.processes > 1 and (ranks.by_hand or len({key for key, _, _ in everyone}) > 1)

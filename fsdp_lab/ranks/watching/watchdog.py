@@ -81,7 +81,7 @@ class Watchdog:
         self._watches = True
 
     def close(self) -> None:
-        """Watch no more."""
+        """End the thread that watches."""
         self._over.set()
 
     def whereabouts(self) -> str:

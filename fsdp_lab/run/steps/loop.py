@@ -127,7 +127,7 @@ class Loop:
 
     @property
     def is_void(self) -> bool:
-        """Was the last step skipped?"""
+        """Was the last optimizer step skipped, so that nothing of it may be saved?"""
         return self._counts.is_void
 
     def paused(self) -> AbstractContextManager[None]:

@@ -37,7 +37,7 @@ class Trackio:
         """Nothing: the run was made with its settings."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Log numbers of a step."""
+        """Give trackio the numbers of one step."""
         self._run.log(dict(values), step=step)
 
     def finish(self, status: Status) -> None:

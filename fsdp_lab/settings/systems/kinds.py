@@ -18,7 +18,7 @@ class Paper:
 
     @property
     def reference(self) -> str:
-        """The paper in one line."""
+        """The paper in one line: authors, title, year and, where it has one, its arXiv number."""
         number = f", arXiv {self.arxiv}" if self.arxiv else ""
         return f'{self.authors}, "{self.title}", {self.year}{number}'
 

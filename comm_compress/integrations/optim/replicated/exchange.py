@@ -47,7 +47,7 @@ class Replicas(Protocol):
 
     @property
     def world(self) -> int:
-        """How many replicas there are."""
+        """How many replicas exchange with each other."""
 
     def lay_out(self, divided: bool, own_weights: OwnWeights | None = None) -> None:
         """Say, once, what an exchange's rows are: all in one (``[1, n]``), or ``divided`` as FSDP2 does, ``[W, n]``.

@@ -115,6 +115,6 @@ class ReplicaOptimizer(torch.optim.Optimizer, ABC):
         self._replicas.zero_grad()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put back what ``state_dict()`` gave."""
+        """Put back what ``state_dict()`` gave, and look again which group each parameter is in."""
         super().load_state_dict(state_dict)
         self._group_of = {id(p): group for group in self.param_groups for p in group["params"]}

@@ -58,7 +58,7 @@ class VirtualReplicas:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of replica 0."""
+        """What replica 0 sent; every other one has a ledger in ``ledgers``."""
         return self.ledgers[0]
 
     @property
@@ -134,11 +134,11 @@ class VirtualReplicas:
 
 
 class Done:
-    """An exchange that is over."""
+    """An exchange among virtual replicas: over as soon as it is begun."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
 
     def finish(self) -> Any:
-        """Return what its rounds returned."""
+        """Return what the rounds of the exchange returned."""
         return self._made

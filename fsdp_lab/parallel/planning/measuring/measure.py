@@ -175,7 +175,7 @@ def methods_of(options: argparse.Namespace, job: Job) -> Methods:
 
 
 def main(argv: Sequence[str]) -> int:
-    """One rank."""
+    """Be one of the ranks that measure themselves and their link; returns the exit code."""
     parser = program("fsdp_lab.parallel.planning.measuring.measure", __doc__)
     options_of(parser)
     parser.add_argument("--out", type=new_file(), required=True)

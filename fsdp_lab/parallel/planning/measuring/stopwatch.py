@@ -65,7 +65,7 @@ class Stopwatch(Wiring):
 
     @property
     def rank(self) -> int:
-        """The first one."""
+        """0: what is timed alone is the first rank's part."""
         return 0
 
     @property

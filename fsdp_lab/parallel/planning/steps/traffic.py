@@ -70,7 +70,7 @@ def total_seconds(
 
 
 def total_sent(collectives: Sequence[Collective], methods: Methods, world: int) -> list[float]:
-    """Bytes that each rank sends."""
+    """How many bytes each rank sends in a step, by all collectives together."""
     return [
         sum(one.times * one.sent(rank, world, methods.bits_of(one.method)) for one in collectives)
         for rank in range(world)

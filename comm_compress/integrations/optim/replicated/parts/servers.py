@@ -32,12 +32,12 @@ class Piece(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Under which states remember it."""
+        """The name under which states remember this piece."""
         return f"{self.name}:{self.start}"
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """How many elements the piece has."""
         return self.stop - self.start
 
     @property
