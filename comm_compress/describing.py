@@ -127,11 +127,11 @@ def _settings(config: type, method: str, inside: str = "") -> list[Setting]:
 
 def _meanings(config: type) -> dict[str, str]:
     """Return what docstrings say of the fields: the class's own before those that it inherits from."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for kind in reversed(config.__mro__):
         text = inspect.cleandoc(kind.__doc__ or "") if dataclasses.is_dataclass(kind) else ""
-        found |= {name: _joined(said) for name, said in _DESCRIBED.findall(text)}
-    return found
+        meanings |= {name: _joined(said) for name, said in _DESCRIBED.findall(text)}
+    return meanings
 
 
 def _limits(config: type, name: str, hint: Any) -> str:

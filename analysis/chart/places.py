@@ -161,12 +161,12 @@ def _status(line: Line, is_fair: bool, comparison: Comparison) -> tuple[Status, 
 
 def _by_operation(runs: ArmRuns) -> dict[str, float]:
     names = dict.fromkeys(op for row in runs.ended_well for op in row.get("bytes_compressed_by_op") or {})
-    found = {}
+    bits_by_name = {}
     for name in names:
         bits = measures.over_seeds(runs, partial(measures.bits_per_parameter, direction=name))
         if bits is not None:
-            found[name] = bits.mean
-    return found
+            bits_by_name[name] = bits.mean
+    return bits_by_name
 
 
 def _kept(row: Mapping[str, Any]) -> float | None:
@@ -214,6 +214,6 @@ def _at_links(places: Sequence[Place], fair: Sequence[bool]) -> list[Place]:
     for rate in RATES:
         costs = [place.seconds[rate] if is_fair else None for place, is_fair in zip(places, fair, strict=True)]
         if any(cost is not None for cost in costs):
-            for found, line in zip(fronts, placed([replace(one, front="-") for one in table], costs), strict=True):
-                found[rate] = line.front
-    return [replace(place, at_links=found) for place, found in zip(places, fronts, strict=True)]
+            for by_rate, line in zip(fronts, placed([replace(one, front="-") for one in table], costs), strict=True):
+                by_rate[rate] = line.front
+    return [replace(place, at_links=by_rate) for place, by_rate in zip(places, fronts, strict=True)]

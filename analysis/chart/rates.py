@@ -32,22 +32,22 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=new_file(".json"), metavar="FILE.json", help="default: only shown")
     options = parser.parse_args(argv)
     with user_errors("chart rates"):
-        found = tuning(rows_of(options))
-    print(table(found).text())
+        trials = tuning(rows_of(options))
+    print(table(trials).text())
     if options.out is not None:
-        options.out.write_text(json.dumps(document(found, options.file), indent=1) + "\n")
-        print(f"\n{options.out}: {len(found.choices)} arms")
+        options.out.write_text(json.dumps(document(trials, options.file), indent=1) + "\n")
+        print(f"\n{options.out}: {len(trials.choices)} arms")
     return 0
 
 
-def document(found: Tuning, files: Sequence[Path]) -> dict[str, Any]:
+def document(trials: Tuning, files: Sequence[Path]) -> dict[str, Any]:
     """What a recipe reads, and what was tried. An infinite mean loss (a run failed) is null."""
     return {
-        "setting": found.setting.label,
+        "setting": trials.setting.label,
         "rows": [str(path) for path in files],
-        "seeds": sorted(found.seeds),
-        "chosen": {choice.arm.label: choice.tuned for choice in found.choices.values()},
-        "tried": {choice.arm.label: _tried(choice) for choice in found.choices.values()},
+        "seeds": sorted(trials.seeds),
+        "chosen": {choice.arm.label: choice.tuned for choice in trials.choices.values()},
+        "tried": {choice.arm.label: _tried(choice) for choice in trials.choices.values()},
     }
 
 
@@ -62,19 +62,19 @@ def _tried(choice: Choice) -> list[dict[str, Any]]:
     ]
 
 
-def table(found: Tuning, called: Mapping[str, str] = MappingProxyType({})) -> Table:
+def table(trials: Tuning, called: Mapping[str, str] = MappingProxyType({})) -> Table:
     """Every arm with the mean loss of each of its candidates; the one chosen is marked. ``called``: short names of
     arms, by their labels."""
     lines = []
-    for choice in found.choices.values():
+    for choice in trials.choices.values():
         cells = [
             f"{', '.join(text for _, text in values)}: {loss:.4f}{' *' * (values == choice.values)}"
             for values, loss in choice.losses.items()
         ]
         lines.append([called.get(choice.arm.label, choice.arm.label), "  ".join(cells)])
-    seeds = ", ".join(map(str, sorted(found.seeds)))
+    seeds = ", ".join(map(str, sorted(trials.seeds)))
     note = f"Seed {seeds}. *: chosen, the lowest mean; inf: a run failed."
-    return Table(f"{found.setting.label}: validation loss by candidate", ("arm", "tried"), lines, note, left=(0, 1))
+    return Table(f"{trials.setting.label}: validation loss by candidate", ("arm", "tried"), lines, note, left=(0, 1))
 
 
 if __name__ == "__main__":

@@ -83,14 +83,14 @@ def place(label: str, rows: Path, baseline: Path, reference: Path) -> Place:
     )
 
 
-def otherwise_in_training(facts: Mapping[str, Any], found: Place | None) -> list[list[str]]:
+def otherwise_in_training(facts: Mapping[str, Any], place: Place | None) -> list[list[str]]:
     """An objection where the trainings' bits are not those of captured gradients of the same model; none elsewhere."""
     errors = facts["facts"].get("errors", ())
     real = [one["bits"] for one in errors if one["kind"] == "error" and one["judged"] and one["data"] == "real"]
-    if found is None or not real or abs(found.judged.bits / real[0] - 1) <= UNLIKE:
+    if place is None or not real or abs(place.judged.bits / real[0] - 1) <= UNLIKE:
         return []
     text = (
-        f"in training it sent {found.judged.bits:.3g} bits, for captured gradients of the same model {real[0]:.3g}: "
+        f"in training it sent {place.judged.bits:.3g} bits, for captured gradients of the same model {real[0]:.3g}: "
         "its first steps or its sizes differ, or it behaves otherwise when it is judged"
     )
     return [["warning", text]]

@@ -59,8 +59,8 @@ for runs in comparison.arms:
 # %%
 figure: object = None
 try:
-    found = training_curves(comparison, "train_loss", smooth=5)
-    figure = loss_curves.draw(found.curves, Style(), smooth=5)
+    training = training_curves(comparison, "train_loss", smooth=5)
+    figure = loss_curves.draw(training.curves, Style(), smooth=5)
 except ValueError as error:
     print(error)
 figure

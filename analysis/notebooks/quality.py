@@ -35,18 +35,18 @@ from analysis.tables.comparison import answer_table, comparison_table
 
 rows = read(FILES).rows
 comparison = named(comparisons(rows))[0]
-found = findings_of(comparison, rows)
-print(verdict(found, comparison))
+findings = findings_of(comparison, rows)
+print(verdict(findings, comparison))
 
 # %% [markdown]
 # What speaks against the comparison, before anything is read off it:
 
 # %%
-for finding in found:
+for finding in findings:
     print(f"{finding.severity}: {finding.what}; {finding.advice}")
 
 # %%
-print(comparison_table(comparison, found).text())
+print(comparison_table(comparison, findings).text())
 
 # %%
 print(answer_table(comparison).text())
@@ -56,4 +56,4 @@ print(answer_table(comparison).text())
 # the bytes or fewer at no more than 1 % worse perplexity.
 
 # %%
-pareto.draw(points(comparison), Style(), foot=verdict(found, comparison, ("quality", "bytes")))
+pareto.draw(points(comparison), Style(), foot=verdict(findings, comparison, ("quality", "bytes")))

@@ -80,19 +80,19 @@ def traffic(row: Mapping[str, Any], steady: bool = False) -> Traffic | None:
         return None
     config = row.get("config") or {}
     blocks = _blocks(row, config)
-    found: list[Operation] = []
+    operations: list[Operation] = []
     for name, sent in by_op.items():
         if name == "outer":
             every = _every(config)
-            found += [Operation(name, sent / steps * every, every)]
+            operations += [Operation(name, sent / steps * every, every)]
         elif name == "all_gather":
-            found += _gathers(_a_step(row, config, name, steady), _kind(row, config, name), config, blocks)
+            operations += _gathers(_a_step(row, config, name, steady), _kind(row, config, name), config, blocks)
         elif name == "reduce_scatter":
-            found += _reductions(_a_step(row, config, name, steady), _kind(row, config, name), config, blocks)
+            operations += _reductions(_a_step(row, config, name, steady), _kind(row, config, name), config, blocks)
         else:
-            found += [Operation(name, sent / steps)]
+            operations += [Operation(name, sent / steps)]
     windows: dict[Window, float] = {"forward": FORWARD * blocks, "backward": (1 - FORWARD) * blocks}
-    return Traffic([one for one in found if one.sent], windows)
+    return Traffic([one for one in operations if one.sent], windows)
 
 
 def _gathers(sent: float, kind: str, config: Mapping[str, Any], blocks: float) -> Iterator[Operation]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 def spans(numbers: Iterable[int]) -> list[str]:
     """Rising numbers as texts, neighbours as ranges: ``["1, 2", "7 to 30"]``."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in found]
+            ranges.append([number, number])
+    return [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in ranges]

@@ -39,11 +39,11 @@ def calls(methods: Sequence[str], group: dist.ProcessGroup) -> dict[str, tuple[C
         dist.all_reduce(total, group=group)
         return total
 
-    found: dict[str, tuple[Callable[[Tensor], Tensor], cc.Ledger]] = {"torch": (own, cc.Ledger())}
+    by_method: dict[str, tuple[Callable[[Tensor], Tensor], cc.Ledger]] = {"torch": (own, cc.Ledger())}
     for method in methods:
         activations = cc.parallel.Activations(method, method)
-        found[method] = (activations.place("bench", group).all_reduce, activations.ledger)
-    return found
+        by_method[method] = (activations.place("bench", group).all_reduce, activations.ledger)
+    return by_method
 
 
 def measure(rank: int, folder: str, methods: list[str], tokens: list[int], features: int, repeats: int, n: int) -> None:

@@ -86,17 +86,17 @@ def peers(path: Path) -> list[Coder]:
         library = ctypes.CDLL(str(path.absolute()))
     except OSError as error:
         raise ValueError(f"--peer: {path} cannot be loaded: {error}") from error
-    found = []
+    coders = []
     for variant in VARIANTS:
         names = [f"rans_{what}_O0_32x16_{variant}" for what in ("compress", "uncompress")]
         if all(hasattr(library, name) for name in names):
             compress, uncompress = (getattr(library, name) for name in names)
             compress.restype = uncompress.restype = ctypes.c_void_p
             encode, decode = functools.partial(_encode, compress), functools.partial(_decode, uncompress)
-            found.append(Coder(f"htscodecs {variant}", encode, decode))
-    if not found:
+            coders.append(Coder(f"htscodecs {variant}", encode, decode))
+    if not coders:
         raise ValueError(f"--peer: {path} has no function rans_compress_O0_32x16_avx2: is it htscodecs, for x86?")
-    return found
+    return coders
 
 
 def _encode(function: Any, symbols: Tensor, out: Tensor) -> int:

@@ -86,12 +86,12 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("gpu_tests"):
         if importlib.util.find_spec("pytest") is None:
             raise ValueError("pytest is missing: pip install -e '.[dev]'")
-        found = [str(path.relative_to(ROOT)) for path in files(ROOT / "tests")]
+        tests = [str(path.relative_to(ROOT)) for path in files(ROOT / "tests")]
     import pytest
 
     recorder = Recorder(options.out, options.seconds)
     several = importlib.util.find_spec("xdist") is not None and options.processes > 1
-    words = ["-m", "gpu", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *found]
+    words = ["-m", "gpu", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *tests]
     code = pytest.main([*words, *(["-n", str(options.processes)] if several else [])], plugins=[recorder])
     recorder.write()
     passed, failed, skipped = (recorder.count(outcome) for outcome in ("passed", "failed", "skipped"))

@@ -57,12 +57,18 @@ def main(argv: Sequence[str]) -> int:
     with ThreadPoolExecutor(options.at_once) as together:
         codes = dict(zip(methods, together.map(lambda method: _train(method, options), methods), strict=True))
     rows = {row["run_name"]: row for row in sound_rows(options.out / "nccl.jsonl")}
-    found = {method: rows.get(folder_name(method)) for method in methods}
-    wrong = complaints(codes, found)
-    record = {"machine": hardware(), "versions": versions(), "exit_codes": codes, "complaints": wrong, "rows": found}
+    last_rows = {method: rows.get(folder_name(method)) for method in methods}
+    wrong = complaints(codes, last_rows)
+    record = {
+        "machine": hardware(),
+        "versions": versions(),
+        "exit_codes": codes,
+        "complaints": wrong,
+        "rows": last_rows,
+    }
     write_json(options.out / "nccl.json", record)
-    write_bytes(options.out / "nccl.md", page(codes, found, wrong).encode())
-    print(page(codes, found, wrong))
+    write_bytes(options.out / "nccl.md", page(codes, last_rows, wrong).encode())
+    print(page(codes, last_rows, wrong))
     return 1 if wrong else 0
 
 
@@ -155,9 +161,9 @@ def _flags(method: str, options: argparse.Namespace) -> list[str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _parser() -> Parser:

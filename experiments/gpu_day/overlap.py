@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
             raise ValueError("--device: torch sees no CUDA device")
         configs = {method: _config(options, method) for method in dict.fromkeys(options.methods)}
         make_folder(options.out, "out")
-    found: dict[str, Any] = {"machine": hardware(), "versions": versions(), "transport": loopback.NAME, "methods": {}}
+    record: dict[str, Any] = {"machine": hardware(), "versions": versions(), "transport": loopback.NAME, "methods": {}}
     measured: dict[str, Measured | str] = {}
     with loopback.joined():
         for method, config in configs.items():
@@ -60,8 +60,8 @@ def main(argv: Sequence[str]) -> int:
             except Exception as error:  # the others are measured all the same
                 measured[method] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             print(f"{method}\n{_details(measured[method])}\n", flush=True)
-            found["methods"][method] = _as_json(measured[method])
-            write_json(options.out / "overlap.json", found)
+            record["methods"][method] = _as_json(measured[method])
+            write_json(options.out / "overlap.json", record)
             write_bytes(options.out / "overlap.md", page(measured).encode())
     return 1 if any(isinstance(one, str) for one in measured.values()) else 0
 

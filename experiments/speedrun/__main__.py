@@ -192,12 +192,12 @@ def _records(words: Sequence[str]) -> int:
     parser.add_argument("folder", type=a_folder, nargs="?", default=records.RECORDS, metavar="FOLDER")
     parser.add_argument("--page", action="store_true", help=f"also write {records.PAGE.name} among the documents")
     options = parser.parse_args(words)
-    found, left_out = records.read_all(options.folder)
-    print(records.text(found))
+    entries, left_out = records.read_all(options.folder)
+    print(records.text(entries))
     for line in left_out:
         print(f"left out: {printable(line)}", file=sys.stderr)
     if options.page:
-        records.PAGE.write_text(records.page(found))
+        records.PAGE.write_text(records.page(entries))
     return 0
 
 

@@ -35,8 +35,8 @@ def losses(task: Task, ranks: int, own: Mapping[str, Any], out: Path, seeds: int
             file.write_text(TrainConfig.of(**{**settings, "seed": seed}).to_yaml())
             if code := train(["--config", str(file)], ranks, out):
                 raise ValueError(f"seed {seed} ended with exit code {code}; what it said stands above")
-    found = _found(out, wanted)
-    return {seed: found[seed] for seed in range(1, seeds + 1)}
+    by_seed = _found(out, wanted)
+    return {seed: by_seed[seed] for seed in range(1, seeds + 1)}
 
 
 def _found(out: Path, digest: str) -> dict[int, float]:
@@ -44,11 +44,11 @@ def _found(out: Path, digest: str) -> dict[int, float]:
     return {row["seed"]: row["val_loss"] for row in rows if digest_of_settings(row["config"]) == digest}
 
 
-def target_of(found: Sequence[float]) -> float:
+def target_of(losses: Sequence[float]) -> float:
     """The lowest target, rounded up, for which the fewest runs of an entry suffice, if these are its mean and spread.
 
     An entry that is as good as `none` thus has an even chance with `FEWEST_RUNS`, and a better one with more.
     """
-    error = statistics.stdev(found) / math.sqrt(FEWEST_RUNS)
-    lowest = statistics.fmean(found) + t_quantile(1 - SIGNIFICANCE, FEWEST_RUNS - 1) * error
+    error = statistics.stdev(losses) / math.sqrt(FEWEST_RUNS)
+    lowest = statistics.fmean(losses) + t_quantile(1 - SIGNIFICANCE, FEWEST_RUNS - 1) * error
     return math.floor(lowest / _ROUNDED_TO + 1) * _ROUNDED_TO

@@ -37,7 +37,7 @@ class Record:
 
 def read_all(folder: Path, task: Task = TASK) -> tuple[list[Record], list[str]]:
     """The entries below ``folder`` that reached the target, and why others are left out. Rehearsals are passed over."""
-    found, left_out = [], []
+    records, left_out = [], []
     for path in sorted(folder.rglob(HEADER)):
         try:
             entry = read(path.parent, task)
@@ -48,23 +48,23 @@ def read_all(folder: Path, task: Task = TASK) -> tuple[list[Record], list[str]]:
             left_out.append(f"{path.parent.name}: {error}")
             continue
         if record.score.reached:
-            found.append(record)
+            records.append(record)
         else:
             left_out.append(f"{path.parent.name}: its loss is not below the target with p < {SIGNIFICANCE:g}")
-    return found, left_out
+    return records, left_out
 
 
 def tables(records: Sequence[Record]) -> dict[str, list[list[str]]]:
     """A table for every track and number of ranks that has records: its title, and rows with the heading first."""
-    found: dict[str, list[list[str]]] = {}
+    by_title: dict[str, list[list[str]]] = {}
     for track in TRACKS.values():
         for ranks in sorted({record.entry.race.ranks for record in records}):
             of_track = [r for r in records if r.entry.race.track == track and r.entry.race.ranks == ranks]
             if of_track:
                 ordered = sorted(of_track, key=lambda record: -record.lead)
                 lines = [_line(place, record) for place, record in enumerate(ordered, start=1)]
-                found[f"{track.name}, {ranks} ranks"] = [list(HEAD), *lines]
-    return found
+                by_title[f"{track.name}, {ranks} ranks"] = [list(HEAD), *lines]
+    return by_title
 
 
 def text(records: Sequence[Record]) -> str:

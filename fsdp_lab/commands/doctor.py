@@ -36,8 +36,8 @@ def main(argv: Sequence[str]) -> int:
             if not options.json:
                 print(as_text(finding), flush=True)
     if options.json:
-        print(json.dumps({title: [asdict(f) for f in found] for title, found in everything.items()}, indent=1))
-    stops = [finding.name for found in everything.values() for finding in found if finding.stops_training]
+        print(json.dumps({title: [asdict(f) for f in some] for title, some in everything.items()}, indent=1))
+    stops = [finding.name for some in everything.values() for finding in some if finding.stops_training]
     if stops and not options.json:
         print(f"\nTraining cannot work here: {', '.join(stops)}.")
     return 1 if stops else 0

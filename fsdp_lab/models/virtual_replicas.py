@@ -91,8 +91,8 @@ class VirtualReplicaModel(Model):
         """Every replica's gradients, in the order of the parameters."""
         by_replica: list[dict[str, Tensor]] = [{} for _ in range(self._replicas.world)]
         for fragment in self._replicas.fragments:
-            for mine, found in zip(by_replica, self._replicas.gradients(fragment), strict=True):
-                mine |= found
+            for mine, collected in zip(by_replica, self._replicas.gradients(fragment), strict=True):
+                mine |= collected
         names = [name for name, _ in self.module.named_parameters()]
         return [[mine[name] for name in names if name in mine] for mine in by_replica]
 

@@ -29,13 +29,13 @@ def name_of_rank(launcher: int, rank: int | str) -> str:
 
 def forked_ranks(launcher: int) -> dict[int, int]:
     """The process ids of a launcher's forked ranks that run, by rank, also when the launcher has ended."""
-    found = {}
+    pids = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             name = (folder / "comm").read_text().strip()
             if name.endswith(f"/{launcher}") and state(int(folder.name)) not in ("", "X", "Z"):
-                found[int(name.removeprefix("rank ").partition("/")[0])] = int(folder.name)
-    return found
+                pids[int(name.removeprefix("rank ").partition("/")[0])] = int(folder.name)
+    return pids
 
 
 def launcher_is_gone() -> bool:

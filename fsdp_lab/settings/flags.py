@@ -84,7 +84,7 @@ def as_typed_now() -> Iterator[None]:
 
 def as_typed(text: str) -> str:
     """``text`` in which every ``python -m MODULE`` is as `commands_are_typed` was told, where it was told of it."""
-    return re.sub(r"python -m (\w+(?:\.\w+)*)", lambda found: _TYPED.get(found[1], found[0]), text)
+    return re.sub(r"python -m (\w+(?:\.\w+)*)", lambda match: _TYPED.get(match[1], match[0]), text)
 
 
 def with_known_dashes(words: Sequence[str], known: Iterable[str]) -> list[str]:

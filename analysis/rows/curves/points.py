@@ -41,11 +41,11 @@ NOTHING = Points()  # of a quantity that a curve does not have
 @remembered
 def curves_of(runs: ArmRuns) -> Mapping[int, tuple[Curve, Sequence[str]]]:
     """Each seed's curve, and what is wrong with its file."""
-    found = {}
+    curves = {}
     for seed, row in runs.runs.items():
         lines, why = read_curve(row)
-        found[seed] = _points(lines), why
-    return found
+        curves[seed] = _points(lines), why
+    return curves
 
 
 def _points(lines: Lines) -> Curve:

@@ -107,16 +107,16 @@ def attach(
 
 
 def _place(name: str, parameters: Mapping[str, nn.Parameter]) -> _Place:
-    groups, found = [], []
+    groups, matrices = [], []
     for full_name, p in parameters.items():
         group, matrix = _matrix(full_name, p)
         groups.append(group)
-        found.append(matrix)
+        matrices.append(matrix)
     if any(group is not groups[0] for group in groups):
         raise ValueError(
             f"unit {name!r}: its matrices are not sharded over the same ranks; give each kind its own unit"
         )
-    return _Place(Unit(name, tuple(found), 1 if groups[0] is None else groups[0].size()), groups[0])
+    return _Place(Unit(name, tuple(matrices), 1 if groups[0] is None else groups[0].size()), groups[0])
 
 
 def _matrix(name: str, p: nn.Parameter) -> tuple[dist.ProcessGroup | None, Matrix]:

@@ -62,15 +62,15 @@ def matrices(model: nn.Module, modules: Iterable[str]) -> dict[str, dict[str, nn
     These are the trainable parameters of two dimensions; a module without any is left out. Of a language model give the
     blocks: embeddings, head, norms and biases are AdamW's (Jordan 2024). ValueError for a name of no module.
     """
-    found: dict[str, dict[str, nn.Parameter]] = {}
+    by_unit: dict[str, dict[str, nn.Parameter]] = {}
     known = dict(model.named_modules())
     named = dict(model.named_parameters())
     for unit in modules:
         if unit not in known:
             raise ValueError(f"modules: the model has no {unit!r}")
         inside = {n: p for n, p in named.items() if n.startswith(f"{unit}.") and p.ndim == 2 and p.requires_grad}
-        found |= {unit: inside} if inside else {}
-    return found
+        by_unit |= {unit: inside} if inside else {}
+    return by_unit
 
 
 def local(tensor: Tensor) -> Tensor:

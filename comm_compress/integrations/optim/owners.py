@@ -108,7 +108,7 @@ class Owned(NamedTuple):
         encoded = codec.encode(made, state.child("back", self.part(rank).segments))
         rows = [RaggedRow([encoded.row(d)], encoded.byte_count(d)) for d in range(self.unit.world)]
         received = yield Exchange(Encoded.ragged(rows, made.shape[1], state.scratch))
-        found: dict[int, Tensor] = {}
+        parts: dict[int, Tensor] = {}
         for owner, numbers in enumerate(self.numbers):
             part = self.part(owner)
             if not numbers:
@@ -118,5 +118,5 @@ class Owned(NamedTuple):
             for i, segment in zip(numbers, part.segments, strict=True):
                 rows_here = rows_of_rank(segment.shape[0], rank, self.unit.world)
                 mine = values[segment.start : segment.stop].view(-1, segment.shape[1])
-                found[i] = mine[: rows_here.stop - rows_here.start]
-        return [found[i] for i in range(len(self.unit.matrices))]
+                parts[i] = mine[: rows_here.stop - rows_here.start]
+        return [parts[i] for i in range(len(self.unit.matrices))]

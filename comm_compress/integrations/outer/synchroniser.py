@@ -85,7 +85,7 @@ class Synchroniser(ABC):
         """Take back what the last exchange of a fragment did to the method's states."""
 
     def _written(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Note that parameters were changed, for whoever keeps copies of them."""
+        """Note that parameters were changed: what was gathered from them is out of date."""
 
     def step(self) -> list[str]:
         """Note that an inner optimizer step was made, or skipped; synchronise what is due. All replicas call it alike.

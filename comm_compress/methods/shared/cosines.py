@@ -65,12 +65,12 @@ def chunks_of(n: int, segments: tuple[Segment, ...], longest: int) -> tuple[Chun
     is one vector.
     """
     shapes = [(s.start, s.stop, math.prod(s.shape[1:]) if len(s.shape) > 1 else s.stop - s.start) for s in segments]
-    found = []
+    chunks = []
     for start, stop, b in shapes or [(0, n, n)]:
         if stop > start:
             a = (stop - start) // b
-            found.append(Chunks(start, a, b, largest_divisor(a, longest), largest_divisor(b, longest)))
-    return tuple(found)
+            chunks.append(Chunks(start, a, b, largest_divisor(a, longest), largest_divisor(b, longest)))
+    return tuple(chunks)
 
 
 def largest_divisor(number: int, most: int) -> int:

@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         variants = [variant(m, config) for m in dict.fromkeys(options.methods) for config in TIMED_METHODS.get(m, [{}])]
         device = torch.device(options.device)
         unit = Unit(options.mib, device)
-    found = Found()
+    results = Results()
     for threads in dict.fromkeys(options.threads):
         torch.set_num_threads(threads)
         for number, v in enumerate(variants, 1):
@@ -242,24 +242,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 rows, absent = measured(v, unit, options.repeats, not options.no_peers)
             except Exception as error:  # no kernel for this device, out of memory: the others are measured all the same
-                found.failed[v.label] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-                print(f"{v.label}: {found.failed[v.label]}", file=sys.stderr, flush=True)
+                results.failed[v.label] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                print(f"{v.label}: {results.failed[v.label]}", file=sys.stderr, flush=True)
                 continue
-            found.rows += rows
-            found.missing |= absent
-            _write(options, found, device)  # now: it may be stopped before the next one is done
-    if not found.rows:
+            results.rows += rows
+            results.missing |= absent
+            _write(options, results, device)  # now: it may be stopped before the next one is done
+    if not results.rows:
         print("bench_codecs: no method could be measured: the lines above say why", file=sys.stderr)
         return 1
-    print(_page(found))
+    print(_page(results))
     if options.chart is not None:
-        shown = [row for row in by_encode(found.rows) if row.threads == options.threads[0]]
+        shown = [row for row in by_encode(results.rows) if row.threads == options.threads[0]]
         draw([(label(row.method, row.config), row) for row in shown], options.chart)
-    return 1 if found.failed else 0
+    return 1 if results.failed else 0
 
 
 @dataclasses.dataclass
-class Found:
+class Results:
     """What was measured so far: rows, peers that are not installed, and why methods failed, by label."""
 
     rows: list[Timing] = dataclasses.field(default_factory=list)
@@ -267,17 +267,21 @@ class Found:
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def _page(found: Found) -> str:
-    failed = [f"\nFailed: {name}: {why}" for name, why in found.failed.items()]
-    return "\n".join(part for part in (table(found.rows), peer_table(found.rows, found.missing), *failed) if part)
+def _page(results: Results) -> str:
+    failed = [f"\nFailed: {name}: {why}" for name, why in results.failed.items()]
+    return "\n".join(part for part in (table(results.rows), peer_table(results.rows, results.missing), *failed) if part)
 
 
-def _write(options: argparse.Namespace, found: Found, device: torch.device) -> None:
+def _write(options: argparse.Namespace, results: Results, device: torch.device) -> None:
     """Write the files that were asked for, but for the chart."""
     if options.json is not None:
         settings = {key: getattr(options, key) for key in ("device", "methods", "mib", "threads", "repeats")}
-        record = {"machine": machine(device, found.rows), "settings": settings, "missing_peers": sorted(found.missing)}
-        rows = [as_json(row) for row in found.rows]
-        write_json(options.json, {**record, "failed": found.failed, "rows": rows})
+        record = {
+            "machine": machine(device, results.rows),
+            "settings": settings,
+            "missing_peers": sorted(results.missing),
+        }
+        rows = [as_json(row) for row in results.rows]
+        write_json(options.json, {**record, "failed": results.failed, "rows": rows})
     if options.markdown is not None:
-        write_bytes(options.markdown, (_page(found) + "\n").encode())
+        write_bytes(options.markdown, (_page(results) + "\n").encode())

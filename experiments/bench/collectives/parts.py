@@ -129,8 +129,8 @@ def _kernels() -> Iterator[tuple[Any, str, Part]]:
 
 @functools.cache
 def _kernel_modules() -> list[Any]:
-    found = pkgutil.walk_packages(comm_compress.kernels.__path__, "comm_compress.kernels.")
-    return [sys.modules[module.name] for module in found if module.name in sys.modules]
+    modules = pkgutil.walk_packages(comm_compress.kernels.__path__, "comm_compress.kernels.")
+    return [sys.modules[module.name] for module in modules if module.name in sys.modules]
 
 
 def _books() -> Iterator[tuple[Any, str, Part]]:

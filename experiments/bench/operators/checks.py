@@ -20,23 +20,23 @@ def complaints(
     dtype: str,
 ) -> list[str]:
     """What is not as in the naive variant; ``dtype``: bf16 where one of the two computes in it, else fp32."""
-    found = []
+    differences = []
     off = max(_off(loss, naive) for loss, naive in zip(losses, naive_losses, strict=True))
     if not off <= LOSS[dtype]:
-        found.append(f"a loss is {off:.1e} of itself off")
+        differences.append(f"a loss is {off:.1e} of itself off")
     if gradients.keys() != naive_gradients.keys():
-        found.append("other parameters have gradients")
-        return found
+        differences.append("other parameters have gradients")
+        return differences
     floor = _NOISE * math.hypot(*naive_gradients.values())
     counted = [name for name, norm in naive_gradients.items() if norm > floor]
     if dead := [name for name in counted if not gradients[name] > 0]:
-        found.append(f"no gradient in {_first(dead)}")
+        differences.append(f"no gradient in {_first(dead)}")
     wrong = [n for n in counted if n not in dead and not _off(gradients[n], naive_gradients[n]) <= GRADIENT[dtype]]
     if wrong:
         worst = max(wrong, key=lambda name: _off(gradients[name], naive_gradients[name]))
         share = _off(gradients[worst], naive_gradients[worst])
-        found.append(f"the gradient's norm is {share:.1e} of itself off in {_first([worst, *wrong])}")
-    return found
+        differences.append(f"the gradient's norm is {share:.1e} of itself off in {_first([worst, *wrong])}")
+    return differences
 
 
 def _off(value: float, naive: float) -> float:

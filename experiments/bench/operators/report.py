@@ -47,12 +47,12 @@ def rows(
     """
     reference = next((turn for turn in turns[NAIVE] if turn is not None), None)
     named = {arm.name: arm for arm in arms}
-    found = []
+    lines = []
     for arm in arms:
         measured = [turn for turn in turns[arm.name] if turn is not None]
         row: dict[str, Any] = {"variant": arm.name, "asked": dict(arm.operators), "dtype": arm.dtype}
         if not measured:
-            found.append({**row, "failed": failed.get(arm.name, "not run")})
+            lines.append({**row, "failed": failed.get(arm.name, "not run")})
             continue
         row |= _figures(measured, tokens, peaks[arm.dtype])
         row["of_best"] = _paired(turns[arm.name], turns[BEST])
@@ -64,8 +64,8 @@ def rows(
                 theirs = (reference.losses, reference.gradients)
                 row["complaints"] += complaints(turn.losses, turn.gradients, *theirs, dtype)
         row["complaints"] = list(dict.fromkeys(row["complaints"]))
-        found.append(row)
-    return found
+        lines.append(row)
+    return lines
 
 
 def _figures(measured: Sequence[Turn], tokens: int, peak: float | None) -> dict[str, Any]:

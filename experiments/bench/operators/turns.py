@@ -175,11 +175,11 @@ class _Clock:
         """The seconds of every phase so far, in order."""
         if self._cuda:
             torch.cuda.synchronize()
-        found: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        by_phase: dict[str, list[float]] = {phase: [] for phase in PHASES}
         for (_, before), (phase, now) in pairwise(self._marks):
             if phase:
-                found[phase].append(_between(before, now))
-        return found
+                by_phase[phase].append(_between(before, now))
+        return by_phase
 
     def _now(self) -> float | torch.cuda.Event:
         if not self._cuda:

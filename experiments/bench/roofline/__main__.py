@@ -71,15 +71,15 @@ def measured(config: TrainConfig, options: argparse.Namespace, ranks: Ranks) -> 
     batches = random_batches(config, options.warm_up + max(options.steps, options.profiled))
     plain = turn(config, arm, ranks, batches[: options.warm_up + options.steps], options.warm_up)
     profiled, profiler = _profiled(config, arm, ranks, batches[: options.warm_up + options.profiled], options)
-    found = spent(profiler.events() or [], options.profiled, vocabulary_of(config))
+    times = spent(profiler.events() or [], options.profiled, vocabulary_of(config))
     step = report.Step(
         statistics.median(plain.steps()),
         statistics.mean(profiled.steps()),
         plain.flops_per_token * batches[0].numel(),
         (plain.flops_per_token - 6 * plain.multiplying) * batches[0].numel(),
         batches[0].numel(),
-        found,
-        _alone(found, dtype, ranks.device),
+        times,
+        _alone(times, dtype, ranks.device),
     )
     return step, before.higher(ceilings.measured(ranks.device, dtype))
 
@@ -91,9 +91,9 @@ def _profiled(
     return turn(config, arm, ranks, batches, options.warm_up, lambda: profiler), profiler
 
 
-def _alone(found: Spent, dtype: torch.dtype, device: torch.device) -> dict[Product, float]:
+def _alone(times: Spent, dtype: torch.dtype, device: torch.device) -> dict[Product, float]:
     seconds = {}
-    for product in found.products:
+    for product in times.products:
         batch = (product.batch,) if product.batch > 1 else ()
         left = torch.randn(*batch, product.rows, product.inner, device=device).to(dtype)
         right = torch.randn(*batch, product.inner, product.columns, device=device).to(dtype)

@@ -45,16 +45,16 @@ def library() -> Library:
     for name in _NEEDED:
         importlib.import_module(name)
     cc.available()
-    found: Library = {}
+    values: Library = {}
     for name, module in list(sys.modules.items()):
         if name.startswith(_WATCHED) and isinstance(module, ModuleType):
             for key, value in vars(module).items():
                 if issubclass(type(value), type) and value.__module__ == name:  # isinstance would wake deprecations
                     members = {k: v for k, v in vars(value).items() if _is_code(v)}
-                    found |= {f"{name}.{key}.{k}": v for k, v in members.items()}
+                    values |= {f"{name}.{key}.{k}": v for k, v in members.items()}
                 if issubclass(type(value), _CODE):
-                    found[f"{name}.{key}"] = value
-    return found
+                    values[f"{name}.{key}"] = value
+    return values
 
 
 def replaced(before: Library) -> list[str]:
@@ -69,24 +69,24 @@ def variables(module: ModuleType, compressor: cc.Compressor) -> dict[str, str]:
     Variables of the module, of its classes, defaults and closures of its functions, attributes of the compressor and
     of those inside it.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in vars(module).items():
         if name.startswith("__") or isinstance(value, ModuleType):
             continue
         own = getattr(value, "__module__", None) == module.__name__
         if isinstance(value, type):
             if own:
-                found |= {f"{name}.{k}": v for k, v in vars(value).items() if not _is_code(v)}
+                values |= {f"{name}.{k}": v for k, v in vars(value).items() if not _is_code(v)}
         elif isinstance(value, FunctionType):
             if own:
-                found[f"{name}()"] = [value.__defaults__, value.__kwdefaults__, vars(value), _closure(value)]
+                values[f"{name}()"] = [value.__defaults__, value.__kwdefaults__, vars(value), _closure(value)]
         else:
-            found[name] = value
+            values[name] = value
     inner: Any = compressor
     while inner is not None:
-        found |= {f"{type(inner).__name__} object .{k}": v for k, v in vars(inner).items() if k != "inner"}
+        values |= {f"{type(inner).__name__} object .{k}": v for k, v in vars(inner).items() if k != "inner"}
         inner = vars(inner).get("inner")
-    return {name: _digest(value) for name, value in found.items()}
+    return {name: _digest(value) for name, value in values.items()}
 
 
 def _closure(function: FunctionType) -> list[Any]:

@@ -35,9 +35,9 @@ def _counts(entry: Entry) -> Iterator[str]:
 def _settings(entry: Entry, row: Row) -> Iterator[str]:
     config = row["config"]
     for setting, value in entry.task.fixed.items():
-        found = config.get(setting, TrainConfig.specs()[setting].default)
-        if found != value:
-            yield f"{setting} is {found!r}; the task fixes it to {value!r}"
+        actual = config.get(setting, TrainConfig.specs()[setting].default)
+        if actual != value:
+            yield f"{setting} is {actual!r}; the task fixes it to {value!r}"
     if entry.arm_of(row) is None:
         others = ", ".join(f"{k} {a!r}, not {b!r}" for k, (a, b) in entry.missing_from(row).items())
         yield f"is of no arm: it differs from the entry's settings in {others}"

@@ -36,8 +36,8 @@ def complaints(entry: Entry) -> Iterator[str]:
 
 
 def _order(entry: Entry, rows: Sequence[Row]) -> Iterator[str]:
-    found = [(entry.arm_of(row), row["seed"]) for row in rows]
-    if found != entry.race.order():
+    order = [(entry.arm_of(row), row["seed"]) for row in rows]
+    if order != entry.race.order():
         yield "the arms did not take turns in the order that the command gives them"
 
 

@@ -249,13 +249,13 @@ def _subjects(trainer: Trainer, listed: Any, complaints: list[str]) -> list[dict
 def _from_start(
     trainer: Trainer, subjects: list[dict[str, Any]], start: Start | None, complaints: list[str]
 ) -> list[dict[str, Any]]:
-    found = []
+    problems = []
     for number, subject in enumerate(subjects, start=1):
         try:
-            found.append(placed(subject, start))
+            problems.append(placed(subject, start))
         except ValueError as error:
             complaints.append(f"{trainer.key}[{number}].{error}")
-    return found
+    return problems
 
 
 def _links(listed: Any, complaints: list[str]) -> list[Shaped | None]:

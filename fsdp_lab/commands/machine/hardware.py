@@ -38,10 +38,10 @@ def _system() -> Finding:
 
 
 def _processor() -> Finding:
-    found = hardware()
+    machine = hardware()
     flags = _first("/proc/cpuinfo", "flags").split()
     best = next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in flags), "no AVX2")
-    said = f"{found['cpu']}, {found['cores']} cores for this process, {best}"
+    said = f"{machine['cpu']}, {machine['cores']} cores for this process, {best}"
     on_intel = platform.machine() in ("x86_64", "AMD64")
     return useful("processor", best != "no AVX2" or not on_intel, said, "codecs are slower without AVX2")
 

@@ -27,14 +27,14 @@ class SpecialIds(NamedTuple):
 
 def special_ids(tokenizer: TextTokenizer) -> SpecialIds:
     """The ids of [PAD], [CLS], [SEP] and [MASK]. DataError names one that the tokenizer lacks."""
-    found = {}
+    ids = {}
     for name in SpecialIds._fields:
         token = f"[{name.upper()}]"
         number = tokenizer.core.token_to_id(token)
         if number is None:
             raise DataError(f"model_dir: its tokenizer has no {token}, which a masked model needs; give a BERT")
-        found[name] = int(number)
-    return SpecialIds(**found)
+        ids[name] = int(number)
+    return SpecialIds(**ids)
 
 
 def ordinary_ids(tokenizer: TextTokenizer) -> npt.NDArray[np.int64]:

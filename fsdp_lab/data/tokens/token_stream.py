@@ -45,11 +45,11 @@ class TokenStream:
 
     def places_of_ends(self) -> npt.NDArray[np.int64]:
         """The places of all <|endoftext|>, ascending; reads the whole split once."""
-        found, start = [np.empty(0, dtype=np.int64)], 0
+        places, start = [np.empty(0, dtype=np.int64)], 0
         for shard in self._shards:
-            found.append(np.flatnonzero(shard == self._eot_id) + start)
+            places.append(np.flatnonzero(shard == self._eot_id) + start)
             start += len(shard)
-        return np.concatenate(found)
+        return np.concatenate(places)
 
     def document_ends(self, start: int) -> list[int]:
         """The ends (exclusive, ascending) of the next documents from ``start`` on: of at least one document.

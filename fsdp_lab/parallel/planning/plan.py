@@ -29,11 +29,11 @@ def plan(devices: Devices, job: Job, methods: Sequence[Methods], layouts: Sequen
     """
     for one in methods:
         one.bits_of(one.activations), one.bits_of(one.gradients)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for layout in layouts:
         for one in _that_differ(layout, methods):
-            found += _candidates(devices, job, layout, one)
-    return sorted(found, key=lambda c: (bool(c.refused), c.prediction.step_s if c.prediction else math.inf))
+            candidates += _candidates(devices, job, layout, one)
+    return sorted(candidates, key=lambda c: (bool(c.refused), c.prediction.step_s if c.prediction else math.inf))
 
 
 def _that_differ(layout: str, methods: Sequence[Methods]) -> list[Methods]:

@@ -72,14 +72,14 @@ def _moves(shares: Shares, step: int) -> list[Shares]:
         tuple(x - step * (i == source) + step * (i == to) for i, x in enumerate(shares))
         for source, to in permutations(range(len(shares)), 2)
     ]
-    found = {move for move in single if min(move) > 0}
+    moves = {move for move in single if min(move) > 0}
     if step == 1 and len(shares) <= _PAIRS_UP_TO:
         both = (
             tuple(x + y - z for x, y, z in zip(one, other, shares, strict=True))
             for one, other in combinations(single, 2)
         )
-        found |= {move for move in both if min(move) > 0 and move != shares}
-    return sorted(found)
+        moves |= {move for move in both if min(move) > 0 and move != shares}
+    return sorted(moves)
 
 
 def _even(total: int, weights: Sequence[float]) -> Shares:

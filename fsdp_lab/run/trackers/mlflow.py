@@ -40,8 +40,8 @@ class MLflow:
         write_bytes(kept, self._id.encode())
 
     def _created(self, project: str, name: str) -> str:
-        found = self._client.get_experiment_by_name(project)
-        experiment = self._client.create_experiment(project) if found is None else found.experiment_id
+        existing = self._client.get_experiment_by_name(project)
+        experiment = self._client.create_experiment(project) if existing is None else existing.experiment_id
         return str(self._client.create_run(experiment, run_name=name).info.run_id)
 
     def _reopened(self, kept: Path) -> str | None:

@@ -27,10 +27,10 @@ def recipes() -> dict[str, Recipe]:
 
 def recipe(name: str) -> Recipe:
     """The recipe of this name. ValueError for one that is not there, with the nearest name or why it is missing."""
-    found = recipes().get(name)
-    if found is None:
+    known = recipes().get(name)
+    if known is None:
         raise ValueError(unknown(name))
-    return found
+    return known
 
 
 def system(name: str) -> System:

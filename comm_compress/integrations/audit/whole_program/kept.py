@@ -100,8 +100,8 @@ class Kept:
 
 def read(folder: Path) -> list[RankCounts]:
     """All ranks' counts in ``folder``, by rank; a rank that was started again is there as often."""
-    found = [counts for path in folder.glob("rank*.jsonl") if (counts := _read(path)) is not None]
-    return sorted(found, key=lambda counts: (counts.rank, counts.pid))
+    files = [counts for path in folder.glob("rank*.jsonl") if (counts := _read(path)) is not None]
+    return sorted(files, key=lambda counts: (counts.rank, counts.pid))
 
 
 def troubles(folder: Path) -> list[str]:

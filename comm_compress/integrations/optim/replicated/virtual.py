@@ -95,10 +95,10 @@ class VirtualReplicas:
 
     def gradients(self, fragment: Fragment) -> list[dict[str, Tensor]]:
         """Return every replica's gradients by name. ValueError when they are not of the same parameters."""
-        found = [{n: mine[n].detach() for n in fragment.parameters if n in mine} for mine in self._collected]
-        if differing := {n for mine in found for n in mine.keys() ^ found[0].keys()}:
+        by_replica = [{n: mine[n].detach() for n in fragment.parameters if n in mine} for mine in self._collected]
+        if differing := {n for mine in by_replica for n in mine.keys() ^ by_replica[0].keys()}:
             raise ValueError(f"{min(differing)}: some replicas have a gradient, others none; let all have one, or none")
-        return found
+        return by_replica
 
     def begin(self, fragment: Fragment, tensors: Sequence[Mapping[str, Tensor]], rounds: Rounds) -> Done:
         """Exchange ``tensors`` of a fragment, by parameter and of every replica: all of it, at once."""

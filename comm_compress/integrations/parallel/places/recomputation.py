@@ -52,8 +52,8 @@ class Recomputation:
     def _open(self) -> list[_Recording | _Replaying]:
         if not hasattr(self._local, "open"):
             self._local.open = []
-        found: list[_Recording | _Replaying] = self._local.open
-        return found
+        innermost: list[_Recording | _Replaying] = self._local.open
+        return innermost
 
     def once(self, place: str, send: Callable[[], Tensor]) -> Tensor:
         """Return what ``send`` gives, or gave when the forward that is being recomputed ran first."""
