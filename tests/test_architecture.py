@@ -96,7 +96,7 @@ FLOORS = {
     ],
     "experiments": [
         {"runs", "__init__"},
-        {"network", "devices"},
+        {"network"},
         {"drafts", "faults", "fidelity", "sweeps"},
         {"bench", "finetuning", "links", "sweep"},
         {"planning", "judge", "gpu_day"},

@@ -29,11 +29,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.bench.layouts.command import run_arms
-from experiments.devices.quotas import check_quotas
 from experiments.network.namespaces import unavailable
 from experiments.network.rates_and_delays import parse_rate
 from experiments.planning import checking
 from experiments.planning.measuring import measured
+from experiments.runs.quotas import check_quotas
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.parallel.planning.job import Candidate, Job, Methods
 from fsdp_lab.parallel.planning.measuring.measure import methods_of, options_of

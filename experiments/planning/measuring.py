@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from experiments.devices.quotas import Quotas
 from experiments.network.namespaces import Namespaces, burst_bytes
 from experiments.network.rates_and_delays import parse_rate
+from experiments.runs.quotas import Quotas
 from experiments.runs.training import torchrun
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.ranks.environment import rank_environment

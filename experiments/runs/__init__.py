@@ -1,1 +1,1 @@
-"""Starting training runs and their processes. Begin with `training`."""
+"""Starting training runs and their processes. Begin with `training`; `quotas` makes some of them slower."""

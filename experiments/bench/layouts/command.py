@@ -9,7 +9,7 @@ One network namespace a rank, its link shaped to the rate. Every arm computes lo
 `fsdp_lab.parallel` all sequences with a part of the model, or of the positions. ``methods`` carry activations and their
 gradients; ``gradients`` carries parameters' gradients, of data parallel arms and of what a layout replicates, and in
 fsdp also the parameters ("none": as they are). No optimizer step is made. ``quota`` gives each rank a part of a
-processor only (`experiments.devices.quotas`); with ``shares`` every layout runs with equal shares and with these.
+processor only (`experiments.runs.quotas`); with ``shares`` every layout runs with equal shares and with these.
 Columns:
 
     step        milliseconds of the median step until the last rank has ended, rounds of all arms interleaved
@@ -38,9 +38,9 @@ import torch.distributed as dist
 
 import comm_compress as cc
 from experiments.bench.layouts.arms import Arm, Asked, made
-from experiments.devices.quotas import Quotas, check_quotas
 from experiments.network.namespaces import Namespaces
 from experiments.network.rates_and_delays import parse_rate
+from experiments.runs.quotas import Quotas, check_quotas
 from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.planning.measuring.models import random_batch

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.devices.quotas import Quotas, _writable, check_quotas
+from experiments.runs.quotas import Quotas, _writable, check_quotas
 
 SPINNING = """
 import time
