@@ -22,9 +22,9 @@ from analysis.rows.reading import Row
 from analysis.statistics import measures
 from analysis.statistics.intervals import Paired, Verdict, paired, within
 from analysis.statistics.names import called
-from analysis.tables.asked import check_arm
 from analysis.tables.changes import change_text
 from analysis.tables.options import add_options, comparisons_of, rows_of
+from analysis.tables.unknown_names import check_arm
 from fsdp_lab.settings.flag_values import real
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors

@@ -20,7 +20,7 @@ from fsdp_lab.data.sources.packages import Package
 from fsdp_lab.eagle import evaluate
 from fsdp_lab.eagle.data import __main__ as conversations
 from tests.distributed import preload, torchrun_environment
-from tests.experiments.sweeps.kitchen import quick, write_recipe
+from tests.experiments.sweeps.recipes import quick, write_recipe
 from tests.fsdp_lab.eagle.test_train import _main as train_draft, chats, words
 from tests.fsdp_lab.eagle.tiny import save_target
 from tests.fsdp_lab.test_train import Lab, train_tiny

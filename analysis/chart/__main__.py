@@ -33,8 +33,8 @@ from analysis.report.pages import html
 from analysis.rows.reading import read_for_user
 from analysis.statistics import names
 from analysis.statistics.tuning import Tuning, judged, tuning
-from analysis.tables.asked import DEFAULT_BASELINE
 from analysis.tables.options import add_selection, rows_of
+from analysis.tables.unknown_names import DEFAULT_BASELINE
 from fsdp_lab.settings.flag_values import a_file, new_folder, real
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors

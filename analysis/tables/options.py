@@ -10,7 +10,7 @@ from analysis.rows.comparing.comparisons import Comparison, comparisons
 from analysis.rows.comparing.settings import TUNED
 from analysis.rows.reading import Row, parse_selection, read_for_user
 from analysis.statistics.names import called
-from analysis.tables.asked import DEFAULT_BASELINE, check_baseline, check_settings
+from analysis.tables.unknown_names import DEFAULT_BASELINE, check_baseline, check_settings
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 import comm_compress as cc
 from experiments.judge.measures import bytes_by_ranks, errors, laws, rank, speed
 from experiments.judge.subject import channels, loading
+from experiments.judge.subject.exceptions import said
 from experiments.judge.subject.job import Fact, Job
-from experiments.judge.subject.raised import said
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes
 

@@ -19,8 +19,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._pytree import tree_map_only
 
 import comm_compress as cc
-from fsdp_lab.checkpoint.files.placed import placed
 from fsdp_lab.checkpoint.files.reading import Checkpoint, Reader
+from fsdp_lab.checkpoint.files.tensor_parts import placed
 from fsdp_lab.checkpoint.protocols import SavedRun, Stateful
 from fsdp_lab.checkpoint.rng import rng_state, set_rng_state
 from fsdp_lab.models import Sharded

@@ -22,7 +22,7 @@ from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.slots import Slot, divide, gpus_here, too_large, warning
 from fsdp_lab.run.storage.curve import Curve
 from fsdp_lab.settings.config import parse
-from tests.experiments.sweeps.kitchen import row_of, write_recipe
+from tests.experiments.sweeps.recipes import row_of, write_recipe
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

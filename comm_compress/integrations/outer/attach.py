@@ -24,7 +24,7 @@ from comm_compress.integrations.outer.optimizers import OptimizerFactory, averag
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Means, Synchroniser
 from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, held, local, trainable
-from comm_compress.integrations.replicas.start import group_of, require_equal, require_no_reduction
+from comm_compress.integrations.replicas.preconditions import group_of, require_equal, require_no_reduction
 from comm_compress.registry import AnyMethod
 from comm_compress.wrappers.replicas import apart
 

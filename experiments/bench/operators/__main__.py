@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from experiments.bench.operators.arms import BEST, NAIVE, Arm, ablation, not_here
+from experiments.bench.operators.measure import Turn, random_batches, turn
 from experiments.bench.operators.preset import check_memory, config_of
 from experiments.bench.operators.report import markdown, rows
-from experiments.bench.operators.turns import Turn, random_batches, turn
 from fsdp_lab.files.atomic import make_folder, write_bytes
 from fsdp_lab.measure.peak import Peak, peak_flops
 from fsdp_lab.ranks.distributed import Ranks, join

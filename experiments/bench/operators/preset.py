@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.bench.operators.turns import vocabulary_of
+from experiments.bench.operators.measure import vocabulary_of
 from fsdp_lab.models.architectures.families import new_config
 from fsdp_lab.models.sketch import Sketch
 from fsdp_lab.ranks.distributed import Ranks

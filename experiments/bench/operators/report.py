@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.bench.operators.arms import BEST, NAIVE, Arm
 from experiments.bench.operators.checks import GRADIENT, LOSS, complaints
-from experiments.bench.operators.turns import PHASES, Turn
+from experiments.bench.operators.measure import PHASES, Turn
 
 _HEAD = (
     "| variant | s a step (interval) | of best's | tokens/s | MFU | MFU, all parameters | peak GB "

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from experiments.bench.operators.arms import Arm
+from experiments.bench.operators.measure import Turn, random_batches, turn, vocabulary_of
 from experiments.bench.operators.preset import check_memory, config_of
-from experiments.bench.operators.turns import Turn, random_batches, turn, vocabulary_of
 from experiments.bench.roofline import ceilings, report
-from experiments.bench.roofline.spent import Product, Spent, spent
+from experiments.bench.roofline.operator_times import Product, Spent, spent
 from fsdp_lab.files.atomic import make_folder, write_bytes
 from fsdp_lab.ranks.distributed import Ranks, join
 from fsdp_lab.ranks.environment import become_a_rank

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.bench.roofline.ceilings import Ceilings
-from experiments.bench.roofline.spent import ATTENTION, BETWEEN, BODY, HEAD, KINDS, REST, Product, Spent
+from experiments.bench.roofline.operator_times import ATTENTION, BETWEEN, BODY, HEAD, KINDS, REST, Product, Spent
 
 _SHOWN = 12  # products in the table, those that take longest
 

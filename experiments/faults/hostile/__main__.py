@@ -29,7 +29,7 @@ from experiments.faults.hostile import (
     shards,
 )
 from experiments.faults.hostile.case import Case, Seen, judged
-from experiments.faults.hostile.limited import run_limited
+from experiments.faults.hostile.limited_process import run_limited
 from fsdp_lab.files.atomic import write_bytes, write_json
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program

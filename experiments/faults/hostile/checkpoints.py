@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.faults.hostile.case import Case, Make
-from experiments.faults.hostile.limited import run_limited, trained
+from experiments.faults.hostile.limited_process import run_limited, trained
 
 
 def _words(out: Path) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from experiments.faults.hostile.case import Case, Make
-from experiments.faults.hostile.made import TEMPLATE, save_model
+from experiments.faults.hostile.tiny_model import TEMPLATE, save_model
 
 _FINE = json.dumps({"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "an answer"}]})
 

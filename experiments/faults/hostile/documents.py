@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 from experiments.faults.hostile.case import Case, Make
-from experiments.faults.hostile.limited import trained
+from experiments.faults.hostile.limited_process import trained
 
 _GOOD = b'{"id": "1", "title": "t", "text": "good"}'
 _TEXTS: dict[str, tuple[bytes, str]] = {

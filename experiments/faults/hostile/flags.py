@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from experiments.faults.hostile.case import Case, Make
-from experiments.faults.hostile.limited import trained
+from experiments.faults.hostile.limited_process import trained
 
 
 def _check(*flags: str) -> Make:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from experiments.faults.hostile.case import Case, Make
-from experiments.faults.hostile.made import change, save_model
+from experiments.faults.hostile.tiny_model import change, save_model
 
 Spoil = Callable[[Path], None]
 _CODE = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": [None, "evil.Tokenizer"]}

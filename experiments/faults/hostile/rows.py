@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.faults.hostile.case import Case, Make
-from experiments.faults.hostile.limited import ROOT
+from experiments.faults.hostile.limited_process import ROOT
 
 _ROWS = ROOT / "results" / "reference" / "first_methods.jsonl"
 _LINES: dict[str, tuple[bytes, str]] = {

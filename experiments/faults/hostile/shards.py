@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.faults.hostile.case import Case, Make
-from experiments.faults.hostile.limited import trained
-from experiments.faults.hostile.made import change
+from experiments.faults.hostile.limited_process import trained
+from experiments.faults.hostile.tiny_model import change
 from fsdp_lab.data import load_tokenizer, tokenize
 from fsdp_lab.files.atomic import file_sha256
 

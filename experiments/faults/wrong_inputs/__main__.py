@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from experiments.faults.wrong_inputs import looking, rows, training
+from experiments.faults.wrong_inputs import inspection, rows, training
 from experiments.faults.wrong_inputs.case import Case, table
 from experiments.faults.wrong_inputs.in_process import tried
 from fsdp_lab.files.atomic import write_bytes
@@ -21,7 +21,7 @@ from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import as_typed, program
 from fsdp_lab.settings.user_errors import unix_pipes
 
-CASES: tuple[Case, ...] = (*training.CASES, *rows.CASES, *looking.CASES)
+CASES: tuple[Case, ...] = (*training.CASES, *rows.CASES, *inspection.CASES)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.faults.wrong_inputs.case import Case
-from experiments.faults.wrong_inputs.made import both, folder_named, rows, text
+from experiments.faults.wrong_inputs.files import both, folder_named, rows, text
 
 _CLAIM = ("rows.jsonl", "--arm", "int8", "--bits", "9", "--margin", "1")
 _RECIPE = "name: x\nseeds: [1]\nmodels: [gpt2-nano]\narms: [none, %s]\n"

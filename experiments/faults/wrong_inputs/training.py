@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.faults.wrong_inputs.case import Case
-from experiments.faults.wrong_inputs.made import folder_named, text
+from experiments.faults.wrong_inputs.files import folder_named, text
 
 _TRAIN = (
     Case("train", "a flag with a letter wrong", ("--bathc_size", "8"), "--bathc_size", "no such flag", "--batch_size"),

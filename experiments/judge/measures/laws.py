@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import comm_compress as cc
+from experiments.judge.subject.exceptions import said
 from experiments.judge.subject.job import Fact, Job
-from experiments.judge.subject.raised import said
 
 
 def facts(job: Job) -> Iterator[Fact]:

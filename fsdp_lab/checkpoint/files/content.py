@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from fsdp_lab.checkpoint.files.placed import placed
+from fsdp_lab.checkpoint.files.tensor_parts import placed
 from fsdp_lab.models.model import Placed
 
 WEIGHTS = "weights"

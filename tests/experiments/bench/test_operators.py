@@ -15,8 +15,8 @@ from experiments.bench.operators import __main__ as operators_main
 from experiments.bench.operators.__main__ import main
 from experiments.bench.operators.arms import Arm, ablation, not_here
 from experiments.bench.operators.checks import GRADIENT, LOSS, complaints
+from experiments.bench.operators.measure import Turn
 from experiments.bench.operators.report import median_interval
-from experiments.bench.operators.turns import Turn
 from fsdp_lab.models.operators import rms_norm
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import ModelConfig

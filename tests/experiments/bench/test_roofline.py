@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.bench.roofline.__main__ import main
-from experiments.bench.roofline.spent import ATTENTION, BETWEEN, BODY, HEAD, KINDS
+from experiments.bench.roofline.operator_times import ATTENTION, BETWEEN, BODY, HEAD, KINDS
 
 FLAGS = ["--batch_size", "2", "--length", "32", "--threads", "1", "--steps", "1", "--profiled", "2"]
 

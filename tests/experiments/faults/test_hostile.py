@@ -11,7 +11,7 @@ import pytest
 
 from experiments.faults.hostile import __main__ as hostile
 from experiments.faults.hostile.case import Case
-from experiments.faults.hostile.limited import ROOT, run_limited
+from experiments.faults.hostile.limited_process import ROOT, run_limited
 
 CHEAP = (  # those whose commands need no torch
     "a seed of 400 digits",

@@ -12,8 +12,8 @@ import pytest
 from experiments import sweep
 from experiments.faults import slurm
 from experiments.faults.one_machine_slurm import OneMachineSlurm, UnavailableError, require_tools
-from tests.experiments.sweeps.kitchen import write_recipe
-from tests.experiments.sweeps.stand_in import ROOT
+from tests.experiments.sweeps.fake_trainer import ROOT
+from tests.experiments.sweeps.recipes import write_recipe
 
 
 def why_not() -> str:

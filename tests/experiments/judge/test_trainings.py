@@ -16,7 +16,7 @@ from experiments.sweeps.plan import Plan, past_of, sound_rows
 from experiments.sweeps.recipe.cells import cells_of
 from experiments.sweeps.recipe.recipe import read
 from fsdp_lab.settings.config import parts_of_config
-from tests.experiments.sweeps.kitchen import row_of
+from tests.experiments.sweeps.recipes import row_of
 
 FILE = Path(__file__).parent / "judged" / "stc.py"
 

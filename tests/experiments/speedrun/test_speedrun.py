@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No warm-up and no link; the runs are those of a trainer that takes no time."""
 
     def command_of(cell: Cell, settings: Path, slurm: Mapping[str, str] | None = None) -> list[str]:
-        return [sys.executable, "-m", "tests.experiments.sweeps.stand_in", "--config", str(settings)]
+        return [sys.executable, "-m", "tests.experiments.sweeps.fake_trainer", "--config", str(settings)]
 
     monkeypatch.setattr(running, "unavailable", lambda: "no root")
     monkeypatch.setattr(running, "_warm_up", lambda *_: None)

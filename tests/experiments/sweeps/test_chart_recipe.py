@@ -21,8 +21,8 @@ from experiments.sweeps.recipe.rates import key
 from experiments.sweeps.recipe.recipe import Recipe, read
 from fsdp_lab.settings.groups import OptimConfig
 from fsdp_lab.settings.reading.specs import specs_of
-from tests.experiments.sweeps.kitchen import row_of, write_recipe
-from tests.experiments.sweeps.stand_in import ROOT
+from tests.experiments.sweeps.fake_trainer import ROOT
+from tests.experiments.sweeps.recipes import row_of, write_recipe
 
 RECIPES = ROOT / "experiments" / "recipes"
 

@@ -23,9 +23,9 @@ from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.recipe.start import Start
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import results
-from tests.experiments.sweeps import kitchen
-from tests.experiments.sweeps.kitchen import write_recipe
-from tests.experiments.sweeps.stand_in import ROOT
+from tests.experiments.sweeps import recipes
+from tests.experiments.sweeps.fake_trainer import ROOT
+from tests.experiments.sweeps.recipes import write_recipe
 
 START = {"model": "gpt2-nano", "max_steps": 20}
 MODELS = [{"model_dir": "start"}]
@@ -45,7 +45,7 @@ def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[
     def command(module: str, flags: Sequence[str], ranks: int) -> list[str]:
         assert (module, ranks) == ("fsdp_lab.train", 2)
         begun.append(flags)
-        return [sys.executable, "-m", "tests.experiments.sweeps.stand_in", *flags]
+        return [sys.executable, "-m", "tests.experiments.sweeps.fake_trainer", *flags]
 
     monkeypatch.setattr(common_start, "torchrun_command", command)
     monkeypatch.setattr(common_start, "_POLL_S", 0.05)
@@ -162,7 +162,7 @@ def ensure_and_keep(start: Start, rows: Path, kept: list[dict[str, Any]]) -> Non
 def test_a_sweep_trains_it_before_its_cells(
     trainings: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
+    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, recipes.quick())
     recipe = str(write_recipe(tmp_path, models=MODELS, start=START, seeds=[1]))
     assert sweep.main([recipe, "--dry_run"]) == 0
     assert "to be trained first" in capsys.readouterr().out

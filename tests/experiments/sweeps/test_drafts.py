@@ -17,8 +17,8 @@ from experiments.sweeps.recipe.trainers import EAGLE, LANGUAGE_MODEL, trainer_of
 from fsdp_lab import results
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.settings.reading.cli import parse_as
-from tests.experiments.sweeps import kitchen
-from tests.experiments.sweeps.stand_in import ROOT
+from tests.experiments.sweeps import recipes
+from tests.experiments.sweeps.fake_trainer import ROOT
 from tests.fsdp_lab.eagle.test_train import chats
 from tests.fsdp_lab.eagle.tiny import save_target
 
@@ -27,7 +27,7 @@ DRAFTS: dict[str, Any] = {"trainer": "eagle", "models": None, "targets": ["a/tar
 
 
 def write_recipe(folder: Path, **changes: Any) -> Path:
-    return kitchen.write_recipe(folder, **{**DRAFTS, **changes})
+    return recipes.write_recipe(folder, **{**DRAFTS, **changes})
 
 
 def test_a_cell_is_the_run_that_the_trainer_would_make_of_the_same_flags(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_a_cell_is_the_run_that_the_trainer_would_make_of_the_same_flags(tmp_pat
     row = record(cells[1], config, "failed", "lost", tmp_path / "rows.jsonl")
     assert (row["model"], row["draft_target"]) == ("draft-of-target", "a/target")
     assert (key_of(row), trainer_of(row)) == (cells[1].key, EAGLE)
-    language_model = cells_of(read(kitchen.write_recipe(tmp_path)))[0]
-    assert trainer_of(kitchen.row_of(language_model)) is LANGUAGE_MODEL
+    language_model = cells_of(read(recipes.write_recipe(tmp_path)))[0]
+    assert trainer_of(recipes.row_of(language_model)) is LANGUAGE_MODEL
 
 
 def test_links_run_the_same_program(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_flags_are_those_of_the_drafts_trainer(tmp_path: Path) -> None:
     recipe = read(write_recipe(tmp_path), ["--data_path", "other.jsonl", "--steps_ahead", "2"])
     assert (recipe.common["data_path"], recipe.common["steps_ahead"]) == ("other.jsonl", 2)
     (tmp_path / "again").mkdir()
-    assert read(kitchen.write_recipe(tmp_path / "again", **{"models": None, **recipe.source})) == recipe
+    assert read(recipes.write_recipe(tmp_path / "again", **{"models": None, **recipe.source})) == recipe
     with pytest.raises(ValueError, match="--val_fraction: no such flag"):
         read(write_recipe(tmp_path), ["--val_fraction", "0.1"])
     targets = [{"target_dir": "a", "data_path": "b"}]
@@ -113,9 +113,9 @@ def test_times_are_scaled_by_conversations_of_drafts_alone(tmp_path: Path) -> No
         cells_of(read(write_recipe(tmp_path, common={**COMMON, "max_steps": steps})))[0] for steps in (10, 30)
     )
     rows = []
-    for cell, seconds in ((small, 20.0), (cells_of(read(kitchen.write_recipe(tmp_path)))[0], 500.0)):
+    for cell, seconds in ((small, 20.0), (cells_of(read(recipes.write_recipe(tmp_path)))[0], 500.0)):
         times = {"wall_time_s": 5 + seconds, "train_time_s": seconds, "hardware": {"cpu": "x"}}
-        rows.append(kitchen.row_of(cell, **times, steps=10, batch_size=3, gradient_accumulation_steps=1))
+        rows.append(recipes.row_of(cell, **times, steps=10, batch_size=3, gradient_accumulation_steps=1))
     found = Estimator(rows, "f", "x")
     assert found.seconds(large) == 5 + 3 * 20
     assert "estimated by conversations from" in found.basis([large])

@@ -13,7 +13,7 @@ from experiments.sweeps.progress import summary
 from experiments.sweeps.recipe.cells import Cell, cells_of
 from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.text import duration
-from tests.experiments.sweeps.kitchen import row_of, write_recipe
+from tests.experiments.sweeps.recipes import row_of, write_recipe
 
 HERE = {"git_commit": "c", "hardware": {"cpu": "x", "cores": 2, "gpus": []}}
 

@@ -10,8 +10,8 @@ import pytest
 from experiments.sweeps.recipe.cells import cells_of
 from experiments.sweeps.recipe.recipe import read
 from fsdp_lab.settings.config import parse
-from tests.experiments.sweeps.kitchen import write_recipe
-from tests.experiments.sweeps.stand_in import ROOT
+from tests.experiments.sweeps.fake_trainer import ROOT
+from tests.experiments.sweeps.recipes import write_recipe
 
 RECIPES = sorted(path for path in (ROOT / "experiments" / "recipes").glob("*.yaml") if path.stem != "reference")
 

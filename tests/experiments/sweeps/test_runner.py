@@ -22,9 +22,9 @@ from experiments.sweeps.recipe.cells import cells_of, key_of
 from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import results
-from tests.experiments.sweeps import kitchen
-from tests.experiments.sweeps.kitchen import write_recipe
-from tests.experiments.sweeps.stand_in import ROOT
+from tests.experiments.sweeps import recipes
+from tests.experiments.sweeps.fake_trainer import ROOT
+from tests.experiments.sweeps.recipes import write_recipe
 from tests.forked_launch import Forked
 from tests.fsdp_lab.test_train import Lab, wait_until
 
@@ -33,7 +33,7 @@ from tests.fsdp_lab.test_train import Lab, wait_until
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells run the stand-in, and those of another process are looked for often."""
     monkeypatch.setattr(runner, "_OTHERS_POLL_S", 0.2)
-    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
+    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, recipes.quick())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
@@ -134,7 +134,7 @@ def _sweep(words: list[str], stand_in: bool) -> None:
     # a shell starts what runs in the background deaf to SIGINT, and so would be all that it starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if stand_in:
-        TRAINERS[LANGUAGE_MODEL.name] = kitchen.quick()
+        TRAINERS[LANGUAGE_MODEL.name] = recipes.quick()
     sys.exit(sweep.main(words))
 
 

@@ -16,9 +16,9 @@ from experiments.sweeps.recipe.cells import Cell, cells_of
 from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import results
-from tests.experiments.sweeps import kitchen
-from tests.experiments.sweeps.kitchen import write_recipe
-from tests.experiments.sweeps.stand_in import ROOT
+from tests.experiments.sweeps import recipes
+from tests.experiments.sweeps.fake_trainer import ROOT
+from tests.experiments.sweeps.recipes import write_recipe
 from tests.fsdp_lab.test_train import wait_until
 
 
@@ -66,7 +66,7 @@ def test_an_element_runs_its_cell_with_the_flags_of_the_day(written: Path, monke
     done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, check=True)
     module, *words = shlex.split(done.stdout)[1:]
     assert module == "experiments.sweep"
-    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, kitchen.quick())
+    monkeypatch.setitem(TRAINERS, LANGUAGE_MODEL.name, recipes.quick())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert sweep.main(words) == 0
     (row,) = results.load(places["OUT"])

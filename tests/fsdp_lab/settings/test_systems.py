@@ -24,7 +24,7 @@ from fsdp_lab.settings.systems.missing import MISSING
 from fsdp_lab.settings.systems.table import SYSTEMS, recipes, system
 from fsdp_lab.training import replica_optimizers
 from fsdp_lab.training.optim import build_optimizer
-from tests.experiments.sweeps.kitchen import write_recipe
+from tests.experiments.sweeps.recipes import write_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = list(recipes().values())

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from comm_compress.integrations.audit.lines import Line
 from comm_compress.integrations.audit.session import Audit
-from comm_compress.integrations.audit.whole_program.kept import Kept
+from comm_compress.integrations.audit.whole_program.count_files import Kept
 
 
 class Recording(Audit):  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from comm_compress.integrations.audit.whole_program.kept import read, troubles
+from comm_compress.integrations.audit.whole_program.count_files import read, troubles
 from comm_compress.integrations.audit.whole_program.summing import ProgramAudit
 
 FOLDER = "COMM_COMPRESS_AUDIT"

@@ -9,7 +9,7 @@ from typing import Any
 
 from comm_compress.integrations.audit.lines import Line
 from comm_compress.integrations.audit.table import table
-from comm_compress.integrations.audit.whole_program.kept import RankCounts
+from comm_compress.integrations.audit.whole_program.count_files import RankCounts
 
 _FEW = 3  # groups that a cell of the table has by their ranks
 

@@ -26,7 +26,7 @@ from comm_compress.integrations.optim.replicated.exchange import (
 from comm_compress.integrations.optim.replicated.states import States, require_first
 from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, local, trainable
 from comm_compress.integrations.replicas.messages import one_message
-from comm_compress.integrations.replicas.start import group_of, require_equal, require_no_reduction
+from comm_compress.integrations.replicas.preconditions import group_of, require_equal, require_no_reduction
 from comm_compress.registry import AnyMethod, chosen
 
 

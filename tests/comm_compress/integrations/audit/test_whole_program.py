@@ -18,8 +18,8 @@ from torch import Tensor
 
 import comm_compress as cc
 from comm_compress.integrations.audit.lines import Line
-from comm_compress.integrations.audit.whole_program import kept, running
-from comm_compress.integrations.audit.whole_program.kept import Kept, RankCounts
+from comm_compress.integrations.audit.whole_program import count_files as kept, running
+from comm_compress.integrations.audit.whole_program.count_files import Kept, RankCounts
 from fsdp_lab.audit import main
 from tests.distributed import run_ranks
 

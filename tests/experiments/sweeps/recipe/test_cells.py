@@ -10,7 +10,7 @@ from experiments.sweeps.recipe.cells import cells_of, key_of, varying
 from experiments.sweeps.recipe.recipe import read
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.models.presets import resolve
-from tests.experiments.sweeps.kitchen import row_of, write_recipe
+from tests.experiments.sweeps.recipes import row_of, write_recipe
 
 
 def test_every_arm_has_a_seed_before_any_has_the_next(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.faults.wrong_inputs.case import Case
-from experiments.faults.wrong_inputs.made import folder_named, text
+from experiments.faults.wrong_inputs.files import folder_named, text
 
 CASES = (
     Case("methods", "a method with a letter wrong", ("topkk",), "method", "'topkk'", "topk"),

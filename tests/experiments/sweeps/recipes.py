@@ -10,7 +10,7 @@ import yaml
 
 from experiments.sweeps.recipe.cells import Cell
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, Trainer
-from tests.experiments.sweeps.stand_in import row_with
+from tests.experiments.sweeps.fake_trainer import row_with
 
 PLAIN: dict[str, Any] = {
     "name": "test",
@@ -32,7 +32,7 @@ def write_recipe(folder: Path, **changes: Any) -> Path:
 
 def quick() -> Trainer:
     """The language-model trainer with a stand-in for its program."""
-    return replace(LANGUAGE_MODEL, module="tests.experiments.sweeps.stand_in")
+    return replace(LANGUAGE_MODEL, module="tests.experiments.sweeps.fake_trainer")
 
 
 def row_of(cell: Cell, status: str = "ok", **fields: Any) -> dict[str, Any]:
