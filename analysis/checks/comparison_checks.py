@@ -231,7 +231,7 @@ def tuned_otherwise(comparison: Comparison) -> Iterator[Finding]:
     """The values with the most seeds are used for an arm, but on the seeds that they share other values did better."""
     beaten = []
     for runs in comparison.arms:
-        for trial in runs.trials.values():
+        for trial in runs.trials.values() if runs.candidates > 1 else ():
             shared = trial.keys() & runs.runs.keys()
             if shared and mean_loss(trial[s] for s in shared) < mean_loss(runs.runs[s] for s in shared):
                 beaten.append(runs)

@@ -31,13 +31,15 @@ def differing(comparison: Comparison, value: Callable[[Row], Any]) -> tuple[list
     """All values of a column among the finished rows, and the arms with a value that the baseline does not have.
 
     No arm is named where the baseline itself has several values: then all arms are meant."""
+    values = distinct(value(row) for row in finished(comparison))
+    if len(values) < 2:  # as nearly always
+        return values, ()
     by_arm = {
         runs.arm: distinct(value(row) for row in runs.runs.values() if row.get("status") == "ok")
         for runs in comparison.arms
     }
-    values = _unique(text for texts in by_arm.values() for text in texts)
     own = [] if comparison.baseline is None else by_arm[comparison.baseline.arm]
-    if len(values) < 2 or len(own) != 1:
+    if len(own) != 1:
         return values, ()
     return values, tuple(arm for arm, texts in by_arm.items() if set(texts) - set(own))
 

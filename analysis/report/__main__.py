@@ -27,6 +27,7 @@ from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.report.language.chinese import table, translated
 from analysis.report.pages import html, markdown
+from analysis.rows.garbage import no_search_for_cycles, searched_no_more
 from analysis.rows.reading import is_draft, parse_selection, read, select
 from analysis.statistics.names import named
 from analysis.tables.options import add_options, comparisons_of
@@ -39,29 +40,37 @@ def main(argv: Sequence[str]) -> int:
     """Read the rows, draw the figures, write the report."""
     options = _parser().parse_args(argv)
     with user_errors("report"):
-        subject = _subject(options, argv)
-        formats = formats_of(options.formats)
-        style = Style(options.medium, options.columns, options.language)
-        style.parameters()  # a missing font is told now
-        drawn = Drawn(options.out, style, formats)
-        whole = translated(document(subject, drawn), options.language)
-        tables = drawn.tables if options.language == "en" else list(map(table, drawn.tables))
-        drawn.forget_earlier()
-        shown = "svg" if "svg" in formats else formats[-1]
-        _write(options.out / "index.html", html.render(whole, options.out, formats))
-        _write(options.out / "report.md", markdown.render(whole, shown))
-        _write(options.out / "table.md", "\n\n".join(table.markdown() for table in tables) + "\n")
-        _write(options.out / "table.tex", "\n\n".join(table.latex() for table in tables) + "\n")
-        _write(options.out / "data.csv", numbers.csv_text(drawn.data))
+        with no_search_for_cycles():
+            subject = _subject(options, argv)
+        with searched_no_more():  # else every few figures all rows would be
+            drawn = _drawn(subject, options)
     for line in subject.left_out:
         print(f"left out: {printable(line)}", file=sys.stderr)
     for name, reason in drawn.left_out:
         print(f"missing: {name}: {printable(reason)}", file=sys.stderr)
     lines = f", {len(subject.left_out)} lines left out" if subject.left_out else ""
-    figures, compared = len(drawn.files) // len(formats), len(subject.comparisons) + len(subject.drafts)
+    figures, compared = len(drawn.files) // len(drawn.formats), len(subject.comparisons) + len(subject.drafts)
     print(f"{len(subject.rows)} rows{lines}, {compared} comparisons, {figures} figures")
     print(options.out / "index.html")
     return 0
+
+
+def _drawn(subject: Subject, options: argparse.Namespace) -> Drawn:
+    """Draw the figures and write all files of the report."""
+    formats = formats_of(options.formats)
+    style = Style(options.medium, options.columns, options.language)
+    style.parameters()  # a missing font is told now
+    drawn = Drawn(options.out, style, formats)
+    whole = translated(document(subject, drawn), options.language)
+    tables = drawn.tables if options.language == "en" else list(map(table, drawn.tables))
+    drawn.forget_earlier()
+    shown = "svg" if "svg" in formats else formats[-1]
+    _write(options.out / "index.html", html.render(whole, options.out, formats))
+    _write(options.out / "report.md", markdown.render(whole, shown))
+    _write(options.out / "table.md", "\n\n".join(table.markdown() for table in tables) + "\n")
+    _write(options.out / "table.tex", "\n\n".join(table.latex() for table in tables) + "\n")
+    _write(options.out / "data.csv", numbers.csv_text(drawn.data))
+    return drawn
 
 
 def _parser() -> Parser:

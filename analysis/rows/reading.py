@@ -6,8 +6,6 @@ without are checked here, so that nothing after this has to ask whether ``seed``
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import math
 import sys
@@ -16,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from analysis.rows.garbage import no_search_for_cycles
 from analysis.rows.nearest import nearest
 
 SCHEMA_VERSIONS = (3, 4)  # that are read as they are; those before 3 have to be converted
@@ -109,24 +108,11 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
     for path in [paths] if isinstance(paths, str | Path) else paths:
         file = Path(path)
         try:
-            with file.open("rb") as lines, _no_search_for_cycles():
+            with file.open("rb") as lines, no_search_for_cycles():
                 _read_lines(lines, file, result, shared)
         except OSError as error:
             raise ValueError(f"cannot read {file} ({error.strerror}); name a results file (JSON lines)") from None
     return result
-
-
-@contextlib.contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Rows refer to nothing that refers to them, so to look for it among millions of objects is a quarter of the
-    time that reading takes."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _read_lines(lines: Iterable[bytes], file: Path, result: Read, shared: _Shared) -> None:
@@ -281,8 +267,10 @@ def _complaints(row: Mapping[str, Any]) -> Iterator[str]:
 def _mistyped(values: Mapping[str, Any], kinds: Mapping[str, Any], within: str = "") -> Iterator[str]:
     for name, kind in kinds.items():
         value = values.get(name)
+        if value is None or (type(value) is kind and kind is not int):
+            continue  # so nearly all are
         is_it = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        if value is not None and (not is_it or (isinstance(value, int) and abs(value) > _LARGEST)):
+        if not is_it or (isinstance(value, int) and abs(value) > _LARGEST):
             yield f"{within}{name} is {_shown(value)}"
 
 

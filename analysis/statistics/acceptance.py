@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed
 from analysis.statistics import measures
@@ -74,10 +75,7 @@ def change(runs: ArmRuns, baseline: ArmRuns) -> Change:
 
 
 def _line(runs: ArmRuns, baseline: ArmRuns | None) -> Line:
-    def mean(measure: measures.Measure) -> float | None:
-        summarised = measures.over_seeds(runs, measure)
-        return None if summarised is None else summarised.mean
-
+    mean = partial(measures.mean_over_seeds, runs)
     return Line(
         runs,
         bits_gradients=mean(lambda row: measures.bits_per_parameter(row, "reduce_scatter")),

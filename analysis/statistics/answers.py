@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -119,11 +120,7 @@ def _line(runs: ArmRuns, comparison: Comparison, shared_seeds: bool) -> Line:
 @remembered
 def _alone(runs: ArmRuns) -> Line:
     """The arm's line as far as no other arm has a part in it."""
-
-    def mean(measure: measures.Measure) -> float | None:
-        summarised = measures.over_seeds(runs, measure)
-        return None if summarised is None else summarised.mean
-
+    mean = partial(measures.mean_over_seeds, runs)
     return Line(
         runs,
         gradient_ratio=mean(measures.gradient_ratio),

@@ -69,15 +69,25 @@ class Paired:
 
 def summary(values: Iterable[float | None]) -> Summary:
     """The summary of values over seeds. None, NaN and infinities are failed runs. ValueError for no value at all."""
-    numbers = [float(v) if is_number(v) else math.inf for v in values]
-    if not numbers:
-        raise ValueError("nothing to summarise: no values")
+    numbers = _numbers(values)
     n, mean = len(numbers), statistics.fmean(numbers)
     if n == 1 or math.isinf(mean):
         return Summary(n, mean)
     std = _deviation(numbers, mean)
     half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * std / math.sqrt(n)
     return Summary(n, mean, std, mean - half, mean + half)
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """The mean of their `summary`, where nobody asks for more."""
+    return statistics.fmean(_numbers(values))
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    numbers = [float(v) if is_number(v) else math.inf for v in values]
+    if not numbers:
+        raise ValueError("nothing to summarise: no values")
+    return numbers
 
 
 def paired(arm: ArmRuns, baseline: ArmRuns, seeds: Iterable[int] | None = None) -> Paired:

@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.rows.comparing.comparisons import ArmRuns
 from analysis.rows.reading import is_number
-from analysis.statistics.intervals import Summary, summary
+from analysis.statistics.intervals import Summary, mean, summary
 
 Measure = Callable[[Mapping[str, Any]], float | None]
 DIRECTIONS = ("reduce_scatter", "all_gather")
@@ -96,8 +96,18 @@ def over_seeds(runs: ArmRuns, measure: Measure) -> Summary | None:
     """The measure summarised over the runs that ended well and have it: a failed run has no bytes and no times.
 
     Not for quality, where a failed run counts: see `intervals`."""
-    values = [value for row in runs.ended_well if (value := measure(row)) is not None]
+    values = _known(runs, measure)
     return summary(values) if values else None
+
+
+def mean_over_seeds(runs: ArmRuns, measure: Measure) -> float | None:
+    """The mean of `over_seeds` alone; None where no run has the measure."""
+    values = _known(runs, measure)
+    return mean(values) if values else None
+
+
+def _known(runs: ArmRuns, measure: Measure) -> list[float]:
+    return [value for row in runs.ended_well if (value := measure(row)) is not None]
 
 
 def _over(value: Any, divisor: Any) -> float | None:

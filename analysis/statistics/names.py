@@ -48,9 +48,10 @@ def _bits(comparisons: Sequence[Comparison]) -> dict[Arm, float]:
     """What each arm is placed by (`measures.bits`), of the first run that knows it."""
     by_arm: dict[Arm, float] = {}
     for runs in (runs for comparison in comparisons for runs in comparison.arms):
-        known = [bits for row in runs.runs.values() if (bits := bits_of(row)) is not None]
-        if known:
-            by_arm.setdefault(runs.arm, known[0])
+        known = (bits for row in runs.runs.values() if (bits := bits_of(row)) is not None)
+        first = next(known, None)
+        if first is not None:
+            by_arm.setdefault(runs.arm, first)
     return by_arm
 
 

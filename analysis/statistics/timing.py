@@ -11,7 +11,7 @@ from typing import Any
 
 from analysis.rows.comparing.comparisons import ArmRuns
 from analysis.rows.reading import is_number
-from analysis.statistics.measures import Measure, over_seeds, sent_bytes
+from analysis.statistics.measures import mean_over_seeds, sent_bytes
 
 Row = Mapping[str, Any]
 
@@ -53,8 +53,8 @@ def break_even(runs: ArmRuns, base: ArmRuns) -> float | None:
     `predict.step_model` knows better, for the methods that a calibration of the machine has. Infinity: bytes are saved
     at no cost; None: none are saved, or the rows do not know.
     """
-    sent, cost = _mean(runs, sent_bytes), _mean(runs, _cost_ms)
-    base_sent, base_cost = _mean(base, sent_bytes), _mean(base, _cost_ms)
+    sent, cost = mean_over_seeds(runs, sent_bytes), mean_over_seeds(runs, _cost_ms)
+    base_sent, base_cost = mean_over_seeds(base, sent_bytes), mean_over_seeds(base, _cost_ms)
     if sent is None or cost is None or base_sent is None or base_cost is None or sent >= base_sent:
         return None
     return 8e3 * (base_sent - sent) / (cost - base_cost) if cost > base_cost else math.inf
@@ -64,11 +64,6 @@ def _cost_ms(row: Row) -> float | None:
     encode, decode = encode_ms(row), decode_ms(row)
     rounds = _a_step(row, "extra_collectives_time_ms_total", without_hooks=0.0) or 0.0
     return None if encode is None or decode is None else encode + decode + rounds
-
-
-def _mean(runs: ArmRuns, measure: Measure) -> float | None:
-    summary = over_seeds(runs, measure)
-    return None if summary is None else summary.mean
 
 
 def _a_step(row: Row, name: str, without_hooks: float | None = None) -> float | None:

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from analysis.tables.markup import block, inline
 from fsdp_lab.settings.user_errors import printable
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{special: "\\" + special for special in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "∞": r"$\infty$",
-}
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{special: "\\" + special for special in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "±": r"$\pm$",
+        "∞": r"$\infty$",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Table:
 
 def latex_escaped(text: str) -> str:
     """``text`` as LaTeX shows it: specials escaped, signs and the x of a ratio in mathematics."""
-    escaped = "".join(_LATEX.get(letter, letter) for letter in printable(text))
+    escaped = printable(text).translate(_LATEX)
     escaped = re.sub(r"(?<![\w}$-])-(?=\d)", "$-$", escaped)
     return re.sub(r"(?<=\d)x(?!\w)", r"$\\times$", escaped)
 

@@ -1,6 +1,7 @@
 """How long a report takes, and how much memory, as rows grow in number.
 
-    python -m experiments.bench.report [--rows 1000 4000 50000] [--shape seeds arms settings ...] [--json FILE]
+    python -m experiments.bench.report [--rows 1000 4000 50000] [--shape seeds arms settings ...] [--formats svg]
+        [--json FILE]
 
 makes rows out of a committed one, with other arms, seeds or settings and losses, and for each number of rows runs
 `analysis.report` on them in a process of its own. Rows say of themselves that they are planted; what the report shows
@@ -14,6 +15,10 @@ of them means nothing.
     mixed     one setting; arms that compress one of four things (gradients and parameters, local steps,
               activations, what an optimizer gathers), each with bytes of its own and 3 of 8 seeds; some diverged
     curves    as seeds, and every run has a curve file of 40 lines
+    unfair    half of the rows one setting of arms with two learning rates, half settings of 10 arms, two in three
+              without a baseline; and much that the checks look for is wrong: runs that met, failed or warmed up too
+              little, other commits, bytes that the interface did not see
+    drafts    rows of drafts, half of them one setting, half settings of 10 arms
 """
 
 from __future__ import annotations
@@ -35,11 +40,12 @@ from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
-TEMPLATE = Path(__file__).resolve().parents[2] / "results/reference/bar.jsonl"
+REFERENCE = Path(__file__).resolve().parents[2] / "results/reference"
+TEMPLATE, DRAFT = REFERENCE / "bar.jsonl", REFERENCE / "drafts.jsonl"
 PLAIN = ("none", "identity", "bf16")
 METHODS = ("int8", "int4", "fp8", "topk", "nc", "qsgd", "onebit")
 SPREAD, PAIRED_SPREAD = 0.01, 0.003  # nats: of a seed's luck, and of what an arm adds to it
-SHAPES = ("seeds", "arms", "settings", "links", "models", "mixed", "curves")
+SHAPES = ("seeds", "arms", "settings", "links", "models", "mixed", "curves", "unfair", "drafts")
 RATES = (2e7, 1e8, 2e8, 1e9, None)  # bit/s
 WORLDS = (2, 4, 8)
 MANY_SEEDS = 8  # of a baseline whose rivals have 3 of them
@@ -57,18 +63,20 @@ class Cell(NamedTuple):
     world: int = 2
     is_model: bool = False
     kind: int | None = None
+    learning_rate: float | None = None  # None: the template's
 
 
 def planted(count: int, shape: str) -> Iterator[dict[str, Any]]:
     """``count`` rows of which every arm's difference to the baseline is known by its number."""
-    template = json.loads(TEMPLATE.read_text().splitlines()[0])
+    template = json.loads((DRAFT if shape == "drafts" else TEMPLATE).read_text().splitlines()[0])
     generator = random.Random(8)
     luck: dict[tuple[Any, ...], float] = {}
     for number, cell in enumerate(itertools.islice(cells(count, shape), count)):
         shared = luck.setdefault((cell.setting, cell.seed), generator.gauss(0, SPREAD))
         loss = 4.7 + shared + 0.002 * min(cell.arm, 20) + generator.gauss(0, PAIRED_SPREAD)
         row = _row(template, number, cell, loss)
-        yield row | {"loss_curve": f"curves/{row['run_name']}.jsonl"} if shape == "curves" else row
+        more = {"curves": _with_curve, "unfair": _wrong, "drafts": _of_a_draft}.get(shape)
+        yield row if more is None else row | more(row, number)
 
 
 def cells(count: int, shape: str) -> Iterator[Cell]:
@@ -81,6 +89,8 @@ def cells(count: int, shape: str) -> Iterator[Cell]:
         return (Cell(0, arm, seed) for seed in range(seeds) for arm in range(-(-count // seeds)))
     if shape == "mixed":
         return _mixed(seeds)
+    if shape in ("unfair", "drafts"):
+        return _two_halves(count, arms, seeds, (1e-3, 2e-3) if shape == "unfair" else (None,))
     if shape == "links":
         settings = range(-(-count // (seeds * arms * len(RATES))))
         return itertools.starmap(Cell, itertools.product(settings, range(arms), range(seeds), RATES))
@@ -99,10 +109,41 @@ def _mixed(seeds: int) -> Iterator[Cell]:
             yield Cell(0, arm, seed, kind=arm % len(KINDS))
 
 
+def _two_halves(count: int, arms: int, seeds: int, tried: Sequence[float | None]) -> Iterator[Cell]:
+    """One setting of arms at every rate that was tried; settings, where one was; two in three without a baseline, where
+    several were."""
+    for arm, seed, rate in itertools.product(range(count // (2 * seeds * len(tried))), range(seeds), tried):
+        yield Cell(0, arm, seed, learning_rate=rate)
+    for setting in itertools.count(1):
+        has_baseline = len(tried) == 1 or setting % 3 == 0
+        for arm, seed in itertools.product(range(0 if has_baseline else 1, arms), range(seeds)):
+            yield Cell(setting, arm, seed, learning_rate=tried[0])
+
+
+def _with_curve(row: dict[str, Any], number: int) -> dict[str, Any]:
+    return {"loss_curve": f"curves/{row['run_name']}.jsonl"}
+
+
+def _wrong(row: dict[str, Any], number: int) -> dict[str, Any]:
+    """What checks find: of the run before and of the one after (runs begin a minute apart), and of some rows."""
+    wrong = {"wall_time_s": 90.0, "warmup_steps_excluded": 2, "git_commit": f"{number % 7:040x}"}
+    wrong |= {"git_dirty": number % 11 == 0, "bytes_trusted": number % 13 != 0}
+    wrong |= {"data_digest": None} if number % 5 == 0 else {}
+    died = {"status": "failed", "error": f"rank {number % 4} died", "val_loss": None, "val_ppl": None}
+    return wrong | (died if number % 17 == 0 else {})
+
+
+def _of_a_draft(row: dict[str, Any], number: int) -> dict[str, Any]:
+    """An acceptance length in place of the loss."""
+    return {"val_loss": None, "val_ppl": None, "tau": math.exp(5 - row["val_loss"]), "tau_prompts": 32}
+
+
 def _row(template: dict[str, Any], number: int, cell: Cell, loss: float) -> dict[str, Any]:
     name = f"planted-{cell.setting}-{cell.arm}-{cell.seed}-{cell.rate or 0:g}-{cell.world}"
+    name += "" if cell.learning_rate is None else f"-{cell.learning_rate:g}"
     config = template["config"] | _sent(cell) | {"seed": cell.seed, "run_name": name}
     config |= {"model": f"model-{cell.setting}"} if cell.is_model else {"max_steps": 400 + cell.setting}
+    config |= {} if cell.learning_rate is None else {"learning_rate": cell.learning_rate}
     day, second = divmod(60 * number, 86400)
     return (
         template
@@ -113,7 +154,7 @@ def _row(template: dict[str, Any], number: int, cell: Cell, loss: float) -> dict
             "wall_time_s": 50.0,
             "world_size": cell.world,
             "link_rate_asked": cell.rate,
-            "model": config["model"],
+            "model": config.get("model", template["model"]),
             "compress_method": config["comm_compress"],
             "param_compress_method": config["param_compress"],
             "compress_config": config["comm_config_json"],
@@ -170,7 +211,7 @@ def curve(row: dict[str, Any]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def measured(count: int, shape: str, folder: Path) -> dict[str, Any]:
+def measured(count: int, shape: str, folder: Path, formats: str = "svg") -> dict[str, Any]:
     """Wall and processor seconds and peak memory of the report's process on ``count`` rows; GB are 1e9 bytes."""
     file = folder / f"{count}.jsonl"
     (folder / "curves").mkdir(exist_ok=True)
@@ -179,7 +220,7 @@ def measured(count: int, shape: str, folder: Path) -> dict[str, Any]:
             stream.write(json.dumps(row) + "\n")
             if row["loss_curve"] is not None:
                 (folder / row["loss_curve"]).write_text(curve(row))
-    words = ["-m", "analysis.report", str(file), "--out", str(folder / f"report-{count}"), "--formats", "svg"]
+    words = ["-m", "analysis.report", str(file), "--out", str(folder / f"report-{count}"), "--formats", formats]
     started = time.perf_counter()
     said = folder / "said.txt"
     with said.open("wb") as stderr:
@@ -191,6 +232,7 @@ def measured(count: int, shape: str, folder: Path) -> dict[str, Any]:
     return {
         "rows": count,
         "shape": shape,
+        "formats": formats,
         "rows_mb": round(file.stat().st_size / 1e6, 1),
         "wall_s": round(seconds, 1),
         "processor_s": round(used.ru_utime + used.ru_stime, 1),
@@ -203,6 +245,7 @@ def main(argv: Sequence[str]) -> int:
     parser = program("experiments.bench.report", __doc__)
     parser.add_argument("--rows", type=whole(1), nargs="+", default=[1000, 4000, 50000], metavar="N")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["seeds"], help="described above")
+    parser.add_argument("--formats", default="svg", help="of figures: svg,pdf,png is what a report draws by default")
     parser.add_argument("--json", type=new_file(), metavar="FILE", help="write the figures there, too")
     options = parser.parse_args(argv)
     reports = []
@@ -213,7 +256,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"load of the machine: {load:.1f} a core; on a shared one read processor seconds")
         print(f"{'rows':>7s}  {'shape':10s}{'MB':>8s}{'wall s':>8s}{'CPU s':>8s}{'peak GB':>9s}")
         for shape, count in itertools.product(options.shape, options.rows):
-            one = measured(count, shape, Path(folder))
+            one = measured(count, shape, Path(folder), options.formats)
             reports.append(one)
             numbers = f"{one['rows_mb']:8.1f}{one['wall_s']:8.1f}{one['processor_s']:8.1f}{one['peak_gb']:9.2f}"
             print(f"{count:7d}  {shape:10s}{numbers}", flush=True)

@@ -144,7 +144,9 @@ def mean_loss(rows: Iterable[Row]) -> float:
 
 def _arm_runs(arm: Arm, rows_by_values: Mapping[Values, list[Row]]) -> ArmRuns:
     trials = {values: _by_seed(rows) for values, rows in rows_by_values.items()}
-    chosen = min(trials, key=lambda values: (-len(trials[values]), mean_loss(trials[values].values())))
+    chosen = next(iter(trials))
+    if len(trials) > 1:
+        chosen = min(trials, key=lambda values: (-len(trials[values]), mean_loss(trials[values].values())))
     runs = trials[chosen]
     repeated = [row for row in rows_by_values[chosen] if row is not runs[row["seed"]]]
     tuned = {name: json.loads(text) for name, text in chosen}

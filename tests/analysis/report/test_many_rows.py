@@ -132,8 +132,9 @@ def test_losses_are_read_once_an_arm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_planted_rows_are_sound(shape: str, tmp_path: Path) -> None:
     rows = [Row(one) for one in planted(60, shape)]
     there = read(write(tmp_path / "rows.jsonl", rows))
-    assert (len(there.rows), there.left_out) == (60, [])
-    assert len({one["run_name"] for one in there.rows}) == 60
+    found = there.drafts if shape == "drafts" else there.rows
+    assert (len(found), there.left_out) == (60, [])
+    assert len({one["run_name"] for one in found}) == 60
 
 
 def test_rows_are_looked_through_once_for_the_steps_of_all_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from analysis.statistics.measures import (
     bits_per_parameter,
     column,
     gradient_ratio,
+    mean_over_seeds,
     over_seeds,
     ratio,
     ratio_vs_bf16,
@@ -67,5 +68,6 @@ def test_over_the_runs_that_ended() -> None:
     assert found is not None
     assert (found.n, found.mean) == (2, 100.0)
     (lost,) = comparisons([died("int8", seed) for seed in (1, 2)])[0].arms
-    assert over_seeds(lost, column("tokens_per_s")) is None
+    assert mean_over_seeds(runs, column("tokens_per_s")) == found.mean
+    assert over_seeds(lost, column("tokens_per_s")) is mean_over_seeds(lost, column("tokens_per_s")) is None
     assert over_seeds(comparisons(arm("int8"))[0].arms[0], bits_per_parameter) is not None
