@@ -27,7 +27,7 @@ from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.report.language.chinese import table, translated
 from analysis.report.pages import html, markdown
-from analysis.rows.garbage import no_search_for_cycles, searched_no_more
+from analysis.rows.garbage import collector_disabled, objects_frozen
 from analysis.rows.reading import is_draft, parse_selection, read, select
 from analysis.statistics.names import named
 from analysis.tables.options import add_options, comparisons_of
@@ -40,9 +40,9 @@ def main(argv: Sequence[str]) -> int:
     """Read the rows, draw the figures, write the report."""
     options = _parser().parse_args(argv)
     with user_errors("report"):
-        with no_search_for_cycles():
+        with collector_disabled():
             subject = _subject(options, argv)
-        with searched_no_more():  # else every few figures all rows would be
+        with objects_frozen():  # else every few figures all rows would be
             drawn = _drawn(subject, options)
     for line in subject.left_out:
         print(f"left out: {printable(line)}", file=sys.stderr)

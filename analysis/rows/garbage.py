@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def no_search_for_cycles() -> Iterator[None]:
+def collector_disabled() -> Iterator[None]:
     """Without the collector. For what makes many objects and no cycles: rows refer to nothing that refers to them."""
     was_on = gc.isenabled()
     gc.disable()
@@ -24,7 +24,7 @@ def no_search_for_cycles() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def searched_no_more() -> Iterator[None]:
+def objects_frozen() -> Iterator[None]:
     """What there is when this begins is passed over by the collector until it ends; what is made meanwhile is not.
 
     Nothing is done where the process has set objects apart already: `gc.unfreeze` would take back those, too.

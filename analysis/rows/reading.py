@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from analysis.rows.garbage import no_search_for_cycles
+from analysis.rows.garbage import collector_disabled
 from analysis.rows.nearest import nearest
 
 SCHEMA_VERSIONS = (3, 4)  # that are read as they are; those before 3 have to be converted
@@ -108,7 +108,7 @@ def read(paths: str | Path | Iterable[str | Path]) -> Read:
     for path in [paths] if isinstance(paths, str | Path) else paths:
         file = Path(path)
         try:
-            with file.open("rb") as lines, no_search_for_cycles():
+            with file.open("rb") as lines, collector_disabled():
                 _read_lines(lines, file, result, shared)
         except OSError as error:
             raise ValueError(f"cannot read {file} ({error.strerror}); name a results file (JSON lines)") from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from analysis.rows.garbage import no_search_for_cycles, searched_no_more
+from analysis.rows.garbage import collector_disabled, objects_frozen
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def nothing_apart() -> Iterator[None]:
 
 
 def test_the_collector_is_on_again_after_an_error() -> None:
-    with pytest.raises(ValueError, match="half a line"), no_search_for_cycles():
+    with pytest.raises(ValueError, match="half a line"), collector_disabled():
         raise ValueError("half a line" if not gc.isenabled() else "the collector is on")
     assert gc.isenabled()
 
@@ -29,7 +29,7 @@ def test_the_collector_is_on_again_after_an_error() -> None:
 def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     try:
-        with no_search_for_cycles():
+        with collector_disabled():
             pass
         assert not gc.isenabled()
     finally:
@@ -39,7 +39,7 @@ def test_a_collector_that_was_off_stays_off() -> None:
 @pytest.mark.usefixtures("nothing_apart")
 def test_what_is_there_is_passed_over_and_taken_back() -> None:
     rows = [{"seed": [seed]} for seed in range(100)]
-    with searched_no_more():
+    with objects_frozen():
         assert gc.get_freeze_count() >= len(rows)
         assert not any(one is rows for one in gc.get_objects())
     assert gc.get_freeze_count() == 0
@@ -50,7 +50,7 @@ def test_what_is_there_is_passed_over_and_taken_back() -> None:
 def test_what_others_set_apart_stays_apart() -> None:
     gc.freeze()
     apart = gc.get_freeze_count()
-    with searched_no_more():
+    with objects_frozen():
         assert gc.get_freeze_count() <= apart
     assert 0 < gc.get_freeze_count() <= apart
     gc.unfreeze()
