@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,45 +23,9 @@ from fsdp_lab.data import TextTokenizer, load_tokenizer
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids, read_tokenizer
 from fsdp_lab.settings.models.masked import folder_is_masked
-from fsdp_lab.settings.reading.fields import Config, Settings, setting
+from fsdp_lab.settings.models.saved import ChatConfig, ChatSettings
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
-
-
-@dataclass(frozen=True)
-class ChatSettings(Settings):
-    """Which model, and how to draw from it."""
-
-    model_dir: str | None = setting(None, "folder of a saved model", exists=("folder",))
-    trust_pickle: bool = setting(False, "also read weights from pickles (.bin), which can run code")
-    prompt: str | None = setting(None, "text to continue; none: ask for prompts")
-    max_new_tokens: int = setting(64, "tokens to add at most", at_least=1)
-    temperature: float = setting(0.8, "0: always the most likely token", at_least=0)
-    top_k: int = setting(50, "draw among this many most likely tokens; 0: among all", at_least=0)
-    top_p: float = setting(
-        1.0,
-        "draw among the fewest most likely tokens that have this share of the probability together, of what top_k "
-        "leaves at this temperature; 1: among all",
-        above=0,
-        at_most=1,
-    )
-    seed: int = setting(42, "seed of the drawing", at_least=0)
-    draft: str | None = setting(
-        None, "folder of an EAGLE-3 draft of this model: the same answers in fewer passes", exists=("folder",)
-    )
-    num_drafts: int = setting(4, "draft: tokens drafted before each pass of the model", at_least=1)
-    chat_template: bool | None = setting(
-        None,
-        "put a prompt as the user's turn, by the model's own template, and print the answer alone; none: with a draft, "
-        "where there is a template",
-    )
-
-
-@dataclass(frozen=True)
-class ChatConfig(Config):
-    """All settings of one conversation."""
-
-    chat: ChatSettings = field(default_factory=ChatSettings)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Without other flags it reads the settings of the run beside the model, so that i
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,33 +31,15 @@ from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.settings.conflicts.conflicts import check_data
-from fsdp_lab.settings.groups import DataConfig
 from fsdp_lab.settings.models.masked import folder_is_masked
+from fsdp_lab.settings.models.saved import ValidateConfig
 from fsdp_lab.settings.reading.cli import given_by
-from fsdp_lab.settings.reading.fields import Config, Settings, setting
 from fsdp_lab.settings.reading.strict import read_yaml
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 from fsdp_lab.training.evaluate import Evaluation, summed_loss
 
 PROGRAM = "fsdp_lab.validate"
-
-
-@dataclass(frozen=True)
-class ValidateSettings(Settings):
-    """Which model to evaluate, and how."""
-
-    model_dir: str | None = setting(None, "folder of a saved model", exists=("folder",))
-    trust_pickle: bool = setting(False, "also read weights from pickles (.bin), which can run code")
-    batch_size: int = setting(8, "sequences evaluated at once: no influence on the result", at_least=1)
-
-
-@dataclass(frozen=True)
-class ValidateConfig(Config):
-    """All settings of one evaluation."""
-
-    validate: ValidateSettings = field(default_factory=ValidateSettings)
-    data: DataConfig = field(default_factory=DataConfig)
 
 
 def validate(config: ValidateConfig) -> Evaluation:

@@ -143,11 +143,11 @@ def check(calibration: Calibration, lines: Sequence[dict[str, Any]]) -> list[Che
 def check_table(checked: Sequence[Checked]) -> str:
     """All cells as a table, then the median and the worst error against the bar for predictions."""
     wide = max(28, *(len(c.method) for c in checked))
-    place = f"{'model':10s}{'ranks':>5s}{'rate':>10s}  {'method':{wide}s}"
+    place = f"{'model':10s}{'ranks':>5s}{'rate':>12s}  {'method':{wide}s}"
     rows = [f"{place}{'measured ms':>12s}{'predicted':>11s}{'error':>9s}"]
     for c in checked:
         times = f"{c.measured_ms:>12.1f}{c.predicted_ms:>11.1f}{100 * c.error:>+8.1f}%"
-        rows.append(f"{c.model:10s}{c.ranks:>5d}{c.rate:>10s}  {c.method:{wide}s}{times}")
+        rows.append(f"{c.model:10s}{c.ranks:>5d}{c.rate:>12s}  {c.method:{wide}s}{times}")
     errors = [abs(c.error) for c in checked]
     median, worst = statistics.median(errors), max(errors)
     beyond = sum(error > BAR_WORST for error in errors)

@@ -6,7 +6,7 @@ python -m fsdp_lab.eagle.evaluate --target_dir DIR --draft_dir RUN/draft --data_
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +16,15 @@ from fsdp_lab.eagle.data.prompts import first_prompts
 from fsdp_lab.eagle.data.tokens import load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.decoding.chain import Sampling
 from fsdp_lab.eagle.decoding.speed import Speed, measure_speed, speed_table
+from fsdp_lab.eagle.draft.finished import EvaluateConfig, EvaluateSettings
 from fsdp_lab.eagle.draft.folder import load_draft
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.eagle.training.positions import PositionScores, positions, report
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from fsdp_lab.files.atomic import write_json
 from fsdp_lab.models.saved.tokenizers import check_ids
-from fsdp_lab.settings.reading.fields import Config, Settings, setting
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
-
-
-@dataclass(frozen=True)
-class EvaluateSettings(Settings):
-    """Which draft is evaluated, with which target and on which conversations."""
-
-    target_dir: str | None = setting(None, "folder of the target model", exists=("folder",))
-    draft_dir: str | None = setting(None, "folder of the draft", exists=("folder",))
-    data_path: str | None = setting(None, "JSON lines of held-out conversations", exists=("file",))
-    dtype: str = setting("fp32", "dtype of the arithmetic", choices=("fp32", "bf16"))
-    max_length: int = setting(2048, "tokens of a conversation that are kept", at_least=4)
-    steps_ahead: int = setting(7, "positions in the table", at_least=1)
-    batch_size: int = setting(8, "conversations at once, for the table", at_least=1)
-    conversations: int | None = setting(None, "conversations in the table; none: all", at_least=1)
-    prompts: int = setting(20, "first questions that are answered for the speed", at_least=1)
-    max_new_tokens: int = setting(128, "tokens of an answer at most", at_least=2)
-    num_drafts: str = setting(
-        "1,2,4",
-        "tokens drafted before each pass of the target; several are compared",
-        pattern=(r"[1-9][0-9]?(,[1-9][0-9]?)*", "numbers of 1 to 99 with commas between"),
-    )
-    temperature: float = setting(0.0, "0: always the most likely token", at_least=0)
-    greedy_drafts: bool = setting(False, "propose the draft's first choices also when sampling")
-    seed: int = setting(42, "seed of the drawing", at_least=0)
-    threads: int | None = setting(None, "CPU threads; none: torch's choice", at_least=1)
-    out: str | None = setting(None, "JSON file for the same figures")
-
-
-@dataclass(frozen=True)
-class EvaluateConfig(Config):
-    """All settings of one evaluation of a draft."""
-
-    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
 
 def main(argv: list[str]) -> int:

@@ -12,6 +12,7 @@ from fsdp_lab import chat
 from fsdp_lab.eagle.draft.folder import save_draft, verifier_of
 from fsdp_lab.eagle.draft.target import Target
 from fsdp_lab.models.build import load_pretrained
+from fsdp_lab.settings.models.saved import ChatSettings
 from tests.fsdp_lab.eagle.tiny import save_target, some_vocabulary, tiny_draft, tiny_target
 
 
@@ -54,7 +55,7 @@ def test_a_draft_speaks_in_turns_and_draws(folder: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("drafted", [False, True])
 def test_only_the_nucleus_is_drawn_and_as_often_as_it_should(folder: Path, drafted: bool) -> None:
     """The fewest most likely tokens with a share of top_p together, with their probabilities over it."""
-    settings = chat.ChatSettings(top_p=0.4, top_k=30, temperature=4.0, max_new_tokens=1, num_drafts=1)
+    settings = ChatSettings(top_p=0.4, top_k=30, temperature=4.0, max_new_tokens=1, num_drafts=1)
     model, prompt, draws = load_pretrained(folder / "target").eval(), [5, 9, 2], 600
     say = chat.with_draft(model, folder / "draft", settings) if drafted else chat.plainly(model, settings)
     with torch.no_grad():

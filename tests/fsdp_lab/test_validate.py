@@ -13,8 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from fsdp_lab import validate
 from fsdp_lab.data import load_tokenizer
 from fsdp_lab.settings.groups import DataConfig
+from fsdp_lab.settings.models.saved import ValidateConfig, ValidateSettings
 from fsdp_lab.training.evaluate import Evaluation
-from fsdp_lab.validate import ValidateConfig, ValidateSettings
 
 
 @pytest.fixture(scope="module")

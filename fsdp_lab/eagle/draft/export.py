@@ -6,34 +6,12 @@ python -m fsdp_lab.eagle.draft.export --draft_dir RUN/draft --out OUT --format s
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsdp_lab.eagle.draft.finished import ExportConfig
 from fsdp_lab.eagle.draft.folder import check_export, load_draft, read, save_draft, verifier_of
-from fsdp_lab.eagle.draft.formats import FORMATS
-from fsdp_lab.settings.reading.fields import Config, Settings, setting
 from fsdp_lab.settings.refusing.early import checked
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
-
-
-@dataclass(frozen=True)
-class ExportSettings(Settings):
-    """Which draft is exported, in which format and for which target."""
-
-    draft_dir: str | None = setting(None, "folder of a trained draft", exists=("folder",))
-    out: str | None = setting(None, "folder to write")
-    format: str = setting("serving", "whose format", choices=FORMATS)
-    target_dir: str | None = setting(
-        None, "the target's name or folder, as the export should say it; speculators needs a folder, for its embedding"
-    )
-    num_drafts: int = setting(3, "tokens that speculators' engines should draft a pass", at_least=1)
-
-
-@dataclass(frozen=True)
-class ExportConfig(Config):
-    """All settings of one export of a draft."""
-
-    export: ExportSettings = field(default_factory=ExportSettings)
 
 
 def main(argv: list[str]) -> int:

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fsdp_lab.eagle.draft.attention import ChainCache
+from fsdp_lab.eagle.draft.finished import FORMATS
 from fsdp_lab.eagle.draft.formats import (
     CONFIG,
     EMBEDDING,
-    FORMATS,
     WEIGHTS,
     Verifier,
     our_name,

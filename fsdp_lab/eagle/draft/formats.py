@@ -15,7 +15,6 @@ from torch import Tensor
 from fsdp_lab.eagle.draft.network import Draft, DraftShape
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-FORMATS = ("serving", "speculators")
 EMBEDDING = "embed_tokens.weight"
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fsdp_lab.eagle.draft import export
+from fsdp_lab.eagle.draft.finished import FORMATS
 from fsdp_lab.eagle.draft.folder import check_export, load_draft, save_draft, verifier_of
 from fsdp_lab.eagle.draft.formats import Verifier
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary
@@ -78,7 +79,7 @@ def test_the_speculators_format(tmp_path: Path) -> None:
     assert not {"d2t", "draft_vocab_size", "architectures", "eagle_config"} & layer.keys()
 
 
-@pytest.mark.parametrize("fmt", export.FORMATS)
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 def test_what_is_written_is_what_is_read(family: str, fmt: str, tmp_path: Path) -> None:
     target = tiny_target(family)
