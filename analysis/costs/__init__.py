@@ -1,1 +1,1 @@
-"""What methods cost in quality, and what foretells it."""
+"""What methods cost in quality, and what predicts it."""

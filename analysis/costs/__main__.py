@@ -1,4 +1,4 @@
-"""Which measurement of a method foretells what it costs in quality, before anything is trained with it.
+"""Which measurement of a method predicts what it costs in quality, before anything is trained with it.
 
     python -m analysis.costs results/reference/sweeps.jsonl [--screen results/reference/update_error.jsonl]
         [--select COLUMN=VALUE ...] [--decided 1] [--markdown]
@@ -11,10 +11,11 @@ arms that compress gradients alone, then over those that compress parameters alo
   arm's neighbours have the same method, so arms are not drawn one by one);
 - **a power law** of the measure, and of each pair of measures: fitted to the logarithm of the cost by least squares,
   over the arms that cost at least ``--decided`` percent (the logarithm of chance says nothing), and asked for the arms
-  of each method in turn when it has not seen any of that method. Told: the median and the worst factor that it is off.
+  of each method in turn after it was fitted to all others. Shown: the median and the worst factor that it is off.
 
-Of the best law every arm's cost is shown, measured and told; where too few arms cost anything for a law, all measures.
-Cost: the mean difference of the validation loss, in nats a token, over the seeds that an arm shares with the baseline.
+Of the best law every arm's cost is shown, measured and predicted; where too few arms cost anything for a law, all
+measures. Cost: the mean difference of the validation loss, in nats a token, over the seeds that an arm shares with the
+baseline.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def tables(arms: Sequence[Screened], kind: Kind, decided: float) -> Iterator[Tab
         )
     methods = len({arm.method for arm in arms})
     note = f"{len(arms)} arms of {methods} methods; laws: {len(costly)} arms that cost {100 * decided:g} % or more."
-    yield Table(f"What foretells the cost of compressed {kind}", HEADS, lines, note)
+    yield Table(f"What predicts the cost of compressed {kind}", HEADS, lines, note)
     if not has_laws:
         yield _measured(arms, names, kind)
         return
@@ -81,13 +82,14 @@ def _measured(arms: Sequence[Screened], names: Sequence[str], kind: Kind) -> Tab
 
 
 def _arms(best: Law) -> Table:
-    """Every arm's cost, measured and told."""
+    """Every arm's cost, measured and predicted."""
     lines = [
-        [arm.label, f"{arm.nats:.3f}", f"{told:.3f}", f"{100 * math.expm1(arm.nats):+.1f} %", f"{told / arm.nats:.2f}"]
-        for arm, told in sorted(best.told, key=lambda pair: pair[0].nats)
+        [arm.label, f"{arm.nats:.3f}", f"{100 * math.expm1(arm.nats):+.1f} %", f"{nats:.3f}", f"{nats / arm.nats:.2f}"]
+        for arm, nats in sorted(best.predicted, key=lambda pair: pair[0].nats)
     ]
-    heads = ("arm", "cost, nats", "told without its method", "of PPL", "told / measured")
-    return Table(f"Cost by {' and '.join(best.measures)}", heads, lines)
+    heads = ("arm", "cost, nats", "of PPL", "predicted, nats", "predicted / measured")
+    note = "Each arm by a law that was not fitted to its method."
+    return Table(f"Cost by {' and '.join(best.measures)}", heads, lines, note)
 
 
 def _median(one: Law) -> float:
@@ -104,7 +106,7 @@ def _off(laws: Sequence[Law]) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line."""
+    """Join rows and screen, and print the tables; returns the exit code."""
     parser = program("analysis.costs", __doc__)
     add_selection(parser)
     parser.add_argument("--screen", type=a_file, default=SCREEN, help="file of fidelity update_error --json")

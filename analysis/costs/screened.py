@@ -37,7 +37,7 @@ def screened(compared: Comparison, lines: Iterable[Line], kind: Kind) -> list[Sc
 
     A method that never delivers anything (`zero`) is left out: all its measures are at their end."""
     by_method = {(line["method"], canonical(line["config"])): line for line in lines if line["kind"] == kind}
-    found = []
+    arms = []
     for runs in compared.rivals:
         of_kind = _alone(runs.arm, kind)
         line = by_method.get(of_kind) if of_kind is not None else None
@@ -47,8 +47,8 @@ def screened(compared: Comparison, lines: Iterable[Line], kind: Kind) -> list[Sc
         if change.mean is not None and math.isfinite(change.mean):
             measures = {name: measure(line) for name, measure in MEASURES[kind].items()}
             known = {name: value for name, value in measures.items() if value is not None}
-            found.append(Screened(runs.arm.label, of_kind[0], math.log1p(change.mean), known))
-    return found
+            arms.append(Screened(runs.arm.label, of_kind[0], math.log1p(change.mean), known))
+    return arms
 
 
 def _alone(arm: Arm, kind: Kind) -> tuple[str, str] | None:

@@ -54,7 +54,7 @@ COMMANDS = (
     Command("plan", "experiments.planning", "layout and shares for unequal devices, predicted and checked", _LOOK),
     Command("predict", "analysis.predict", "the fastest method behind a link, from a calibration", _LOOK),
     Command("predict speedup", "analysis.predict.speedup", "what compression gained behind measured links", _LOOK),
-    Command("predict quality", "analysis.costs", "which measurement of a method foretells its cost", _LOOK),
+    Command("predict quality", "analysis.costs", "which measurement of a method predicts its cost", _LOOK),
     Command("predict scaling", "analysis.predict.scaling", "on paper: 8 to 1024 ranks", _LOOK),
     Command("fidelity", "experiments.fidelity", "what each method sends, and what arrives", _LOOK),
     Command("fidelity capture", "experiments.fidelity.capture", "save real gradients and parameters of a run", _LOOK),

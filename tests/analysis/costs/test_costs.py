@@ -1,4 +1,4 @@
-"""What foretells a method's cost: planted laws are found, a method is told without itself, bad files are refused."""
+"""What predicts a method's cost: planted laws are found, methods are predicted without themselves, bad files refused."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def planted(noise: float = 0.0, arms: int = 24) -> list[Screened]:
     return found
 
 
-def test_a_planted_law_is_found_and_tells_methods_that_it_has_not_seen() -> None:
+def test_a_planted_law_is_found_and_predicts_methods_that_it_was_not_fitted_to() -> None:
     found = law(planted(), ("a", "b"))
     assert math.exp(found.at) == pytest.approx(0.3)
     assert found.powers == pytest.approx((1, 0.5))
     assert max(found.factors) == pytest.approx(1)
-    assert {arm.label for arm, _ in found.told} == {arm.label for arm in planted()}
+    assert {arm.label for arm, _ in found.predicted} == {arm.label for arm in planted()}
     one_alone = law(planted(), ("a",))
     assert max(one_alone.factors) > 1.5, "half of the law is not enough"
 
 
-def test_a_method_is_told_without_itself() -> None:
+def test_a_method_is_predicted_without_itself() -> None:
     strange = [Screened("strange", "strange", 30.0, {"a": 0.5, "b": 0.5, "other": 0.5})]
     found = law([*planted(), *strange], ("a", "b"))
-    told = {arm.label: nats for arm, nats in found.told}
-    assert told["strange"] == pytest.approx(0.3 * 0.5 * math.sqrt(0.5)), "as the others have it"
+    nats = {arm.label: nats for arm, nats in found.predicted}
+    assert nats["strange"] == pytest.approx(0.3 * 0.5 * math.sqrt(0.5)), "as the others have it"
 
 
 def test_ranks_are_correlated_whatever_the_shape() -> None:
@@ -58,11 +58,12 @@ def test_ranks_are_correlated_whatever_the_shape() -> None:
     low, high = interval(planted(), "other")
     assert low < 0 < high
     assert (low, high) == interval(planted(), "other"), "the same every time"
+    assert all(map(math.isnan, interval(arms[:1], "up"))), "of one arm nothing is known"
     tied = [Screened(str(x), "m", float(x), {"a": float(x // 2)}) for x in range(4)]
     assert correlation(tied, "a") == pytest.approx(2 / math.sqrt(5))  # ranks 0.5, 0.5, 2.5, 2.5 against 0, 1, 2, 3
 
 
-def test_only_arms_that_compress_one_kind_alone_are_told() -> None:
+def test_only_arms_that_compress_one_kind_alone_are_compared() -> None:
     arms: dict[str, Any] = {
         "none": (0.0, {}, {}),
         "int8": (0.01, {}, {"comm_compress": "int8"}),
@@ -90,7 +91,7 @@ def test_few_arms_make_no_law() -> None:
     assert [line[0] for line in measured.rows] == ["1", "2", "3", "4"], "by rising cost"
 
 
-def test_gradients_that_arrive_wrong_foretell_the_cost_of_the_committed_sweep() -> None:
+def test_gradients_that_arrive_wrong_predict_the_cost_of_the_committed_sweep() -> None:
     (compared,) = comparisons(read(SWEEPS).rows)
     arms = screened(compared, read_screen(SCREEN.read_text(), "screen"), "gradients")
     assert len(arms) > 50
@@ -104,7 +105,7 @@ def test_the_command_prints_tables_and_refuses_what_is_no_screen(
     monkeypatch.setattr(laws, "DRAWS", 20)
     assert main([str(SWEEPS), "--markdown"]) == 0
     said = capsys.readouterr().out
-    assert "What foretells the cost of compressed gradients" in said
+    assert "What predicts the cost of compressed gradients" in said
     assert "| topk ratio=0.05 |" in said
     for text in ("{", json.dumps({"kind": "gradients"}), "[]"):
         bad = tmp_path / "bad.jsonl"
