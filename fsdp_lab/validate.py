@@ -30,7 +30,7 @@ from fsdp_lab.files.user_cache import cache_dir
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved.tokenizers import check_ids
-from fsdp_lab.settings.conflicts.conflicts import check_data
+from fsdp_lab.settings.conflicts.all_groups import check_data
 from fsdp_lab.settings.models.masked import folder_is_masked
 from fsdp_lab.settings.models.saved import ValidateConfig
 from fsdp_lab.settings.reading.cli import given_by

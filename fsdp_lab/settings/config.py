@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fsdp_lab.settings import adapters
-from fsdp_lab.settings.conflicts.conflicts import conflicts
+from fsdp_lab.settings.conflicts.all_groups import conflicts
 from fsdp_lab.settings.groups import (
     CommConfig,
     DataConfig,

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsdp_lab.settings import adapters
 from fsdp_lab.settings.config import TrainConfig
-from fsdp_lab.settings.conflicts.conflicts import conflicts
+from fsdp_lab.settings.conflicts.all_groups import conflicts
 from fsdp_lab.settings.groups import ModelConfig
 from fsdp_lab.settings.models import shapes
 from fsdp_lab.settings.models.model_type import model_type

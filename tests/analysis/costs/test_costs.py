@@ -1,4 +1,4 @@
-"""What predicts a method's cost: planted laws are found, methods are predicted without themselves, bad files refused."""
+"""What predicts a cost: planted laws are found, methods are predicted without themselves, bad files are refused."""
 
 from __future__ import annotations
 
