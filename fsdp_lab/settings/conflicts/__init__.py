@@ -1,1 +1,1 @@
-"""Settings of a training run that exclude each other; read `conflicts` first, which asks the others."""
+"""Settings of a training run that exclude each other; read `all_groups` first, which asks the others."""
