@@ -92,7 +92,10 @@ def main(argv: list[str]) -> int:
     with user_errors(PROGRAM):
         config = of_the_run(checked(ValidateConfig, argv, PROGRAM), argv)
         result = validate(config)
-        print(f"validation loss {result.loss:.4f}, PPL {result.ppl:.2f} over {result.tokens:,} tokens")
+        print(
+            f"validation loss {result.loss:.4f}, PPL {result.ppl:.2f} over {result.tokens:,} tokens, "
+            f"{100 * result.accuracy:.2f} % of them the model's first choice"
+        )
         if result.pair_loss is not None and result.pair_accuracy is not None:
             print(f"next sentence: loss {result.pair_loss:.4f}, {100 * result.pair_accuracy:.1f} % told rightly")
     return 0

@@ -23,6 +23,7 @@ from analysis.rows.comparing.comparisons import Comparison
 from analysis.rows.reading import Row
 from analysis.statistics import names
 from analysis.statistics.time_to_quality import MeasuredSteps
+from analysis.tables.accuracy import accuracy_table
 from analysis.tables.comparison import answer_table, comparison_table, goals_table
 from analysis.tables.formats import Table
 from analysis.tables.markup import slug
@@ -191,8 +192,7 @@ def _comparison(
     tables = [comparison_table(comparison, findings)]
     if comparison.baseline is not None and comparison.rivals:
         tables.append(answer_table(comparison))
-    reached = goals_table(comparison, findings)
-    tables += [reached] if reached is not None else []
+    tables += [table for of in (accuracy_table, goals_table) if (table := of(comparison, findings)) is not None]
     drawn.tables += tables
     short = [[runs.arm.label, names.full(runs.arm)] for runs in comparison.arms if runs.arm.name is not None]
     tables += [Table("Short names", ["arm", "settings"], short, left=(0, 1))] if short else []

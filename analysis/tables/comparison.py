@@ -2,8 +2,9 @@
 
     python -m analysis.tables FILE... [--markdown | --latex] [--select COLUMN=VALUE ...] [--baseline ARM]
 
-prints two tables for each comparison in the files: every arm's figures, and what they answer; and a third, of the time
-to a target and PPL at a time, where runs were given those (``target_ppl``, ``ppl_at_s``). Ratios name their
+prints two tables for each comparison in the files: every arm's figures, and what they answer; one of accuracy, where
+rows have it; and one of the time to a target and PPL at a time, where runs were given those (``target_ppl``,
+``ppl_at_s``). Ratios name their
 denominator and are of all traffic, unless they say gradients; **bits** are those a parameter and step, both directions,
 or, where ranks divide a model, those a value of the activations and their gradients.
 **PPL** is the mean over seeds with their standard deviation (sd) and the 95 % interval of the mean, **change** that of
@@ -23,6 +24,7 @@ from analysis.rows.comparing.comparisons import Comparison, titles
 from analysis.statistics.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.statistics.goals import Goal, goals
 from analysis.statistics.intervals import Summary
+from analysis.tables.accuracy import accuracy_table
 from analysis.tables.changes import change_text, summary_text
 from analysis.tables.formats import Table
 from analysis.tables.options import add_options, comparisons_of, rows_of
@@ -169,8 +171,9 @@ def main(argv: Sequence[str]) -> int:
         shown.append(getattr(table, options.form)())
         if comparison.rivals and comparison.baseline is not None:
             shown.append(getattr(answer_table(comparison, options.shared_seeds, title), options.form)())
-        reached = goals_table(comparison, judge.findings(comparison), title)
-        if reached is not None:
-            shown.append(getattr(reached, options.form)())
+        for also in (accuracy_table, goals_table):
+            further = also(comparison, judge.findings(comparison), title)
+            if further is not None:
+                shown.append(getattr(further, options.form)())
     print("\n\n".join(shown))
     return 0

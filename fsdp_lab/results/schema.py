@@ -407,6 +407,13 @@ FIELDS = (
     Field("features_gb", "float", "GB (1e9)", "of files in the features' folder at the end", "no"),
     Field("val_loss", "float", "nats/token", "validation loss; a masked model's: of masked tokens"),
     Field("val_ppl", "float", "", "exp(val_loss)"),
+    Field(
+        "val_accuracy",
+        "float",
+        "0 to 1",
+        "share of the tokens of val_loss that are the model's first choice; null in older rows",
+        "no",
+    ),
     Field("val_tokens", "int", "tokens", "tokens that val_loss is a mean of"),
     Field("val_next_sentence_loss", "float", "nats/pair", "a masked model's: does the second segment follow?", "no"),
     Field("val_next_sentence_accuracy", "float", "0 to 1", "a masked model's: pairs of segments told rightly", "no"),

@@ -16,19 +16,21 @@ from fsdp_lab.ranks.distributed import Ranks
 class Evaluation(NamedTuple):
     """``loss`` in nats a token over ``tokens`` predicted tokens; of a masked model those that were masked.
 
-    ``pair_loss`` (nats a pair) and ``pair_accuracy``: of its second task, telling which segment follows; else None.
+    ``accuracy``: the share of these tokens that are the model's first choice. ``pair_loss`` (nats a pair) and
+    ``pair_accuracy``: of a masked model's second task, telling which segment follows; else None.
     """
 
     loss: float
     tokens: int
+    accuracy: float
     pair_loss: float | None = None
     pair_accuracy: float | None = None
 
     @classmethod
     def of(cls, total: Tensor) -> Evaluation:
         """From `summed_loss`, perhaps added up over ranks."""
-        rows, tokens, loss, *of_pairs = total.tolist()
-        return cls(loss / tokens, int(tokens), *(one / rows for one in of_pairs))
+        rows, tokens, loss, right, *of_pairs = total.tolist()
+        return cls(loss / tokens, int(tokens), right / tokens, *(one / rows for one in of_pairs))
 
     @property
     def ppl(self) -> float:
@@ -38,14 +40,15 @@ class Evaluation(NamedTuple):
     def row(self) -> dict[str, Any]:
         """The validation fields of a results row."""
         weights = "fp32 shards, gathered uncompressed"
-        row = {"val_loss": self.loss, "val_ppl": self.ppl, "val_tokens": self.tokens, "eval_weights": weights}
+        row: dict[str, Any] = {"val_loss": self.loss, "val_ppl": self.ppl, "val_accuracy": self.accuracy}
+        row |= {"val_tokens": self.tokens, "eval_weights": weights}
         if self.pair_loss is None:
             return row
         return {**row, "val_next_sentence_loss": self.pair_loss, "val_next_sentence_accuracy": self.pair_accuracy}
 
     def scalars(self) -> dict[str, float]:
         """What trackers and log lines have of it."""
-        scalars = {"val/loss": self.loss, "val/ppl": self.ppl}
+        scalars = {"val/loss": self.loss, "val/ppl": self.ppl, "val/accuracy": self.accuracy}
         if self.pair_accuracy is not None:
             scalars["val/next_sentence_accuracy"] = self.pair_accuracy
         return scalars
@@ -60,7 +63,8 @@ def summed_loss(
 ) -> Tensor:
     """Sums over the rows with weight 1 of batches (int64 ``[B, T, ...]``, weight float ``[B]``), float64.
 
-    The number of rows, of predicted tokens, and what the model sums up: its loss, and more for a masked model.
+    The number of rows, of predicted tokens, and what the model sums up: its loss, how many of these tokens are its
+    first choice, and both for the pairs of a masked model.
     """
     model.eval()
     total = torch.zeros(2, dtype=torch.float64)

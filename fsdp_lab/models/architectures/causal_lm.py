@@ -19,12 +19,14 @@ class CausalLM(Objective):
     def __init__(self, hf: PreTrainedModel) -> None:
         super().__init__(hf)
         self.loss: HeadLoss = LinearCrossEntropy(IGNORED)
+        self._evaluation = LinearCrossEntropy(IGNORED)  # whatever trains: validations are of one arithmetic
         self._divisor = logits_divisor(hf.config)
 
     def forward(self, batch: Tensor, weight: Tensor | None = None) -> Tensor:
         """Summed negative log-likelihood (nats, float32 scalar) of tokens 2 to T of each row.
 
-        ``batch``: tokens, int64 ``[B, T]``; rows with ``weight`` 0 (float ``[B]``) are padding and are not counted.
+        ``batch``: tokens, int64 ``[B, T]``. With ``weight``: ``[2]``, that sum and how many of these tokens are the
+        model's first choice; rows with ``weight`` 0 (float ``[B]``) are padding and are not counted.
         Targets are shifted instead of hidden states, because slicing would copy the hidden states.
         """
         targets = F.pad(batch[:, 1:], (0, 1), value=IGNORED)
@@ -34,7 +36,8 @@ class CausalLM(Objective):
         if self._divisor != 1.0:
             hidden = hidden / self._divisor
         head = self.hf.get_output_embeddings().weight
-        return self.loss(hidden.flatten(0, 1), head, targets.flatten())
+        loss = self.loss if weight is None else self._evaluation.evaluated
+        return loss(hidden.flatten(0, 1), head, targets.flatten())
 
     def num_targets(self, batch: Tensor) -> int:
         """All tokens but each row's first."""

@@ -48,6 +48,22 @@ class LinearCrossEntropy:
         loss: Tensor = _Loss.apply(hidden, weight, targets, self, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
         return loss
 
+    @torch.no_grad()
+    def evaluated(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        """``[2]``, float32: the loss of `__call__`, and how many of its targets have the largest logit of their row.
+
+        Of equal logits the first is the largest.
+        """
+        sums = hidden.new_zeros(2, dtype=torch.float32)
+        rows = self.rows(weight)
+        for start in range(0, hidden.shape[0], rows):
+            chunk = slice(start, start + rows)
+            logits, _ = _logits(hidden[chunk], weight, self)
+            right = (logits.argmax(1) == targets[chunk]).sum()
+            loss, _ = _exponentials(logits, *_counted(targets[chunk], self.ignored))
+            sums += torch.stack([loss, right])
+        return sums
+
     def rows(self, weight: Tensor) -> int:
         """How many tokens a chunk has."""
         held = self._chunk_bytes or CHUNK_BYTES[weight.device.type]
@@ -107,18 +123,37 @@ def _softmax(
     The first is exp(logits), less its sum at the target. The second holds the division by that sum, which is cheaper
     to apply to ``hidden`` than to the logits.
     """
-    shape = (hidden.shape[0], weight.shape[0])
-    logits = head.chunk(hidden, shape, torch.float32)
-    narrow = head.chunk(hidden, shape, hidden.dtype)  # the same memory when hidden is float32
-    torch.mm(hidden, weight.t(), out=narrow)
-    if narrow.dtype != torch.float32:
-        logits.copy_(narrow)
-    counted = (targets != head.ignored)[:, None]
-    targets = targets[:, None].where(counted, 0)
-    at_target, largest = logits.gather(1, targets), logits.amax(1, keepdim=True)
-    mass = logits.sub_(largest).exp_().sum(1, keepdim=True)
-    loss = (mass.log() + largest - at_target).where(counted, 0).sum()
+    logits, narrow = _logits(hidden, weight, head)
+    targets, counted = _counted(targets, head.ignored)
+    loss, mass = _exponentials(logits, targets, counted)
     logits.scatter_add_(1, targets, -mass)
     if narrow.dtype != torch.float32:
         narrow.copy_(logits)
     return loss, narrow, counted / mass
+
+
+def _logits(hidden: Tensor, weight: Tensor, head: LinearCrossEntropy) -> tuple[Tensor, Tensor]:
+    """The logits of a chunk ``[n, V]`` in float32 and in the dtype of ``hidden``: one memory where that is float32."""
+    shape = (hidden.shape[0], weight.shape[0])
+    logits = head.chunk(hidden, shape, torch.float32)
+    narrow = head.chunk(hidden, shape, hidden.dtype)
+    torch.mm(hidden, weight.t(), out=narrow)
+    if narrow.dtype != torch.float32:
+        logits.copy_(narrow)
+    return logits, narrow
+
+
+def _counted(targets: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
+    """Targets ``[n, 1]`` with word 0 in place of ignored ones, and which of them count."""
+    counted = (targets != ignored)[:, None]
+    return targets[:, None].where(counted, 0), counted
+
+
+def _exponentials(logits: Tensor, targets: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed loss, and each row's sum of exponentials ``[n, 1]``, into which ``logits`` are turned in place.
+
+    The largest logit of a row becomes 1.
+    """
+    at_target, largest = logits.gather(1, targets), logits.amax(1, keepdim=True)
+    mass = logits.sub_(largest).exp_().sum(1, keepdim=True)
+    return (mass.log() + largest - at_target).where(counted, 0).sum(), mass

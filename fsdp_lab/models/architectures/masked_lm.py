@@ -21,18 +21,19 @@ class MaskedLM(Objective):
         """Summed negative log-likelihood (nats) of masked tokens, plus that of the pairs' labels times masks a pair.
 
         ``batch`` int64 ``[B, T, 3]``: token, its type, and label at each position, with `num_chosen` labels a row
-        beside the first position's, which is the pair's. With ``weight``: ``[3]``, sums over the rows that count of
-        both likelihoods and of pairs told rightly. Logits and sums are float32 (float64 in a float64 model).
+        beside the first position's, which is the pair's. With ``weight``: ``[4]``, sums over the rows that count: the
+        loss of masked tokens, how many of them are the first choice, and both of pairs. Logits and sums are float32
+        (float64 in a float64 model).
         """
         tokens, types, labels = batch.unbind(-1)
         output = self.hf.base_model(tokens, token_type_ids=types)
-        masked, pairs = self._masked(output.last_hidden_state, labels), self._pairs(output.pooler_output)
-        of_pairs = F.cross_entropy(pairs, labels[:, 0], reduction="none")
+        logits, masked = self._masked(output.last_hidden_state, labels)
+        pairs, follows = wide(self.hf.cls.seq_relationship(output.pooler_output)), labels[:, 0]
         if weight is None:
-            return masked.sum() + of_pairs.sum() * self._masks_a_row(batch)
-        right = (pairs.argmax(-1) == labels[:, 0]).to(masked.dtype)
-        counted = weight.to(masked.dtype)
-        return torch.stack([masked.sum(1) @ counted, of_pairs @ counted, right @ counted])
+            of_pairs = negative_log_likelihood(pairs, follows).sum()
+            return negative_log_likelihood(logits, masked).sum() + of_pairs * self._masks_a_row(batch)
+        counted = weight.to(logits.dtype)
+        return torch.cat([judged(logits, masked).sum(2) @ counted, judged(pairs, follows) @ counted])
 
     def num_targets(self, batch: Tensor) -> int:
         """The masked tokens; pairs weigh in the mean as transformers has it."""
@@ -41,18 +42,24 @@ class MaskedLM(Objective):
     def _masks_a_row(self, batch: Tensor) -> int:
         return num_chosen(batch.shape[1])
 
-    def _masked(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """The negative log-likelihood of every masked token, ``[B, masks a row]``."""
+    def _masked(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits ``[B, masks a row, V]`` where tokens are masked, and which these are, ``[B, masks a row]``."""
         count = num_chosen(labels.shape[1])
         # found by sorting: unlike nonzero it has a known shape, so a GPU is not waited for
         at = 1 + (labels[:, 1:] == IGNORED).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
         chosen = hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))
-        logits = wide(self.hf.cls.predictions(chosen))
-        targets = labels.gather(1, at)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        return wide(self.hf.cls.predictions(chosen)), labels.gather(1, at)
 
-    def _pairs(self, pooled: Tensor) -> Tensor:
-        return wide(self.hf.cls.seq_relationship(pooled))
+
+def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
+    """The negative log-likelihood, in nats, of each of ``targets``, under ``logits`` with a last dimension more."""
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view_as(targets)
+
+
+def judged(logits: Tensor, targets: Tensor) -> Tensor:
+    """`negative_log_likelihood`, and 1 where the target has the largest logit: ``[2, *targets.shape]``."""
+    loss = negative_log_likelihood(logits, targets)
+    return torch.stack([loss, (logits.argmax(-1) == targets).to(loss.dtype)])
 
 
 def wide(logits: Tensor) -> Tensor:

@@ -39,6 +39,19 @@ class VocabularyCrossEntropy:
         loss: Tensor = _Loss.apply(hidden, weight, bias, targets, self, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
         return loss
 
+    @torch.no_grad()
+    def evaluated(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        """``[2]``, equal on all ranks: the loss of `__call__`, and how many of its targets have the largest logit.
+
+        Of equal logits that of the first word is the largest. Ranks gather four numbers a token.
+        """
+        logits = _logits(hidden, weight, bias)
+        first = logits.argmax(1) + self.words.start
+        each, _ = _gathered(logits, targets, self, first)
+        loss, *_ = _summed(each, targets)
+        choice = each[:, 3].gather(0, each[:, 0].argmax(0)[None])[0]
+        return torch.stack([loss, (choice == targets).sum().to(loss.dtype)])
+
 
 class _Loss(torch.autograd.Function):
     @staticmethod
@@ -51,25 +64,14 @@ class _Loss(torch.autograd.Function):
         head: VocabularyCrossEntropy,
         wants_grad: bool,
     ) -> Tensor:
-        logits = torch.nn.functional.linear(hidden, weight, bias)
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        counted = targets != IGNORED
-        here = targets - head.words.start
-        is_here = counted & (here >= 0) & (here < len(head.words))
-        here = here.masked_fill(~is_here, 0)[:, None]
-        largest = logits.amax(1)
-        mass = logits.sub(largest[:, None]).exp_().sum(1)
-        at_target = logits.gather(1, here)[:, 0].masked_fill(~is_here, 0)
-        each = head.place.all_gather(torch.stack([largest, mass, at_target])[None], 0)  # [W, 3, N]
-        top = each[:, 0].amax(0)
-        total = (each[:, 1] * (each[:, 0] - top).exp()).sum(0)
-        loss = (total.log() + top - each[:, 2].sum(0)).masked_fill(~counted, 0).sum()
+        logits = _logits(hidden, weight, bias)
+        each, (here, is_here) = _gathered(logits, targets, head)
+        loss, top, total = _summed(each, targets)
         ctx.has_bias = bias is not None
         if wants_grad:
             gradient = logits.sub_(top[:, None]).exp_().div_(total[:, None])
             gradient.scatter_add_(1, here, -is_here.to(gradient.dtype)[:, None])
-            gradient = gradient.masked_fill_(~counted[:, None], 0).to(weight.dtype)
+            gradient = gradient.masked_fill_((targets == IGNORED)[:, None], 0).to(weight.dtype)
             ctx.save_for_backward(gradient @ weight, gradient.t() @ hidden, gradient.sum(0))
         return loss
 
@@ -78,6 +80,35 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight, d_bias = (saved * grad.to(saved.dtype) for saved in ctx.saved_tensors)
         return d_hidden, d_weight, d_bias if ctx.has_bias else None, None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _gathered(
+    logits: Tensor, targets: Tensor, head: VocabularyCrossEntropy, *further: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """``[W, 3 + further, N]``: each rank's largest logit, sum of exponentials and logit of the target, and ``further``.
+
+    Beside it where the target is among this rank's words, ``[N, 1]``, and whether it is, ``[N]``.
+    """
+    here = targets - head.words.start
+    is_here = (targets != IGNORED) & (here >= 0) & (here < len(head.words))
+    here = here.masked_fill(~is_here, 0)[:, None]
+    largest = logits.amax(1)
+    mass = logits.sub(largest[:, None]).exp_().sum(1)
+    at_target = logits.gather(1, here)[:, 0].masked_fill(~is_here, 0)
+    mine = torch.stack([largest, mass, at_target, *(one.to(largest.dtype) for one in further)])
+    return head.place.all_gather(mine[None], 0), (here, is_here)
+
+
+def _summed(each: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """From what `_gathered` gives: the summed loss, and each token's largest logit and sum of exponentials, ``[N]``."""
+    top = each[:, 0].amax(0)
+    total = (each[:, 1] * (each[:, 0] - top).exp()).sum(0)
+    return (total.log() + top - each[:, 2].sum(0)).masked_fill(targets == IGNORED, 0).sum(), top, total
 
 
 class _SumOfParts(torch.autograd.Function):

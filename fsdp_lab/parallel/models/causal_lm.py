@@ -36,16 +36,17 @@ class DividedCausalLM(Divided):
         return x + body.wpe(self.positions(x.device)) if hasattr(body, "wpe") else x
 
     def loss(self, x: Tensor, batch: Tensor, weight: Tensor | None = None) -> Tensor:
-        """The last norm, the head, and the summed loss of the next tokens, as `CausalLM.forward`."""
+        """The last norm, the head, and what `CausalLM.forward` gives."""
         x = self._norm(x)
         targets = F.pad(batch[:, 1:], (0, 1), value=IGNORED)
         if weight is not None:
             targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
         head: Any = self.hf.get_output_embeddings().weight
         if self.wiring.layout.vocabulary:
-            return self._divided_loss(self._enter_head(x).flatten(0, 1), head, None, targets.flatten())
-        own = self._loss(x.flatten(0, 1), head, self.mine(targets).flatten())
-        return sum_of_parts(own, self.wiring.group)
+            divided = self._divided_loss if weight is None else self._divided_loss.evaluated
+            return divided(self._enter_head(x).flatten(0, 1), head, None, targets.flatten())
+        loss = self._loss if weight is None else self._loss.evaluated
+        return sum_of_parts(loss(x.flatten(0, 1), head, self.mine(targets).flatten()), self.wiring.group)
 
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """Embeddings; the last norm and the head."""

@@ -46,7 +46,7 @@ class Divided(Objective):
 
     def num_sums(self, weight: Tensor | None) -> int:
         """How many numbers `forward` gives, with or without ``weight``."""
-        return 1
+        return 1 if weight is None else 2
 
     @property
     def blocks(self) -> dict[str, nn.Module]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
-from fsdp_lab.models.architectures.masked_lm import wide
+from fsdp_lab.models.architectures.masked_lm import judged, negative_log_likelihood, wide
 from fsdp_lab.parallel.division.loss import VocabularyCrossEntropy, sum_of_parts
 from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.divided import Divided
@@ -36,16 +35,15 @@ class DividedMaskedLM(Divided):
         pairs = self._pairs(x, labels[:, 0])
         if weight is None:
             return masked + pairs[0].sum() * num_chosen(batch.shape[1])
-        counted = weight.to(masked.dtype)
-        return torch.stack([masked, pairs[0] @ counted, pairs[1] @ counted])
+        return torch.cat([masked, pairs @ weight.to(masked.dtype)])
 
     def num_targets(self, batch: Tensor) -> int:
         """The masked tokens; pairs weigh in the mean as transformers has it."""
         return batch.shape[0] * num_chosen(batch.shape[1])
 
     def num_sums(self, weight: Tensor | None) -> int:
-        """The loss alone or, with ``weight``, those of masked tokens and pairs and how many pairs were told rightly."""
-        return 1 if weight is None else 3
+        """The loss alone or, with ``weight``, two sums of masked tokens and two of pairs."""
+        return 1 if weight is None else 4
 
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """Embeddings; the pooler and both heads."""
@@ -62,7 +60,7 @@ class DividedMaskedLM(Divided):
         return normed
 
     def _masked(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
-        """The summed loss of masked tokens, in rows that count."""
+        """The summed loss of masked tokens; with ``weight`` ``[2]``, of rows that count, and its first choices."""
         targets = labels.clone()
         targets[:, 0] = IGNORED  # the pair's label
         is_target = targets != IGNORED
@@ -71,22 +69,22 @@ class DividedMaskedLM(Divided):
         head: Any = self.hf.cls.predictions
         chosen = head.transform(x[self.mine(is_target)])
         if not self.wiring.layout.vocabulary:
-            logits = head.decoder(chosen)
-            own = F.cross_entropy(wide(logits), self.mine(targets)[self.mine(is_target)], reduction="sum")
-            return sum_of_parts(own, self.wiring.group)
+            logits, own = wide(head.decoder(chosen)), self.mine(targets)[self.mine(is_target)]
+            if weight is None:
+                return sum_of_parts(negative_log_likelihood(logits, own).sum(), self.wiring.group)
+            return sum_of_parts(judged(logits, own).sum(1), self.wiring.group)
         if self.wiring.layout.by_positions:  # as they are gathered: one rank's after another's
             by_rank = [(targets[:, p.start : p.stop], is_target[:, p.start : p.stop]) for p in self.wiring.parts()]
             each = [theirs[masks] for theirs, masks in by_rank]
         else:
             each = [targets[is_target]]
         hidden = self._enter_head(chosen, [part.numel() for part in each])
-        return self._divided_loss(hidden, head.decoder.weight, head.decoder.bias, torch.cat(each))
+        loss = self._divided_loss if weight is None else self._divided_loss.evaluated
+        return loss(hidden, head.decoder.weight, head.decoder.bias, torch.cat(each))
 
     def _pairs(self, x: Tensor, labels: Tensor) -> Tensor:
         """The loss of every pair, and whether it is told rightly: ``[2, B]``."""
-        logits = wide(self.hf.cls.seq_relationship(self.hf.base_model.pooler(x)))
-        loss = F.cross_entropy(logits, labels, reduction="none")
-        both = torch.stack([loss, (logits.argmax(-1) == labels).to(loss.dtype)])
+        both = judged(wide(self.hf.cls.seq_relationship(self.hf.base_model.pooler(x))), labels)
         if not self.wiring.layout.by_positions:
             return both
         has_first = self.wiring.my_positions().start == 0

@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def test_resumed_and_virtual_runs_are_the_whole_real_one_bit_for_bit(trained: Trained, name: str) -> None:
     whole, other = trained.weights("real"), trained.weights(name)
     assert [key for key in whole if not torch.equal(whole[key], other[key])] == []
-    for key in ("val_loss", "val_next_sentence_loss", "val_next_sentence_accuracy", "data_digest"):
+    for key in ("val_loss", "val_accuracy", "val_next_sentence_loss", "val_next_sentence_accuracy", "data_digest"):
         assert trained.rows[name][key] == trained.rows["real"][key] is not None, key
     assert trained.rows["cut"]["resumed_at_steps"] == [3]
 

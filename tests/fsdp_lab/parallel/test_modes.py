@@ -103,6 +103,7 @@ def check_same(folder: Path, name: str, first: int = 1) -> None:
     """The run is the serial one from step ``first`` on: losses, norms, validation, every weight of the saved model."""
     mine, serial = row(folder, name), row(folder, "serial")
     assert mine["val_loss"] == pytest.approx(serial["val_loss"], abs=1e-5)
+    assert mine["val_accuracy"] == pytest.approx(serial["val_accuracy"], abs=0.01)
     assert (mine["val_tokens"], mine["tokens_seen"]) == (serial["val_tokens"], serial["tokens_seen"])
     pairs = zip(curve(folder, name, first), curve(folder, "serial", first), strict=True)
     for ours, theirs in pairs:

@@ -62,6 +62,24 @@ def test_a_target_that_is_all_but_certain_keeps_its_small_gradient_in_bf16() -> 
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=0)
 
 
+@pytest.mark.parametrize("rows", [1, ROWS_A_CHUNK, 5 * ROWS_A_CHUNK + 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_evaluation_has_the_same_loss_and_counts_first_choices(rows: int, dtype: torch.dtype) -> None:
+    hidden, weight, targets = (x.to(dtype) if x.is_floating_point() else x for x in example(rows))
+    choices = (hidden @ weight.t()).argmax(1)
+    targets = torch.where((torch.arange(rows) % 3 == 0) & (targets != IGNORED), choices, targets)
+    head = LinearCrossEntropy(IGNORED)
+    loss, right = head.evaluated(hidden, weight, targets)
+    assert loss == head(hidden, weight, targets)
+    assert right == (choices == targets).sum()
+    assert right > 0 or rows == 1  # whose only target is ignored
+
+
+def test_of_equal_logits_only_the_first_is_a_choice() -> None:
+    hidden, weight, targets = torch.ones(3, 1), torch.ones(4, 1), torch.tensor([0, 1, 3])
+    assert LinearCrossEntropy(IGNORED).evaluated(hidden, weight, targets)[1] == 1
+
+
 def test_huge_logits_do_not_overflow() -> None:
     hidden, weight, targets = torch.full((3, 1), 1e4), torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1, 0])
     assert LinearCrossEntropy(IGNORED)(hidden, weight, targets).item() == 2e4
