@@ -22,6 +22,7 @@ ALLOWED = {
 # how every command begins and ends, and how arms are written: analysis may have these; they need none but each other
 SHARED = (
     "fsdp_lab.extras",
+    "fsdp_lab.files.errors",
     "fsdp_lab.settings.user_errors",
     "fsdp_lab.settings.flags",
     "fsdp_lab.settings.flag_values",

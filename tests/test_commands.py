@@ -41,6 +41,17 @@ def test_a_reader_that_leaves_ends_a_command_without_a_word(words: list[str]) ->
         os.close(ours)
 
 
+@pytest.mark.parametrize("where", ["output", "file"])
+def test_a_full_disk_is_one_line(where: str, tmp_path: Path) -> None:
+    out = tmp_path / "rates.json"
+    out.symlink_to("/dev/full")  # the kernel refuses what is written there with ENOSPC
+    words = ["-m", "analysis.chart.rates", ROWS] + (["--out", str(out)] if where == "file" else [])
+    with open("/dev/full" if where == "output" else os.devnull, "w") as stdout:
+        code, said = run(*words, stdout=stdout.fileno())
+    assert code == 1
+    assert said == "cannot write a file: No space left on device; make room, or name another place\n"
+
+
 def test_another_broken_pipe_is_an_error_like_any_other() -> None:
     code, said = run("-c", FAILS, stdout=subprocess.PIPE)
     assert code == 1

@@ -51,6 +51,7 @@ _CONFIG: dict[str, Any] = {
 }
 _LARGEST = 2**63  # of a whole number: beyond it is no count
 _SHOWN = 8  # values in a message
+_NAMED = 10  # lines that were left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +146,8 @@ def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
     rows = [*result.rows, *result.drafts]
     if not rows:
         first = f"; the first: {result.left_out[0]}" if result.left_out else ""
-        count = len(result.left_out)
-        raise ValueError(f"{', '.join(map(str, paths))} holds no sound row, {count} lines left out{first}")
+        count = _lines(len(result.left_out))
+        raise ValueError(f"{', '.join(map(str, paths))} holds no sound row ({count} left out{first})")
     return rows
 
 
@@ -171,11 +172,15 @@ def read_for_user(
 
 
 def _say_what_was_left_out(result: Read) -> None:
-    for line in result.left_out:
+    for line in result.left_out[:_NAMED]:
         print(f"left out: {line}", file=sys.stderr)
     if result.left_out:
-        count = len(result.rows) + len(result.drafts)
-        print(f"{len(result.left_out)} lines left out, {count} rows read", file=sys.stderr)
+        read_rows = len(result.rows) + len(result.drafts)
+        print(f"{_lines(len(result.left_out))} left out, rows read: {read_rows}", file=sys.stderr)
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:

@@ -6,7 +6,6 @@ own, and safetensors and tokenizers raise errors of Rust's.
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import re
@@ -18,8 +17,6 @@ from typing import Any
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystem
 
-# reasons of the disk's and not of the program's: a traceback would not help whoever reads it
-NOBODYS_MISTAKE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _RUST = re.compile(r"\(os error (\d+)\)")
 
 

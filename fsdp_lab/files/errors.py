@@ -1,4 +1,9 @@
-"""The error for unusable data, which the rooms of settings, data and training share."""
+"""Errors that several rooms share: unusable data, and a disk that refuses."""
+
+import errno
+
+# reasons of the disk's and not of the program's: a traceback would not help whoever reads it
+NOBODYS_MISTAKE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class DataError(ValueError):

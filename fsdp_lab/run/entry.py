@@ -12,8 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from fsdp_lab.files import disk
-from fsdp_lab.files.errors import DataError
+from fsdp_lab.files.errors import NOBODYS_MISTAKE, DataError
 from fsdp_lab.ranks.exit_codes import FAILED, OK, PREEMPTED, USER_ERROR
 from fsdp_lab.ranks.meeting.by_hand import is_by_hand
 from fsdp_lab.ranks.preempt import Preempted, RankLostError
@@ -65,7 +64,7 @@ def run_training(train: Callable[[C], Any], config: type[C], program: str) -> No
 
 
 def _disk_trouble(error: Exception, program: str, rank: str) -> str | None:
-    if not isinstance(error, OSError) or error.errno not in disk.NOBODYS_MISTAKE:
+    if not isinstance(error, OSError) or error.errno not in NOBODYS_MISTAKE:
         return None
     where = f": {error.filename}" if error.filename else ""
     return f"{program}: rank {rank}: {error.strerror}{where}; make room or write elsewhere, and start again"

@@ -8,6 +8,8 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 
+from fsdp_lab.files.errors import NOBODYS_MISTAKE
+
 
 @contextlib.contextmanager
 def user_errors(prog: str = "error") -> Iterator[None]:
@@ -41,7 +43,9 @@ def _written_out(letter: str) -> str:
 
 @contextlib.contextmanager
 def unix_pipes() -> Iterator[None]:
-    """Ends a command silently when the reader of its output has gone (``| head``), as Unix tools do: 128 + SIGPIPE."""
+    """Ends a command as Unix tools end: silently when the reader of its output has gone (``| head``; 128 + SIGPIPE),
+    and with one line and exit code 1 when the disk refuses what it writes.
+    """
     try:
         try:
             yield
@@ -52,5 +56,17 @@ def unix_pipes() -> Iterator[None]:
         poll.register(sys.stdout)
         if not any(event & select.POLLERR for _, event in poll.poll(0)):
             raise  # it was another pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left can go nowhere
+        _drop_output()
         raise SystemExit(128 + signal.SIGPIPE) from None
+    except OSError as error:
+        if error.errno not in NOBODYS_MISTAKE:
+            raise
+        what = "a file" if error.filename is None else printable(str(error.filename))
+        print(f"cannot write {what}: {error.strerror}; make room, or name another place", file=sys.stderr, flush=True)
+        _drop_output()
+        raise SystemExit(1) from None
+
+
+def _drop_output() -> None:
+    """What is left to be printed can go nowhere, and the interpreter would try at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -133,7 +133,12 @@ def test_users_hear_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(read_for_user([file])) == 1
     said = capsys.readouterr().err
     assert "line 2" in said
-    assert "1 lines left out, 1 rows read" in said
+    assert "1 line left out, rows read: 1" in said
+    file.write_text("\n".join([json.dumps(GOOD), *["{half"] * 50]))
+    assert len(read_for_user([file])) == 1
+    said = capsys.readouterr().err
+    assert said.count("left out: ") == 10
+    assert "50 lines left out" in said
     file.write_text("{half")
     with pytest.raises(ValueError, match="no sound row"):
         read_for_user([file])
