@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.ledger import Collective, Ledger, Op
 from comm_compress.drive.wire_bytes import Moved, gloo_bytes, ring_bytes
+
+
+class Group(Protocol):
+    """What is asked of a process group: how many ranks it has, and which of them this one is."""
+
+    def size(self) -> int:
+        """The number of ranks."""
+
+    def rank(self) -> int:
+        """This rank's number among them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A `Group` of ``world`` virtual ranks as its number ``own`` sees it."""
+
+    own: int
+    world: int
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.world
+
+    def rank(self) -> int:
+        """This rank's number among them."""
+        return self.own
 
 
 class StockCounts:
@@ -20,7 +47,7 @@ class StockCounts:
     a ring. Time is that of the call.
     """
 
-    def __init__(self, ledger: Ledger, op: Op, unit: str, group: dist.ProcessGroup) -> None:
+    def __init__(self, ledger: Ledger, op: Op, unit: str, group: Group) -> None:
         self._ledger, self._op, self._unit, self._group = ledger, op, unit, group
 
     def all_reduce(self, x: Tensor, run: Callable[[], Tensor]) -> Tensor:

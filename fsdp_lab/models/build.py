@@ -25,8 +25,9 @@ from fsdp_lab.models.operators.blocks import compile_whole
 from fsdp_lab.models.saved.adapters import FOLDER as ADAPTERS, save_adapters
 from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from fsdp_lab.models.sketch import Sketch
-from fsdp_lab.models.virtual import VirtualModel
-from fsdp_lab.models.virtual_replicas import VirtualReplicaModel
+from fsdp_lab.models.virtual.local_steps import VirtualLocalModel
+from fsdp_lab.models.virtual.ranks import VirtualModel
+from fsdp_lab.models.virtual.replicas import VirtualReplicaModel
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import LoraConfig, ModelConfig
@@ -54,9 +55,15 @@ def build_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int,
     compile_whole(module, plan.operators)
     plan.realise(module, ranks.device, offloaded=config.model.cpu_offload)
     if ranks.are_virtual:
-        played = VirtualReplicaModel if config.optim.is_between_replicas else VirtualModel
-        return played(module, *plan.described, config=config)
+        return _played_by(config)(module, *plan.described, config=config)
     return Model(module, *plan.described)
+
+
+def _played_by(config: TrainConfig) -> type[VirtualModel] | type[VirtualReplicaModel] | type[VirtualLocalModel]:
+    """What plays virtual ranks: one model that all share, or replicas that exchange something else than gradients."""
+    if config.comm.outer != "none":
+        return VirtualLocalModel
+    return VirtualReplicaModel if config.optim.is_between_replicas else VirtualModel
 
 
 @dataclass

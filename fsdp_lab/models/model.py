@@ -43,8 +43,8 @@ class Sharded(Generic[M]):
     flops_per_token: float | None
     operators: dict[str, str] = field(default_factory=dict)
     """The implementation of each operator that the model has (`fsdp_lab.settings.operators.table`); empty: a draft."""
-    outer: cc.outer.Handle | None = field(default=None, init=False)
-    """What synchronises this replica with the others, where each trains by itself; made by `attach`."""
+    outer: cc.outer.Handle | cc.outer.VirtualReplicas | None = field(default=None, init=False)
+    """What synchronises replicas, where each trains by itself; made by `attach`."""
     replica: int | None = field(default=None, init=False)
     """Which replica this process is of, where each trains by itself: then their weights are not the same."""
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 import comm_compress as cc
+from fsdp_lab.models.outer import how_replicas_synchronise
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
@@ -25,21 +26,7 @@ def attach_outer(module: nn.Module, replicas: DeviceMesh, config: CommConfig, se
 
     Collective. ValueError for methods and fragments that cannot do it.
     """
-    rate, momentum = config.outer_step
-    return cc.outer.attach(
-        module,
-        replicas,
-        config.outer_compress,
-        every=config.outer_every,
-        outer_optimizer=cc.outer.nesterov(rate, momentum) if momentum else cc.outer.averaging(rate),
-        all_gather=config.outer_gather,
-        exchange=config.outer_exchange,  # type: ignore[arg-type]  # one of its choices
-        fragments=config.outer_fragments,
-        overlap=config.outer_overlap,
-        mixing=config.outer_mixing,
-        seed=seed,
-        count_stock=True,
-    )
+    return cc.outer.attach(module, replicas, **how_replicas_synchronise(config, seed))
 
 
 def norm_of_own(own: Tensor, replica: int, replicas: int, ranks: Ranks) -> Tensor:

@@ -41,7 +41,7 @@ def derived(row: Mapping[str, Any]) -> dict[str, float | None]:
 def _outer_bits(row: Mapping[str, Any]) -> float | None:
     """Bits a parameter and optimizer step that replicas exchange, as `comm_compress.outer.bits` has them."""
     sent = _number(row.get("bytes_compressed_by_op"), "outer")
-    replicas, world = _number(row, "dp_replicas"), _number(row, "world_size")
+    replicas, world = _number(row, "dp_replicas") or _number(row, "virtual_ranks"), _number(row, "world_size")
     if sent is None or replicas is None or replicas < 2 or world is None:
         return None
     on_a_rank = _over(_product(_number(row, "trainable_parameters"), replicas), world)

@@ -91,8 +91,9 @@ def _introduction(row: Mapping[str, Any]) -> str:
         begun += f", with LoRA adapters of rank {row['lora_rank']} ({row['trainable_parameters']:,} parameters)"
     alone = ""
     if row.get("outer") is not None:
+        replicas = row.get("dp_replicas") or row["world_size"]
         alone = (
-            f" {row['dp_replicas']} replicas trained by themselves and synchronised every {row['outer_every']} steps "
+            f" {replicas} replicas trained by themselves and synchronised every {row['outer_every']} steps "
             f"({_code(row['outer'])}, by {_code(row['outer_method'])})."
         )
     played = ", all played by one process" if row.get("virtual_ranks") else ""

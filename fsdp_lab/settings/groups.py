@@ -308,8 +308,8 @@ class CommConfig(Settings):
     )
     outer: str = setting(
         "none",
-        "local steps: each of the dp_replicas trains by itself, and they synchronise now and then, by their mean "
-        "(local_sgd) or by an outer step with Nesterov momentum (diloco)",
+        "local steps: each replica (dp_replicas, or virtual_ranks) trains by itself, and they synchronise now and "
+        "then, by their mean (local_sgd) or by an outer step with Nesterov momentum (diloco)",
         choices=("none", "local_sgd", "diloco"),
     )
     outer_every: int = setting(30, "outer: optimiser steps between two synchronisations", at_least=1)

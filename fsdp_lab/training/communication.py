@@ -131,7 +131,7 @@ class Communication:
     def exact(self) -> Iterator[None]:
         """Evaluate with the float32 shards, gathered uncompressed and uncounted; of replicas that train by themselves
         with what they agreed on when they last synchronised, the same on all."""
-        with self._handle.exact(), nullcontext() if self.outer is None else self.outer.outer_parameters():
+        with nullcontext() if self.outer is None else self.outer.outer_parameters(), self._handle.exact():
             yield
 
     def state_dict(self) -> dict[str, Any]:

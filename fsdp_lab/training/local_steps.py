@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import comm_compress as cc
 
+Outer = cc.outer.Handle | cc.outer.VirtualReplicas
+"""What synchronises this replica with others, or all that this process plays."""
+
 
 class LocalSteps:
     """The synchronisations of a training of ``total_steps`` steps; ``outer`` None: no replica trains by itself.
@@ -13,7 +16,7 @@ class LocalSteps:
     ``say`` gets a line when a synchronisation was void.
     """
 
-    def __init__(self, outer: cc.outer.Handle | None, total_steps: int, say: Callable[[str], None]) -> None:
+    def __init__(self, outer: Outer | None, total_steps: int, say: Callable[[str], None]) -> None:
         self._outer, self._total_steps, self._say = outer, total_steps, say
 
     def after_update(self, step: int) -> None:

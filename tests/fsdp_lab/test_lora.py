@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from fsdp_lab.results.validation import problems
 from tests.distributed import preload
 from tests.fsdp_lab.models.tiny import save_tiny
+from tests.fsdp_lab.models.virtual.test_ranks import save_byte_tokenizer
 from tests.fsdp_lab.test_train import Lab
-from tests.fsdp_lab.test_virtual_ranks import save_byte_tokenizer
 from tests.fsdp_lab.training_ranks import Training, train_all
 
 preload("fsdp_lab.train")

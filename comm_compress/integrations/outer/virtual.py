@@ -10,16 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from comm_compress.core.compressor import Compressor
 from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.segments import flatten, segments_of, unflatten
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
+from comm_compress.drive.stock_counts import Place, StockCounts
 from comm_compress.integrations.handle import load, save
 from comm_compress.integrations.outer.bits import bits
 from comm_compress.integrations.outer.methods import How, Methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
-from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Synchroniser
+from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Means, Synchroniser
 from comm_compress.integrations.replicas.fragments import divide, trainable
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import AnyMethod
@@ -36,7 +38,8 @@ class VirtualReplicas(Synchroniser):
                     optimizer.step(); optimizer.zero_grad()
             replicas.step()
 
-    ``optimizer`` makes each replica's inner one. The other arguments are those of `attach`, and so are methods' random
+    ``optimizer`` makes each replica's inner one; None: the caller updates each replica's parameters (`replica`) by
+    optimizers of its own. The other arguments are those of `attach`, and so are methods' random
     numbers, states, ledgers and results, bit for bit; above two replicas methods that have the network add up floats
     (powersgd) agree to its order of sums, and so does torch's own all-reduce. Each replica has torch's global random
     numbers to itself (dropout), from where they stood: as ranks that were seeded alike.
@@ -49,7 +52,7 @@ class VirtualReplicas(Synchroniser):
         self,
         model: nn.Module,
         world: int,
-        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
         method: AnyMethod | None = None,
         *,
         every: int,
@@ -60,6 +63,7 @@ class VirtualReplicas(Synchroniser):
         overlap: int = 0,
         mixing: float = 0.0,
         seed: int = 0,
+        count_stock: bool = False,
     ) -> None:
         if world < 1:
             raise ValueError(f"world = {world}: must be 1 or more")
@@ -71,13 +75,16 @@ class VirtualReplicas(Synchroniser):
         self.world = world
         self.models = [copy.deepcopy(model) for _ in range(world)]
         """Each replica's module; the one that was given is left alone."""
-        self.optimizers = [optimizer([p for p in m.parameters() if p.requires_grad]) for m in self.models]
-        """Each replica's inner optimizer."""
+        inner = [] if optimizer is None else [optimizer(list(trainable(m).values())) for m in self.models]
+        self.optimizers = inner
+        """Each replica's inner optimizer; empty where the caller has them."""
         super().__init__(
             [divide(trainable(m), fragments) for m in self.models], schedule, outer_optimizer or averaging()
         )
-        self.ledgers = [Ledger((OUTER,) if self._methods.reduce is None else ()) for _ in range(world)]
+        is_uncounted = self._methods.reduce is None and not count_stock
+        self.ledgers = [Ledger((OUTER,) if is_uncounted else ()) for _ in range(world)]
         """Each replica's ledger."""
+        self._counts_stock = count_stock
         self._random = [_RandomState() for _ in range(world)]
         self._states = [
             [
@@ -98,11 +105,28 @@ class VirtualReplicas(Synchroniser):
         parameters = sum(p.numel() for p in self.outer.values.values())
         return bits(self.ledger.totals(OUTER).sent_bytes, parameters, max(self.inner_steps, 1), self.world)
 
+    @property
+    def method(self) -> Compressor | None:
+        """What carries pseudo-gradients; None: torch's own all-reduce."""
+        return self._methods.reduce
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes that compressor states (the mean over replicas), outer parameters and their optimizer hold."""
+        states = sum(state.num_bytes for of_part in self._states for state in of_part)
+        return round(states / self.world) + self.outer.num_bytes
+
+    @contextmanager
+    def replica(self, rank: int) -> Iterator[nn.Module]:
+        """One replica's module; inside, torch's global random numbers are its own."""
+        with self._random[rank].in_use():
+            yield self.models[rank]
+
     @contextmanager
     def worker(self, rank: int) -> Iterator[tuple[nn.Module, torch.optim.Optimizer]]:
         """One replica's module and inner optimizer; inside, torch's global random numbers are its own."""
-        with self._random[rank].in_use():
-            yield self.models[rank], self.optimizers[rank]
+        with self.replica(rank) as module:
+            yield module, self.optimizers[rank]
 
     def _begin(self, number: int) -> Exchange:
         pseudo_gradients = [self.outer.pseudo_gradient(replica[number]) for replica in self._replicas]
@@ -111,7 +135,9 @@ class VirtualReplicas(Synchroniser):
         names = [name for name, _ in pseudo_gradients[0]]
         shapes = [tensor.shape for _, tensor in pseudo_gradients[0]]
         if self._methods.reduce is None:
-            return Arrived([(name, _mean([m[i][1] for m in pseudo_gradients])) for i, name in enumerate(names)])
+            means = [(name, _mean([m[i][1] for m in pseudo_gradients])) for i, name in enumerate(names)]
+            self._count_stock(number, means)
+            return Arrived(means)
         inputs = []
         while pseudo_gradients:  # of a replica there is either this or the rows
             tensors = [tensor.view(-1) if tensor.dim() == 0 else tensor for _, tensor in pseudo_gradients.pop(0)]
@@ -139,6 +165,15 @@ class VirtualReplicas(Synchroniser):
             ledger.add(OUTER, self._fragments[number].name, collective, elements, 4, state.finite)
         everything: Tensor = outcome.results[0]
         return everything
+
+    def _count_stock(self, number: int, means: Means) -> None:
+        """Enter in every replica's ledger what torch's own all-reduce would have sent, if that is to be counted."""
+        if not self._counts_stock:
+            return
+        together = torch.cat([mean.reshape(-1) for _, mean in means])
+        for rank, ledger in enumerate(self.ledgers):
+            counts = StockCounts(ledger, OUTER, self._fragments[number].name, Place(rank, self.world))
+            counts.all_reduce(together, lambda: together)
 
     def _void(self, number: int) -> None:
         for state in self._states[number]:

@@ -57,7 +57,8 @@ class Groups(Protocol):
 def conflicts(config: Groups) -> list[str]:
     """A complaint for each pair of settings that exclude each other, and for a mix with unusable weights."""
     of_model = [*_of_model(config.model), *_of_lora(config), *_of_precision(config)]
-    of_ranks = [*_of_parallel(config), *of_local_steps(config.comm, config.parallel, config.model, config.run)]
+    of_ranks = _of_parallel(config)
+    of_ranks += of_local_steps(config.comm, config.parallel, config.model, config.lora, config.run)
     of_ranks += of_replicas(config.comm, config.optim, config.parallel)
     of_ranks += of_optimizer(config.optim, config.comm, config.parallel, config.model, config.lora, config.run)
     return [*_of_virtual_ranks(config), *of_ranks, *_of_data(config.data), *of_model]

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from fsdp_lab.settings.groups import CommConfig, ModelConfig, ParallelConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, LoraConfig, ModelConfig, ParallelConfig, RunConfig
 from fsdp_lab.settings.reading.specs import specs_of
 
 
-def of_local_steps(comm: CommConfig, parallel: ParallelConfig, model: ModelConfig, run: RunConfig) -> list[str]:
+def of_local_steps(
+    comm: CommConfig, parallel: ParallelConfig, model: ModelConfig, lora: LoraConfig, run: RunConfig
+) -> list[str]:
     """A complaint for each pair of settings that exclude each other, where replicas are to train by themselves."""
     if comm.outer == "none":
         specs = [spec for spec in specs_of(CommConfig) if spec.name.startswith("outer_")]
         alone = ", ".join(spec.name for spec in specs if getattr(comm, spec.name) != spec.default)
         return [f"{alone}: no replica trains by itself; give outer, local_sgd or diloco"] if alone else []
-    return [*_of_ranks(parallel, model, run), *_of_schedule(comm), *_of_exchange(comm)]
+    of_ranks = [*_of_ranks(parallel, model, run), *_of_virtual_ranks(comm, lora, run)]
+    return [*of_ranks, *_of_schedule(comm), *_of_exchange(comm)]
 
 
 def _of_ranks(parallel: ParallelConfig, model: ModelConfig, run: RunConfig) -> list[str]:
     """Complaints about ranks that are not arranged as replicas that can train by themselves."""
     is_virtual = run.virtual_ranks > 0
     wrong = {
-        "outer: virtual ranks share one model, and replicas that train by themselves have one each; start real ranks, "
-        "or write a loop around comm_compress.outer.VirtualReplicas (docs/local-steps.md)": is_virtual,
-        "outer: there is one replica; give dp_replicas 2 or more": parallel.dp_replicas == 1 and not is_virtual,
+        "outer: there is one replica; give dp_replicas 2 or more, or virtual_ranks": (
+            parallel.dp_replicas == 1 and not is_virtual
+        ),
         "outer: a replica that trains by itself is whole, or sharded by FSDP2; leave out tp and pp": (
             parallel.is_divided
         ),
@@ -30,6 +33,19 @@ def _of_ranks(parallel: ParallelConfig, model: ModelConfig, run: RunConfig) -> l
         ),
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_virtual_ranks(comm: CommConfig, lora: LoraConfig, run: RunConfig) -> list[str]:
+    """Complaints about what virtual ranks, each of them a whole replica, cannot do."""
+    methods = {"comm_compress": comm.comm_compress, "param_compress": comm.param_compress}
+    given = ", ".join(name for name, method in methods.items() if method != "none")
+    wrong = {
+        f"{given}: virtual ranks with outer are whole replicas, inside of which nothing is sent; leave it out": (
+            bool(given)
+        ),
+        "lora_rank: replicas that train by themselves train whole weights; leave it out": lora.lora_rank is not None,
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so and run.virtual_ranks]
 
 
 def _of_schedule(comm: CommConfig) -> list[str]:

@@ -19,8 +19,8 @@ from experiments.fidelity import capture, update_error
 from experiments.fidelity.capture import GRADIENTS, PARAMETERS, Unit
 from experiments.fidelity.update_error import measure
 from tests.distributed import preload, run_program, torchrun_environment
+from tests.fsdp_lab.models.virtual.test_ranks import save_tiny_model
 from tests.fsdp_lab.test_train import Lab
-from tests.fsdp_lab.test_virtual_ranks import save_tiny_model
 
 preload("experiments.fidelity.capture")
 WORLD, STEPS = 2, 16

@@ -14,8 +14,8 @@ from fsdp_lab.models.build import _sketch
 from fsdp_lab.results.validation import problems
 from fsdp_lab.settings.groups import ModelConfig
 from tests.fsdp_lab.models.tiny import save_tiny
+from tests.fsdp_lab.models.virtual.test_ranks import save_byte_tokenizer
 from tests.fsdp_lab.test_train import Lab
-from tests.fsdp_lab.test_virtual_ranks import save_byte_tokenizer
 from tests.fsdp_lab.training_ranks import Training, train_all
 
 

@@ -45,7 +45,13 @@ PLAIN = {"outer": "local_sgd", "outer_every": 3}
 
 def flags(lab: Lab, name: str, **settings: Any) -> list[str]:
     fixed = {"max_steps": STEPS, "log_interval": 1, "save_steps": SAVED, "keep_checkpoints": 9, "dp_replicas": 2}
-    return lab.flags(run_name=name, save_model=name in ("diloco", "muloco"), **{**fixed, **settings})
+    saves = name.removesuffix("-virtual") in (*BY_NAME, "streaming")
+    return lab.flags(run_name=name, save_model=saves, **{**fixed, **settings})
+
+
+def played(lab: Lab, name: str, **settings: Any) -> Training:
+    """A training by two virtual replicas in one process."""
+    return Training(flags(lab, name, **settings, dp_replicas=1, virtual_ranks=2), ranks=1)
 
 
 def checkpoint(lab: Lab, run: str, step: int) -> Path:
@@ -68,6 +74,16 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str 
         "plain": Training(flags(lab, "plain", **PLAIN, eval_steps=1), fault="nan:rank=1,step=3"),
     }
     by_name = dict(zip(trainings, train_all(list(trainings.values()), tiny=True), strict=True))
+    trainings = {
+        "diloco-virtual": played(lab, "diloco-virtual", **DILOCO),
+        "muloco-virtual": played(lab, "muloco-virtual", **MULOCO),
+        "streaming-virtual": played(lab, "streaming-virtual", **STREAMING),
+        "plain-virtual": played(lab, "plain-virtual", **PLAIN, eval_steps=1),
+        "streaming-virtual-resumed": played(
+            lab, "streaming-virtual-resumed", **STREAMING, resume=checkpoint(lab, "streaming-virtual", SAVED)
+        ),
+    }
+    by_name |= zip(trainings, train_all(list(trainings.values()), tiny=True), strict=True)
     shards: dict[str, Any] = {"batch_size": 1, "eval_steps": 1, **PLAIN, "outer_compress": "identity"}
     sharded = {
         "sharded": flags(lab, "sharded", **shards),
@@ -164,7 +180,7 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 def test_all_end_as_they_should(ended: tuple[Lab, dict[str, str | None]]) -> None:
     lab, how = ended
     assert dict.fromkeys(how) == how
-    assert [problems(row) for row in lab.rows() if row["status"] == "ok"] == [[]] * 8
+    assert [problems(row) for row in lab.rows() if row["status"] == "ok"] == [[]] * 13
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +204,37 @@ def test_it_is_the_simulation_of_the_library_bit_for_bit(lab: Lab, simulated: di
         assert torch.equal(tensor, ours[key]), key
     inside = {"optimizer": 0} if name == "muloco" else {}  # whole matrices on every rank: nothing to gather
     assert row(lab, name)["bytes_compressed_by_op"] == {"outer": simulated[name], **inside}
+
+
+@pytest.mark.parametrize("name", ["diloco", "muloco", "streaming"])
+def test_virtual_replicas_train_as_real_ones_bit_for_bit(lab: Lab, name: str) -> None:
+    real, virtual = (
+        load_file(lab.folder / "out" / "runs" / run / "final_model" / "model.safetensors")
+        for run in (name, f"{name}-virtual")
+    )
+    assert same(real, virtual)
+    rows = [row(lab, run) for run in (name, f"{name}-virtual")]
+    quality = ("val_loss", "val_accuracy", "clip_rate", "data_digest")
+    counted = ("bytes_raw_by_op", "bytes_compressed_by_op", "bytes_source", "elements_by_op", "outer_bits")
+    for field in (*quality, *counted, "outer_bytes", "feedback_bytes"):
+        assert rows[0][field] == rows[1][field], field
+    assert rows[1]["step_time_ms_p50"] is None, "a step of virtual replicas takes no rank's time"
+
+
+def test_torchs_own_all_reduce_is_counted_of_virtual_replicas_too(lab: Lab) -> None:
+    real, virtual = row(lab, "plain"), row(lab, "plain-virtual")
+    for field in ("bytes_compressed_by_op", "bytes_source", "outer_bits"):
+        assert real[field] == virtual[field], field
+    losses = curve(lab, "plain-virtual", "val_loss")
+    assert losses[3] == losses[4] == losses[5] != losses[6], "what replicas agreed on is evaluated"
+
+
+def test_virtual_replicas_go_on_between_two_synchronisations(lab: Lab) -> None:
+    names = ("streaming-virtual", "streaming-virtual-resumed")
+    whole, resumed = (load_own(checkpoint(lab, run, STEPS) / "rank-0.pt") for run in names)
+    assert same(whole["compressors"], resumed["compressors"])
+    assert row(lab, names[0])["val_loss"] == row(lab, names[1])["val_loss"]
+    assert row(lab, names[1])["resumed_at_steps"] == [SAVED]
 
 
 def test_sharded_replicas_are_those_that_are_not(lab: Lab) -> None:
@@ -282,9 +329,11 @@ def test_replicas_that_would_not_be_the_same_ones_do_not_go_on(
 
 
 WRONG = {
-    "--outer diloco": "outer: there is one replica; give dp_replicas 2 or more",
+    "--outer diloco": "outer: there is one replica; give dp_replicas 2 or more, or virtual_ranks",
     "--outer_every 5": "outer_every: no replica trains by itself; give outer",
-    "--outer diloco --virtual_ranks 4": "outer: virtual ranks share one model",
+    "--outer diloco --virtual_ranks 4 --dp_replicas 2": "virtual_ranks: virtual ranks are data-parallel ranks",
+    "--outer diloco --virtual_ranks 4 --comm_compress int8": "comm_compress: virtual ranks with outer are whole",
+    "--outer diloco --virtual_ranks 4 --lora_rank 2": "lora_rank: replicas that train by themselves train whole",
     "--outer diloco --dp_replicas 2 --tp 2": "outer: a replica that trains by itself is whole, or sharded by FSDP2",
     "--outer diloco --dp_replicas 2 --mixed_precision fp16": "a loss scale of its own; give bf16 or no",
     "--outer diloco --outer_every 3 --outer_fragments 4": "outer_fragments: 4 parts in 3 steps",

@@ -98,8 +98,13 @@ class VirtualReplicaModel(Model):
 
     def grad_norm(self, gradients: list[Tensor]) -> Tensor:
         """The norm of one replica's gradients, in the order of sums of a real one; NaN where it is not finite."""
-        norm = torch.stack(torch._foreach_norm(gradients)).double().square().sum().sqrt().float()
-        return norm if math.isfinite(norm) else torch.full_like(norm, torch.nan)
+        return norm_of_one(gradients)
 
     def reshard(self) -> None:
         """Do nothing: virtual replicas hold whole parameters."""
+
+
+def norm_of_one(gradients: list[Tensor]) -> Tensor:
+    """The norm of a whole replica's gradients, in the order of sums of a real one; NaN where it is not finite."""
+    norm = torch.stack(torch._foreach_norm(gradients)).double().square().sum().sqrt().float()
+    return norm if math.isfinite(norm) else torch.full_like(norm, torch.nan)
