@@ -74,7 +74,8 @@ class VirtualReplicas(Synchroniser):
         self._methods.check_names([name for part in parts for name in part.parameters])
         self.world = world
         self.models = [copy.deepcopy(model) for _ in range(world)]
-        """Each replica's module; the one that was given is left alone."""
+        """Each replica's module; the one that was given is left alone. Nothing in a copy may refer to it (as what
+        `torch.compile` makes of a method does)."""
         inner = [] if optimizer is None else [optimizer(list(trainable(m).values())) for m in self.models]
         self.optimizers = inner
         """Each replica's inner optimizer; empty where the caller has them."""

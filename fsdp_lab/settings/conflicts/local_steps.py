@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdp_lab.settings.groups import CommConfig, LoraConfig, ModelConfig, ParallelConfig, RunConfig
+from fsdp_lab.settings.operators import named
 from fsdp_lab.settings.reading.specs import specs_of
 
 
@@ -14,7 +15,7 @@ def of_local_steps(
         specs = [spec for spec in specs_of(CommConfig) if spec.name.startswith("outer_")]
         alone = ", ".join(spec.name for spec in specs if getattr(comm, spec.name) != spec.default)
         return [f"{alone}: no replica trains by itself; give outer, local_sgd or diloco"] if alone else []
-    of_ranks = [*_of_ranks(parallel, model, run), *_of_virtual_ranks(comm, lora, run)]
+    of_ranks = [*_of_ranks(parallel, model, run), *_of_virtual_ranks(comm, model, lora, run)]
     return [*of_ranks, *_of_schedule(comm), *_of_exchange(comm)]
 
 
@@ -35,13 +36,16 @@ def _of_ranks(parallel: ParallelConfig, model: ModelConfig, run: RunConfig) -> l
     return [complaint for complaint, is_so in wrong.items() if is_so]
 
 
-def _of_virtual_ranks(comm: CommConfig, lora: LoraConfig, run: RunConfig) -> list[str]:
+def _of_virtual_ranks(comm: CommConfig, model: ModelConfig, lora: LoraConfig, run: RunConfig) -> list[str]:
     """Complaints about what virtual ranks, each of them a whole replica, cannot do."""
     methods = {"comm_compress": comm.comm_compress, "param_compress": comm.param_compress}
     given = ", ".join(name for name, method in methods.items() if method != "none")
     wrong = {
         f"{given}: virtual ranks with outer are whole replicas, inside of which nothing is sent; leave it out": (
             bool(given)
+        ),
+        "compile: a compiled block computes with the weights of the one that was copied; leave it out": (
+            named(model).get("compile", "off") != "off"
         ),
         "lora_rank: replicas that train by themselves train whole weights; leave it out": lora.lora_rank is not None,
     }

@@ -333,6 +333,7 @@ WRONG = {
     "--outer_every 5": "outer_every: no replica trains by itself; give outer",
     "--outer diloco --virtual_ranks 4 --dp_replicas 2": "virtual_ranks: virtual ranks are data-parallel ranks",
     "--outer diloco --virtual_ranks 4 --comm_compress int8": "comm_compress: virtual ranks with outer are whole",
+    "--outer diloco --virtual_ranks 4 --compile": "compile: a compiled block computes with the weights of the one",
     "--outer diloco --virtual_ranks 4 --lora_rank 2": "lora_rank: replicas that train by themselves train whole",
     "--outer diloco --dp_replicas 2 --tp 2": "outer: a replica that trains by itself is whole, or sharded by FSDP2",
     "--outer diloco --dp_replicas 2 --mixed_precision fp16": "a loss scale of its own; give bf16 or no",
