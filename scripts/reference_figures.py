@@ -21,8 +21,9 @@ from analysis import drafts
 from analysis.predict import __main__ as prediction
 from analysis.report import __main__ as report
 from experiments.bench.codecs import chart
-from experiments.bench.codecs.command import by_encode, label
+from experiments.bench.codecs.tables import by_encode
 from experiments.bench.codecs.timing import Timing
+from experiments.bench.codecs.variants import label
 from experiments.links import bottleneck_chart
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/reference"

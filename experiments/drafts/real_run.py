@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.drafts.questions import NAMES, file_of
-from experiments.drafts.report import report
 from experiments.runs.processes import dying_with_this_process, leaving_tidily, wait_together
 from experiments.runs.training import torchrun_command
 from fsdp_lab import results
@@ -172,6 +171,8 @@ def main(argv: list[str]) -> int:
     """Run all parts, then write the report; returns the first exit code that is not 0."""
     own, training = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     arguments = _parser().parse_args(own, argparse.Namespace(training=training))
+    from experiments.drafts.report import report  # torch and models: not for --help
+
     places = Places(arguments.out, arguments.target_dir or arguments.out / "target")
     todo = parts(arguments, places)
     with user_errors("experiments.drafts.real_run"):

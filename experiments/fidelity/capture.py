@@ -12,30 +12,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from comm_compress.core.segments import Segment
 from experiments.runs.training import train
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 GRADIENTS, PARAMETERS = "gradients", "parameters"
-
-
-class Unit(NamedTuple):
-    """One FSDP unit over the captured steps.
-
-    ``steps[t][r]`` is what rank r gave: gradients ``[W, n]``, or parameters ``[n]``.
-    """
-
-    name: str
-    segments: tuple[Segment, ...]
-    steps: list[list[Tensor]]
 
 
 def capture(out: Path, steps: range, ranks: int, flags: list[str]) -> None:
@@ -48,26 +36,10 @@ def capture(out: Path, steps: range, ranks: int, flags: list[str]) -> None:
         sys.exit(code)
 
 
-def load(folder: Path, kind: str = GRADIENTS) -> list[Unit]:
-    """What `capture` saved of one kind. Raises ValueError when there is nothing."""
-    files = sorted((folder / kind).glob("*.pt"))
-    if not files:
-        raise ValueError(f"{folder}: no captured {kind}; run fsdp-lab fidelity capture --out {folder}")
-    tensors: dict[str, dict[tuple[int, int], Tensor]] = {}
-    segments: dict[str, tuple[Segment, ...]] = {}
-    for file in files:
-        saved = torch.load(file, weights_only=True)
-        tensors.setdefault(saved["unit"], {})[saved["step"], saved["rank"]] = saved["rows"]
-        segments[saved["unit"]] = tuple(Segment(n, tuple(shape), a, b) for n, shape, a, b in saved["segments"])
-    units = []
-    for name, rows in tensors.items():
-        steps, ranks = sorted({t for t, _ in rows}), sorted({r for _, r in rows})
-        units.append(Unit(name, segments[name], [[rows[t, r] for r in ranks] for t in steps]))
-    return units
-
-
 def _rank_main(out: Path, first: int, last: int) -> None:
     """Run one rank: the trainer itself, with a method that saves what passes through it."""
+    import torch  # a rank's imports, which whoever starts them need not wait for
+
     from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
     from comm_compress.core.state import State
     from comm_compress.methods.identity import Identity, IdentityConfig

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import comm_compress as cc
-from comm_compress.wrappers.error_feedback import ErrorFeedback
 
 Settings = dict[str, Any]
 
@@ -131,6 +130,8 @@ Run = tuple[str, Settings, str, Settings]  # gradients' method and settings, par
 
 def plain(name: str, config: dict[str, Any]) -> cc.Compressor:
     """The method without the error feedback that it may have by default."""
+    from comm_compress.wrappers.error_feedback import ErrorFeedback  # torch: flags need the tables' names alone
+
     compressor = cc.make(name, config)
     assert compressor is not None
     if isinstance(compressor, ErrorFeedback):

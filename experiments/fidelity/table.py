@@ -1,20 +1,11 @@
-"""What each method really sends, and what arrives: bits per element, relative error, cosine.
-
-    python -m experiments.fidelity [--gradients FOLDER] [--methods int8 topk] [--json FILE] [--markdown FILE]
-
-Two virtual ranks exchange Gaussian and Laplace elements, and real gradients when ``--gradients`` names what
-`experiments.fidelity.capture` saved. Bits are what one rank sends to the other, apart by values, indices and
-metadata, over the elements that had to reach it; the error compares every rank's contribution with its input, error
-feedback off. The last of two (synthetic) or of all captured collectives counts, so that warm starts are warm. dgc
-accumulates momentum and majority votes carry no magnitude: their errors say little.
-"""
+"""Each method on synthetic elements and captured gradients: what it sends, and what arrives, line by line."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +15,8 @@ from torch import Tensor
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.segments import Segment, segments_of
 from comm_compress.drive import simulate
-from experiments.fidelity import capture
+from experiments.fidelity import captured
 from experiments.fidelity.method_settings import GRADIENT_METHODS, plain
-from fsdp_lab.settings.flag_values import a_folder, new_file, whole
-from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import user_errors
 
 SETTLING = 1  # collectives before the measured one: warm starts are in effect then
 SYNTHETIC = {"gauss": torch.distributions.Normal(0.0, 1.0), "laplace": torch.distributions.Laplace(0.0, 1.0)}
@@ -112,7 +100,7 @@ def lines(methods: Sequence[str], elements: int, gradients: Path | None) -> Iter
     """The whole table, line by line."""
     sources: dict[str, Any] = {kind: synthetic(kind, elements, SETTLING + 1) for kind in SYNTHETIC}
     if gradients is not None:
-        sources["gradients"] = [tuple(unit) for unit in capture.load(gradients)]
+        sources["gradients"] = [tuple(unit) for unit in captured.load(gradients)]
     for method in methods:
         for config in GRADIENT_METHODS[method]:
             for data, units in sources.items():
@@ -130,25 +118,3 @@ def markdown(line: Line) -> str:
     config = json.dumps(line.config) if line.config else "default"
     parts = [f"{b:.3f}" for b in (line.bits, line.value_bits, line.index_bits, line.metadata_bits)]
     return "| " + " | ".join([line.method, config, line.data, *parts, f"{line.nmse:.3g}", f"{line.cosine:.4f}"]) + " |"
-
-
-def main() -> int:
-    """Measure, print, and write the file."""
-    parser = program("experiments.fidelity", __doc__)
-    parser.add_argument("--methods", nargs="*", choices=list(GRADIENT_METHODS), default=list(GRADIENT_METHODS))
-    parser.add_argument("--elements", type=whole(1), default=1 << 20, help="synthetic elements per rank")
-    parser.add_argument("--gradients", type=a_folder, help="folder of captured gradients")
-    parser.add_argument("--json", type=new_file())
-    parser.add_argument("--markdown", type=new_file())
-    options = parser.parse_args()
-    with user_errors("fidelity"):
-        print(HEADER)
-        done = []
-        for line in lines(options.methods, options.elements, options.gradients):
-            done.append(line)
-            print(markdown(line), flush=True)
-        if options.json is not None:
-            options.json.write_text("\n".join(json.dumps({**asdict(x), "bits": x.bits}) for x in done) + "\n")
-        if options.markdown is not None:
-            options.markdown.write_text("\n".join([HEADER, *map(markdown, done)]) + "\n")
-    return 0

@@ -20,8 +20,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from experiments.gpu_day.archive import complaints, pack
 from experiments.gpu_day.index import Index, page_of
 from experiments.gpu_day.running import GRACE_S, Outcome, run, tail
@@ -101,6 +99,8 @@ def _one(index: Index, stage: Stage, folder: Path, seconds: float, options: argp
 
 def plan(day: Sequence[Stage], minutes: float) -> str:
     """The stages with their times and needs, as a text."""
+    import torch  # a second, which --help need not wait for
+
     lines = [f"{'stage':10}{'expected':>9}{'at most':>9}  what"]
     for stage in day:
         lines.append(f"{stage.name:10}{stage.estimate_s:>7} s{stage.limit_s:>7} s  {stage.about}")
@@ -116,6 +116,8 @@ def _opened(options: argparse.Namespace, day: Sequence[Stage]) -> Index:
     """The index in OUT. ValueError where the flags, the machine or the folder do not allow for it."""
     if options.out is None:
         raise ValueError("out: give the folder for the results, --out FOLDER (or --plan)")
+    import torch  # a second, which --help need not wait for
+
     if not options.rehearse and not torch.cuda.is_available():
         raise ValueError("torch sees no CUDA device; --rehearse runs all stages on the CPU in small sizes")
     make_folder(options.out, "out")

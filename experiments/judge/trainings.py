@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.judge import children
-from experiments.judge.subject import loading
+from experiments.judge.subject import plugin
 from experiments.sweeps.recipe.trainers import CORPORA_FOLDER
 
 RECIPES = children.ROOT / "experiments" / "recipes"
@@ -50,7 +50,7 @@ def run(
     why = _sweep("none", seeds, folder / "none.yaml", baseline, [], limit_s)
     if why:
         return f"trainings without compression: {why}"
-    loading.write_plugin(folder / "plugin", file)
+    plugin.write_plugin(folder / "plugin", file)
     arm = {"gradients": {"method": name, **settings}}
     return _sweep(arm, seeds, folder / "method.yaml", rows, [folder / "plugin"], limit_s)
 

@@ -28,7 +28,6 @@ from experiments.fidelity.method_settings import Run
 from experiments.links.models import model_named, register
 from experiments.network.namespaces import Namespaces
 from experiments.network.rates_and_delays import parse_rate
-from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flags import program
 
@@ -173,6 +172,8 @@ class Measurement:
 
     def line(self, job: Job, ranks: Any) -> Line:
         """Run the steps, detach the method, and return its line: times in ms a step, bytes a step of rank 0."""
+        from fsdp_lab.measure.wire_check import interface_counters  # torch: the rank's, not of who starts it
+
         for _ in range(_WARMUP):
             ranks.gather(None)
             start = time.perf_counter()

@@ -36,7 +36,7 @@ from experiments.planning.measuring import measured
 from experiments.runs.quotas import check_quotas
 from fsdp_lab.parallel.planning.devices import Devices
 from fsdp_lab.parallel.planning.job import Candidate, Job, Methods
-from fsdp_lab.parallel.planning.measuring.measure import methods_of, options_of
+from fsdp_lab.parallel.planning.measuring.options import options_of
 from fsdp_lab.parallel.planning.plan import ALL, plan
 from fsdp_lab.parallel.planning.table import flags, table
 from fsdp_lab.settings.flag_values import a_file, new_file, real, whole
@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("plan"):
         _check(options)
         job = Job.of(options.model, options.sequences, options.length, options.micro_batches or 0)
+        from fsdp_lab.parallel.planning.measuring.measure import methods_of  # torch and models: not for --help
+
         both = methods_of(options, job)
         try:
             devices = _devices(options, both)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.bench.layouts.arms import Asked
+from experiments.bench.layouts.asked import Asked
 from fsdp_lab.parallel.planning.job import Candidate
 from fsdp_lab.parallel.planning.table import carried, told
 

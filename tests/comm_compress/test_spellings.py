@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
-from comm_compress import conformance
+from comm_compress import conformance, laws
 from comm_compress.integrations import ddp
 from comm_compress.labels import label
 from tests.comm_compress.table import IDS, TABLE, build
@@ -162,7 +162,7 @@ def test_conformance_reads_labels_and_refuses_without_a_traceback(
         monkeypatch.setattr("sys.argv", ["conformance", *words])
         return conformance.main()
 
-    monkeypatch.setattr(conformance, "laws_for", lambda compressor: [_show])
+    monkeypatch.setattr(laws, "laws_for", lambda compressor: [_show])
     assert run("topk ratio=0.02", '{"indices": "rice"}') == 0
     assert "'ratio': 0.02" in (said := capsys.readouterr().out)
     assert "'indices': 'rice'" in said

@@ -26,8 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.audit.jobs import COLLECTIVES, RUNS
-from experiments.bench.audit.ranks import rank_main
+from experiments.bench.audit.runs import COLLECTIVES, RUNS
 from experiments.network.namespaces import Namespaces
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import new_file, whole
@@ -41,7 +40,7 @@ HEADS = ("job", "ranks", "payload MB", "sent MB", "interface MB", "off by", "wor
 def measure(run: str, repeats: int, only: list[str]) -> list[dict[str, Any]]:
     """Run the jobs of one run on ranks of their own. RuntimeError when a rank fails."""
     ranks, jobs = RUNS[run]
-    if only and not jobs.keys() & set(only):
+    if only and not set(jobs) & set(only):
         return []
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "experiments.bench.audit", "--as-rank", folder, "--run", run]
@@ -105,6 +104,8 @@ def main() -> int:
     parser.add_argument("--run", choices=RUNS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_rank is not None:
+        from experiments.bench.audit.ranks import rank_main  # torch: the rank's, not of who starts it
+
         rank_main(options.run, options.repeats, options.only, options.as_rank)
     with user_errors("bench_audit"):
         results = [result for run in RUNS for result in measure(run, options.repeats, options.only)]

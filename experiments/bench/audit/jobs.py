@@ -154,7 +154,7 @@ def _root() -> bool:
     return bool(dist.get_rank() == 0)
 
 
-MODES: dict[str, Callable[[], Job]] = {
+BUILDERS: dict[str, Callable[[], Job]] = {
     "FSDP2": fsdp2,
     "FSDP2, int8 gradients": gradients_only,
     "FSDP2, topk and int8": compressed,
@@ -162,9 +162,7 @@ MODES: dict[str, Callable[[], Job]] = {
     "tensor parallel": tensor_parallel,
     "pipeline": pipeline,
     "FSDP2 and Muon": muon,
-}
-HYBRID: dict[str, Callable[[], Job]] = {"HSDP": hsdp}
-COLLECTIVES: dict[str, Callable[[], Job]] = {
+    "HSDP": hsdp,
     "all_gather_single": lambda: Job(lambda: all_gather_single(torch.empty(ELEMENTS), _parts()[0].clone())),
     "all_gather": lambda: Job(lambda: dist.all_gather(_parts(), _parts()[0])),
     "reduce_scatter_single": lambda: Job(lambda: reduce_scatter_single(_parts()[0].clone(), _whole())),
@@ -177,9 +175,4 @@ COLLECTIVES: dict[str, Callable[[], Job]] = {
     "scatter": lambda: Job(lambda: dist.scatter(_parts()[0].clone(), _parts() if _root() else None)),
     "batch_isend_irecv": lambda: Job(_pairs),
 }
-RUNS = {
-    "modes": (2, MODES),
-    "hybrid": (4, HYBRID),
-    "collectives": (3, COLLECTIVES),
-    "more collectives": (4, COLLECTIVES),
-}
+"""By its name in `runs`: what makes each job, on every rank."""

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 import comm_compress as cc
-from experiments.bench.audit.jobs import RUNS, Job
+from experiments.bench.audit.jobs import BUILDERS, Job
+from experiments.bench.audit.runs import RUNS
 from fsdp_lab.measure.wire_check import HEADER, Interface, interface_counters
 
 
@@ -21,7 +22,7 @@ def rank_main(run: str, repeats: int, only: list[str], folder: Path) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _, jobs = RUNS[run]
-    lines = [_measured(name, build, repeats) for name, build in jobs.items() if not only or name in only]
+    lines = [_measured(name, BUILDERS[name], repeats) for name in jobs if not only or name in only]
     (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(lines))
     dist.barrier()
     os._exit(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import comm_compress as cc
+from experiments.bench.layouts.asked import Asked
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import blocks_of
 from fsdp_lab.parallel.division.layouts import LAYOUTS
@@ -20,24 +21,6 @@ from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.pipeline import SCHEDULES, Pipeline
 from fsdp_lab.parallel.planning.measuring.models import whole_model
 from fsdp_lab.parallel.planning.plan import DATA_PARALLEL
-
-
-@dataclass(frozen=True)
-class Asked:
-    """An arm by its names. ``shares``: of each rank in a layout (empty: equal), blocks of each stage in a pipeline.
-
-    ``micro_batches``: of a pipeline.
-    """
-
-    layout: str
-    method: str
-    gradients: str
-    shares: tuple[float, ...] = ()
-    micro_batches: int = 1
-
-    def plain(self) -> dict[str, Any]:
-        """This arm's layout, methods and shares as plain values, for a JSON file."""
-        return asdict(self)
 
 
 @dataclass

@@ -22,28 +22,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
-import torch.distributed as dist
 
 import comm_compress as cc
-from experiments.bench.layouts.arms import Arm, Asked, made
+from experiments.bench.layouts.asked import Asked, Lines, asked_for
 from experiments.network.namespaces import Namespaces
 from experiments.network.rates_and_delays import parse_rate
 from experiments.runs.quotas import Quotas, check_quotas
-from fsdp_lab.measure.wire_check import interface_counters
 from fsdp_lab.parallel.division.layouts import LAYOUTS
-from fsdp_lab.parallel.planning.measuring.models import random_batch
 from fsdp_lab.parallel.planning.plan import DATA_PARALLEL
 from fsdp_lab.parallel.planning.steps.pipelines import PIPELINES
 from fsdp_lab.parallel.planning.table import told
@@ -55,27 +45,6 @@ from fsdp_lab.settings.user_errors import user_errors
 
 CHOICES = (*DATA_PARALLEL, *LAYOUTS, *PIPELINES)
 _MODULE = "experiments.bench.layouts"
-Lines = list[dict[str, Any]]
-
-
-def asked_for(options: argparse.Namespace) -> list[Asked]:
-    """The arms that the flags name: every layout with every method that changes something for it."""
-    arms: list[Asked] = []
-    for layout in options.layouts:
-        if layout in DATA_PARALLEL:
-            arms += [Asked(layout, "none", method) for method in dict.fromkeys(("none", options.gradients))]
-            continue
-        for method in options.methods:
-            gradients = "none" if method == "none" else options.gradients
-            one = Asked(layout, method, gradients, micro_batches=options.micro_batches)
-            if layout in PIPELINES:
-                arms.append(replace(one, gradients="none", shares=tuple(options.blocks or ())))
-            else:
-                equal = (1.0,) * options.ranks
-                arms += [
-                    replace(one, shares=shares) for shares in dict.fromkeys((equal, tuple(options.shares or equal)))
-                ]
-    return arms
 
 
 def run_arms(
@@ -102,53 +71,6 @@ def run_arms(
             raise RuntimeError(f"the ranks ended with exit code {code}")
         lines: Lines = json.loads(out.read_text())
     return lines
-
-
-def rank_main(path: Path) -> None:
-    """One rank: every arm, its steps interleaved with the others'; rank 0 writes the measurements."""
-    job = json.loads(path.read_text())
-    dist.init_process_group("gloo")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    asked = [Asked(**{**arm, "shares": tuple(arm["shares"])}) for arm in job["arms"]]
-    arms = made(asked, job["model"], random_batch(job["model"], *job["batch"]))
-    lines = measured(arms, job["steps"])
-    if dist.get_rank() == 0:
-        Path(job["out"]).write_text(json.dumps(lines))
-    dist.barrier()
-    os._exit(0)
-
-
-def measured(arms: list[Arm], steps: int) -> Lines:
-    """The figures of every arm: medians of ``steps`` steps after one that compiles and allocates."""
-    for arm in arms:
-        arm.step()
-    seconds: list[list[float]] = [[] for _ in arms]
-    counted, interface = [0] * len(arms), [0] * len(arms)
-    for _ in range(steps):
-        for i, arm in enumerate(arms):
-            dist.barrier()
-            counted_before, sent_before, start = arm.counted(), _interface_bytes(), time.perf_counter()
-            arm.step()
-            dist.barrier()  # a pipeline's ranks end at different times
-            seconds[i].append(time.perf_counter() - start)
-            counted[i] += arm.counted() - counted_before
-            interface[i] += _interface_bytes() - sent_before
-    return [
-        {
-            "layout": arm.asked.layout,
-            "method": arm.carried,
-            "shares": list(arm.asked.shares),
-            "step_s": statistics.median(seconds[i]),
-            "steps_s": [round(each, 5) for each in seconds[i]],
-            "counted_bytes": counted[i] // steps or None,
-            "interface_bytes": interface[i] // steps,
-        }
-        for i, arm in enumerate(arms)
-    ]
-
-
-def _interface_bytes() -> int:
-    return interface_counters(("eth0",)).sent_bytes
 
 
 def table(lines: Lines, rate_bytes: float | None) -> str:
@@ -191,6 +113,8 @@ def main() -> int:
     """Build the network, run the ranks in it, print the table."""
     options = _parser().parse_args()
     if options.as_rank is not None:
+        from experiments.bench.layouts.ranks import rank_main  # torch and models: the rank's, not of who starts it
+
         rank_main(options.as_rank)
     with user_errors("bench_layouts"):
         check(options)

@@ -14,37 +14,26 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import statistics
 import sys
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
-import torch
-from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
-
-from experiments.bench.operators.arms import Arm
-from experiments.bench.operators.measure import Turn, random_batches, turn, vocabulary_of
-from experiments.bench.operators.preset import check_memory, config_of
-from experiments.bench.roofline import ceilings, report
-from experiments.bench.roofline.operator_times import Product, Spent, spent
 from fsdp_lab.files.atomic import make_folder, write_bytes
-from fsdp_lab.ranks.distributed import Ranks, join
 from fsdp_lab.ranks.environment import become_a_rank
-from fsdp_lab.run.environment import hardware, versions
-from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _PRECISION = {"fp32": "no", "bf16": "bf16"}
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the page, and write it where asked; returns the exit code."""
     options = _parser().parse_args(argv)
+    from experiments.bench.operators.preset import check_memory, config_of  # torch and models: not for --help
+    from experiments.bench.roofline import report
+    from experiments.bench.roofline.step import measured, setting
+    from fsdp_lab.ranks.distributed import join
+
     with user_errors("bench_roofline"):
         precision = _PRECISION[options.dtype]
         config = config_of(options.model, options.batch_size, options.length, options.threads, precision)
@@ -54,70 +43,13 @@ def main(argv: Sequence[str]) -> int:
             check_memory(config, ranks)
             step, best = measured(config, options, ranks)
             command = shlex.join(["fsdp-lab", "bench", "roofline", *argv])
-            result = report.as_json(step, best, {"command": command, **_setting(config, options, ranks)})
+            result = report.as_json(step, best, {"command": command, **setting(config, options, ranks)})
         page = report.markdown(result)
         if options.out is not None:
             write_bytes(options.out / f"roofline_{options.model}.json", (json.dumps(result, indent=1) + "\n").encode())
             write_bytes(options.out / f"roofline_{options.model}.md", page.encode())
     print(page)
     return 0
-
-
-def measured(config: TrainConfig, options: argparse.Namespace, ranks: Ranks) -> tuple[report.Step, ceilings.Ceilings]:
-    """The step of ``config`` and the ceilings of this machine, the higher of those before and after it."""
-    dtype = _DTYPES[options.dtype]
-    before = ceilings.measured(ranks.device, dtype)
-    arm = Arm(options.operators, {"others": options.operators, "compile": options.compile}, options.dtype)
-    batches = random_batches(config, options.warm_up + max(options.steps, options.profiled))
-    plain = turn(config, arm, ranks, batches[: options.warm_up + options.steps], options.warm_up)
-    profiled, profiler = _profiled(config, arm, ranks, batches[: options.warm_up + options.profiled], options)
-    times = spent(profiler.events() or [], options.profiled, vocabulary_of(config))
-    step = report.Step(
-        statistics.median(plain.steps()),
-        statistics.mean(profiled.steps()),
-        plain.flops_per_token * batches[0].numel(),
-        (plain.flops_per_token - 6 * plain.multiplying) * batches[0].numel(),
-        batches[0].numel(),
-        times,
-        _alone(times, dtype, ranks.device),
-    )
-    return step, before.higher(ceilings.measured(ranks.device, dtype))
-
-
-def _profiled(
-    config: TrainConfig, arm: Arm, ranks: Ranks, batches: Tensor, options: argparse.Namespace
-) -> tuple[Turn, Any]:
-    profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
-    return turn(config, arm, ranks, batches, options.warm_up, lambda: profiler), profiler
-
-
-def _alone(times: Spent, dtype: torch.dtype, device: torch.device) -> dict[Product, float]:
-    seconds = {}
-    for product in times.products:
-        batch = (product.batch,) if product.batch > 1 else ()
-        left = torch.randn(*batch, product.rows, product.inner, device=device).to(dtype)
-        right = torch.randn(*batch, product.inner, product.columns, device=device).to(dtype)
-        result = torch.matmul(left, right)
-        seconds[product] = ceilings.fastest(partial(torch.matmul, left, right, out=result), device)
-    return seconds
-
-
-def _setting(config: TrainConfig, options: argparse.Namespace, ranks: Ranks) -> dict[str, Any]:
-    gpu = next(iter(hardware()["gpus"]), None) if ranks.device.type == "cuda" else None
-    compiled = "" if options.compile == "off" else f", compiled {options.compile}"
-    return {
-        "model": options.model,
-        "device": gpu or hardware()["cpu"],
-        "threads": torch.get_num_threads(),
-        "torch": versions()["torch"],
-        "malloc": versions()["malloc"],
-        "batch_size": config.optim.batch_size,
-        "length": config.data.max_length,
-        "dtype": options.dtype,
-        "operators": f"{options.operators}{compiled}",
-        "steps": options.steps,
-        "profiled_steps": options.profiled,
-    }
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -127,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--length", type=whole(2), help="tokens of a sequence; none: the preset's")
     parser.add_argument("--operators", default="best", choices=("best", "default", "naive"), help="of the model")
     parser.add_argument("--compile", default="off", choices=("off", "blocks"), help="torch.compile of the blocks")
-    parser.add_argument("--dtype", default="fp32", choices=tuple(_DTYPES), help="of forward and backward")
+    parser.add_argument("--dtype", default="fp32", choices=tuple(_PRECISION), help="of forward and backward")
     parser.add_argument("--warm_up", type=whole(1), default=1, help="steps before the timed ones")
     parser.add_argument("--steps", type=whole(1), default=5, help="timed steps")
     parser.add_argument("--profiled", type=whole(1), default=2, help="steps under torch.profiler")

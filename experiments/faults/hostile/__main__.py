@@ -18,16 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.faults.hostile import (
-    checkpoints,
-    conversations,
-    documents,
-    flags,
-    model_folders,
-    rows,
-    settings_files,
-    shards,
-)
 from experiments.faults.hostile.case import Case, Seen, judged
 from experiments.faults.hostile.limited_process import run_limited
 from fsdp_lab.files.atomic import write_bytes, write_json
@@ -35,9 +25,6 @@ from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.reading.strict import load_json
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
-
-PARTS = (flags, settings_files, documents, conversations, model_folders, shards, checkpoints, rows)
-CASES: tuple[Case, ...] = tuple(case for part in PARTS for case in part.CASES)
 
 
 def tried(case: Case) -> Seen:
@@ -75,18 +62,18 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("`", "'")
 
 
-def _chosen(areas: Sequence[str], words: Sequence[str]) -> list[Case]:
-    strange = set(areas) - {case.area for case in CASES}
+def _chosen(cases: Sequence[Case], areas: Sequence[str], words: Sequence[str]) -> list[Case]:
+    strange = set(areas) - {case.area for case in cases}
     if strange:
-        raise ValueError(f"areas: no {sorted(strange)[0]!r}; known: {', '.join(dict.fromkeys(c.area for c in CASES))}")
-    cases = [
+        raise ValueError(f"areas: no {sorted(strange)[0]!r}; known: {', '.join(dict.fromkeys(c.area for c in cases))}")
+    chosen = [
         case
-        for case in CASES
+        for case in cases
         if (not areas or case.area in areas) and (not words or any(word in case.name for word in words))
     ]
-    if not cases:
+    if not chosen:
         raise ValueError(f"cases: none has {' or '.join(words)} in its name")
-    return cases
+    return chosen
 
 
 def _kept(out: Path | None) -> dict[tuple[str, str], Seen]:
@@ -119,8 +106,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, choices=range(1, 17), metavar="N", help="cases at once")
     parser.add_argument("--again", action="store_true", help="only what --out has not seen kept; the rest stays")
     options = parser.parse_args(argv)
+    from experiments.faults.hostile.cases import CASES  # some of them make models, with torch: not for --help
+
     with user_errors("experiments.faults.hostile"):
-        cases = _chosen(options.areas, options.cases)
+        cases = _chosen(CASES, options.areas, options.cases)
         known = _kept(options.out) if options.again else {}
         with ThreadPoolExecutor(options.jobs) as pool:
             seen = list(pool.map(lambda case: known.get((case.area, case.name)) or _told(case), cases))

@@ -12,7 +12,7 @@ import torch
 from comm_compress.core.segments import segments_of
 from comm_compress.drive import simulate
 from comm_compress.registry import spelled
-from experiments.fidelity import capture, table
+from experiments.fidelity import captured, table
 from experiments.judge.subject.job import Fact, Job
 
 BESIDE = ("bf16", "int8", "int4", "qsgd", "terngrad", "onebit", "topk", "powersgd")
@@ -27,7 +27,7 @@ def facts(job: Job) -> Iterator[Fact]:
         kind: table.synthetic(kind, int(job.options["elements"]), table.SETTLING + 1) for kind in table.SYNTHETIC
     }
     if job.options.get("gradients"):
-        sources["real"] = [tuple(unit) for unit in capture.load(Path(job.options["gradients"]))]
+        sources["real"] = [tuple(unit) for unit in captured.load(Path(job.options["gradients"]))]
     for method, settings in [(name, config), *((other, {}) for other in BESIDE)]:
         for data, units in sources.items():
             line = table.measure(method, {k: v for k, v in settings.items() if k != "error_feedback"}, data, units)

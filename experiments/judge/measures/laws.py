@@ -1,18 +1,18 @@
-"""The laws of all methods (`comm_compress.conformance`), each with its outcome."""
+"""The laws of all methods (`comm_compress.laws`), each with its outcome."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
-import comm_compress as cc
+from comm_compress.laws import laws_for
 from experiments.judge.subject.exceptions import said
 from experiments.judge.subject.job import Fact, Job
 
 
 def facts(job: Job) -> Iterator[Fact]:
     """A line before and a line after each law that concerns the method: the one before names what hangs."""
-    for law in cc.conformance.laws_for(job.make()):
+    for law in laws_for(job.make()):
         about = (law.__doc__ or "").strip().split("\n")[0].replace("`", "")
         yield {"kind": "begun", "name": law.__name__}
         start = time.perf_counter()

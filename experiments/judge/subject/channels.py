@@ -25,9 +25,9 @@ _DEPTH = 5
 _CODE = (FunctionType, BuiltinFunctionType, classmethod, staticmethod, property, type)
 _WATCHED = ("comm_compress", "torch.distributed")
 _NEEDED = (
-    "comm_compress.conformance",
     "comm_compress.drive.transport",
     "comm_compress.integrations",
+    "comm_compress.laws",
     "torch.distributed",
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -1,9 +1,8 @@
-"""Importing a file with a method in it, and offering it to other processes as an installed package would."""
+"""Importing a file with a method in it."""
 
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +10,7 @@ from typing import NamedTuple
 
 import comm_compress as cc
 from comm_compress.registry import registered
-
-PLUGIN = "judged_method"
+from experiments.judge.subject.plugin import module_name
 
 
 class Loaded(NamedTuple):
@@ -20,11 +18,6 @@ class Loaded(NamedTuple):
 
     module: ModuleType
     names: list[str]
-
-
-def module_name(path: Path) -> str:
-    """The name under which the file is imported: it cannot hide a package of the same name."""
-    return "judged_" + re.sub(r"\W", "_", path.stem)
 
 
 def load(path: Path) -> Loaded:
@@ -65,19 +58,3 @@ def chosen(names: list[str], wanted: str | None, path: Path) -> str:
     if len(names) > 1:
         raise ValueError(f"{path}: registers {', '.join(names)}; say which one with --method")
     return names[0]
-
-
-def write_plugin(folder: Path, path: Path) -> None:
-    """Fill ``folder`` with a package that registers the file's method wherever the folder is on Python's path.
-
-    It is an entry point of `comm_compress.methods`, as a plugin has one (docs/plugins.md): trainer and sweeps need
-    to know nothing of it.
-    """
-    info = folder / f"{PLUGIN}-0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(f"[comm_compress.methods]\n{PLUGIN} = {PLUGIN}\n")
-    text = f"import importlib.util\nimport sys\n\nsys.path.append({str(path.parent)!r})\n"
-    text += f"spec = importlib.util.spec_from_file_location({module_name(path)!r}, {str(path)!r})\n"
-    text += "module = importlib.util.module_from_spec(spec)\nsys.modules[spec.name] = module\n"
-    (folder / f"{PLUGIN}.py").write_text(text + "spec.loader.exec_module(module)\n")

@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from experiments.bench.audit.__main__ import TOLERANCE, main, off_by
+from experiments.bench.audit.jobs import BUILDERS
+from experiments.bench.audit.runs import RUNS
 from tests.distributed import preload
 
 preload("experiments.bench.audit.ranks")
+
+
+def test_every_job_that_has_a_name_is_made() -> None:
+    assert {name for _, names in RUNS.values() for name in names} == BUILDERS.keys()
 
 
 def _rank(sent: int, seen: int) -> dict[str, int]:

@@ -12,12 +12,13 @@ import comm_compress as cc
 from comm_compress.core.rounds import AllReduce
 from comm_compress.drive import simulate
 from comm_compress.kernels import dispatch
-from experiments.bench.codecs import command, peers as peers_file, timing as codec_timing
-from experiments.bench.codecs.command import label, main, variant
+from experiments.bench.codecs import peers as peers_file, timing as codec_timing, variants
+from experiments.bench.codecs.command import main
 from experiments.bench.codecs.eager import eager, reference_kernels
 from experiments.bench.codecs.peers import peers
 from experiments.bench.codecs.timing import Run, Sample, Timing, measure, runs
 from experiments.bench.codecs.unit import Unit
+from experiments.bench.codecs.variants import label, variant
 from experiments.fidelity.method_settings import TIMED_METHODS
 
 CPU, MIB = torch.device("cpu"), 0.25
@@ -196,7 +197,7 @@ def test_a_method_that_fails_is_named_and_the_others_are_measured(
     files = ["--json", str(tmp_path / "rows.json"), "--markdown", str(tmp_path / "rows.md")]
     size = ["--mib", "0.25", "--repeats", "1", "--no_peers", "--methods", "bf16", "fp16", "identity"]
 
-    def fails(v: command.Variant, *given: Any) -> Any:
+    def fails(v: variants.Variant, *given: Any) -> Any:
         if v.method == "identity":
             written = json.loads((tmp_path / "rows.json").read_text())
             assert {row["method"] for row in written["rows"]} == {"bf16"}, "written before the next one began"
@@ -204,8 +205,8 @@ def test_a_method_that_fails_is_named_and_the_others_are_measured(
             raise RuntimeError("no kernel for\nthis device")
         return measured(v, *given)
 
-    measured = command.measured
-    monkeypatch.setattr(command, "measured", fails)
+    measured = variants.measured
+    monkeypatch.setattr(variants, "measured", fails)
     assert main([*size, *files]) == 1
     written = json.loads((tmp_path / "rows.json").read_text())
     assert written["failed"] == {"fp16": "RuntimeError: no kernel for this device"}

@@ -12,8 +12,9 @@ import torch
 
 import comm_compress as cc
 from comm_compress.core.workspace import WorkspacePool
-from experiments.bench.collectives.command import made, main, measure, split, table, timed
+from experiments.bench.collectives.command import main
 from experiments.bench.collectives.loopback import Traffic, looped
+from experiments.bench.collectives.measuring import made, measure, split, table, timed
 from experiments.bench.collectives.parts import Clock
 from experiments.bench.collectives.units import one_weight, units_of_model
 from fsdp_lab.settings.models.presets import PRESETS

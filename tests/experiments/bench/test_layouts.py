@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from experiments.bench.layouts.command import asked_for, check, main
+from experiments.bench.layouts.asked import asked_for
+from experiments.bench.layouts.command import check, main
 from tests.distributed import preload
 
-preload("experiments.bench.layouts.command")
+preload("experiments.bench.layouts.ranks")
 
 
 @pytest.mark.netns

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench.link import main
+from experiments.bench.link.__main__ import main
 
 
 @pytest.mark.netns

@@ -11,7 +11,7 @@ import pytest
 import torch.nn.functional as F
 from hypothesis import given, strategies as st
 
-from experiments.bench.operators import __main__ as operators_main
+from experiments.bench.operators import turns
 from experiments.bench.operators.__main__ import main
 from experiments.bench.operators.arms import Arm, ablation, not_here
 from experiments.bench.operators.checks import GRADIENT, LOSS, complaints
@@ -72,7 +72,7 @@ def test_what_is_stopped_early_leaves_naive_and_best(tmp_path: Path, monkeypatch
 
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(operators_main, "turn", stopped)
+    monkeypatch.setattr(turns, "turn", stopped)
     size = ["--model", "llama-mini", "--batch_size", "1", "--length", "16", "--threads", "1", "--repeats", "1"]
     with pytest.raises(KeyboardInterrupt):
         main([*size, "--steps", "2", "--warm_up", "1", "--out", str(tmp_path)])

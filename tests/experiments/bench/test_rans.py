@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.bench import rans
-from experiments.bench.rans import SYMBOLS, Coder, main, measure, ours
+from experiments.bench.rans.__main__ import VARIABLE, main
+from experiments.bench.rans.coders import Coder, ours, peers
+from experiments.bench.rans.measuring import SYMBOLS, measure
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(rans.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
 
 
 def test_it_measures_and_writes_what_it_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +49,7 @@ def test_a_peer_that_is_none_is_refused(
     other_text.write_text("no library")
     cases[other_text] = "cannot be loaded"
     for path, words in cases.items():
-        monkeypatch.setenv(rans.VARIABLE, str(path) if how == "variable" else "")
+        monkeypatch.setenv(VARIABLE, str(path) if how == "variable" else "")
         with pytest.raises(SystemExit) as stop:
             main(["--mib", "0.1", *(["--peer", str(path)] if how == "flag" else [])])
         assert stop.value.code == 2
@@ -60,4 +61,4 @@ def test_a_library_without_its_functions_is_refused() -> None:
     if name is None:
         pytest.skip("no C library is found by its name")
     with pytest.raises(ValueError, match=r"cannot be loaded|has no function rans_compress"):
-        rans.peers(Path(name))
+        peers(Path(name))

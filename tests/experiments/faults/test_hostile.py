@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.faults.hostile import __main__ as hostile
+from experiments.faults.hostile import __main__ as hostile, cases
 from experiments.faults.hostile.case import Case
 from experiments.faults.hostile.limited_process import ROOT, run_limited
 
@@ -24,7 +24,7 @@ CHEAP = (  # those whose commands need no torch
 
 
 def case(name: str) -> Case:
-    return next(case for case in hostile.CASES if case.name == name)
+    return next(case for case in cases.CASES if case.name == name)
 
 
 @pytest.mark.parametrize("name", CHEAP)
@@ -34,7 +34,7 @@ def test_cheap_cases_keep_their_promise(name: str) -> None:
 
 
 def test_every_case_has_a_name_of_its_own_and_there_are_many() -> None:
-    names = [(case.area, case.name) for case in hostile.CASES]
+    names = [(case.area, case.name) for case in cases.CASES]
     assert len(set(names)) == len(names) >= 60
     assert {"flags", "YAML", "recipes", "corpora", "conversations", "model folders", "token shards"} <= {
         a for a, _ in names
@@ -43,7 +43,7 @@ def test_every_case_has_a_name_of_its_own_and_there_are_many() -> None:
 
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: Case) -> list[str]:
     """The reasons that the command gives for ``one``, which must be broken, in its table's JSON."""
-    monkeypatch.setattr(hostile, "CASES", (one, case("!!bool x")))
+    monkeypatch.setattr(cases, "CASES", (one, case("!!bool x")))
     out = tmp_path / "hostile.md"
     assert hostile.main(["--out", str(out)]) == 1
     first, second = json.loads(out.with_suffix(".json").read_text())
@@ -88,5 +88,5 @@ def test_cases_that_do_not_exist_are_named(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_committed_table_is_of_these_cases_and_all_kept() -> None:
     rows = json.loads((ROOT / "results" / "reference" / "hostile.json").read_text())
-    assert {(row["area"], row["name"]) for row in rows} == {(case.area, case.name) for case in hostile.CASES}
+    assert {(row["area"], row["name"]) for row in rows} == {(case.area, case.name) for case in cases.CASES}
     assert all(row["kept"] for row in rows)

@@ -15,9 +15,10 @@ from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
 from comm_compress.core.segments import segments_of
 from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
-from experiments.fidelity import capture, update_error
-from experiments.fidelity.capture import GRADIENTS, PARAMETERS, Unit
-from experiments.fidelity.update_error import measure
+from experiments.fidelity import adam_updates, capture, update_error
+from experiments.fidelity.adam_updates import measure
+from experiments.fidelity.capture import GRADIENTS, PARAMETERS
+from experiments.fidelity.captured import Unit, load
 from tests.distributed import preload, run_program, torchrun_environment
 from tests.fsdp_lab.models.virtual.test_ranks import save_tiny_model
 from tests.fsdp_lab.test_train import Lab
@@ -63,7 +64,7 @@ class Late(Identity):
 
 
 def given(monkeypatch: pytest.MonkeyPatch, method: cc.Compressor) -> None:
-    monkeypatch.setattr(update_error, "_made", lambda *_: method)
+    monkeypatch.setattr(adam_updates, "_made", lambda *_: method)
 
 
 def test_what_arrives_whole_has_no_error() -> None:
@@ -124,7 +125,7 @@ def test_a_real_run_captured_and_judged(
     flags = ["--model_dir", str(tmp_path / "tiny"), "--batch_size", "1", "--max_length", "16", *corpus]
     flags += ["--mixed_precision", "bf16", "--val_fraction", "0.01"]
     capture.capture(tmp_path, range(1, 5), 2, [*flags, "--threads", "1", "--no_tensorboard", "--eval_steps", "0"])
-    units = {kind: capture.load(tmp_path, kind) for kind in (GRADIENTS, PARAMETERS)}
+    units = {kind: load(tmp_path, kind) for kind in (GRADIENTS, PARAMETERS)}
     for found in units.values():
         assert [(len(u.steps), len(u.steps[0])) for u in found] == [(4, 2)] * 3
     for reduced, gathered in zip(units[GRADIENTS], units[PARAMETERS], strict=True):

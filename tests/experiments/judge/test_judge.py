@@ -17,7 +17,7 @@ import comm_compress as cc
 from analysis.judged.__main__ import main as make_page
 from experiments.judge import __main__ as command, children, stage
 from experiments.judge.measures import bytes_by_ranks, errors, rank, speed
-from experiments.judge.subject import channels, loading
+from experiments.judge.subject import channels, loading, plugin
 from experiments.judge.subject.job import Fact, Job
 from tests.distributed import run_ranks
 
@@ -45,7 +45,7 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, fresh_registry: None) -> None:
         stage.main([name, str(file), method, str(out), json.dumps(dict(options or {}))])
         for new in set(cc.available()) - known:
             del cc.registry._METHODS[new]  # type: ignore[attr-defined]
-        sys.modules.pop(loading.module_name(file), None)
+        sys.modules.pop(plugin.module_name(file), None)
         return children.facts_in(out)
 
     monkeypatch.setattr(children, "run_part", part)

@@ -15,7 +15,7 @@ from comm_compress import registry
 from comm_compress.core import rounds
 from comm_compress.drive import simulate, transport
 from experiments.judge.measures import bytes_by_ranks, laws, rank
-from experiments.judge.subject import channels, loading
+from experiments.judge.subject import channels, loading, plugin
 from experiments.judge.subject.job import Fact, Job
 from tests.distributed import run_ranks
 
@@ -101,11 +101,11 @@ def test_a_file_that_is_installed_as_a_plugin_can_be_judged(fresh_registry: None
 
 
 def test_a_file_offered_as_a_plugin_registers_its_method(fresh_registry: None, tmp_path: Path) -> None:
-    loading.write_plugin(tmp_path, FOLDER / "stc.py")
+    plugin.write_plugin(tmp_path, FOLDER / "stc.py")
     sys.path.insert(0, str(tmp_path))
     try:
-        points = importlib.metadata.entry_points(group=registry.PLUGINS, name=loading.PLUGIN)
-        points[loading.PLUGIN].load()
+        points = importlib.metadata.entry_points(group=registry.PLUGINS, name=plugin.PLUGIN)
+        points[plugin.PLUGIN].load()
         assert cc.make("stc ratio=0.1") is not None
     finally:
-        sys.modules.pop(loading.PLUGIN, None)
+        sys.modules.pop(plugin.PLUGIN, None)

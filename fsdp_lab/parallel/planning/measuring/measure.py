@@ -30,9 +30,10 @@ from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.measuring.link_times import measured_link
 from fsdp_lab.parallel.planning.measuring.meeting import with_meetings
 from fsdp_lab.parallel.planning.measuring.models import random_batch, whole_model
+from fsdp_lab.parallel.planning.measuring.options import options_of
 from fsdp_lab.parallel.planning.measuring.stopwatch import Stopwatch, step_times
 from fsdp_lab.parallel.planning.steps.work import PARTS, counts_by, operations
-from fsdp_lab.settings.flag_values import new_file, whole
+from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
@@ -141,16 +142,6 @@ def _memory_mb(world: int) -> float:
 
 def _base_mb() -> float:
     return peak(torch.device("cpu")).peak_rss_gb * 1e3
-
-
-def options_of(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what is measured; `fsdp-lab plan` has them, too."""
-    parser.add_argument("--model", default="gpt2-mini")
-    parser.add_argument("--sequences", type=whole(1), default=4, help="sequences of the whole batch")
-    parser.add_argument("--length", type=whole(2), default=128, help="tokens of a sequence")
-    parser.add_argument("--activation", default="int8", help="method of activations, beside none")
-    parser.add_argument("--gradients", default="int8", help="method of parameters' gradients, beside none")
-    parser.add_argument("--repeats", type=whole(1), default=5, help="timed steps of every part")
 
 
 def methods_of(options: argparse.Namespace, job: Job) -> Methods:

@@ -1,22 +1,10 @@
-"""What an all-reduce of activations costs: torch's own against `Place.all_reduce`, on two gloo ranks of this machine.
-
-    python -m experiments.bench.activations [--methods none identity int8 fp8] [--tokens 128 1024] [--features 768]
-        [--repeats 50] [--threads 1]
-
-Tensors are ``[1, tokens, features]`` in float32. The calls of all methods take turns, ``torch`` (a clone and
-`torch.distributed.all_reduce`) among them, so that whatever else the machine does meets all of them. Columns: median
-and least milliseconds of a call on rank 0, the bytes that a rank sent of those it would have sent uncompressed. Ranks
-share memory and processor here: over a slow link fewer bytes take less time, which this does not show.
-"""
+"""Two ranks that reduce activations by each method in turn, by the clock."""
 
 from __future__ import annotations
 
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,8 +12,6 @@ from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 import comm_compress as cc
-from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
 
 RANKS = 2
 WARMUP = 5
@@ -72,25 +58,7 @@ def measure(rank: int, folder: str, methods: list[str], tokens: list[int], featu
     dist.destroy_process_group()
 
 
-def main(argv: Sequence[str]) -> int:
-    """Start two ranks and print their table."""
-    parser = program("experiments.bench.activations", __doc__)
-    parser.add_argument("--methods", nargs="+", default=["none", "identity", "int8", "fp8"])
-    parser.add_argument("--tokens", type=int, nargs="+", default=[128, 1024])
-    parser.add_argument("--features", type=int, default=768)
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args(argv)
-    with user_errors("bench_activations"), tempfile.TemporaryDirectory() as folder:
-        for method in options.methods:
-            cc.parallel.Activations(method)  # refused before ranks start
-        if min(*options.tokens, options.features, options.repeats, options.threads) < 1:
-            raise ValueError("--tokens, --features, --repeats and --threads must be 1 or more")
-        arguments = (options.methods, options.tokens, options.features, options.repeats, options.threads)
-        spawn(measure, (str(Path(folder)), *arguments), nprocs=RANKS)  # type: ignore[no-untyped-call]
-    return 0
-
-
-if __name__ == "__main__":
-    with unix_pipes():
-        sys.exit(main(sys.argv[1:]))
+def start(folder: str, methods: list[str], tokens: list[int], features: int, repeats: int, threads: int) -> None:
+    """Have two ranks `measure`, and wait for them; they meet in ``folder``."""
+    arguments = (folder, methods, tokens, features, repeats, threads)
+    spawn(measure, arguments, nprocs=RANKS)  # type: ignore[no-untyped-call]

@@ -1,0 +1,1 @@
+"""What an all-reduce of activations costs: `ranks` measures it, on two ranks of this machine."""

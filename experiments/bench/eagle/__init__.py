@@ -1,0 +1,1 @@
+"""What training a draft in chunks saves: `training` is what is measured, each time in a process of its own."""
