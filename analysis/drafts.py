@@ -16,8 +16,6 @@ from pathlib import Path
 
 from analysis.checks.fairness import Judge, verdict
 from analysis.checks.finding import QUALITY_AND_BYTES, Finding
-from analysis.figures import acceptance as figure
-from analysis.figures.drawing import style as styles
 from analysis.rows.comparing.comparisons import Comparison, titles
 from analysis.statistics.acceptance import lines
 from analysis.statistics.names import named
@@ -92,6 +90,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _write(folder: Path, comparisons: Sequence[Comparison], tables: Sequence[Table]) -> None:
     """Write the tables into one file, and a figure for each comparison with at least two arms."""
+    from analysis.figures import acceptance as figure  # these need matplotlib, tables do not
+    from analysis.figures.drawing import style as styles
+
     written = []
     for number, (comparison, table) in enumerate(zip(comparisons, tables, strict=True), start=1):
         name = "tau_against_bytes" + f"_{number}" * (len(comparisons) > 1)

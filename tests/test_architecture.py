@@ -135,6 +135,7 @@ FLOORS = {
         {"drawn"},
         {"opening", "pages"},
         {"contents"},
+        {"making"},
     ],
 }
 MOST_ROOMS = 13  # that one has to choose from on entering a package; its commands stand beside them

@@ -163,9 +163,12 @@ def test_a_command_without_its_packages_says_what_to_install(library: Environmen
     assert re.fullmatch(r"\w+ is not installed: pip install 'fsdp-comm-compress\[lab\]'\n", said), said
 
 
-@pytest.mark.parametrize(("command", "extra"), [("analysis.report", "analysis"), ("experiments.sweep", "lab")])
-def test_so_does_a_command_of_a_checkout(library: Environment, command: str, extra: str) -> None:
-    said = run(library.python, "-m", command, "--help", code=2, folder=ROOT)
+@pytest.mark.parametrize(
+    ("command", "word", "extra"),
+    [("analysis.report", "results/reference/bar.jsonl", "analysis"), ("experiments.sweep", "--help", "lab")],
+)
+def test_so_does_a_command_of_a_checkout(library: Environment, command: str, word: str, extra: str) -> None:
+    said = run(library.python, "-m", command, word, code=2, folder=ROOT)
     assert said.endswith(f" is not installed: pip install 'fsdp-comm-compress[{extra}]'\n")
     assert "Traceback" not in said
 

@@ -23,13 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.chart import page
 from analysis.chart.places import Chart, Place, chart
 from analysis.chart.step_times import step_times
-from analysis.figures.drawing.style import FORMATS, Style, formats_of
+from analysis.figures.drawing.formats import FORMATS, formats_of
 from analysis.predict.calibration import Calibration
 from analysis.predict.predictor import CALIBRATION
-from analysis.report.pages import html
 from analysis.rows.reading import read_for_user
 from analysis.statistics import names
 from analysis.statistics.tuning import Tuning, judged, tuning
@@ -43,6 +41,10 @@ from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
 def main(argv: Sequence[str]) -> int:
     """Read the rows, place the arms, write page and figures."""
     options = _parser().parse_args(argv)
+    from analysis.chart import page  # these need matplotlib, --help and wrong flags do not
+    from analysis.figures.drawing.style import Style
+    from analysis.report.pages import html
+
     with user_errors("chart"):
         rows = rows_of(options)
         tried = read_for_user(options.tuning) if options.tuning else []

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from analysis.costs.screened import Screened
 
@@ -36,6 +35,8 @@ class Law:
 
 def correlation(arms: Sequence[Screened], measure: str) -> float:
     """Spearman's rank correlation of the cost with a measure; not a number where all are alike."""
+    from scipy.stats import rankdata  # most of the program's imports, which --help need not wait for
+
     costs, values = rankdata([arm.nats for arm in arms]), rankdata([arm.measures[measure] for arm in arms])
     if not (np.ptp(costs) and np.ptp(values)):
         return math.nan

@@ -16,9 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from analysis.judged import page
 from analysis.judged.place import Place, otherwise_in_training, place
-from analysis.report.pages import html
 from fsdp_lab.settings.flag_values import a_file, new_folder
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
@@ -30,6 +28,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("facts", type=a_file, metavar="facts.json")
     parser.add_argument("--out", type=new_folder, metavar="FOLDER", help="default: that of facts.json")
     options = parser.parse_args(argv)
+    from analysis.judged import page  # these need matplotlib, --help and wrong flags do not
+    from analysis.report.pages import html
+
     with user_errors("judged"):
         facts = _read(options.facts)
         out: Path = options.out or options.facts.parent

@@ -30,7 +30,6 @@ from analysis.tables.markup import slug
 
 SHOWN = 8  # subjects of findings of a kind
 MOST_ARMS = 150  # of a comparison that has figures
-DRAWN_COMPARISONS = 12
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class Subject:
     machines: Sequence[Machine]
     machine_file: str
     command: str
+    drawn_comparisons: int
     calibrated_model: str | None = None
-    drawn_comparisons: int = DRAWN_COMPARISONS
 
     @cached_property
     def judge(self) -> Judge:

@@ -11,6 +11,7 @@ from analysis.checks import fairness
 from analysis.checks.finding import Finding
 from analysis.figures.drawing import style as styles
 from analysis.figures.drawing.data import Datum
+from analysis.figures.drawing.formats import FORMATS
 from analysis.figures.drawing.style import Style
 from analysis.report.document import Block, Picture
 from analysis.report.entries import Entry
@@ -77,7 +78,7 @@ class Drawn:
         earlier = index.read_text().splitlines() if index.exists() else []
         for name in set(earlier) - set(self.files):
             path = Path(name)
-            if path.name == name and path.suffix.removeprefix(".") in styles.FORMATS:
+            if path.name == name and path.suffix.removeprefix(".") in FORMATS:
                 (self.folder / name).unlink(missing_ok=True)
         index.write_text("".join(f"{name}\n" for name in self.files))
 

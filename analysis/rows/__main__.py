@@ -19,7 +19,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from analysis.rows.frames import frame
 from analysis.rows.reading import parse_selection
 from analysis.tables.options import add_selection
 from fsdp_lab.settings.flag_values import new_file
@@ -33,6 +32,8 @@ def main(argv: Sequence[str]) -> int:
     add_selection(parser)
     parser.add_argument("--out", type=new_file(), metavar="FILE.csv", help="file to write; default: standard output")
     options = parser.parse_args(argv)
+    from analysis.rows.frames import frame  # with pandas, which --help need not wait for
+
     with user_errors("frames"):
         table = frame(options.file, **parse_selection(options.select))
         try:

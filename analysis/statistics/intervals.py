@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from scipy.special import stdtr, stdtrit  # Student's t: distribution, quantile
-
 from analysis.rows.comparing.comparisons import ArmRuns, Comparison
 from analysis.rows.reading import is_number
 
@@ -166,6 +164,8 @@ def p_better(change: Paired) -> float | None:
         return None
     if change.std == 0:
         return 0.0 if change.nats < 0 else 1.0
+    from scipy.special import stdtr  # Student's t: here and below, as many programs need its names and no number of it
+
     return float(stdtr(change.n - 1, change.nats / (change.std / math.sqrt(change.n))))
 
 
@@ -201,6 +201,8 @@ def t_quantile(p: float, degrees: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _t_quantile(p: float, degrees: int) -> float:
+    from scipy.special import stdtrit
+
     return float(stdtrit(degrees, p))
 
 

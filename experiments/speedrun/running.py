@@ -141,7 +141,8 @@ def importable(plugin: bytes | None) -> Iterator[None]:
     if plugin is None:
         yield
         return
-    from experiments.judge.subject import loading, plugin
+    from experiments.judge.subject import loading
+    from experiments.judge.subject.plugin import write_plugin
 
     before = os.environ.get("PYTHONPATH")
     with tempfile.TemporaryDirectory() as place:
@@ -153,7 +154,7 @@ def importable(plugin: bytes | None) -> Iterator[None]:
         except Exception as error:  # whatever a stranger's module raises
             raise ValueError(f"{entries.PLUGIN} cannot be imported: {type(error).__name__}: {error}") from None
         offered = Path(place) / "offered"
-        plugin.write_plugin(offered, file)
+        write_plugin(offered, file)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(offered), *filter(None, [before])])
         try:
             yield

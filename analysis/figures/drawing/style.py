@@ -29,12 +29,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis.figures.drawing import catalogue as words, fonts
+from analysis.figures.drawing.formats import FORMATS
 from analysis.figures.drawing.palette import look, shade
 
 Medium = Literal["print", "slides"]
 Columns = Literal["single", "double"]
 Language = Literal["en", "zh"]
-FORMATS = ("svg", "pdf", "png")
 DPI = 300
 # inches. Print: a column and a page of a two-column paper; slides: half and all of a 16:9 page (13.33 x 7.5)
 WIDTHS: dict[tuple[Medium, Columns], float] = {
@@ -189,14 +189,6 @@ class Style:
             letter = 0.57 if line.isascii() else 1.0  # its width over its size, of a wide line
             lines += textwrap.wrap(line, int(ems / letter))
         return lines
-
-
-def formats_of(text: str) -> list[str]:
-    """The formats of a ``--formats`` flag, in the order of `FORMATS`. ValueError for others, and for none."""
-    chosen = [part.strip() for part in text.split(",") if part.strip()]
-    if not chosen or not set(chosen) <= set(FORMATS):
-        raise ValueError(f"--formats: got {text!r}, wants some of {','.join(FORMATS)}")
-    return [known for known in FORMATS if known in chosen]
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:

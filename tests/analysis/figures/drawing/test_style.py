@@ -12,7 +12,8 @@ from matplotlib import font_manager
 
 from analysis.figures import system
 from analysis.figures.drawing import catalogue as words, fonts
-from analysis.figures.drawing.style import FORMATS, Style, save
+from analysis.figures.drawing.formats import FORMATS
+from analysis.figures.drawing.style import Style, save
 
 FIGURES = Path(system.__file__).parent
 
