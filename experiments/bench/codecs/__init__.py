@@ -1,1 +1,1 @@
-"""Codecs at memory speed: every method against a plain copy and other people's code. Begin with `command`."""
+"""Codecs at memory speed: every method against a plain copy and other people's code. Begin with `variants`."""
