@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fsdp_lab.commands import settings_help
 from fsdp_lab.commands.help import family_help, full_help, nearest
+from fsdp_lab.commands.settings_first import read_first
 from fsdp_lab.commands.table import COMMANDS, FAMILIES, Command, below, typed
 from fsdp_lab.extras import advice
 from fsdp_lab.moved import MOVED
@@ -87,8 +87,7 @@ def run(command: Command, rest: Sequence[str]) -> int:
             return 2
         _make_importable(ROOT)
     commands_are_typed(typed())
-    if settings_help.asked_for(command.module, rest):
-        settings_help.show(command.module)
+    read_first(command.module, rest)
     sys.argv[1:] = rest
     try:
         runpy.run_module(command.module, run_name="__main__", alter_sys=True)

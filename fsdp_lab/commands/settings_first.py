@@ -1,4 +1,4 @@
-"""The help of programs whose flags are settings: printed from the settings, without importing the program.
+"""Programs whose flags are settings: their help, and what is wrong with flags, come before the program is imported.
 
 A program that trains or reads models imports torch and transformers, which takes seconds; its flags take none of it.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+
+from fsdp_lab.settings.user_errors import user_errors
 
 SETTINGS = {
     "fsdp_lab.validate": "fsdp_lab.settings.models.saved.ValidateConfig",
@@ -18,14 +20,14 @@ SETTINGS = {
 """By program: the class of its settings."""
 
 
-def asked_for(module: str, words: Sequence[str]) -> bool:
-    """Do these words ask a program of `SETTINGS` for its help?"""
-    return module in SETTINGS and not {"-h", "--help"}.isdisjoint(words)
-
-
-def show(module: str) -> None:
-    """Print what ``--help`` of the program prints. Ends the process, as that does."""
-    from fsdp_lab.settings.reading.cli import read
+def read_first(module: str, words: Sequence[str]) -> None:
+    """Ends the process where these words ask a program of `SETTINGS` for its help, or are no settings of it (exit code
+    2): as the program would, before it is imported. Else returns, and the program reads them again.
+    """
+    if module not in SETTINGS:
+        return
+    from fsdp_lab.settings.refusing.early import checked
 
     place, _, name = SETTINGS[module].rpartition(".")
-    read(getattr(importlib.import_module(place), name), ["--help"], module)
+    with user_errors(module):
+        checked(getattr(importlib.import_module(place), name), words, module)
