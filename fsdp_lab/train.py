@@ -15,7 +15,7 @@ from torch import Tensor
 from fsdp_lab.checkpoint import Saving
 from fsdp_lab.data.corpus import Corpus
 from fsdp_lab.data.opening import open_corpus
-from fsdp_lab.models import Model, remarks_on_adapters, save_pretrained
+from fsdp_lab.models import Model, remarks, save_pretrained
 from fsdp_lab.parallel.build import build_model
 from fsdp_lab.ranks import faults
 from fsdp_lab.run.card import write_card
@@ -42,7 +42,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         data = open_corpus(config, run.ranks, run.name, run.check_while_reading)
         model = build_model(config, run.ranks, data.tokenizer.vocab_size, data.tokenizer.eot_id, data.tokenizer.pad_id)
         run.note(**data.row(), **model.row(), bf16_products=products)
-        for remark in remarks_on_adapters(model, config, run.ranks):
+        for remark in remarks(model, config, run.ranks):
             run.say(remark)
         comm = Communication(model, config.comm, config.run.seed, config.optim.optimizer)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)

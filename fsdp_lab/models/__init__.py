@@ -4,7 +4,7 @@
 ``shards``: which part of a parameter a rank holds. ``operators``: what computes each operation.
 """
 
-from fsdp_lab.models.build import build_model, remarks_on_adapters, save_pretrained
+from fsdp_lab.models.build import build_model, remarks, save_pretrained
 from fsdp_lab.models.model import Model, Sharded
 
-__all__ = ["Model", "Sharded", "build_model", "remarks_on_adapters", "save_pretrained"]
+__all__ = ["Model", "Sharded", "build_model", "remarks", "save_pretrained"]

@@ -118,8 +118,24 @@ def plan_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, 
     return ModelPlan(name, sketch, param_dtype, num_parameters, flops, operators, *drawn)
 
 
-def remarks_on_adapters(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
-    """What a user should know who trains adapters in this way; nothing without adapters."""
+def remarks(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """What a user should know who trains in this way, and could not see in time: mostly nothing."""
+    yield from _on_a_grid(config)
+    yield from _on_adapters(model, config, ranks)
+
+
+def _on_a_grid(config: TrainConfig) -> Iterator[str]:
+    """A grid's step is a share of the weights: beside it the moves of a trained model are small."""
+    if config.model.model_dir is not None and config.comm.param_config_json.get("mode") == "grid":
+        yield (
+            "param_config_json: mode grid holds back moves below half its step, and at a small rate those of trained "
+            "weights are far below it: a model of 135 million parameters lost 49 % of PPL so "
+            '(docs/findings/going-on.md); "delta values(ecsq step=2)" follows the moves'
+        )
+
+
+def _on_adapters(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """What concerns who trains adapters; nothing without adapters."""
     if config.lora.lora_rank is None:
         return
     if config.model.model_dir is None:
