@@ -129,7 +129,7 @@ def _on_a_grid(config: TrainConfig) -> Iterator[str]:
     if config.model.model_dir is not None and config.comm.param_config_json.get("mode") == "grid":
         yield (
             "param_config_json: mode grid holds back moves below half its step, and at a small rate those of trained "
-            "weights are far below it: a model of 135 million parameters lost 49 % of PPL so "
+            "weights are far below it: a model of 135 million parameters lost 53 % of PPL so "
             '(docs/findings/going-on.md); "delta values(ecsq step=2)" follows the moves'
         )
 
