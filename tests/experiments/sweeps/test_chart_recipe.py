@@ -56,8 +56,8 @@ def test_arms_are_called_as_figures_call_them_and_make_one_comparison(tuning: li
         assert key(cell.arm) == Arm.of(row, across_training=True).label
     (comparison,) = comparisons(rows, across_training=True)
     assert comparison.baseline is not None
-    assert {runs.candidates for runs in comparison.arms} == {3}
-    assert len(comparison.arms) * 3 == len(tuning)
+    assert {runs.candidates for runs in comparison.arms} == {4}
+    assert len(comparison.arms) * 4 == len(tuning)
 
 
 def test_the_second_stage_has_the_first_ones_arms_on_other_seeds(tuning: list[Cell]) -> None:
