@@ -27,7 +27,7 @@ from analysis.tables.options import add_options, comparisons_of, rows_of
 from analysis.tables.unknown_names import check_arm
 from fsdp_lab.settings.flag_values import real
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 
 @dataclass(frozen=True)
@@ -149,5 +149,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

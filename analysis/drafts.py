@@ -24,7 +24,7 @@ from analysis.tables.formats import Table
 from analysis.tables.options import add_options, comparisons_of, rows_of
 from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 HEADS = (
     "arm",
@@ -113,5 +113,5 @@ def _write(folder: Path, comparisons: Sequence[Comparison], tables: Sequence[Tab
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

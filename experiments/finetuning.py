@@ -22,7 +22,7 @@ from fsdp_lab.data.sources.embedded_files import WIKI_LEADS
 from fsdp_lab.files.atomic import make_folder, write_bytes
 from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 Articles = list[dict[str, str]]
 OUT = Path("fsdp_output/finetuning")
@@ -68,5 +68,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

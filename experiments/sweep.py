@@ -33,7 +33,7 @@ from experiments.sweeps.slots import divide, gpus_here, too_large, warning
 from fsdp_lab import results
 from fsdp_lab.settings.flag_values import a_file, new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
 
@@ -157,5 +157,5 @@ def _report(plan: Plan, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,7 @@ from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.ranks.exit_codes import FAILED
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import Parser, as_typed, program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 LINES = 40
 
@@ -65,5 +65,5 @@ def _check(command: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,7 @@ from fsdp_lab.models.saved.tokenizers import check_ids, read_tokenizer
 from fsdp_lab.settings.models.masked import folder_is_masked
 from fsdp_lab.settings.models.saved import ChatConfig, ChatSettings
 from fsdp_lab.settings.refusing.early import checked
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 @dataclass(frozen=True)
@@ -188,5 +188,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

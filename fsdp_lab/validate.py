@@ -36,7 +36,7 @@ from fsdp_lab.settings.models.saved import ValidateConfig
 from fsdp_lab.settings.reading.cli import given_by
 from fsdp_lab.settings.reading.strict import read_yaml
 from fsdp_lab.settings.refusing.early import checked
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 from fsdp_lab.training.evaluate import Evaluation, summed_loss
 
 PROGRAM = "fsdp_lab.validate"
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
         result = validate(config)
         print(
             f"validation loss {result.loss:.4f}, PPL {result.ppl:.2f} over {result.tokens:,} tokens, "
-            f"{100 * result.accuracy:.2f} % of them the model's first choice"
+            f"top-1 accuracy {100 * result.accuracy:.2f} %"
         )
         if result.pair_loss is not None and result.pair_accuracy is not None:
             print(f"next sentence: loss {result.pair_loss:.4f}, {100 * result.pair_accuracy:.1f} % told rightly")
@@ -102,5 +102,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

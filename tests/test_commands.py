@@ -21,9 +21,11 @@ from tests.distributed import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = "results/reference/all_methods.jsonl"
-FAILS = (
-    "from fsdp_lab.settings.user_errors import unix_pipes\nwith unix_pipes():\n    raise BrokenPipeError('a socket')"
-)
+FAILS = """
+from fsdp_lab.settings.user_errors import unix_endings
+with unix_endings():
+    raise BrokenPipeError('a socket')
+"""
 
 
 def run(*words: str, stdout: int) -> tuple[int, str]:
@@ -67,7 +69,7 @@ def test_every_command_ends_like_that() -> None:
     commands = {path: first for path, first in endings.items() if first}
     # these write to files and sockets
     ranks = {"train.py", "tcp_stream.py", "step_times.py", "collective_times.py", "launch.py"}
-    others = {path for path, first in commands.items() if path.name not in ranks and first != "with unix_pipes():"}
+    others = {path for path, first in commands.items() if path.name not in ranks and first != "with unix_endings():"}
     assert not others
     assert len(commands) > 20
 

@@ -35,7 +35,7 @@ from analysis.tables.options import add_selection, rows_of
 from analysis.tables.unknown_names import DEFAULT_BASELINE
 from fsdp_lab.settings.flag_values import a_file, new_folder, real
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -139,5 +139,5 @@ def _finite(value: float | None) -> float | None:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

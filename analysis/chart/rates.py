@@ -22,7 +22,7 @@ from analysis.tables.formats import Table
 from analysis.tables.options import add_selection, rows_of
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,5 +78,5 @@ def table(trials: Tuning, called: Mapping[str, str] = MappingProxyType({})) -> T
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

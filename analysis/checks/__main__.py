@@ -16,11 +16,11 @@ from typing import Any
 
 from analysis.checks.fairness import Judge
 from analysis.checks.finding import Finding
-from analysis.rows.reading import parse_selection, read, select
+from analysis.rows.reading import count_of_lines, parse_selection, read, select
 from analysis.tables.options import add_options, comparisons_of
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes
+from fsdp_lab.settings.user_errors import printable, unix_endings
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
@@ -51,11 +51,11 @@ def main(argv: Sequence[str]) -> int:
     for finding in findings:
         print(f"{finding.severity:8s}{printable(f'{finding.subject}: {finding.what}')}")
         print(f"{'':8s}{printable(finding.advice)} [{finding.check}]")
-    left_out = f", {len(there.left_out)} lines left out" if there.left_out else ""
+    left_out = f", {count_of_lines(len(there.left_out))} left out" if there.left_out else ""
     print(f"{len(rows)} rows{left_out}, {len(findings)} findings")
     return int(any(finding.severity == "error" for finding in findings))
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

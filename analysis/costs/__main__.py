@@ -35,7 +35,7 @@ from analysis.tables.formats import Table
 from analysis.tables.options import add_selection, rows_of
 from fsdp_lab.settings.flag_values import a_file, real
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 SCREEN = Path(__file__).resolve().parents[2] / "results/reference/update_error.jsonl"
 ENOUGH = 6  # arms that a law is fitted to
@@ -131,5 +131,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from typing import Any
 from analysis.judged.place import Place, otherwise_in_training, place
 from fsdp_lab.settings.flag_values import a_file, new_folder
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,5 +88,5 @@ def _with_place(facts: dict[str, Any], placed: Place | None, why_not: str) -> di
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

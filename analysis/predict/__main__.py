@@ -27,7 +27,7 @@ from analysis.predict.predictor import CALIBRATION, Predictor, check, check_tabl
 from analysis.rows.reading import read_for_user
 from fsdp_lab.settings.flag_values import a_file, new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def _draw(predictor: Predictor, model: str, cells: Sequence[dict[str, Any]], path: Path) -> None:
@@ -85,5 +85,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -24,7 +24,7 @@ from analysis.predict.calibration import read_json
 from analysis.predict.step_model import Codec, Cost, Link, Method, Model, Unit, step_seconds
 from fsdp_lab.settings.flag_values import a_file, new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 SOURCES = {
     "H100 SXM: 989 TFLOP/s dense bf16, 3.35 TB/s": "NVIDIA H100 datasheet",
@@ -141,5 +141,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

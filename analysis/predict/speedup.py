@@ -22,7 +22,7 @@ from analysis.predict.calibration import NONE, read_json
 from analysis.predict.predictor import BF16, parse_rate
 from fsdp_lab.settings.flag_values import a_file, new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 IDENTITY = "identity + identity"
 AIMS = {"100mbit": 6.0, "200mbit": 5.0, "1gbit": 2.0}
@@ -112,5 +112,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from analysis.figures.drawing.formats import FORMATS
 from analysis.rows.garbage import collector_disabled, objects_frozen
+from analysis.rows.reading import count_of_lines
 from analysis.tables.options import add_options
 from fsdp_lab.settings.flag_values import a_file, new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 DRAWN_COMPARISONS = 12
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"left out: {printable(line)}", file=sys.stderr)
     for name, reason in drawn.left_out:
         print(f"missing: {name}: {printable(reason)}", file=sys.stderr)
-    lines = f", {len(subject.left_out)} lines left out" if subject.left_out else ""
+    lines = f", {count_of_lines(len(subject.left_out))} left out" if subject.left_out else ""
     figures, compared = len(drawn.files) // len(drawn.formats), len(subject.comparisons) + len(subject.drafts)
     print(f"{len(subject.rows)} rows{lines}, {compared} comparisons, {figures} figures")
     print(options.out / "index.html")
@@ -66,5 +67,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

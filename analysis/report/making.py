@@ -17,7 +17,7 @@ from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.report.language.chinese import table, translated
 from analysis.report.pages import html, markdown
-from analysis.rows.reading import is_draft, parse_selection, read, select
+from analysis.rows.reading import count_of_lines, is_draft, parse_selection, read, select
 from analysis.statistics.names import named
 from analysis.tables.options import comparisons_of
 
@@ -29,7 +29,7 @@ def subject_of(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
     if not sound:
         first = f"; the first: {result.left_out[0]}" if result.left_out else ""
         raise ValueError(
-            f"{', '.join(map(str, options.file))}: no sound row, {len(result.left_out)} lines left out{first}"
+            f"{', '.join(map(str, options.file))}: no sound row, {count_of_lines(len(result.left_out))} left out{first}"
         )
     rows = select(sound, **parse_selection(options.select))
     drafts = [row for row in rows if is_draft(row)]

@@ -23,7 +23,7 @@ from analysis.rows.reading import parse_selection
 from analysis.tables.options import add_selection
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,5 +51,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -146,7 +146,7 @@ def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
     rows = [*result.rows, *result.drafts]
     if not rows:
         first = f"; the first: {result.left_out[0]}" if result.left_out else ""
-        count = _lines(len(result.left_out))
+        count = count_of_lines(len(result.left_out))
         raise ValueError(f"{', '.join(map(str, paths))} holds no sound row ({count} left out{first})")
     return rows
 
@@ -176,10 +176,11 @@ def _say_what_was_left_out(result: Read) -> None:
         print(f"left out: {line}", file=sys.stderr)
     if result.left_out:
         read_rows = len(result.rows) + len(result.drafts)
-        print(f"{_lines(len(result.left_out))} left out, rows read: {read_rows}", file=sys.stderr)
+        print(f"{count_of_lines(len(result.left_out))} left out, rows read: {read_rows}", file=sys.stderr)
 
 
-def _lines(count: int) -> str:
+def count_of_lines(count: int) -> str:
+    """``1 line``, ``2 lines``."""
     return "1 line" if count == 1 else f"{count:,} lines"
 
 

@@ -1,4 +1,4 @@
-"""Measures of which more is better: the acceptance length of a draft, the accuracy of a model's first choice.
+"""Measures of which more is better: the acceptance length of a draft, a model's top-1 accuracy.
 
 A run that failed, diverged or is missing is infinitely bad: it makes its arm's mean minus infinity, and is in no
 interval.

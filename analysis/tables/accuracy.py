@@ -1,4 +1,4 @@
-"""How often models are right: the share of validation tokens that are the first choice, and its change.
+"""Top-1 accuracy: the share of validation tokens that are the model's first choice, and its change.
 
 A perplexity asks for every probability, an accuracy only for the largest: what a user of the model sees of a loss.
 """
@@ -30,7 +30,7 @@ def accuracy_table(comparison: Comparison, findings: Sequence[Finding], title: s
     rows = [_line(runs, comparison.baseline) for runs in comparison.arms]
     against = f", against {comparison.baseline.arm.label}" if comparison.baseline else ""
     note = verdict(findings, comparison, ("quality",))
-    return Table(f"{title or comparison.setting.label}: accuracy of the first choice{against}", HEADS, rows, note)
+    return Table(f"{title or comparison.setting.label}: top-1 accuracy{against}", HEADS, rows, note)
 
 
 def _line(runs: ArmRuns, baseline: ArmRuns | None) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,50 +12,24 @@ from comm_compress.core.ledger import Collective, Ledger, Op
 from comm_compress.drive.wire_bytes import Moved, gloo_bytes, ring_bytes
 
 
-class Group(Protocol):
-    """What is asked of a process group: how many ranks it has, and which of them this one is."""
-
-    def size(self) -> int:
-        """The number of ranks."""
-
-    def rank(self) -> int:
-        """This rank's number among them."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A `Group` of ``world`` virtual ranks as its number ``own`` sees it."""
-
-    own: int
-    world: int
-
-    def size(self) -> int:
-        """The number of ranks."""
-        return self.world
-
-    def rank(self) -> int:
-        """This rank's number among them."""
-        return self.own
-
-
 class StockCounts:
-    """Counts torch's own collectives of one operation and unit in ``ledger``, over ``group``.
+    """Counts torch's own collectives of one operation and unit in ``ledger``, as ``rank`` of ``world`` makes them.
 
     Bytes are computed from shapes and from what gloo does with CPU tensors (`wire_bytes`); elsewhere they are those of
     a ring. Time is that of the call.
     """
 
-    def __init__(self, ledger: Ledger, op: Op, unit: str, group: Group) -> None:
-        self._ledger, self._op, self._unit, self._group = ledger, op, unit, group
+    def __init__(self, ledger: Ledger, op: Op, unit: str, rank: int, world: int) -> None:
+        self._ledger, self._op, self._unit, self._rank, self._world = ledger, op, unit, rank, world
 
     def all_reduce(self, x: Tensor, run: Callable[[], Tensor]) -> Tensor:
         """Return what ``run``, an all-reduce of ``x``, gives."""
-        world = self._group.size()
+        world = self._world
         return self._counted("all_reduce", x, 2 * (world - 1) * x.numel() // world, run, 4 * (world - 1), 2)
 
     def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int] | None, run: Callable[[], Tensor]) -> Tensor:
         """Return what ``run``, an all-gather of ``x`` along ``dim`` (by broadcasts where ``sizes`` differ), gives."""
-        world, rank = self._group.size(), self._group.rank()
+        world, rank = self._world, self._rank
         elements = (world - 1) * x.numel()
         if sizes is None:
             return self._counted("all_gather", x, elements, run, 2 * (world - 1), 1)
@@ -67,7 +39,7 @@ class StockCounts:
 
     def reduce_scatter(self, x: Tensor, run: Callable[[], Tensor]) -> Tensor:
         """Return what ``run``, a reduce-scatter of ``x``, gives."""
-        world = self._group.size()
+        world = self._world
         return self._counted("reduce_scatter", x, (world - 1) * x.numel() // world, run, 4 * (world - 1), 1)
 
     def message(self, x: Tensor) -> None:
@@ -79,7 +51,7 @@ class StockCounts:
     def _counted(
         self, kind: str, x: Tensor, elements: int, run: Callable[[], Tensor], messages: float, rounds: int
     ) -> Tensor:
-        moved = Moved(kind, x.numel() * x.itemsize, self._group.size(), self._group.rank())
+        moved = Moved(kind, x.numel() * x.itemsize, self._world, self._rank)
         return self._entered(x, elements, self._bytes_of(x)(moved), run, messages, rounds)
 
     def _entered(

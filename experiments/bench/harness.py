@@ -21,7 +21,7 @@ from pathlib import Path
 from experiments.runs.training import torchrun, train
 from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 RANKS = 2
 
@@ -101,5 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         main()

@@ -31,7 +31,7 @@ from experiments.runs.method_flag import a_method, check_training_flags
 from experiments.runs.training import torchrun
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 from fsdp_lab.trace import rank_profile, read
 
 RANKS = 2
@@ -115,5 +115,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

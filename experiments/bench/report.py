@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results/reference"
 TEMPLATE, DRAFT = REFERENCE / "bar.jsonl", REFERENCE / "drafts.jsonl"
@@ -266,5 +266,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,7 @@ from pathlib import Path
 from fsdp_lab.data import WIKI_LEADS, read_documents
 from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 _CHILD = """
 import json, resource, sys, time
@@ -101,5 +101,5 @@ def _python(program: str, *paths: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main())

@@ -30,7 +30,7 @@ from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import a_folder, new_folder, real, whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.reading.strict import load_json
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 RUN_NAME = "draft"
 
@@ -228,5 +228,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -22,7 +22,7 @@ from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 PACKAGE = Package(
     registry="pypi",
@@ -82,5 +82,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -3,8 +3,8 @@
 import sys
 
 from experiments.faults.table import main
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

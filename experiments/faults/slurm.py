@@ -30,7 +30,7 @@ from fsdp_lab.ranks.faults import VARIABLE
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.reading.strict import dump_yaml
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 RANKS, STEPS = 2, 40
 _CLUSTER = {"GPUS": "no", "RANKS_PER_NODE": str(RANKS), "CPUS_PER_RANK": "1", "AT_ONCE": "2"}
@@ -246,5 +246,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

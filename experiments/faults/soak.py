@@ -29,7 +29,7 @@ from fsdp_lab import results
 from fsdp_lab.results.store import scan
 from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 RANKS = 2
 EVENTS = (("rank 1", signal.SIGKILL), ("launcher", signal.SIGUSR2), ("rank 0", signal.SIGKILL),
@@ -270,5 +270,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from experiments.fidelity.method_settings import GRADIENT_METHODS
 from fsdp_lab.settings.flag_values import a_folder, new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def main() -> int:
@@ -46,5 +46,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main())

@@ -18,7 +18,7 @@ from experiments.runs.training import train
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,5 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         main()

@@ -29,7 +29,7 @@ from experiments.fidelity.capture import GRADIENTS, PARAMETERS
 from experiments.fidelity.method_settings import GRADIENT_METHODS, PARAMETER_METHODS
 from fsdp_lab.settings.flag_values import a_folder, new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 if TYPE_CHECKING:
     from experiments.fidelity.adam_updates import Line
@@ -94,5 +94,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

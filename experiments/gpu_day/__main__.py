@@ -27,7 +27,7 @@ from experiments.gpu_day.table import Stage, names, stages
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.settings.flag_values import a_folder, new_folder, real
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 _RESERVE_S = 10  # for packing and writing after a stage
 
@@ -144,5 +144,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

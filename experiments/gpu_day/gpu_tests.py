@@ -19,7 +19,7 @@ from experiments.gpu_day.table import ROOT
 from fsdp_lab.files.atomic import write_json
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 MARK = "pytest.mark.gpu"
 _WRITE_EVERY_S = 2.0
@@ -114,5 +114,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -33,7 +33,7 @@ from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.run.environment import hardware, versions
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 WORLD = 2
 STOCK, SAME = "none", "identity + identity"
@@ -181,5 +181,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

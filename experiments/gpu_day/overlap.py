@@ -34,7 +34,7 @@ from fsdp_lab.settings.config import TrainConfig, parse
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.models.presets import resolve
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 from fsdp_lab.trace import Profile, rank_profile, read
 from fsdp_lab.trace.table import table
 from fsdp_lab.training.communication import Communication
@@ -183,5 +183,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

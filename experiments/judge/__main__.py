@@ -33,7 +33,7 @@ from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.run.environment import hardware, versions
 from fsdp_lab.settings.flag_values import a_file, a_folder, new_file, new_folder, real, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 Fact = dict[str, Any]
 PARTS = {"laws": "laws", "ranks": "bytes on real ranks", "errors": "what arrives", "speed": "time to encode and decode"}
@@ -187,5 +187,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,7 @@ from experiments.judge.subject import channels, loading
 from experiments.judge.subject.exceptions import said
 from experiments.judge.subject.job import Fact, Job
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 PARTS: dict[str, Callable[[Job], Iterator[Fact]]] = {
     "laws": laws.facts,
@@ -86,5 +86,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -32,7 +32,7 @@ from experiments.runs.measurements import before_and_after_dashes
 from experiments.runs.method_flag import a_method, check_training_flags
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 DEFAULT = Path("results/reference/bottleneck.json")
 METHODS = ("none", "identity", "bf16", "int8")
@@ -170,5 +170,5 @@ def _known(path: Path, settings: dict[str, Any]) -> dict[Place, Cell]:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -26,7 +26,7 @@ from experiments.links.models import MODELS
 from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 _KIB = 1 << 10
 _UNITS = {"none": [16 * _KIB, 1 << 20, 4 << 20, 16 << 20], "1gbit": [512 * _KIB, 4 << 20, 16 << 20]}
@@ -85,5 +85,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -27,7 +27,7 @@ from experiments.links.step_times import Job, Line, label, measure
 from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.settings.flag_values import new_file, real, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 RATES = ("100mbit", "200mbit", "1gbit", "10gbit")
 FEW = ("none", "identity", "bf16", "int8", "int4", "topk")  # on the default model, which waits for the processor
@@ -118,5 +118,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -36,7 +36,7 @@ from experiments.network.rates_and_delays import parse_rate
 from experiments.runs.measurements import Line, Lines
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 RANKS = 2
 METHODS = ("none", "identity + identity", "int8 + int8", "int4 hadamard + delta", "ecsq + delta mode=grid")
@@ -130,5 +130,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

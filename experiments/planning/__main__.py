@@ -42,7 +42,7 @@ from fsdp_lab.parallel.planning.table import flags, table
 from fsdp_lab.settings.flag_values import a_file, new_file, real, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.groups import BETWEEN_REPLICAS
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 _PAYLOAD = 1448 / 1514  # of a full Ethernet frame
 LEFT_OUT = (
@@ -183,5 +183,5 @@ def _checked(candidates: Sequence[Candidate], options: argparse.Namespace, job: 
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

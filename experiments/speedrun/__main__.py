@@ -34,7 +34,7 @@ from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flag_values import a_folder, new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.reading.cli import given_by
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 _MODULE = "experiments.speedrun"
 _REHEARSED_RUNS = 2
@@ -202,5 +202,5 @@ def _records(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

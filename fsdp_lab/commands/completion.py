@@ -17,7 +17,7 @@ from fsdp_lab.commands.reference.methods_file import read
 from fsdp_lab.commands.table import COMMANDS, FAMILIES, below
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.systems.table import recipes
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 METHOD_FLAGS = ("--comm_compress", "--param_compress", "--method", "--methods", "--arm", "--baseline")
 """Flags that are followed by a method, in whichever commands have them."""
@@ -86,5 +86,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -4,8 +4,8 @@ import sys
 
 import comm_compress as cc
 from fsdp_lab.settings.flags import as_typed
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(cc.conformance.main(as_typed("python -m fsdp_lab.commands.conformance")))

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from fsdp_lab.commands.machine import hardware as machine, project as working
 from fsdp_lab.commands.machine.finding import Finding
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,5 +58,5 @@ def _sections(fast: bool) -> Iterator[tuple[str, Iterator[Finding]]]:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,7 @@ from fsdp_lab.commands.table import COMMANDS, FAMILIES, Command, below, typed
 from fsdp_lab.extras import advice
 from fsdp_lab.moved import MOVED
 from fsdp_lab.settings.flags import commands_are_typed
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 ROOT = Path(__file__).resolve().parents[2]
 """Where fsdp_lab lies: the checkout, or site-packages."""
@@ -28,7 +28,7 @@ IN_THE_WHEEL = ("comm_compress", "fsdp_lab")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``fsdp-lab WORDS...``; returns the exit code, 2 for a word that is no command."""
-    with unix_pipes():
+    with unix_endings():
         return _run(list(sys.argv[1:] if argv is None else argv))
 
 

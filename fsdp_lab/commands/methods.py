@@ -23,7 +23,7 @@ import comm_compress as cc
 from fsdp_lab.commands.reference.method_pages import as_list, as_page, common_page
 from fsdp_lab.commands.reference.methods_file import Method, Methods, bits_by_default, read
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 COMMON = "common"
 _PLUGINS = "comm_compress.methods"  # the group of entry points, docs/plugins.md
@@ -67,5 +67,5 @@ def asked(label: str, content: Methods) -> Method:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from fsdp_lab.commands.reference.system_pages import as_list, as_page
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.systems import table
 from fsdp_lab.settings.systems.missing import MISSING
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,5 +40,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import Parser, program
 from fsdp_lab.settings.refusing.early import checked
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 TRAINER = "fsdp_lab.train"
 
@@ -130,5 +130,5 @@ def _meeting(options: Namespace, virtual: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

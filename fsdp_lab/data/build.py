@@ -23,7 +23,7 @@ from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 DEFAULT_CACHE = Path.home() / ".cache" / "fsdp_lab" / "packages"
 
@@ -85,5 +85,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main())

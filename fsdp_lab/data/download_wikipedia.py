@@ -18,7 +18,7 @@ from fsdp_lab.files.atomic import atomic_file
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.flag_values import whole
 from fsdp_lab.settings.flags import Parser, program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 DATASET, SNAPSHOT = "wikimedia/wikipedia", "20231101"
 _WITHOUT_DOWNLOAD = (
@@ -98,5 +98,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main())

@@ -24,7 +24,7 @@ from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 from fsdp_lab.files.atomic import write_json
 from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.settings.refusing.early import checked
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def main(argv: list[str]) -> int:
@@ -82,5 +82,5 @@ def _speed(model: EagleTrainingModel, tokenizer: Any, path: Path, settings: Eval
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,7 @@ from fsdp_lab.results.scaling import scaling_efficiency
 from fsdp_lab.results.schema import FIELDS
 from fsdp_lab.results.store import load, scan
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 _COLUMNS = {  # heading -> (field, format)
     "run": ("run_name", "s"),
@@ -128,5 +128,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -411,7 +411,7 @@ FIELDS = (
         "val_accuracy",
         "float",
         "0 to 1",
-        "share of the tokens of val_loss that are the model's first choice; null in older rows",
+        "top-1 accuracy: share of the tokens of val_loss that are the model's first choice; null in older rows",
         "no",
     ),
     Field("val_tokens", "int", "tokens", "tokens that val_loss is a mean of"),

@@ -136,7 +136,7 @@ def _measured(row: Mapping[str, Any]) -> str:
     lines = [
         ("validation perplexity", _number(row.get("val_ppl"), ".2f")),
         ("validation loss, nats a token", _number(row.get("val_loss"), ".4f")),
-        ("validation accuracy of the first choice", _number(row.get("val_accuracy"), ".4f")),
+        ("validation top-1 accuracy", _number(row.get("val_accuracy"), ".4f")),
         ("next-sentence accuracy", _number(row.get("val_next_sentence_accuracy"), ".4f")),
         ("next-sentence loss, nats a pair", _number(row.get("val_next_sentence_loss"), ".4f")),
         ("tokens of the validation", _number(row.get("val_tokens"), ",")),

@@ -16,7 +16,7 @@ from fsdp_lab.settings.flags import as_typed
 from fsdp_lab.settings.reading.cli import closest, shown
 from fsdp_lab.settings.reading.fields import ConfigError
 from fsdp_lab.settings.refusing.early import checked
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,5 +44,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -42,7 +42,7 @@ def _written_out(letter: str) -> str:
 
 
 @contextlib.contextmanager
-def unix_pipes() -> Iterator[None]:
+def unix_endings() -> Iterator[None]:
     """Ends a command as Unix tools end: silently when the reader of its output has gone (``| head``; 128 + SIGPIPE),
     and with one line and exit code 1 when the disk refuses what it writes.
     """

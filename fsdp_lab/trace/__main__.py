@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fsdp_lab.settings.flag_values import a_folder, new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 from fsdp_lab.trace.profile import Profile, activity, rank_profile, read_folder
 from fsdp_lab.trace.table import table
 from fsdp_lab.trace.timeline import draw
@@ -51,5 +51,5 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -199,7 +199,7 @@ _PARTS: Final[dict[str, str]] = {
         "{setting}：{count} 种方法中有 {holding} 种达标（压缩比至少 {ratio}，困惑度在 {margin} % 之内）"
     ),
     "{setting}: time to quality, quality at a time": "{setting}：达到质量的时间，与定时的质量",
-    "{setting}: accuracy of the first choice, against {baseline}": "{setting}：首选词元的准确率，相对 {baseline}",
+    "{setting}: top-1 accuracy, against {baseline}": "{setting}：top-1 准确率，相对 {baseline}",
     **{"accuracy, %": "准确率，%", "change, points": "变化（百分点）"},
     "settings that differ from the first comparison's": "与第一组比较不同的设置",
     "{arms}, baseline {baseline}": "{arms}，基线 {baseline}",

@@ -16,7 +16,7 @@ from pathlib import Path
 from analysis.rows.curves.archive import add_curves, archive_of, read_archive
 from analysis.rows.reading import Row, read_all
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import printable, unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
 
 
 def curve_files(rows: Iterable[Row]) -> dict[Path, list[Path]]:
@@ -50,5 +50,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -61,7 +61,8 @@ class Handle(Synchroniser, BaseHandle):
         if methods.reduce is None:
             self.ledger.uncounted = () if count_stock else (OUTER,)
             if count_stock:
-                self._counts = [StockCounts(self.ledger, OUTER, fragment.name, group) for fragment in fragments]
+                place = self._rank, self._world
+                self._counts = [StockCounts(self.ledger, OUTER, fragment.name, *place) for fragment in fragments]
             return
         for fragment in fragments:
             holders = {name: held(p) for name, p in fragment.parameters.items()}

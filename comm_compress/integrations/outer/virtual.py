@@ -15,7 +15,7 @@ from comm_compress.core.ledger import Collective, Ledger
 from comm_compress.core.segments import flatten, segments_of, unflatten
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
-from comm_compress.drive.stock_counts import Place, StockCounts
+from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.handle import load, save
 from comm_compress.integrations.outer.bits import bits
 from comm_compress.integrations.outer.methods import How, Methods
@@ -173,7 +173,7 @@ class VirtualReplicas(Synchroniser):
             return
         together = torch.cat([mean.reshape(-1) for _, mean in means])
         for rank, ledger in enumerate(self.ledgers):
-            counts = StockCounts(ledger, OUTER, self._fragments[number].name, Place(rank, self.world))
+            counts = StockCounts(ledger, OUTER, self._fragments[number].name, rank, self.world)
             counts.all_reduce(together, lambda: together)
 
     def _void(self, number: int) -> None:

@@ -52,7 +52,8 @@ class ReplicatedGradients(BaseHandle):
         self._reductions: dict[str, GradientAllReduce] = {}
         if self.method is None:
             self.ledger.uncounted = () if count_stock else ("all_reduce",)
-            self._counts = {u: StockCounts(self.ledger, "all_reduce", u, group) for u in self.units if count_stock}
+            counted = self.units if count_stock else ()
+            self._counts = {unit: StockCounts(self.ledger, "all_reduce", unit, rank, world) for unit in counted}
             return
         allreduce.check("method", self.method, gather, world)
         for unit, parameters in self.units.items():

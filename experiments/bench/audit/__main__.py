@@ -31,7 +31,7 @@ from experiments.network.namespaces import Namespaces
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 TOLERANCE = 0.02
 HEADS = ("job", "ranks", "payload MB", "sent MB", "interface MB", "off by", "worst rank", "ledger MB")
@@ -129,5 +129,5 @@ def _short(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main())

@@ -28,7 +28,7 @@ from experiments.bench.eagle.setting import OURS, PLAIN, Measurement, Setting
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 _KILLED = -9  # by the kernel, where there was no memory left
 
@@ -142,5 +142,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

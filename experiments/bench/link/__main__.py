@@ -29,7 +29,7 @@ from experiments.network.rates_and_delays import parse_rate
 from fsdp_lab.ranks.environment import rank_environment
 from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def table(lines: list[dict[str, Any]], repeats: int, rate_bytes: float | None) -> str:
@@ -83,5 +83,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main())

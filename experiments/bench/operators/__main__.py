@@ -25,7 +25,7 @@ from fsdp_lab.ranks.environment import become_a_rank
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.operators import OPERATORS
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         _parser().parse_args(sys.argv[1:])  # neither --help nor a wrong flag needs a second start
         become_a_rank("experiments.bench.operators", sys.argv[1:])
         sys.exit(main(sys.argv[1:]))

@@ -24,7 +24,7 @@ from fsdp_lab.files.atomic import write_json
 from fsdp_lab.run.environment import hardware, versions
 from fsdp_lab.settings.flag_values import real, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 VARIABLE = "HTSCODECS_LIBRARY"
 
@@ -71,5 +71,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main())

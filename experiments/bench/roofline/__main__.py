@@ -21,7 +21,7 @@ from fsdp_lab.files.atomic import make_folder, write_bytes
 from fsdp_lab.ranks.environment import become_a_rank
 from fsdp_lab.settings.flag_values import new_folder, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 _PRECISION = {"fp32": "no", "bf16": "bf16"}
 
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         _parser().parse_args(sys.argv[1:])  # neither --help nor a wrong flag needs a second start
         become_a_rank("experiments.bench.roofline", sys.argv[1:])
         sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from experiments.faults.wrong_inputs.in_process import tried
 from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import as_typed, program
-from fsdp_lab.settings.user_errors import unix_pipes
+from fsdp_lab.settings.user_errors import unix_endings
 
 CASES: tuple[Case, ...] = (*training.CASES, *rows.CASES, *inspection.CASES)
 
@@ -42,5 +42,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from fsdp_lab.commands.reference.methods_file import read
 from fsdp_lab.files.atomic import make_folder
 from fsdp_lab.settings.flag_values import new_folder
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 TEMPLATE = Path(__file__).parent / "template"
 FILES = {
@@ -75,5 +75,5 @@ def _class_name(name: str) -> str:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

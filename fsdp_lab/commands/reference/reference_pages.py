@@ -30,7 +30,7 @@ from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.reading.cli import shown
 from fsdp_lab.settings.reading.fields import Config
 from fsdp_lab.settings.reading.specs import Spec, specs_of
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 _COMMAND = "python -m fsdp_lab.commands.reference.reference_pages"
@@ -226,5 +226,5 @@ def _is(path: Path, text: str) -> bool:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -12,7 +12,7 @@ import sys
 
 from fsdp_lab.settings.flag_values import a_file, real, whole
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def _add_show_flags(command: argparse.ArgumentParser) -> None:
@@ -62,5 +62,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from fsdp_lab.eagle.draft.finished import ExportConfig
 from fsdp_lab.eagle.draft.folder import check_export, load_draft, read, save_draft, verifier_of
 from fsdp_lab.settings.refusing.early import checked
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 
 def main(argv: list[str]) -> int:
@@ -32,5 +32,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ class CausalLM(Objective):
     def __init__(self, hf: PreTrainedModel) -> None:
         super().__init__(hf)
         self.loss: HeadLoss = LinearCrossEntropy(IGNORED)
-        self._evaluation = LinearCrossEntropy(IGNORED)  # whatever trains: validations are of one arithmetic
+        self._chunked = LinearCrossEntropy(IGNORED)  # validates where another loss trains; it has no memory before
         self._divisor = logits_divisor(hf.config)
 
     def forward(self, batch: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -36,8 +36,10 @@ class CausalLM(Objective):
         if self._divisor != 1.0:
             hidden = hidden / self._divisor
         head = self.hf.get_output_embeddings().weight
-        loss = self.loss if weight is None else self._evaluation.evaluated
-        return loss(hidden.flatten(0, 1), head, targets.flatten())
+        if weight is None:
+            return self.loss(hidden.flatten(0, 1), head, targets.flatten())
+        chunked = self.loss if isinstance(self.loss, LinearCrossEntropy) else self._chunked
+        return chunked.loss_and_correct(hidden.flatten(0, 1), head, targets.flatten())
 
     def num_targets(self, batch: Tensor) -> int:
         """All tokens but each row's first."""

@@ -49,7 +49,7 @@ class LinearCrossEntropy:
         return loss
 
     @torch.no_grad()
-    def evaluated(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    def loss_and_correct(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         """``[2]``, float32: the loss of `__call__`, and how many of its targets have the largest logit of their row.
 
         Of equal logits the first is the largest.

@@ -32,8 +32,8 @@ class MaskedLM(Objective):
         if weight is None:
             of_pairs = negative_log_likelihood(pairs, follows).sum()
             return negative_log_likelihood(logits, masked).sum() + of_pairs * self._masks_a_row(batch)
-        counted = weight.to(logits.dtype)
-        return torch.cat([judged(logits, masked).sum(2) @ counted, judged(pairs, follows) @ counted])
+        of_tokens, of_pairs = loss_and_correct(logits, masked).sum(2), loss_and_correct(pairs, follows)
+        return torch.cat([of_tokens, of_pairs]) @ weight.to(logits.dtype)
 
     def num_targets(self, batch: Tensor) -> int:
         """The masked tokens; pairs weigh in the mean as transformers has it."""
@@ -56,7 +56,7 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view_as(targets)
 
 
-def judged(logits: Tensor, targets: Tensor) -> Tensor:
+def loss_and_correct(logits: Tensor, targets: Tensor) -> Tensor:
     """`negative_log_likelihood`, and 1 where the target has the largest logit: ``[2, *targets.shape]``."""
     loss = negative_log_likelihood(logits, targets)
     return torch.stack([loss, (logits.argmax(-1) == targets).to(loss.dtype)])

@@ -17,7 +17,7 @@ from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.matrices import matrices_of_blocks
 from fsdp_lab.models.model import Model
 from fsdp_lab.models.outer import how_replicas_synchronise
-from fsdp_lab.models.virtual.replicas import norm_of_one
+from fsdp_lab.models.virtual.replicas import norm_of_one, refuse_states
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
 
@@ -73,8 +73,7 @@ class WholeMatrices(cc.optim.VirtualHandle):
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
         """ValueError for other states than none, or of another number of replicas."""
-        if len(states) != len(self.ledgers) or any(states):
-            raise ValueError(f"optimizer states do not fit {len(self.ledgers)} whole replicas, which have none")
+        refuse_states(states, len(self.ledgers))
 
 
 @dataclass
@@ -87,6 +86,7 @@ class VirtualLocalModel(Model):
     config: TrainConfig = field(kw_only=True)
     _replicas: cc.outer.VirtualReplicas = field(init=False)
     _computing: list[cc.VirtualRanks] = field(init=False)
+    _updated: nn.Module = field(init=False)
     _reduces: bool = field(default=True, init=False)
 
     @property

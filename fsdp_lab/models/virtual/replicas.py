@@ -46,8 +46,7 @@ class Unexchanged(cc.parallel.Handles):
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
         """ValueError for other states than none, or of another number of replicas."""
-        if len(states) != len(self._of_each) or any(states):
-            raise ValueError(f"compressor states do not fit {len(self._of_each)} whole replicas, which have none")
+        refuse_states(states, len(self._of_each))
 
 
 @dataclass
@@ -102,6 +101,12 @@ class VirtualReplicaModel(Model):
 
     def reshard(self) -> None:
         """Do nothing: virtual replicas hold whole parameters."""
+
+
+def refuse_states(states: Sequence[Mapping[str, Any]], replicas: int) -> None:
+    """ValueError for states that are not those of ``replicas`` whole replicas that remember nothing."""
+    if len(states) != replicas or any(states):
+        raise ValueError(f"compressor states do not fit {replicas} whole replicas, which have none")
 
 
 def norm_of_one(gradients: list[Tensor]) -> Tensor:

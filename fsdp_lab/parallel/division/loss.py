@@ -40,7 +40,7 @@ class VocabularyCrossEntropy:
         return loss
 
     @torch.no_grad()
-    def evaluated(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    def loss_and_correct(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
         """``[2]``, equal on all ranks: the loss of `__call__`, and how many of its targets have the largest logit.
 
         Of equal logits that of the first word is the largest. Ranks gather four numbers a token.

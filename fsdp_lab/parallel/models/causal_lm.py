@@ -43,9 +43,9 @@ class DividedCausalLM(Divided):
             targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
         head: Any = self.hf.get_output_embeddings().weight
         if self.wiring.layout.vocabulary:
-            divided = self._divided_loss if weight is None else self._divided_loss.evaluated
+            divided = self._divided_loss if weight is None else self._divided_loss.loss_and_correct
             return divided(self._enter_head(x).flatten(0, 1), head, None, targets.flatten())
-        loss = self._loss if weight is None else self._loss.evaluated
+        loss = self._loss if weight is None else self._loss.loss_and_correct
         return sum_of_parts(loss(x.flatten(0, 1), head, self.mine(targets).flatten()), self.wiring.group)
 
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
 from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
-from fsdp_lab.models.architectures.masked_lm import judged, negative_log_likelihood, wide
+from fsdp_lab.models.architectures.masked_lm import loss_and_correct, negative_log_likelihood, wide
 from fsdp_lab.parallel.division.loss import VocabularyCrossEntropy, sum_of_parts
 from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.divided import Divided
@@ -19,7 +19,7 @@ class DividedMaskedLM(Divided):
     """As `MaskedLM`, on all ranks of a wiring together.
 
     Only masked positions go to the head: each rank transforms those among its own positions, and they are gathered for
-    the divided vocabulary. Pairs are judged by the rank that has the first position.
+    the divided vocabulary. Pairs are loss_and_correct by the rank that has the first position.
     """
 
     def __init__(self, hf: PreTrainedModel, wiring: Wiring) -> None:
@@ -72,19 +72,19 @@ class DividedMaskedLM(Divided):
             logits, own = wide(head.decoder(chosen)), self.mine(targets)[self.mine(is_target)]
             if weight is None:
                 return sum_of_parts(negative_log_likelihood(logits, own).sum(), self.wiring.group)
-            return sum_of_parts(judged(logits, own).sum(1), self.wiring.group)
+            return sum_of_parts(loss_and_correct(logits, own).sum(1), self.wiring.group)
         if self.wiring.layout.by_positions:  # as they are gathered: one rank's after another's
             by_rank = [(targets[:, p.start : p.stop], is_target[:, p.start : p.stop]) for p in self.wiring.parts()]
             each = [theirs[masks] for theirs, masks in by_rank]
         else:
             each = [targets[is_target]]
         hidden = self._enter_head(chosen, [part.numel() for part in each])
-        loss = self._divided_loss if weight is None else self._divided_loss.evaluated
+        loss = self._divided_loss if weight is None else self._divided_loss.loss_and_correct
         return loss(hidden, head.decoder.weight, head.decoder.bias, torch.cat(each))
 
     def _pairs(self, x: Tensor, labels: Tensor) -> Tensor:
         """The loss of every pair, and whether it is told rightly: ``[2, B]``."""
-        both = judged(wide(self.hf.cls.seq_relationship(self.hf.base_model.pooler(x))), labels)
+        both = loss_and_correct(wide(self.hf.cls.seq_relationship(self.hf.base_model.pooler(x))), labels)
         if not self.wiring.layout.by_positions:
             return both
         has_first = self.wiring.my_positions().start == 0

@@ -44,4 +44,4 @@ def test_older_rows_have_no_such_table(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([str(write(tmp_path / "old.jsonl", [*arm("none"), *arm("int8")]))]) == 0
     assert "accuracy" not in capsys.readouterr().out
     assert main([str(write(tmp_path / "new.jsonl", [*BASE, *INT8]))]) == 0
-    assert "accuracy of the first choice, against none" in capsys.readouterr().out
+    assert "top-1 accuracy, against none" in capsys.readouterr().out

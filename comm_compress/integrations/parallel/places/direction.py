@@ -53,7 +53,7 @@ class Direction:
             self.by_sample = ChangesBySample(method, memory, self.state)
         self.exact = False
         counts = counts_stock and method is None
-        self.counts = StockCounts(ledger, op, place, group) if counts else None
+        self.counts = StockCounts(ledger, op, place, group.rank(), group.size()) if counts else None
         self._steps, self._step = steps, -1
 
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from fsdp_lab.parallel.planning.measuring.stopwatch import Stopwatch, step_times
 from fsdp_lab.parallel.planning.steps.work import PARTS, counts_by, operations
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
-from fsdp_lab.settings.user_errors import unix_pipes, user_errors
+from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 _LAYERS = 2  # of the model that is timed: a block is timed between two others' collectives
 _UPDATED = 1 << 20  # parameters that the optimizer is timed with
@@ -188,5 +188,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with unix_pipes():
+    with unix_endings():
         sys.exit(main(sys.argv[1:]))

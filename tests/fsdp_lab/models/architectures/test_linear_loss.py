@@ -69,7 +69,7 @@ def test_an_evaluation_has_the_same_loss_and_counts_first_choices(rows: int, dty
     choices = (hidden @ weight.t()).argmax(1)
     targets = torch.where((torch.arange(rows) % 3 == 0) & (targets != IGNORED), choices, targets)
     head = LinearCrossEntropy(IGNORED)
-    loss, right = head.evaluated(hidden, weight, targets)
+    loss, right = head.loss_and_correct(hidden, weight, targets)
     assert loss == head(hidden, weight, targets)
     assert right == (choices == targets).sum()
     assert right > 0 or rows == 1  # whose only target is ignored
@@ -77,7 +77,7 @@ def test_an_evaluation_has_the_same_loss_and_counts_first_choices(rows: int, dty
 
 def test_of_equal_logits_only_the_first_is_a_choice() -> None:
     hidden, weight, targets = torch.ones(3, 1), torch.ones(4, 1), torch.tensor([0, 1, 3])
-    assert LinearCrossEntropy(IGNORED).evaluated(hidden, weight, targets)[1] == 1
+    assert LinearCrossEntropy(IGNORED).loss_and_correct(hidden, weight, targets)[1] == 1
 
 
 def test_huge_logits_do_not_overflow() -> None:

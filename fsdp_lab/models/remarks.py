@@ -1,0 +1,45 @@
+"""What a user is told who trains in a way that has been seen to fail, or to cost more than it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp_lab.models.build import DTYPES
+from fsdp_lab.models.model import Model
+from fsdp_lab.ranks.distributed import Ranks
+from fsdp_lab.settings.config import TrainConfig
+
+
+def remarks(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """What a user should know who trains in this way, and could not see in time: mostly nothing."""
+    yield from _on_a_grid(config)
+    yield from _on_adapters(model, config, ranks)
+
+
+def _on_a_grid(config: TrainConfig) -> Iterator[str]:
+    """A grid's step is a share of the weights: beside it the moves of a trained model are small."""
+    if config.model.model_dir is not None and config.comm.param_config_json.get("mode") == "grid":
+        yield (
+            "param_config_json: mode grid holds back moves below half its step, and at a small rate those of trained "
+            "weights are far below it: a model of 135 million parameters lost 53 % of PPL so "
+            '(docs/findings/going-on.md); "delta values(ecsq step=2)" follows the moves'
+        )
+
+
+def _on_adapters(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """What concerns who trains adapters; nothing without adapters."""
+    if config.lora.lora_rank is None:
+        return
+    if config.model.model_dir is None:
+        yield (
+            f"lora_rank: adapters on random weights ({model.name}) test the system and make no useful model; "
+            "--model_dir FOLDER fine-tunes saved weights"
+        )
+    frozen = [p.numel() for p in model.module.parameters() if not p.requires_grad]
+    if ranks.world > 1 and not ranks.are_virtual and not config.comm.fsdp_keep_frozen:
+        share = 100 * sum(frozen) / (sum(frozen) + model.row()["trainable_parameters"])
+        yield (
+            f"{share:.1f} % of the parameters are frozen, and FSDP2 gathers them in every forward and backward; "
+            "--fsdp_keep_frozen sends them once, for which every rank keeps "
+            f"{sum(frozen) * DTYPES[model.param_dtype].itemsize / 1e6:.1f} MB"
+        )
