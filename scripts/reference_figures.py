@@ -36,6 +36,10 @@ REPORTS: dict[str, tuple[str, str]] = {
     "pareto_parameters.png": ("sweeps.jsonl", f"{_RUN}-quality_against_parameter_compression.png"),
     "time_to_quality.png": ("links.jsonl", f"{_RUN}-200-mbit-s-time_to_quality.png"),
     "user_model.png": ("user_model.jsonl", "gpt2-62m-2-ranks-13-steps-200-mbit-s-step_time.png"),
+    "going_on.png": (
+        "continued.jsonl",
+        "fsdp-output-starts-gpt2-mini-44ffca47-2-ranks-100-steps-quality_against_compression.png",
+    ),
     "world_size.png": ("world_size.jsonl", "along-world-sizes-1-world_sizes.png"),
 }
 """Figures that a report draws: of which rows, and the report's name for it."""
