@@ -142,6 +142,7 @@ DELTA: Rows = [
     ("delta", {"values": {"method": "ecsq", "dead_zone": 0.7, "columns": False}, "predict": 0.8}),
     ("delta", {"mode": "grid"}),
     ("delta", {"mode": "grid", "step": 0.2}),
+    ("delta", {"mode": "grid", "step": 0.1, "moves": 4}),
     ("delta", {"mode": "lossless"}),
     ("delta", {"mode": "lossless", "min_numel": 300}),
     ("delta", {"layers": {"*.bias": {"method": "delta", "mode": "lossless"}}}),

@@ -35,8 +35,9 @@ class Quantiser(NamedTuple):
     """How matrices are quantised: rows' scales from mean squares, codes from scales.
 
     ``own``, ``beside``: what the mean square of a row of the matrices, and that of the same row of what lies beside
-    them, are multiplied by; the larger one gives the row's scale. ``step``: rows' scales are multiplied by it in the
-    end. ``dead_zone``, ``keep``: as for `MatrixScaleKernels.quantise`.
+    them, are multiplied by; the larger one gives the row's scale (what lies beside counts up to a limit, where there is
+    one: `MatrixScaleKernels.encode`). ``step``: rows' scales are multiplied by it in the end. ``dead_zone``, ``keep``:
+    as for `MatrixScaleKernels.quantise`.
     """
 
     step: float
@@ -80,6 +81,12 @@ class Matrices:
         self.heights = torch.tensor(heights, dtype=torch.int64, device=device)
         self.widths = torch.tensor(widths, dtype=torch.int64, device=device)
         self.ones = torch.ones(max((s.b for s in shapes if not s.columns), default=0), device=device)
+
+    @functools.cached_property
+    def lengths(self) -> torch.Tensor:
+        """How many elements each row has, int64 ``[rows]``."""
+        of_matrices = torch.tensor([s.b for s in self.shapes], dtype=torch.int64, device=self.heights.device)
+        return of_matrices.repeat_interleave(self.heights, output_size=self.num_rows)
 
     @functools.cached_property
     def tables(self) -> Tables:

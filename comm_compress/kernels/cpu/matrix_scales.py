@@ -28,6 +28,7 @@ from comm_compress.kernels.tools.threads import over_blocks, shared_out
 EXPONENT, BIAS = 52, 1023  # of a float64
 LIMITS, SCALES = EDGES.numpy(), FACTORS.numpy()
 NO_ROW: Array = np.empty(0, np.float32)
+NO_LIMIT: Array = np.empty(0, np.float64)
 
 
 def encode_scales(mean_squares: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,6 +47,13 @@ def row_mean_squares(x: Tensor, matrices: Matrices) -> Tensor:
     means = torch.empty(matrices.num_rows, dtype=torch.float64)
     arrays = (x.numpy(), matrices.tables.rows, means.numpy())
     over_blocks(_row_mean_squares, matrices.num_rows, _width(x, matrices), *arrays)
+    return means
+
+
+def change_mean_squares(x: Tensor, old: Tensor, matrices: Matrices) -> Tensor:
+    means = torch.empty(matrices.num_rows, dtype=torch.float64)
+    arrays = (x.numpy(), old.numpy(), matrices.tables.rows, means.numpy())
+    over_blocks(_change_mean_squares, matrices.num_rows, _width(x, matrices), *arrays)
     return means
 
 
@@ -95,16 +103,19 @@ def encode(
     octets: Tensor,
     peaks: Tensor,
     beside: Tensor | None = None,
+    most: Tensor | None = None,
 ) -> None:
     if shared_out(x.numel()):
-        encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside)
+        encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside, most)
         return
-    other = NO_ROW if beside is None else beside.numpy()
+    other, limit = NO_ROW if beside is None else beside.numpy(), NO_LIMIT if most is None else most.numpy()
     weights = (quantiser.own, quantiser.beside, np.float32(quantiser.step))
     rounding = np.float32(1 - quantiser.dead_zone), quantiser.keep
     out = (codes.numpy(), octets.numpy(), peaks.numpy())
     rows, parts, sums, heights, widths, ones, _ = matrices.tables
-    _encode(x.numpy(), other, *weights, *rounding, rows, parts, sums, heights, widths, ones, LIMITS, SCALES, *out)
+    _encode(
+        x.numpy(), other, limit, *weights, *rounding, rows, parts, sums, heights, widths, ones, LIMITS, SCALES, *out
+    )
 
 
 def encode_change(
@@ -116,14 +127,17 @@ def encode_change(
     octets: Tensor,
     peaks: Tensor,
     scratch: Scratch,
+    most: Tensor | None = None,
 ) -> bool:
     if shared_out(x.numel()):
         kernels = sys.modules[__name__]
-        return encode_change_with(kernels, x, old, matrices, quantiser, codes, octets, peaks, scratch)
+        return encode_change_with(kernels, x, old, matrices, quantiser, codes, octets, peaks, scratch, most)
     assert not matrices.num_columns
     weights = quantiser.own, quantiser.beside, np.float32(quantiser.step), np.float32(1 - quantiser.dead_zone)
     tables = matrices.tables.rows, matrices.heights.numpy(), LIMITS, SCALES
-    return bool(_encode_change(x.numpy(), old.numpy(), *weights, *tables, codes.numpy(), octets.numpy(), peaks.numpy()))
+    limit = NO_LIMIT if most is None else most.numpy()
+    written = codes.numpy(), octets.numpy(), peaks.numpy()
+    return bool(_encode_change(x.numpy(), old.numpy(), limit, *weights, *tables, *written))
 
 
 def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -203,6 +217,17 @@ def _row_mean_squares(first: int, last: int, x: Array, rows: Array, means: Array
         for j in range(start, start + width, LANES):
             wide = doubles(load(x, j, start + width))
             squares = squares + wide * wide
+        means[i] = sum_of_pairs(squares) / width
+
+
+@compiled
+def _change_mean_squares(first: int, last: int, x: Array, old: Array, rows: Array, means: Array) -> None:
+    for i in range(first, last):
+        start, width, _ = rows[i]
+        squares = doubles(splat(np.float32(0)))
+        for j in range(start, start + width, LANES):
+            change = doubles(load(x, j, start + width) - load(old, j, start + width))
+            squares = squares + change * change
         means[i] = sum_of_pairs(squares) / width
 
 
@@ -328,6 +353,7 @@ def _add(
 def _encode(
     x: Array,
     beside: Array,
+    most: Array,
     own: float,
     other: float,
     step: np.float32,
@@ -355,7 +381,7 @@ def _encode(
         others = np.empty(num_rows, np.float64)
         _row_mean_squares(0, num_rows, beside, rows, others)
         for i in range(num_rows):
-            means[i] = _larger(means[i], other * others[i])
+            means[i] = _larger(means[i], _limited(other * others[i], most, i))
     _encode_scales(means, heights, limits, of_rows, row_peaks)
     columns = np.ones(of_columns.size + ones, np.float32)
     column_peaks[:] = 0
@@ -410,6 +436,12 @@ def _add_all(
 
 
 @inlined
+def _limited(value: Any, most: Any, i: Any) -> Any:
+    """No more than the row's limit, where there are any: NaN, if the value is."""
+    return most[i] if most.size and value > most[i] else value
+
+
+@inlined
 def _larger(a: Any, b: Any) -> Any:
     """The larger number: NaN, if one is."""
     return b if b > a or np.isnan(b) else a
@@ -419,6 +451,7 @@ def _larger(a: Any, b: Any) -> Any:
 def _encode_change(
     x: Array,
     old: Array,
+    most: Array,
     own: float,
     other: float,
     step: np.float32,
@@ -441,7 +474,8 @@ def _encode_change(
             value = load(x, j, start + width)
             change, wide = doubles(value - load(old, j, start + width)), doubles(value)
             moved, whole = moved + change * change, whole + wide * wide
-        means[i] = _larger(own * (sum_of_pairs(moved) / width), other * (sum_of_pairs(whole) / width))
+        beside = _limited(other * (sum_of_pairs(whole) / width), most, i)
+        means[i] = _larger(own * (sum_of_pairs(moved) / width), beside)
     _encode_scales(means, heights, limits, octets, peaks)
     peaks[count:] = 0
     for i in range(count):

@@ -27,6 +27,10 @@ class MatrixScaleKernels(Protocol):
         """
         ...
 
+    def change_mean_squares(self, x: Tensor, old: Tensor, matrices: Matrices) -> Tensor:
+        """`row_mean_squares` of ``x - old``, both float32 ``[n]``."""
+        ...
+
     def column_mean_squares(self, x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
         """The mean square of each column that has a scale, after rows were divided by theirs: float64 ``[columns]``.
 
@@ -88,10 +92,12 @@ class MatrixScaleKernels(Protocol):
         octets: Tensor,
         peaks: Tensor,
         beside: Tensor | None = None,
+        most: Tensor | None = None,
     ) -> None:
         """All of the above for the matrices in ``x`` float32 ``[n]``, in which what codes lose is left if it is kept.
 
-        ``beside`` float32 ``[n]``: what else gives the rows' scales (`Quantiser`). Written: ``codes`` int8 ``[n]``;
+        ``beside`` float32 ``[n]``: what else gives the rows' scales (`Quantiser`); its mean squares, multiplied, count
+        up to ``most`` float64 ``[rows]``. Written: ``codes`` int8 ``[n]``;
         ``octets`` uint8, the bytes of the rows' scales ``[rows]`` and those of the columns' ``[columns]``; ``peaks``
         float32 ``[2 * matrices]``, the largest of the rows' and of the columns'.
         """
@@ -107,6 +113,7 @@ class MatrixScaleKernels(Protocol):
         octets: Tensor,
         peaks: Tensor,
         scratch: Scratch,
+        most: Tensor | None = None,
     ) -> bool:
         """`encode` of ``x - old``, both float32 ``[n]``, beside ``x``, without keeping what codes lose.
 

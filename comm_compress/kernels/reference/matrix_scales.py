@@ -43,6 +43,10 @@ def row_mean_squares(x: Tensor, matrices: Matrices) -> Tensor:
     return torch.cat([x.new_empty(0, dtype=torch.float64), *means])
 
 
+def change_mean_squares(x: Tensor, old: Tensor, matrices: Matrices) -> Tensor:
+    return row_mean_squares(x - old, matrices)
+
+
 def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
     scales, means = torch.split_with_sizes(rows, [s.a for s in matrices.shapes]), [x.new_empty(0, dtype=torch.float64)]
     for (m,), shape, scale in zip(_each(matrices, x), matrices.shapes, scales, strict=True):
@@ -98,8 +102,9 @@ def encode(
     octets: Tensor,
     peaks: Tensor,
     beside: Tensor | None = None,
+    most: Tensor | None = None,
 ) -> None:
-    encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside)
+    encode_with(sys.modules[__name__], x, matrices, quantiser, codes, octets, peaks, beside, most)
 
 
 def encode_change(
@@ -111,8 +116,9 @@ def encode_change(
     octets: Tensor,
     peaks: Tensor,
     scratch: Scratch,
+    most: Tensor | None = None,
 ) -> bool:
-    return encode_change_with(sys.modules[__name__], x, old, matrices, quantiser, codes, octets, peaks, scratch)
+    return encode_change_with(sys.modules[__name__], x, old, matrices, quantiser, codes, octets, peaks, scratch, most)
 
 
 def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -128,12 +134,14 @@ def encode_with(
     octets: Tensor,
     peaks: Tensor,
     beside: Tensor | None,
+    most: Tensor | None,
 ) -> None:
     """`encode` step by step, each by one implementation."""
     count, (of_rows, of_columns) = matrices.heights.numel(), _split(octets, matrices)
     means = quantiser.own * kernels.row_mean_squares(x, matrices)
     if beside is not None:
-        means = torch.maximum(quantiser.beside * kernels.row_mean_squares(beside, matrices), means)
+        others = quantiser.beside * kernels.row_mean_squares(beside, matrices)
+        means = torch.maximum(others if most is None else torch.minimum(others, most), means)
     made, largest = kernels.encode_scales(means, matrices.heights)
     of_rows.copy_(made)
     peaks[:count], peaks[count:] = largest * quantiser.step, 0
@@ -156,11 +164,12 @@ def encode_change_with(
     octets: Tensor,
     peaks: Tensor,
     scratch: Scratch,
+    most: Tensor | None,
 ) -> bool:
     """`encode_change` step by step, each by one implementation."""
     assert not matrices.num_columns
     change = torch.sub(x, old, out=scratch("change", tuple(x.shape), torch.float32, x.device))
-    encode_with(kernels, change, matrices, quantiser._replace(keep=False), codes, octets, peaks, x)
+    encode_with(kernels, change, matrices, quantiser._replace(keep=False), codes, octets, peaks, x, most)
     return bool(torch.isfinite(peaks).all())
 
 

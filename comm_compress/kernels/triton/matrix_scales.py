@@ -40,7 +40,11 @@ def decode_scales(codes: Tensor, lengths: Tensor, peaks: Tensor) -> Tensor:
 
 
 def row_mean_squares(x: Tensor, matrices: Matrices) -> Tensor:
-    return _means_of_rows(x, None, (1.0, 0.0), matrices)
+    return _means_of_rows(x, None, None, (1.0, 0.0), matrices)
+
+
+def change_mean_squares(x: Tensor, old: Tensor, matrices: Matrices) -> Tensor:
+    return row_mean_squares(x - old, matrices)
 
 
 def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
@@ -84,9 +88,10 @@ def encode(
     octets: Tensor,
     peaks: Tensor,
     beside: Tensor | None = None,
+    most: Tensor | None = None,
 ) -> None:
     there, count, height = _placed(matrices), len(matrices.shapes), matrices.num_rows
-    means = _means_of_rows(x, beside, (quantiser.own, quantiser.beside), matrices)
+    means = _means_of_rows(x, beside, most, (quantiser.own, quantiser.beside), matrices)
     unscaled, scales = torch.empty(height, device=x.device), torch.empty(len(octets), device=x.device)
     _encode_ranges(means, there.ranges[:count], quantiser.step, octets, peaks, unscaled, scales)
     peaks[count:].zero_()
@@ -105,8 +110,9 @@ def encode_change(
     octets: Tensor,
     peaks: Tensor,
     scratch: Scratch,
+    most: Tensor | None = None,
 ) -> bool:
-    return encode_change_with(sys.modules[__name__], x, old, matrices, quantiser, codes, octets, peaks, scratch)
+    return encode_change_with(sys.modules[__name__], x, old, matrices, quantiser, codes, octets, peaks, scratch, most)
 
 
 def add(codes: Tensor, octets: Tensor, peaks: Tensor, out: Tensor, matrices: Matrices) -> None:
@@ -164,11 +170,16 @@ def _weights(weights: tuple[float, float], device: torch.device) -> Tensor:
     return torch.tensor(weights, dtype=torch.float64, device=device)
 
 
-def _means_of_rows(x: Tensor, beside: Tensor | None, weights: tuple[float, float], matrices: Matrices) -> Tensor:
-    """The rows' mean squares times the first weight, or, if larger, those ``beside`` times the second: float64."""
+def _means_of_rows(
+    x: Tensor, beside: Tensor | None, most: Tensor | None, weights: tuple[float, float], matrices: Matrices
+) -> Tensor:
+    """The rows' mean squares times the first weight, or, if larger, those ``beside`` times the second: float64.
+
+    The latter count up to ``most`` float64 ``[rows]``.
+    """
     there = _placed(matrices)
     means = torch.empty(matrices.num_rows, dtype=torch.float64, device=x.device)
-    _over_rows(_mean_rows, there, x, beside, _weights(weights, x.device), there.rows, means)
+    _over_rows(_mean_rows, there, x, beside, most, _weights(weights, x.device), there.rows, means)
     return means
 
 
@@ -219,7 +230,7 @@ def _scale(byte, peak, factors, mask):
 
 
 @triton.jit
-def _mean_rows(x, beside, weights, places, means, TILE: tl.constexpr):
+def _mean_rows(x, beside, most, weights, places, means, TILE: tl.constexpr):
     row = tl.program_id(0)
     begin, width = tl.load(places + 3 * row), tl.load(places + 3 * row + 1).to(tl.int32)
     squares = tl.zeros([TILE], tl.float64)
@@ -234,6 +245,9 @@ def _mean_rows(x, beside, weights, places, means, TILE: tl.constexpr):
     mean = tl.load(weights) * (tl.sum(squares, axis=0) / width.to(tl.float64))
     if beside is not None:
         other_mean = tl.load(weights + 1) * (tl.sum(others, axis=0) / width.to(tl.float64))
+        if most is not None:
+            limit = tl.load(most + row)
+            other_mean = tl.where(other_mean > limit, limit, other_mean)
         # what is no number stays none
         mean = tl.where(_is_nan(mean) | (mean >= other_mean), mean, other_mean)
     tl.store(means + row, mean)

@@ -33,21 +33,27 @@ class DeltaConfig:
     also with ``entropy``.
     ``predict``: of mode "quantized", that share of the last change is expected again, and only the rest is sent.
     ``step``: of mode "grid", the distance of two values, in root mean squares of their matrix's row.
+    ``moves``: of mode "grid", that distance is at most so many of the row's largest moves between two gathers, in root
+    mean squares too: for small learning rates, as in fine-tuning. None: no limit.
     """
 
     mode: Literal["quantized", "grid", "lossless"] = "quantized"
     values: Mapping[str, Any] | str = field(default_factory=lambda: dict(DEFAULT_VALUES))
     predict: float = 0.0
     step: float = STEP
+    moves: float | None = None
 
     def __post_init__(self) -> None:
         require(0 <= self.predict < 1, "predict", self.predict, "at least 0 and less than 1")
         require(0 < self.step <= 1, "step", self.step, "above 0, at most 1")
+        limited = self.moves is None or 0.1 <= self.moves <= 100
+        require(limited, "moves", self.moves, "between 0.1 and 100 moves")
         if self.mode != "quantized":
             require(self.values == DEFAULT_VALUES, "values", self.values, f"left out with mode {self.mode!r}")
             require(self.predict == 0, "predict", self.predict, f"0 with mode {self.mode!r}")
         if self.mode != "grid":
             require(self.step == STEP, "step", self.step, f"left out with mode {self.mode!r}")
+            require(self.moves is None, "moves", self.moves, f"left out with mode {self.mode!r}")
 
 
 class QuantizedDelta(LossyDelta):
@@ -143,5 +149,5 @@ def delta(config: DeltaConfig) -> Compressor:
     if config.mode == "lossless":
         return LosslessDelta()
     if config.mode == "grid":
-        return GridDelta(config.step)
+        return GridDelta(config.step, config.moves)
     return PredictedDelta(config) if config.predict else QuantizedDelta(config)

@@ -43,24 +43,40 @@ class Quantised(NamedTuple):
 
     @classmethod
     def of(
-        cls, x: Tensor, matrices: Matrices, quantiser: Quantiser, scratch: Scratch, beside: Tensor | None = None
+        cls,
+        x: Tensor,
+        matrices: Matrices,
+        quantiser: Quantiser,
+        scratch: Scratch,
+        beside: Tensor | None = None,
+        most: Tensor | None = None,
     ) -> Quantised:
         """Quantise ``x`` float32 ``[n]``, in which what codes lose is left if it is kept, in memory of ``scratch``.
 
-        Of a matrix whose scales are not finite, all is lost: NaN. ``beside``: as for `MatrixScaleKernels.encode`.
+        Of a matrix whose scales are not finite, all is lost: NaN. ``beside``, ``most``: as for
+        `MatrixScaleKernels.encode`.
         """
         made = cls._in_memory(x.numel(), matrices, scratch, x.device)
-        kernels.matrix_scales(x).encode(x, matrices, quantiser, made.codes, made.octets, made.peaks, beside)
+        kernels.matrix_scales(x).encode(x, matrices, quantiser, made.codes, made.octets, made.peaks, beside, most)
         return made
 
     @classmethod
     def of_change(
-        cls, x: Tensor, old: Tensor, matrices: Matrices, quantiser: Quantiser, scratch: Scratch
+        cls,
+        x: Tensor,
+        old: Tensor,
+        matrices: Matrices,
+        quantiser: Quantiser,
+        scratch: Scratch,
+        most: Tensor | None = None,
     ) -> Quantised | None:
-        """Quantise ``x - old``, float32 ``[n]``, beside ``x``, in memory of ``scratch``; None unless it is finite."""
+        """Quantise ``x - old``, float32 ``[n]``, beside ``x``, in memory of ``scratch``; None unless it is finite.
+
+        ``most``: as for `MatrixScaleKernels.encode`.
+        """
         made = cls._in_memory(x.numel(), matrices, scratch, x.device)
         written = made.codes, made.octets, made.peaks
-        known = kernels.matrix_scales(x).encode_change(x, old, matrices, quantiser, *written, scratch)
+        known = kernels.matrix_scales(x).encode_change(x, old, matrices, quantiser, *written, scratch, most)
         return made if known else None
 
     @classmethod

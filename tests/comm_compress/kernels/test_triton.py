@@ -216,8 +216,10 @@ def test_scales_of_matrices_compile_and_contract_nothing(columns: bool, assembly
     x, codes = torch.zeros(25_700), torch.zeros(25_700, dtype=torch.int8)
     octets = torch.zeros(matrices.num_rows + matrices.num_columns, dtype=torch.uint8)
     written = codes, octets, torch.zeros(4)
-    for quantiser, beside in ((Quantiser(0.25, 0.5), None), (Quantiser(1.0, 0.5, 0.25, 0.01, keep=False), x)):
-        matrix_scales_cuda.encode(x, matrices, quantiser, *written, beside)
+    beside, limits = Quantiser(1.0, 0.5, 0.25, 0.01, keep=False), torch.ones(matrices.num_rows, dtype=torch.float64)
+    matrix_scales_cuda.encode(x, matrices, Quantiser(0.25, 0.5), *written)
+    for most in (None, limits):
+        matrix_scales_cuda.encode(x, matrices, beside, *written, x, most)
     matrix_scales_cuda.add(*written, x, matrices)
     of_columns = {"_sum_columns", "_mean_columns"} if columns else set()
     names = {"_mean_rows", "_encode_scales", "_decode_scales", "_quantise", "_add_decoded"}

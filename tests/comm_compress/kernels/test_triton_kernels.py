@@ -489,12 +489,17 @@ QUANTISERS = {
 
 
 @pytest.mark.parametrize("kind", ["random", "zeros", "not finite"])
-@pytest.mark.parametrize("quantiser", QUANTISERS.values(), ids=QUANTISERS)
+@pytest.mark.parametrize(
+    ("quantiser", "limited"),
+    [(q, False) for q in QUANTISERS.values()] + [(QUANTISERS["beside"], True)],
+    ids=[*QUANTISERS, "beside, limited"],
+)
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-def test_scales_of_matrices(shapes: tuple[Shape, ...], quantiser: Quantiser, kind: str) -> None:
+def test_scales_of_matrices(shapes: tuple[Shape, ...], quantiser: Quantiser, limited: bool, kind: str) -> None:
     """All of a message's parts, what is left over, and what the codes stand for."""
     n = sum(s.a * s.b for s in shapes)
     x, beside, total = torch.randn(3, n, generator=torch.Generator().manual_seed(n))
+    limits = torch.linspace(0, 0.005, sum(s.a for s in shapes), dtype=torch.float64)
     x *= torch.linspace(-3, 3, n).exp()
     if kind == "zeros" and n:
         x[: n // 2] = 0
@@ -509,7 +514,8 @@ def test_scales_of_matrices(shapes: tuple[Shape, ...], quantiser: Quantiser, kin
         octets = torch.empty(matrices.num_rows + matrices.num_columns, dtype=torch.uint8, device=device)
         peaks = torch.empty(2 * len(shapes), device=device)
         other = beside.to(device) if quantiser.beside else None
-        kernels.encode(left, matrices, quantiser, codes, octets, peaks, other)
+        most = limits.to(device) if quantiser.beside and limited else None
+        kernels.encode(left, matrices, quantiser, codes, octets, peaks, other, most)
         kernels.add(codes, octets, peaks, added, matrices)
         lines = kernels.line_mean_squares(torch.stack([added, total.to(device)]), matrices).float()
         results.append([y.cpu() for y in (codes, peaks, left, added, octets, lines)])
@@ -520,8 +526,9 @@ def test_scales_of_matrices(shapes: tuple[Shape, ...], quantiser: Quantiser, kin
         assert torch.equal(octets, their_octets)
 
 
+@pytest.mark.parametrize("limited", [True, False])
 @pytest.mark.parametrize("known", [True, False])
-def test_moves_on_a_grid(known: bool) -> None:
+def test_moves_on_a_grid(known: bool, limited: bool) -> None:
     shapes = (Shape(40, 64, columns=False),)
     new, old = torch.randn(2, 40 * 64, generator=torch.Generator().manual_seed(1))
     old = new + 0.01 * old
@@ -534,7 +541,9 @@ def test_moves_on_a_grid(known: bool) -> None:
         octets, peaks = torch.empty(40, dtype=torch.uint8, device=device), torch.empty(2, device=device)
         written = codes, octets, peaks
         quantiser = QUANTISERS["beside"]
-        said = kernels.encode_change(new.to(device), old.to(device), matrices, quantiser, *written, fresh)
+        vectors = new.to(device), old.to(device)
+        most = 16 * kernels.change_mean_squares(*vectors, matrices) if limited else None
+        said = kernels.encode_change(*vectors, matrices, quantiser, *written, fresh, most)
         assert said is known
         results.append([part.cpu() for part in written])
     assert not known or all(torch.equal(a, b) for a, b in zip(*results, strict=True))

@@ -116,11 +116,14 @@ def test_lines_are_measured_as_rows_and_columns_are(threads: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0, equal_nan=True)
 
 
+BESIDE = Quantiser(1.0, 0.5, own=0.25, beside=0.0004)
+
+
 @pytest.mark.parametrize(
-    "quantiser",
-    [Quantiser(1.4, 0.5), Quantiser(1.4, 0.5, keep=False), Quantiser(1.0, 0.5, own=0.25, beside=0.0004)],
+    ("quantiser", "limited"),
+    [(Quantiser(1.4, 0.5), False), (Quantiser(1.4, 0.5, keep=False), False), (BESIDE, False), (BESIDE, True)],
 )
-def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
+def test_one_call_is_all_its_steps(quantiser: Quantiser, limited: bool) -> None:
     """With scales of columns and without, of zeros, and of a matrix that is not finite."""
     shapes = (Shape(40, 33, columns=True), Shape(3, 70, columns=False), Shape(20, 16, columns=True))
     matrices = Matrices(shapes, CPU)
@@ -133,7 +136,8 @@ def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
         lost, codes, back = x.clone(), torch.full((n + 1,), 7, dtype=torch.int8), torch.ones(n)
         octets = torch.empty(matrices.num_rows + matrices.num_columns, dtype=torch.uint8)
         peaks = torch.full((2 * len(shapes),), 7.0)
-        encode(lost, matrices, quantiser, codes[:n], octets, peaks, beside if quantiser.beside else None)
+        most = torch.linspace(0, 0.001, matrices.num_rows, dtype=torch.float64) if limited else None
+        encode(lost, matrices, quantiser, codes[:n], octets, peaks, beside if quantiser.beside else None, most)
         topic = matrix_scales_reference if encode is matrix_scales_reference.encode else matrix_scales_cpu
         topic.add(codes[:n], octets, peaks, back, matrices)
         finite = matrices.num_rows - 20  # the bytes of the last matrix mean nothing
@@ -143,11 +147,13 @@ def test_one_call_is_all_its_steps(quantiser: Quantiser) -> None:
     assert torch.equal(found[0][1], x.view(torch.int32)) != quantiser.keep
 
 
+@pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("bad", [None, math.inf, math.nan])
-def test_a_change_in_one_call_is_the_encoded_difference(bad: float | None) -> None:
+def test_a_change_in_one_call_is_the_encoded_difference(bad: float | None, limited: bool) -> None:
     """Bit for bit, in one call and step by step; a change that is not finite is noticed."""
     shapes = (Shape(40, 33, columns=False), Shape(1, 70, columns=False), Shape(20, 16, columns=False))
-    matrices, quantiser = Matrices(shapes, CPU), Quantiser(1.0, 0.5, own=0.25, beside=0.0004, keep=False)
+    matrices, quantiser = Matrices(shapes, CPU), BESIDE._replace(keep=False)
+    most = torch.linspace(0, 0.001, matrices.num_rows, dtype=torch.float64) if limited else None
     n = sum(a * b for a, b, _ in shapes)
     x, old = random(2, n).unbind()
     x[:66] = old[:66]  # nothing moves in two rows
@@ -159,10 +165,10 @@ def test_a_change_in_one_call_is_the_encoded_difference(bad: float | None) -> No
         return torch.empty(n, dtype=torch.int8), octets, torch.empty(2 * len(shapes))
 
     wanted = memory()
-    matrix_scales_reference.encode(x - old, matrices, quantiser, *wanted, x)
+    matrix_scales_reference.encode(x - old, matrices, quantiser, *wanted, x, most)
     for encode in (matrix_scales_cpu.encode_change, matrix_scales_reference.encode_change, _steps_of_change):
         made = memory()
-        assert encode(x, old, matrices, quantiser, *made, fresh) == (bad is None)
+        assert encode(x, old, matrices, quantiser, *made, fresh, most) == (bad is None)
         assert bad is not None or all(torch.equal(a, b) for a, b in zip(made, wanted, strict=True))
 
 
@@ -173,6 +179,20 @@ def _steps_of_change(x: Tensor, *arguments: Any) -> bool:
 def _steps(x: Tensor, *arguments: Any) -> None:
     """What several threads do."""
     matrix_scales_reference.encode_with(matrix_scales_cpu, x, *arguments)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_changes_are_measured_as_rows_are(threads: int) -> None:
+    """The mean squares of a difference, without memory for it."""
+    matrices = Matrices((Shape(150, 33, columns=False), Shape(1, 70, columns=False), Shape(3, 5, columns=False)), CPU)
+    x, old = random(2, sum(a * b for a, b, _ in matrices.shapes)).unbind()
+    x[33:66] = old[33:66]
+    x[-1] = math.nan
+    with mock.patch.object(matrix_scales_cpu, "shared_out", return_value=threads > 1):
+        found = matrix_scales_cpu.change_mean_squares(x, old, matrices)
+    expected = matrix_scales_reference.change_mean_squares(x, old, matrices)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0, equal_nan=True)
+    assert found[1] == 0
 
 
 @pytest.mark.parametrize("feedback", [False, True])
