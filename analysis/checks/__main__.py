@@ -16,7 +16,7 @@ from typing import Any
 
 from analysis.checks.fairness import Judge
 from analysis.checks.finding import Finding
-from analysis.rows.reading import count_of_lines, parse_selection, read, select
+from analysis.rows.reading import counted, parse_selection, read, select
 from analysis.tables.options import add_options, comparisons_of
 from fsdp_lab.settings.flag_values import new_file
 from fsdp_lab.settings.flags import program
@@ -51,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
     for finding in findings:
         print(f"{finding.severity:8s}{printable(f'{finding.subject}: {finding.what}')}")
         print(f"{'':8s}{printable(finding.advice)} [{finding.check}]")
-    left_out = f", {count_of_lines(len(there.left_out))} left out" if there.left_out else ""
-    print(f"{len(rows)} rows{left_out}, {len(findings)} findings")
+    left_out = f", {counted(len(there.left_out), 'line')} left out" if there.left_out else ""
+    print(f"{counted(len(rows), 'row')}{left_out}, {counted(len(findings), 'finding')}")
     return int(any(finding.severity == "error" for finding in findings))
 
 

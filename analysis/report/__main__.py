@@ -18,7 +18,7 @@ from pathlib import Path
 
 from analysis.figures.drawing.formats import FORMATS
 from analysis.rows.garbage import collector_disabled, objects_frozen
-from analysis.rows.reading import count_of_lines
+from analysis.rows.reading import counted
 from analysis.tables.options import add_options
 from fsdp_lab.settings.flag_values import a_file, new_folder, whole
 from fsdp_lab.settings.flags import Parser, program
@@ -41,9 +41,10 @@ def main(argv: Sequence[str]) -> int:
         print(f"left out: {printable(line)}", file=sys.stderr)
     for name, reason in drawn.left_out:
         print(f"missing: {name}: {printable(reason)}", file=sys.stderr)
-    lines = f", {count_of_lines(len(subject.left_out))} left out" if subject.left_out else ""
+    lines = f", {counted(len(subject.left_out), 'line')} left out" if subject.left_out else ""
     figures, compared = len(drawn.files) // len(drawn.formats), len(subject.comparisons) + len(subject.drafts)
-    print(f"{len(subject.rows)} rows{lines}, {compared} comparisons, {figures} figures")
+    counts = counted(compared, "comparison"), counted(figures, "figure")
+    print(f"{counted(len(subject.rows), 'row')}{lines}, {', '.join(counts)}")
     print(options.out / "index.html")
     return 0
 

@@ -17,7 +17,7 @@ from analysis.report.drawn import Drawn
 from analysis.report.entries import Machine
 from analysis.report.language.chinese import table, translated
 from analysis.report.pages import html, markdown
-from analysis.rows.reading import count_of_lines, is_draft, parse_selection, read, select
+from analysis.rows.reading import counted, is_draft, parse_selection, read, select
 from analysis.statistics.names import named
 from analysis.tables.options import comparisons_of
 
@@ -28,9 +28,8 @@ def subject_of(options: argparse.Namespace, argv: Sequence[str]) -> Subject:
     sound = [*result.rows, *result.drafts]
     if not sound:
         first = f"; the first: {result.left_out[0]}" if result.left_out else ""
-        raise ValueError(
-            f"{', '.join(map(str, options.file))}: no sound row, {count_of_lines(len(result.left_out))} left out{first}"
-        )
+        lines = counted(len(result.left_out), "line")
+        raise ValueError(f"{', '.join(map(str, options.file))}: no sound row, {lines} left out{first}")
     rows = select(sound, **parse_selection(options.select))
     drafts = [row for row in rows if is_draft(row)]
     language_models = [row for row in rows if not is_draft(row)]

@@ -146,7 +146,7 @@ def read_all(paths: str | Path | Iterable[str | Path]) -> list[Row]:
     rows = [*result.rows, *result.drafts]
     if not rows:
         first = f"; the first: {result.left_out[0]}" if result.left_out else ""
-        count = count_of_lines(len(result.left_out))
+        count = counted(len(result.left_out), "line")
         raise ValueError(f"{', '.join(map(str, paths))} holds no sound row ({count} left out{first})")
     return rows
 
@@ -176,12 +176,12 @@ def _say_what_was_left_out(result: Read) -> None:
         print(f"left out: {line}", file=sys.stderr)
     if result.left_out:
         read_rows = len(result.rows) + len(result.drafts)
-        print(f"{count_of_lines(len(result.left_out))} left out, rows read: {read_rows}", file=sys.stderr)
+        print(f"{counted(len(result.left_out), 'line')} left out, rows read: {read_rows}", file=sys.stderr)
 
 
-def count_of_lines(count: int) -> str:
+def counted(count: int, noun: str) -> str:
     """``1 line``, ``2 lines``."""
-    return "1 line" if count == 1 else f"{count:,} lines"
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
