@@ -5,9 +5,11 @@ from __future__ import annotations
 from fsdp_lab.settings.systems.kinds import Recipe, System
 
 _SETTING = "`gpt2-mini`, 400 steps of 1,024 tokens of prose, two ranks; docs/findings/few-bits.md"
+_GOING_ON = "`gpt2-mini`, 2,000 steps of prose, then 100 of encyclopedic text; docs/findings/going-on.md"
 _GRID = (
     "Not for pretrained weights and small rates: moves far below the grid's step are held back, which cost a model of "
-    "135 million parameters 53 % (docs/findings/going-on.md); six-bits follows the moves."
+    "135 million parameters 53 % (docs/findings/going-on.md). In the recipe that ends in `-moves` a step is at most 8 "
+    "of the row's largest moves, which holds for them, too."
 )
 
 FEW_BITS = (
@@ -33,28 +35,6 @@ FEW_BITS = (
         ),
     ),
     System(
-        name="six-bits",
-        about="gradients entropy coded, moves of parameters entropy coded with steps that follow them",
-        paper=None,
-        does=(
-            "Gradients as in five-bits; parameters as whole numbers of a step that is twice the root mean square of "
-            "what has moved since, entropy coded: small moves have small steps."
-        ),
-        here="All of it: this is the arm that was measured.",
-        differs=("Not judged from fresh weights by as many pairs as the others.",),
-        measured=(
-            "5.72 bits in all, perplexity +0.02 % [+0.02, +0.03] against none, six pairs (`gpt2-mini`, 2,000 steps of "
-            "prose, then 100 of encyclopedic text; docs/findings/going-on.md, with a pretrained model)",
-        ),
-        recipes=(
-            Recipe(
-                "six-bits",
-                "six pairs of seeds of a trained model that goes on (experiments/recipes/continued.yaml)",
-                {"comm_compress": "ecsq step=0.25 + delta values(ecsq step=2)"},
-            ),
-        ),
-    ),
-    System(
         name="five-bits",
         about="gradients entropy coded, moves of parameters on a grid",
         paper=None,
@@ -65,12 +45,20 @@ FEW_BITS = (
         ),
         here="All of it: this is the arm that was measured.",
         differs=(_GRID,),
-        measured=(f"4.82 bits in all, perplexity +0.13 % [-0.10, +0.35] against none, seventy pairs ({_SETTING})",),
+        measured=(
+            f"`five-bits`: 4.82 bits, perplexity +0.13 % [-0.10, +0.35] against none, seventy pairs ({_SETTING})",
+            f"`five-bits-moves`: 4.79 bits, +0.04 % [+0.03, +0.05], six pairs ({_GOING_ON}, with a pretrained model)",
+        ),
         recipes=(
             Recipe(
                 "five-bits",
                 "seventy pairs of seeds: within 0.5 % (experiments/recipes/five_bits.yaml)",
                 {"comm_compress": "ecsq step=0.25 + delta mode=grid step=0.05"},
+            ),
+            Recipe(
+                "five-bits-moves",
+                "for any learning rate: steps of the moves, six pairs of seeds (experiments/recipes/continued.yaml)",
+                {"comm_compress": "ecsq step=0.25 + delta mode=grid step=0.1 moves=8"},
             ),
         ),
     ),
@@ -84,12 +72,20 @@ FEW_BITS = (
         ),
         here="All of it: this is the arm that was measured.",
         differs=("It has a cost, of about half a percent: its interval leaves out zero.", _GRID),
-        measured=(f"2.84 bits in all, perplexity +0.44 % [+0.06, +0.82] against none, forty pairs ({_SETTING})",),
+        measured=(
+            f"`three-bits`: 2.84 bits, perplexity +0.44 % [+0.06, +0.82] against none, forty pairs ({_SETTING})",
+            f"`three-bits-moves`: 2.74 bits, +0.31 % [+0.25, +0.37], six pairs ({_GOING_ON}, with a pretrained model)",
+        ),
         recipes=(
             Recipe(
                 "three-bits",
                 "forty pairs of seeds: within 1 % (experiments/recipes/three_bits.yaml)",
                 {"comm_compress": "lowrank rank=20 + delta mode=grid step=0.05"},
+            ),
+            Recipe(
+                "three-bits-moves",
+                "for any learning rate: steps of the moves, six pairs of seeds (experiments/recipes/continued.yaml)",
+                {"comm_compress": "lowrank rank=20 + delta mode=grid step=0.1 moves=8"},
             ),
         ),
     ),

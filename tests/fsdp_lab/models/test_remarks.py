@@ -11,7 +11,7 @@ from fsdp_lab.models import remarks
 from fsdp_lab.settings.config import parse
 
 GRID = ["--method", "ecsq step=0.25 + delta mode=grid step=0.05"]
-MOVES = ["--method", "ecsq step=0.25 + delta values(ecsq step=2)"]
+MOVES = ["--method", "ecsq step=0.25 + delta mode=grid step=0.1 moves=8"]
 
 
 @pytest.mark.parametrize(("flags", "is_trained", "said"), [(GRID, True, 1), (GRID, False, 0), (MOVES, True, 0)])

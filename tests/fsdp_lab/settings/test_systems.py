@@ -134,7 +134,8 @@ def test_bits_between_replicas_are_those_of_a_step(recipe: Recipe, monkeypatch: 
 def test_only_sizes_that_the_data_decide_are_not_said() -> None:
     said = ("outer_bits", "gradient_bits", "parameter_bits", "optimizer_bits")
     unsaid = {one.name for one in RECIPES if all(getattr(one, bits) is None for bits in said)}
-    assert unsaid == {"lossless", "lossless-both", "powersgd", "dion", "six-bits", "five-bits", "three-bits"}
+    ours = {name + rest for name in ("five-bits", "three-bits") for rest in ("", "-moves")}
+    assert unsaid == {"lossless", "lossless-both", "powersgd", "dion", *ours}
 
 
 @pytest.mark.parametrize(
