@@ -75,6 +75,7 @@ FEW_BITS = (
         measured=(
             f"`three-bits`: 2.84 bits, perplexity +0.44 % [+0.06, +0.82] against none, forty pairs ({_SETTING})",
             f"`three-bits-moves`: 2.74 bits, +0.31 % [+0.25, +0.37], six pairs ({_GOING_ON}, with a pretrained model)",
+            f"`two-bits-moves`: 2.08 bits, +0.48 % [+0.41, +0.55], six pairs ({_GOING_ON})",
         ),
         recipes=(
             Recipe(
@@ -86,6 +87,11 @@ FEW_BITS = (
                 "three-bits-moves",
                 "for any learning rate: steps of the moves, six pairs of seeds (experiments/recipes/continued.yaml)",
                 {"comm_compress": "lowrank rank=20 + delta mode=grid step=0.1 moves=8"},
+            ),
+            Recipe(
+                "two-bits-moves",
+                "the same with factors in int4, six pairs of seeds (experiments/recipes/continued.yaml)",
+                {"comm_compress": "lowrank rank=20 values=int4 + delta mode=grid step=0.1 moves=8"},
             ),
         ),
     ),
