@@ -65,6 +65,7 @@ def test_a_reduce_scatter_of_a_fixed_size_never_waits_for_the_gpu(method: str) -
         ("int8", 0, 0),
         ("delta", 2, 1),  # is it what was sent last, and is the change finite? However many ranks there are
         ("delta mode=grid", 3 + 2 * 4, 1),  # and two streams of each other rank, with the reference's kernels
+        ("delta mode=grid moves=4", 3 + 2 * 4, 1),  # what is rounded at random is not asked
     ],
 )
 def test_how_often_a_gather_waits_for_the_gpu(method: str, changed: int, unchanged: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, TOGETHER, Matrices, Quantiser
 from comm_compress.kernels.common.scratch import Scratch
+from comm_compress.kernels.cpu.random import uniform_number
 from comm_compress.kernels.cpu.vectors.vectors import LANES, doubles, load, splat, sum_of_pairs
 from comm_compress.kernels.reference.matrix_scales import (
     LARGEST,
@@ -55,6 +56,11 @@ def change_mean_squares(x: Tensor, old: Tensor, matrices: Matrices) -> Tensor:
     arrays = (x.numpy(), old.numpy(), matrices.tables.rows, means.numpy())
     over_blocks(_change_mean_squares, matrices.num_rows, _width(x, matrices), *arrays)
     return means
+
+
+def add_noise(x: Tensor, sizes: Tensor, key: tuple[int, int], matrices: Matrices) -> None:
+    arrays = (x.numpy(), sizes.numpy(), np.uint32(key[0]), np.uint32(key[1]), matrices.tables.rows)
+    over_blocks(_add_noise, matrices.num_rows, _width(x, matrices), *arrays)
 
 
 def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
@@ -229,6 +235,15 @@ def _change_mean_squares(first: int, last: int, x: Array, old: Array, rows: Arra
             change = doubles(load(x, j, start + width) - load(old, j, start + width))
             squares = squares + change * change
         means[i] = sum_of_pairs(squares) / width
+
+
+@compiled
+def _add_noise(first: int, last: int, x: Array, sizes: Array, low: np.uint32, high: np.uint32, rows: Array) -> None:
+    for i in range(first, last):
+        start, width, _ = rows[i]
+        if sizes[i] > 0:
+            for j in range(start, start + width):
+                x[j] += (uniform_number(np.uint32(j), low, high) - np.float32(0.5)) * sizes[i]
 
 
 @compiled

@@ -60,6 +60,12 @@ def hash_counter(counter: np.uint32, low: np.uint32, high: np.uint32) -> np.uint
 
 
 @compiled
+def uniform_number(counter: np.uint32, low: np.uint32, high: np.uint32) -> np.float32:
+    """That of `uniform` at a counter."""
+    return np.float32(hash_counter(counter, low, high) >> np.uint32(8)) * UNIT
+
+
+@compiled
 def noise_piece(row_counter: np.uint32, first: int, low: np.uint32, high: np.uint32, words: Array) -> None:
     """`noise_bits` of a row's elements from ``first`` on, as many as ``words`` (uint32) holds.
 
@@ -120,4 +126,4 @@ def _noise(first: int, last: int, row_counter: np.uint32, low: np.uint32, high: 
 @compiled
 def _uniform(first: int, last: int, low: np.uint32, high: np.uint32, numbers: Array) -> None:
     for i in range(first, last):
-        numbers[i] = np.float32(hash_counter(np.uint32(i), low, high) >> np.uint32(8)) * UNIT
+        numbers[i] = uniform_number(np.uint32(i), low, high)

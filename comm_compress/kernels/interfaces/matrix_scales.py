@@ -46,6 +46,14 @@ class MatrixScaleKernels(Protocol):
         """
         ...
 
+    def add_noise(self, x: Tensor, sizes: Tensor, key: tuple[int, int], matrices: Matrices) -> None:
+        """Add random numbers, from minus a half to a half of a row's size, to the matrices in ``x`` float32 ``[n]``.
+
+        ``sizes`` float32 ``[rows]``; rows of size 0 are left alone. Element i has number i of `RandomKernels.uniform`
+        under the ``key``.
+        """
+        ...
+
     def encode_scales(self, mean_squares: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """A byte for the scale of each row (or column), and the largest scale of each matrix: uint8 ``[k]``, float32.
 

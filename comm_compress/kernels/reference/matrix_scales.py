@@ -12,11 +12,18 @@ from torch import Tensor
 
 from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, NOTHING, TINY, Matrices, Quantiser
 from comm_compress.kernels.common.scratch import Scratch
+from comm_compress.kernels.reference import random
 
 if TYPE_CHECKING:
     from comm_compress.kernels.interfaces.matrix_scales import MatrixScaleKernels
 
 LARGEST = 127  # magnitude of a code
+
+
+def add_noise(x: Tensor, sizes: Tensor, key: tuple[int, int], matrices: Matrices) -> None:
+    steps = sizes.repeat_interleave(matrices.lengths, output_size=x.numel())
+    noise = random.uniform(key, x.numel(), x.device).sub_(0.5).mul_(steps)
+    x.copy_(torch.where(steps > 0, x + noise, x))
 
 
 def encode_scales(mean_squares: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

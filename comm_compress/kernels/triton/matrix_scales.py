@@ -20,7 +20,16 @@ from comm_compress.kernels.common.matrix_scales import EDGES, FACTORS, Matrices,
 from comm_compress.kernels.common.scratch import Scratch
 from comm_compress.kernels.reference import matrix_scales as reference
 from comm_compress.kernels.reference.matrix_scales import encode_change_with, line_mean_squares_with
-from comm_compress.kernels.triton.launching import INFINITE, MAGNITUDE, TILE, launch, power_of_two, warps
+from comm_compress.kernels.triton.launching import (
+    INFINITE,
+    MAGNITUDE,
+    TILE,
+    as_int32,
+    launch,
+    power_of_two,
+    warps,
+)
+from comm_compress.kernels.triton.random import as_fractions, hash_counter
 
 NOTHING, LARGEST = tl.constexpr(common.NOTHING), tl.constexpr(reference.LARGEST)
 TINY = tl.constexpr(common.TINY)
@@ -45,6 +54,12 @@ def row_mean_squares(x: Tensor, matrices: Matrices) -> Tensor:
 
 def change_mean_squares(x: Tensor, old: Tensor, matrices: Matrices) -> Tensor:
     return row_mean_squares(x - old, matrices)
+
+
+def add_noise(x: Tensor, sizes: Tensor, key: tuple[int, int], matrices: Matrices) -> None:
+    low, high = (as_int32(word) for word in key)
+    there = _placed(matrices)
+    _over_rows(_add_noise, there, x, sizes, there.rows, low, high)
 
 
 def column_mean_squares(x: Tensor, rows: Tensor, matrices: Matrices) -> Tensor:
@@ -251,6 +266,19 @@ def _mean_rows(x, beside, most, weights, places, means, TILE: tl.constexpr):
         # what is no number stays none
         mean = tl.where(_is_nan(mean) | (mean >= other_mean), mean, other_mean)
     tl.store(means + row, mean)
+
+
+@triton.jit(do_not_specialize=["low", "high"])
+def _add_noise(x, sizes, places, low, high, TILE: tl.constexpr):
+    row = tl.program_id(0)
+    size = tl.load(sizes + row)
+    if size > 0:
+        begin, width = tl.load(places + 3 * row), tl.load(places + 3 * row + 1).to(tl.int32)
+        for first in range(0, width, TILE):
+            j = first + tl.arange(0, TILE)
+            noise = as_fractions(hash_counter((begin + j).to(tl.uint32), low, high)) - 0.5
+            value = tl.load(x + begin + j, mask=j < width, other=0)
+            tl.store(x + begin + j, value + noise * size, mask=j < width)
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from comm_compress.core.state import State
 from comm_compress.methods.delta.changes import Change, LossyDelta
 from comm_compress.methods.delta.grid import STEP, GridDelta
 from comm_compress.methods.delta.lossless import LosslessDelta
+from comm_compress.methods.delta.moves import MovesDelta
 from comm_compress.registry import nested, register, require
 
 DEFAULT_VALUES = {"method": "int4", "block_size": 2048}
@@ -149,5 +150,5 @@ def delta(config: DeltaConfig) -> Compressor:
     if config.mode == "lossless":
         return LosslessDelta()
     if config.mode == "grid":
-        return GridDelta(config.step, config.moves)
+        return GridDelta(config.step) if config.moves is None else MovesDelta(config.step, config.moves)
     return PredictedDelta(config) if config.predict else QuantizedDelta(config)

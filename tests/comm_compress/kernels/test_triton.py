@@ -220,9 +220,10 @@ def test_scales_of_matrices_compile_and_contract_nothing(columns: bool, assembly
     matrix_scales_cuda.encode(x, matrices, Quantiser(0.25, 0.5), *written)
     for most in (None, limits):
         matrix_scales_cuda.encode(x, matrices, beside, *written, x, most)
+    matrix_scales_cuda.add_noise(x, torch.ones(matrices.num_rows), (1, 2), matrices)
     matrix_scales_cuda.add(*written, x, matrices)
     of_columns = {"_sum_columns", "_mean_columns"} if columns else set()
-    names = {"_mean_rows", "_encode_scales", "_decode_scales", "_quantise", "_add_decoded"}
+    names = {"_mean_rows", "_add_noise", "_encode_scales", "_decode_scales", "_quantise", "_add_decoded"}
     assert assembly.keys() == names | of_columns
     for code in assembly.values():
         as_written(code)

@@ -541,9 +541,12 @@ def test_moves_on_a_grid(known: bool, limited: bool) -> None:
         octets, peaks = torch.empty(40, dtype=torch.uint8, device=device), torch.empty(2, device=device)
         written = codes, octets, peaks
         quantiser = QUANTISERS["beside"]
-        vectors = new.to(device), old.to(device)
+        vectors = new.to(device, copy=True), old.to(device)
         most = 16 * kernels.change_mean_squares(*vectors, matrices) if limited else None
+        if limited:
+            sizes = torch.arange(40.0, device=device) % 3 / 100
+            kernels.add_noise(vectors[0], sizes, (5, 1 << 31), matrices)
         said = kernels.encode_change(*vectors, matrices, quantiser, *written, fresh, most)
         assert said is known
-        results.append([part.cpu() for part in written])
+        results.append([part.cpu() for part in (*written, vectors[0])])
     assert not known or all(torch.equal(a, b) for a, b in zip(*results, strict=True))
