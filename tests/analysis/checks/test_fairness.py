@@ -145,7 +145,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([str(file), "--json", str(tmp_path / "found.json")]) == 1
     said = capsys.readouterr()
     assert "line 2" in said.err
-    assert "2 rows, 1 line left out, 1 findings" in said.out
+    assert "2 rows, 1 line left out, 1 finding" in said.out
     assert json.loads((tmp_path / "found.json").read_text())[0]["check"] == "untrusted_bytes"
     assert main([str(write(file, fair()))]) == 0
     assert "15 rows, 0 findings" in capsys.readouterr().out
