@@ -71,9 +71,9 @@ class MovesDelta(GridDelta):
     def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
         moves, values = self._moves(row, state), row
         most = self.moves**2 * moves.largest
-        unsettled = moves.grown | (moves.number <= self.moves)
-        if row.device.type != "cpu" or bool(unsettled.any()):  # to ask a GPU would be to wait for it
-            values = self._at_random(row, torch.where(unsettled, most, 0), state)
+        at_random = torch.where(moves.grown | (moves.number <= self.moves), most, 0)
+        if row.device.type != "cpu" or bool(at_random.any()):  # to ask a GPU would be to wait for it
+            values = self._at_random(row, at_random, state)
         change = self._rounded(row, values, expected, most, state)
         if change is not None:
             moves.keep(state)
