@@ -20,7 +20,7 @@ from analysis.report.entries import Behind, Entry, Machine
 from analysis.report.opening.section import opening
 from analysis.rows.comparing import groups
 from analysis.rows.comparing.comparisons import Comparison
-from analysis.rows.reading import Row
+from analysis.rows.reading import Row, counted
 from analysis.statistics import names
 from analysis.statistics.time_to_quality import MeasuredSteps
 from analysis.tables.accuracy import accuracy_table
@@ -127,8 +127,8 @@ def titles(comparisons: Sequence[Comparison]) -> list[str]:
 def _fairness(subject: Subject) -> Section:
     findings = subject.judge.everything([*subject.comparisons, *subject.drafts])
     errors = sum(finding.severity == "error" for finding in findings)
-    warnings, rows = _plural(len(findings) - errors, "warning"), _plural(len(subject.rows), "row")
-    counts = f"{_plural(errors, 'error')} and {warnings} found in {rows}."
+    warnings, rows = counted(len(findings) - errors, "warning"), counted(len(subject.rows), "row")
+    counts = f"{counted(errors, 'error')} and {warnings} found in {rows}."
     notes = [_note(same) for same in _by_check(findings)]
     blocks: list[Block] = [Text(counts + " What an error concerns (quality, times or bytes) is not to be compared.")]
     return Section("fairness", "What speaks against these comparisons", [*blocks, Notes(notes)] if notes else blocks)
@@ -268,7 +268,3 @@ def _machine(machine: Machine, subject: Subject, drawn: Drawn) -> Section:
 def _missing(drawn: Drawn) -> Section:
     notes = [("note", f"{name}: {reason}") for name, reason in drawn.left_out]
     return Section("left-out", "What is missing in the figures", [Notes(notes)] if notes else [Text("None.")])
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

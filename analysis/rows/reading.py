@@ -180,7 +180,7 @@ def _say_what_was_left_out(result: Read) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 line``, ``2 lines``."""
+    """A number of things in words: ``counted(1, "line")`` is "1 line", and of 1,200 "1,200 lines"."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 

@@ -37,16 +37,22 @@ class GridDelta(LossyDelta):
         self._quantiser = Quantiser(1.0, NEAREST, own=FINEST**2, beside=step**2, keep=False)
 
     def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
-        return self._rounded(row, row, expected, None, state)
+        return self._rounded(row, row, expected, self._matrices(row, state), None, state)
 
     def _rounded(
-        self, row: Tensor, values: Tensor, expected: Tensor, most: Tensor | None, state: State
+        self,
+        row: Tensor,
+        values: Tensor,
+        expected: Tensor,
+        matrices: Matrices,
+        most: Tensor | None,
+        state: State,
     ) -> Change | None:
         """The change that brings ``expected`` to ``values``, in steps of ``row``, whose squares are at most ``most``.
 
         ``most`` float64 ``[rows]``, one for each row of the matrices. None: the change is not finite.
         """
-        matrices, scratch, made = self._matrices(row, state), apart(state.scratch, "own"), None
+        scratch, made = apart(state.scratch, "own"), None
         if row.numel() and all(x.dtype == torch.float32 and x.is_contiguous() for x in (values, expected)):
             made = Quantised.of_change(values, expected, matrices, self._quantiser, scratch, most)
         elif (difference := self._finite_difference(values, expected, state)) is not None:

@@ -9,44 +9,30 @@ from torch import Tensor
 
 from comm_compress import kernels
 from comm_compress.core.state import State
+from comm_compress.kernels import Matrices
 from comm_compress.methods.delta.changes import Change
 from comm_compress.methods.delta.grid import GridDelta
 
-GROWTH = 1.1  # the largest move is not renewed for less: rows that have grown are rounded otherwise
+GROWTH = 1.1  # the largest move is renewed by one so much larger; rows where that happens are rounded at random
 
 
 class Moves(NamedTuple):
-    """Moves of the rows of matrices, as mean squares, float64 ``[rows]``.
+    """How far the rows of matrices have moved from one gather to the next, float64 ``[rows]`` each.
 
-    ``last``: the last one. ``largest``: the largest that two in a row have reached, since one alone may be no optimizer
-    step (other weights were loaded). ``number``: how many there were since then. ``grown`` bool ``[rows]``: has the
-    largest just become larger?
+    ``last``: the mean square of the last move. ``largest``: the largest mean square that two moves in a row have
+    reached; one alone may be no optimizer step, but weights that were loaded. ``number``: how many moves there were
+    since ``largest`` was 0.
     """
 
     last: Tensor
     largest: Tensor
     number: Tensor
-    grown: Tensor
-
-    @classmethod
-    def known(cls, num_rows: int, state: State, device: torch.device) -> Moves:
-        """What `keep` kept, or that no row has moved yet."""
-        kept = state.get("moves")
-        if kept is None or kept.shape[1] != num_rows:  # another world size has other rows
-            kept = torch.zeros(3, num_rows, dtype=torch.float64, device=device)
-        last, largest, number = kept
-        return cls(last, largest, number, torch.zeros_like(last, dtype=torch.bool))
 
     def after(self, moved: Tensor) -> Moves:
-        """What is known once rows have ``moved``, by so much in the mean square."""
+        """These moves and one more, whose mean squares are ``moved``."""
         reached = torch.minimum(self.last, moved)
-        grown = reached > GROWTH**2 * self.largest
-        largest = torch.where(grown, reached, self.largest)
-        return Moves(moved, largest, self.number + (largest > 0), grown)
-
-    def keep(self, state: State) -> None:
-        """For the next gather."""
-        state.put("moves", torch.stack([self.last, self.largest, self.number]))
+        largest = torch.where(reached > GROWTH**2 * self.largest, reached, self.largest)
+        return Moves(moved, largest, self.number + (largest > 0))
 
 
 class MovesDelta(GridDelta):
@@ -58,10 +44,10 @@ class MovesDelta(GridDelta):
     replicas stay where they are, and a model can be ruined (docs/findings/going-on.md). The largest move counts, and
     not the last: as the rate falls, errors matter less, and a step that stays saves bits.
 
-    While the largest move grows, and in the first ``moves`` gathers, numbers are rounded at random. At the beginning
-    replicas are exact, so all elements have the same way to go to the middle of a step, and with rounding to nearest
-    all would be behind. On a model that went on, steps of 16 moves cost 1.5 % of perplexity so, and with rounding at
-    random nothing (docs/log/2026-11-26-all-elements-begin-alike.md).
+    While the largest move grows, and in the first ``moves`` gathers after a whole row was sent, numbers are rounded at
+    random. For then replicas are exact, all elements have the same way to go to the middle of a step, and with rounding
+    to nearest all would be behind. On a model that went on, steps of 16 moves cost 1.5 % of perplexity so, and with
+    rounding at random nothing (docs/log/2026-11-26-all-elements-begin-alike.md).
     """
 
     def __init__(self, step: float, moves: float) -> None:
@@ -69,33 +55,41 @@ class MovesDelta(GridDelta):
         self.moves = moves
 
     def _change(self, row: Tensor, expected: Tensor, state: State) -> Change | None:
-        moves, values = self._moves(row, state), row
+        matrices, values = self._matrices(row, state), row
+        kept, last = state.get("moves"), state.get("last")
+        if kept is None or last is None:  # the state is that of a grid alone
+            return None
+        before = Moves(*kept)
+        moves = before.after(self._moved(row, last, matrices))
         most = self.moves**2 * moves.largest
-        at_random = torch.where(moves.grown | (moves.number <= self.moves), most, 0)
-        if row.device.type != "cpu" or bool(at_random.any()):  # to ask a GPU would be to wait for it
-            values = self._at_random(row, at_random, state)
-        change = self._rounded(row, values, expected, most, state)
+        unsettled = (moves.largest > before.largest) | (moves.number <= self.moves)
+        noisy = torch.where(unsettled, most, 0)
+        if row.device.type != "cpu" or bool(noisy.any()):  # to ask a GPU would be to wait for it
+            values = self._with_noise(row, noisy, matrices, state)
+        change = self._rounded(row, values, expected, matrices, most, state)
         if change is not None:
-            moves.keep(state)
+            state.put("moves", torch.stack(moves))
         return change
 
-    def _moves(self, row: Tensor, state: State) -> Moves:
-        """The moves of a row's matrices, this one counted."""
-        matrices, before = self._matrices(row, state), state.get("last")
-        known = Moves.known(matrices.num_rows, state, row.device)
-        if before is None or before.shape != row.shape:  # it is that of another world size
-            return known
-        now, then = row.float().contiguous(), before.float().contiguous()
-        return known.after(kernels.matrix_scales(row).change_mean_squares(now, then, matrices))
+    def _moved(self, row: Tensor, last: Tensor, matrices: Matrices) -> Tensor:
+        """The mean square of each row's move since the last gather."""
+        vectors = row.float().contiguous(), last.float().contiguous()
+        return kernels.matrix_scales(row).change_mean_squares(*vectors, matrices)
 
-    def _at_random(self, row: Tensor, most: Tensor, state: State) -> Tensor:
-        """``row`` and noise of up to half a step: rounded to nearest, that is at random. As float32.
+    def _with_noise(self, row: Tensor, most: Tensor, matrices: Matrices, state: State) -> Tensor:
+        """``row`` and noise of up to half a step, float32: what is rounded to nearest then was rounded at random.
 
-        ``most`` float64 ``[rows]``: the squares of steps are no more. (Steps are sent in quarters of an octave, and so
-        are not just those of the noise.)
+        ``most`` float64 ``[rows]``: the squares of steps are no more, and rows of 0 have no noise. (Steps are sent in
+        quarters of an octave, and so are not just those of the noise.)
         """
-        matrices, topic = self._matrices(row, state), kernels.matrix_scales(row)
+        topic = kernels.matrix_scales(row)
         values = state.scratch("values", tuple(row.shape), torch.float32, row.device).copy_(row)
         squares = torch.minimum(self.step**2 * topic.row_mean_squares(values, matrices), most)
         topic.add_noise(values, squares.sqrt().float(), state.key("rounding"), matrices)
         return values
+
+    def _sent_whole(self, row: Tensor, state: State) -> None:
+        """Begin anew: all replicas of the row are exact, and it may be one of another world size."""
+        super()._sent_whole(row, state)
+        matrices = self._matrices(row, state)
+        state.put("moves", torch.zeros(3, matrices.num_rows, dtype=torch.float64, device=row.device))

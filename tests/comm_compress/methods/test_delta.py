@@ -99,7 +99,7 @@ def gather(method: cc.Compressor, rows: list[Tensor], states: list[State]) -> tu
     return outcome.results, outcome.sent
 
 
-@pytest.mark.parametrize("config", [{}, PREDICTS, LOSSLESS, {"mode": "grid"}], ids=str)
+@pytest.mark.parametrize("config", [{}, PREDICTS, LOSSLESS, {"mode": "grid"}, {"mode": "grid", "moves": 8}], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_replicas_advance_where_they_are(config: dict[str, Any], dtype: torch.dtype) -> None:
     """No second copy of the unsharded parameters: what was gathered is the replica, and moves with the next gather."""

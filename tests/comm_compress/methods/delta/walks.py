@@ -34,13 +34,15 @@ def walk(
     moving: slice = slice(None),
     drift: float = 0.0,
     jumps: Mapping[int, Tensor] | None = None,
+    not_finite: int | None = None,
     sent: list[int] | None = None,
 ) -> list[tuple[Tensor, ...]]:
     """Parameters that take steps of that rms: (parameters, their last step, replica) after each gather.
 
     The same on both of two ranks, each of which has these as its rows of a matrix of twice the height.
     Steps become smaller by ``decay``; only the rows ``moving`` take any. All elements ``drift`` by so much beside that,
-    and ``jumps`` are made at some gathers. ``sent`` is given the bytes of each gather.
+    and ``jumps`` are made at some gathers. One element is NaN for the gather ``not_finite``. ``sent`` is given the
+    bytes of each gather.
     """
     states = simulate.states(2, "unit", 0, segments_of([("w", (2 * SHAPE[0], SHAPE[1]))], 2))
     generator = torch.Generator().manual_seed(3)
@@ -52,7 +54,8 @@ def walk(
         row = row + step
         for state in states:
             state.begin(torch.tensor(True))
-        done = simulate.lockstep([method.all_gather(row, state) for state in states])
+        given = row.index_fill(0, torch.tensor([7]), math.nan) if number == not_finite else row
+        done = simulate.lockstep([method.all_gather(given, state) for state in states])
         if sent is not None:
             sent.append(done.sent[0].total)
         seen.append((row, step, done.results[0][0].clone()))
