@@ -141,7 +141,16 @@ log=$output_dir/training_log_safe_$(date +%Y%m%d_%H%M%S).txt
 trap '' INT TERM HUP QUIT USR1 USR2 # for tee, from its first moment: a signal must not cost the last lines
 exec {to_log}> >(exec tee -a "$log")
 tee_pid=$!
-trap - INT TERM HUP QUIT USR1 USR2
+# From here on a stop signal is torchrun's; one that comes before it runs waits for it.
+torchrun="" early="" interrupted=""
+pass_on() {
+    interrupted=yes
+    if [ -n "$torchrun" ]; then kill -s "$1" "$torchrun" 2>/dev/null; else early=$1; fi
+}
+for signal in TERM INT HUP QUIT USR1 USR2; do
+    # shellcheck disable=SC2064
+    trap "pass_on $signal" "$signal"
+done
 
 # torchrun gets its own process group (set -m), so that Ctrl-C reaches it once: through us, like every other signal.
 # `--` ends its own flags: it would take --log or --max, abbreviations of its own, out of the training's. fsdp_lab.launch
@@ -157,11 +166,10 @@ meeting=(--standalone --local-addr=127.0.0.1)
     -m -- fsdp_lab.train ${flags[@]+"${flags[@]}"} </dev/null >&"$to_log" 2>&1 &
 torchrun=$!
 set +m
-interrupted=""
-for signal in TERM INT HUP QUIT USR1 USR2; do
-    # shellcheck disable=SC2064
-    trap "interrupted=yes; kill -s $signal $torchrun 2>/dev/null" "$signal"
-done
+if [ -n "$early" ]; then
+    kill -s "$early" "$torchrun" 2>/dev/null
+    interrupted=""
+fi
 
 if [ -n "$demonstration" ]; then
     echo "demonstration: gradients and parameters compressed by \"$demonstrated\"; any flag, such as --method none, trains as you say" >&"$to_log"

@@ -340,9 +340,15 @@ def _heeds_all() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["while-it-trains", "before-the-script-knows-its-process"])
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT", "USR1"])
-def test_signals_are_passed_on_once_and_the_end_is_awaited(checkout: Checkout, name: str) -> None:
-    command = [str(checkout.root / "run_safe_training.sh"), "--no_tensorboard"]
+def test_signals_are_passed_on_once_and_the_end_is_awaited(checkout: Checkout, name: str, slow: bool) -> None:
+    script = checkout.root / "run_safe_training.sh"
+    if slow:
+        started = "\ntorchrun=$!\n"
+        assert started in script.read_text()
+        script.write_text(script.read_text().replace(started, "\nsleep 1; torchrun=$!\n"))
+    command = [str(script), "--no_tensorboard"]
     run = subprocess.Popen(
         command,
         cwd=checkout.cwd,
