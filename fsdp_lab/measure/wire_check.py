@@ -6,36 +6,37 @@ What leaves the interface besides the payload that we claim is known, packet by 
 - gloo's own, `GLOO_MESSAGE` bytes a message: the sender announces it, the receiver announces that it is ready, and a
   header goes before the data, 48 bytes each (exact in every collective measured, torch 2.13: docs/links.md);
 - the trainer's own all-reduces of one number: the gradients' norm, the agreement on stopping, the logged loss;
-- segments that TCP sent twice, which the kernel counts.
+- bytes that TCP sent twice, which the kernel counts for each connection. What was lost before it reached the interface
+  left that once all the same, so these bytes excuse as much of a surplus, never a lack.
 
-All of that is taken off. What is left may differ from the claim by `TOLERANCE`, or the run's bytes are not trusted.
+What is left may differ from the claim by `TOLERANCE`, or the run's bytes are not trusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from fsdp_lab.measure.connections import resent_bytes
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.ranks.link import Link
 
 HEADER = 14 + 20 + 32
-SEGMENT = 1500 - 20 - 32  # payload of a full segment
 GLOO_MESSAGE = 3 * 48
 ALL_REDUCE = 4  # bytes of one number
 TOLERANCE = 0.01
 
 
 class Interface(NamedTuple):
-    """What interfaces have sent so far: bytes with headers, packets, and how many TCP segments were sent again."""
+    """What interfaces have sent so far: bytes with headers, packets; payload bytes that this process sent again."""
 
     sent_bytes: int = 0
     packets: int = 0
-    resent: int = 0
+    resent_bytes: int = 0
 
     def __add__(self, other: object) -> Interface:
         assert isinstance(other, Interface)
@@ -68,7 +69,7 @@ def agree(interface: Interface, claim: Claim, own_all_reduces: Claim) -> bool:
     payload = interface.sent_bytes - HEADER * interface.packets
     surplus = payload - own_all_reduces.payload - GLOO_MESSAGE * (claim.messages + own_all_reduces.messages)
     slack = TOLERANCE * claim.payload
-    return claim.payload - slack <= surplus <= claim.payload + slack + SEGMENT * interface.resent
+    return claim.payload - slack <= surplus <= claim.payload + slack + interface.resent_bytes
 
 
 class WireCheck:
@@ -123,7 +124,7 @@ class WireCheck:
         nodes = [by_rank[first : first + per_node] for first in range(0, world, per_node)]
         share = 2 * (world - 1) / world  # gloo's ring, mean over the ranks
         own = Claim(ALL_REDUCE, 1).times(share * self._all_reduces * per_node)
-        agreed = [agree(node[0][0], sum((claim for _, claim in node), Claim()), own) for node in nodes]
+        agreed = [_agree_on(node, own) for node in nodes]
         judged = world > 1 and self._ranks.backend == "gloo"
         return {
             "interface_bytes_total": round(sum(node[0][0].sent_bytes for node in nodes) / world),
@@ -142,12 +143,20 @@ class WireCheck:
         self._ranks.sum(torch.zeros(()))
 
 
+def _agree_on(node: Sequence[tuple[Interface, Claim]], own_all_reduces: Claim) -> bool:
+    """`agree` for the ranks of one node: they share its interfaces, and each sends and resends its own part."""
+    resent = sum(interface.resent_bytes for interface, _ in node)
+    claim = sum((claim for _, claim in node), Claim())
+    return agree(node[0][0]._replace(resent_bytes=resent), claim, own_all_reduces)
+
+
 def interface_counters(names: tuple[str, ...], proc: Path = Path("/proc/net")) -> Interface:
-    """What the named interfaces of this network namespace have sent. RuntimeError when there is none."""
+    """What the named interfaces of this network namespace have sent, and this process again.
+
+    RuntimeError when there is none of that name.
+    """
     lines = (line.partition(":") for line in (proc / "dev").read_text().splitlines())
     counters = [list(map(int, numbers.split())) for name, _, numbers in lines if name.strip() in names]
     if not counters:
         raise RuntimeError(f"no {' or '.join(names)} among this namespace's interfaces")
-    tcp = [line.split() for line in (proc / "snmp").read_text().splitlines() if line.startswith("Tcp:")]
-    resent = int(dict(zip(*tcp, strict=True))["RetransSegs"])
-    return Interface(sum(c[8] for c in counters), sum(c[9] for c in counters), resent)
+    return Interface(sum(c[8] for c in counters), sum(c[9] for c in counters), resent_bytes())

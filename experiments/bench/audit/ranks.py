@@ -44,7 +44,7 @@ def _measured(name: str, build: Callable[[], Job], repeats: int) -> dict[str, An
         "claimed_bytes": sum(claim.sent_bytes or 0 for claim in audit.claims) if job.handle is not None else None,
         "interface_bytes": seen.sent_bytes,
         "interface_payload_bytes": seen.sent_bytes - HEADER * seen.packets,
-        "resent_segments": seen.resent,
+        "resent_bytes": seen.resent_bytes,
         "not_counted": audit.not_counted,
         "lines": audit.rows(),
         "table": audit.table(),

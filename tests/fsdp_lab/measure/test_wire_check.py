@@ -86,6 +86,7 @@ def test_headers_are_taken_off_and_one_percent_may_remain() -> None:
     assert not agree(interface(exact + 1001, 50), claim, own)
     assert not agree(interface(exact - 1001, 50), claim, own)
     assert agree(interface(exact + 1001, 50, resent=1), claim, own)  # sent twice
+    assert not agree(interface(exact + 1002, 50, resent=1), claim, own)
     assert not agree(interface(exact - 1001, 50, resent=1), claim, own)  # that explains no missing bytes
 
 
@@ -95,9 +96,8 @@ def test_the_interfaces_counters_are_read(tmp_path: Path) -> None:
     )
     lines = "    lo: 7 1 0 0 0 0 0 0  7 1 0 0 0 0 0 0\n  eth0: 100 2 0 0 0 0 0 0 3000 4 0 0 0 0 0 0\n"
     (tmp_path / "dev").write_text(header + lines)
-    (tmp_path / "snmp").write_text("Ip: A\nIp: 1\nTcp: InSegs OutSegs RetransSegs\nTcp: 5 6 9\n")
-    assert interface_counters(("eth0",), tmp_path) == Interface(3000, 4, 9)
-    assert interface_counters(("eth0", "lo"), tmp_path) == Interface(3007, 5, 9)
+    assert interface_counters(("eth0",), tmp_path)[:2] == (3000, 4)
+    assert interface_counters(("eth0", "lo"), tmp_path)[:2] == (3007, 5)
     with pytest.raises(RuntimeError, match="no eth9"):
         interface_counters(("eth9",), tmp_path)
 
