@@ -1,6 +1,7 @@
 """Triton kernels without a GPU: `test_triton_kernels` in Triton's interpreter, and compiled for one that is not there.
 
-Triton comes with CUDA builds of torch. Beside a CPU build: ``pip install --no-deps triton`` (280 MB), then
+Triton comes with CUDA builds of torch. Beside a CPU build of torch 2.13: ``pip install --no-deps triton==3.7.1``
+(280 MB; the interpreter of 3.9 gives masks that it refuses itself), then
 ``pytest tests/comm_compress/kernels/test_triton.py``. On a GPU, ``pytest -m gpu`` runs the kernels themselves.
 """
 
