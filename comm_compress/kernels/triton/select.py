@@ -1,9 +1,8 @@
 """Choosing coordinates by magnitude as Triton kernels: the reference's positions, without a sort.
 
-The k-th largest key is found digit by digit from the top (11, 10 and 10 bits), counting the keys that share the digits
-found so far; then the keys above it, and the first of those equal to it, are written out in order. A row that one
-program holds takes one kernel. A longer one is read five times: three histograms, a count for each tile, and the
-writing, each tile's places beginning where the tiles before it end.
+First the k-th largest key is found: bit by bit, where one program holds a row, and otherwise by `torch.topk`, which
+shares a long row among a whole GPU. Then the keys above it, and the first of those equal to it, are written out in
+order, each tile's places beginning where the tiles before it end.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from comm_compress.kernels.triton.launching import MAGNITUDE, launch, power_of_t
 
 SHORT = 4096  # keys of a row that one program holds
 TILE = 4096
-PROGRAMS = 1024  # that share the histogram of a row
-DIGITS = ((20, 11), (10, 10), (0, 10))  # lowest bit and width, from the top
 ALL = 2**31 - 1
 
 
@@ -38,19 +35,12 @@ def largest(
         padded = max(power_of_two(n), 128)
         launch(_largest_of_row, (num_rows,), *source, places, values, n, k, PADDED=padded, num_warps=warps(padded))
         return
-    thresholds = torch.zeros(num_rows, dtype=torch.int32, device=rows.device)
-    left = torch.full_like(thresholds, k)
-    tiles = triton.cdiv(n, TILE)
-    counts = torch.zeros(len(DIGITS), num_rows, 1 << 11, dtype=torch.int32, device=rows.device)
-    for (shift, width), count in zip(DIGITS, counts, strict=True):
-        digit = {"SHIFT": shift, "WIDTH": width}
-        grid = (min(tiles, PROGRAMS), num_rows)
-        launch(_histogram, grid, *source, thresholds, count, n, tiles, **digit, TILE=TILE, num_warps=8)
-        launch(_next_digit, (num_rows,), count, thresholds, left, **digit)
-        if new is not None:  # the first time it is written, from then on it is read
-            source = new, None, None, row_stride(new), 0, 1.0
+    tiles, keys = triton.cdiv(n, TILE), torch.empty(num_rows, n, dtype=torch.int32, device=rows.device)
+    launch(_keys, (tiles, num_rows), *source, keys, n, TILE=TILE, num_warps=8)
+    thresholds = keys.topk(k, dim=1, sorted=False).values.amin(1)
+    ends = _ends(keys.view(torch.float32), thresholds)
+    left = k - ends[0, :, -1]  # of the keys on the threshold
     chosen_from = rows if new is None else new
-    ends = _ends(chosen_from, thresholds)
     arguments = chosen_from, thresholds, left, ends, places, values, n, row_stride(chosen_from), k
     launch(_write, (tiles, num_rows), *arguments, TILE=TILE, num_warps=8)
 
@@ -88,15 +78,6 @@ def _ends(rows: Tensor, thresholds: Tensor) -> Tensor:
 
 
 @triton.jit
-def _digit(counts, left, WIDTH: tl.constexpr):
-    """The digit of the key that ``left`` keys reach, by the digits' ``counts``; how many of those share that digit."""
-    reached = tl.cumsum(counts, 0, reverse=True)
-    digit = tl.sum((reached >= left).to(tl.int32), axis=0) - 1
-    above = tl.sum(tl.where(tl.arange(0, 1 << WIDTH) == digit, reached - counts, 0), axis=0)
-    return digit, left - above
-
-
-@triton.jit
 def _bits_at(rows, old, new, decay, i, mask):
     """int32: the bits of the target, which is left in ``new`` unless that is None."""
     x = target_at(rows, old, decay, i, mask)
@@ -106,33 +87,15 @@ def _bits_at(rows, old, new, decay, i, mask):
 
 
 @triton.jit
-def _histogram(
-    rows, old, new, stride, old_stride, decay, thresholds, counts, n, tiles, SHIFT: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr,
-):  # fmt: skip
+def _keys(rows, old, new, stride, old_stride, decay, keys, n, TILE: tl.constexpr):
     row = tl.program_id(1).to(tl.int64)
     rows += row * stride
     if old is not None:
         old += row * old_stride
     if new is not None:
         new += row * n
-    known = tl.load(thresholds + row) >> SHIFT + WIDTH
-    total = tl.zeros([1 << WIDTH], tl.int32)
-    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        i = tile * TILE + tl.arange(0, TILE)
-        key = _bits_at(rows, old, new, decay, i, i < n) & MAGNITUDE
-        mask = (i < n) & (key >> SHIFT + WIDTH == known)
-        total += tl.histogram((key >> SHIFT) & ((1 << WIDTH) - 1), 1 << WIDTH, mask=mask)
-    tl.atomic_add(counts + row * 2048 + tl.arange(0, 1 << WIDTH), total, mask=total > 0, sem="relaxed")
-
-
-@triton.jit
-def _next_digit(counts, thresholds, left, SHIFT: tl.constexpr, WIDTH: tl.constexpr):
-    row = tl.program_id(0)
-    count = tl.load(counts + row.to(tl.int64) * 2048 + tl.arange(0, 1 << WIDTH))
-    digit, fewer = _digit(count, tl.load(left + row), WIDTH)
-    tl.store(thresholds + row, tl.load(thresholds + row) | (digit << SHIFT))
-    tl.store(left + row, fewer)
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    tl.store(keys + row * n + i, _bits_at(rows, old, new, decay, i, i < n) & MAGNITUDE, mask=i < n)
 
 
 @triton.jit
@@ -190,12 +153,10 @@ def _largest_of_row(rows, old, new, stride, old_stride, decay, places, values, n
     if new is not None:
         new += row * n
     bits = _bits_at(rows, old, new, decay, i, mask)
-    key = bits & MAGNITUDE
-    digit, left = _digit(tl.histogram(key >> 20, 2048, mask=mask), k, 11)
-    threshold = digit << 20
-    some = mask & (key >> 20 == threshold >> 20)
-    digit, left = _digit(tl.histogram((key >> 10) & 1023, 1024, mask=some), left, 10)
-    threshold |= digit << 10
-    some = mask & (key >> 10 == threshold >> 10)
-    digit, left = _digit(tl.histogram(key & 1023, 1024, mask=some), left, 10)
-    _write_chosen(bits, threshold | digit, left, 0, 0, places + row * k, values + row * k, i, mask)
+    key = tl.where(mask, bits & MAGNITUDE, -1)
+    threshold = tl.full((), 0, tl.int32)  # the largest number that k keys reach, from its highest bit on
+    for bit in range(31):
+        higher = threshold | (1 << (30 - bit))
+        threshold = tl.where(tl.sum((key >= higher).to(tl.int32), axis=0) >= k, higher, threshold)
+    left = k - tl.sum((key > threshold).to(tl.int32), axis=0)
+    _write_chosen(bits, threshold, left, 0, 0, places + row * k, values + row * k, i, mask)
