@@ -47,9 +47,30 @@ def encode(
     scales: Tensor,
     residual: Residual | None = None,
 ) -> None:
+    old, decay, new = residual or (None, 1.0, None)
+    _encode_target(rows, old, decay, new, code, key, codes, scales)
+
+
+def encode_difference(
+    a: Tensor, b: Tensor, code: BlockCode, key: tuple[int, int] | None, codes: Tensor, scales: Tensor
+) -> bool:
+    _encode_target(a.unsqueeze(0), b.unsqueeze(0), -1.0, None, code, key, codes, scales)  # a product with -1 is exact
+    return bool(torch.isfinite(scales).all())
+
+
+def _encode_target(
+    rows: Tensor,
+    old: Tensor | None,
+    decay: float,
+    new: Tensor | None,
+    code: BlockCode,
+    key: tuple[int, int] | None,
+    codes: Tensor,
+    scales: Tensor,
+) -> None:
+    """`encode` of ``rows + decay * old``; what the codes lose goes to ``new``, unless that is None."""
     num_rows, n = rows.shape
     rows = rows if rows.stride(1) == 1 or n == 1 else rows.contiguous()
-    old, decay, new = residual or (None, 1.0, None)
     source = (rows, old, n, row_stride(rows), row_stride(old), decay)
     to = (new, codes, codes.shape[1], scales, *map(row_stride, (new, codes, scales)))
     low, high = (as_int32(word) for word in key or (0, 0))
@@ -79,16 +100,8 @@ def encode(
     launch(_round, (programs, num_rows), *source, *to, low, high, **rounding, **shape)
 
 
-def encode_difference(
-    a: Tensor, b: Tensor, code: BlockCode, key: tuple[int, int] | None, codes: Tensor, scales: Tensor
-) -> bool:
-    encode((a.float() - b.float()).unsqueeze(0), code, key, codes, scales)
-    return bool(torch.isfinite(scales).all())
-
-
 def decode(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    constants = {"BITS": code.bits or 0, "ROUNDING": code.rounding, "ROTATE": code.rotate}
-    decode_tiles(_decode, codes, [scales], code.block(out.shape[-1]), out, **constants)
+    _decode_to(codes, scales, code, out, add=False)
 
 
 def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
@@ -96,9 +109,12 @@ def decode_sum(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> N
 
 
 def decode_add(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor) -> None:
-    decoded = torch.empty_like(out, dtype=torch.float32)
-    decode(codes, scales, code, decoded)
-    out += decoded
+    _decode_to(codes, scales, code, out.unsqueeze(0), add=True)  # a row, not a sum: zeros keep their signs
+
+
+def _decode_to(codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor, add: bool) -> None:
+    constants = {"BITS": code.bits or 0, "ROUNDING": code.rounding, "ROTATE": code.rotate, "ADD": add}
+    decode_tiles(_decode, codes, [scales], code.block(out.shape[-1]), out, **constants)
 
 
 # Parts of the kernels
@@ -349,10 +365,13 @@ def _round(
 @triton.jit
 def _decode(
     codes, scales, out, n, num_bytes, num_rows, code_stride, scale_stride, out_stride, BLOCK: tl.constexpr,
-    BITS: tl.constexpr, ROUNDING: tl.constexpr, ROTATE: tl.constexpr, SUM: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    BITS: tl.constexpr, ROUNDING: tl.constexpr, ROTATE: tl.constexpr, ADD: tl.constexpr, SUM: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of this row, decoded, or (SUM) of the sum of all ``num_rows``, in row order and rotated back once."""
+    """A tile of this row, decoded, or (SUM) of the sum of all ``num_rows``, in row order and rotated back once.
+
+    ADD: added to what is there.
+    """
     row = tl.program_id(1).to(tl.int64)
     if SUM:
         x = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -367,7 +386,10 @@ def _decode(
     _, i = tile_here(ROWS, COLUMNS)
     if ROTATE:
         x = rotated(x, i, n, ROWS, COLUMNS)
-    tl.store(out + row * out_stride + i, x.to(out.dtype.element_ty), mask=i < n)
+    out += row * out_stride + i
+    if ADD:
+        x += tl.load(out, mask=i < n, other=0).to(tl.float32)
+    tl.store(out, x.to(out.dtype.element_ty), mask=i < n)
 
 
 @triton.jit

@@ -122,6 +122,12 @@ def test_block_codes_compile_and_contract_nothing(code: BlockCode, assembly: dic
     assert len(assembly) >= 2
     for ptx in assembly.values():
         as_written(ptx)
+    assembly.clear()
+    blocks_cuda.encode_difference(rows[0].bfloat16(), rows[1], code, (1, 2), codes[:1], scales[:1])
+    blocks_cuda.decode_add(codes[:1], scales[:1], code, rows[0])
+    assert len(assembly) >= 2
+    for ptx in assembly.values():
+        as_written(ptx)
 
 
 @pytest.mark.parametrize("bits", [1, 3, 8, 13, 31])

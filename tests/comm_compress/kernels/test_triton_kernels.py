@@ -167,6 +167,32 @@ def test_block_codes(
         assert same_bits(a, b), name
 
 
+@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_changes_in_block_codes(code: BlockCode, dtype: torch.dtype) -> None:
+    """What `delta` sends and adds: a difference's bytes, and a replica that they were added to; zeros have signs."""
+    n, generator = 6161, torch.Generator().manual_seed(5)
+    row, replica = torch.randn(2, n, generator=generator)
+    row[:200] = replica[:200]
+    replica[300:400], row[300:400] = -0.0, -0.0
+    exact = dtype == torch.float32 or not INTERPRETED  # the interpreter cuts off instead of rounding
+    results: list[tuple[Tensor, ...]] = []
+    for kernel, device in ((blocks_reference, CPU), (blocks_cuda, HERE)):
+        a, b = row.to(device, dtype), replica.to(device, copy=True)
+        codes = torch.full((1, code.code_bytes(n)), 255, dtype=torch.uint8, device=device)
+        scales = torch.empty(1, code.blocks(n), device=device)
+        assert kernel.encode_difference(a, b, code, (77, 0xF1234567), codes, scales)
+        out = b.to(dtype if exact else torch.float32)
+        kernel.decode_add(codes, scales, code, out)
+        results.append((codes.cpu(), scales.cpu(), out.float().cpu()))
+        b[n - 1] = float("inf")
+        assert not kernel.encode_difference(a, b, code, (77, 0xF1234567), codes, scales)
+    theirs, mine = results
+    assert torch.equal(mine[0], theirs[0])
+    assert same_bits(mine[1], theirs[1])
+    assert same_bits(mine[2], theirs[2])
+
+
 def magnitudes(kind: str, num_rows: int, n: int) -> Tensor:
     """Rows with many, few or no equal magnitudes."""
     x = torch.randn(num_rows, n, generator=torch.Generator().manual_seed(n))
