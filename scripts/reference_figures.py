@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis import drafts
+from analysis.chart import __main__ as systems_chart
 from analysis.predict import __main__ as prediction
 from analysis.report import __main__ as report
 from experiments.bench.codecs import chart
@@ -70,7 +71,17 @@ def _drafts(path: Path) -> None:
         shutil.copyfile(Path(folder) / path.name, path)
 
 
+def _chart(path: Path) -> None:
+    rows, tuning, times = (str(FOLDER / f"chart{part}.jsonl") for part in ("", "_rates", "_times"))
+    with tempfile.TemporaryDirectory() as folder:
+        words = [rows, "--tuning", tuning, "--times", times, "--out", folder, "--formats", "png"]
+        _run(systems_chart.main(words), path)
+        shutil.copyfile(Path(folder) / path.name.removeprefix("chart_"), path)
+
+
 OTHERS = {
+    "chart.png": _chart,
+    "chart_times.png": _chart,
     "step_against_bandwidth.png": _steps,
     "bottleneck.png": _bottleneck,
     "codecs_cpu.png": _codecs,
