@@ -1,8 +1,8 @@
 """Choosing coordinates by magnitude as Triton kernels: the reference's positions, without a sort.
 
 First the k-th largest key is found: bit by bit, where one program holds a row, and otherwise by `torch.topk`, which
-shares a long row among a whole GPU. Then the keys above it, and the first of those equal to it, are written out in
-order, each tile's places beginning where the tiles before it end.
+shares a long row among a whole GPU and needs the keys, 4 bytes each, in memory. Then the keys above it, and the first
+of those equal to it, are written out in order, each tile's places beginning where the tiles before it end.
 """
 
 from __future__ import annotations
