@@ -46,33 +46,33 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("sweep"):
         plan, out = _plan(options, words[split + 1 :])
         estimator = _estimator(plan, out, options.rows)
-        lacking = obstacles(plan.to_run(), plan.recipe.start, plan.recipe.rates)
+        lacking = obstacles(plan.to_run(), plan.recipe.starts, plan.recipe.rates)
         if options.dry_run:
             print(describe(plan, out, estimator, options.jobs))
             print("".join(f"\nnot yet possible here: {line}" for line in lacking), end="\n" if lacking else "")
             return 0
-        start = plan.recipe.start
         if options.slurm is not None:
-            if start is not None and not start.is_there:
-                raise ValueError(f"--slurm: first train the common start, {start.folder}, with --start_only")
+            if missing := [str(start.folder) for start in plan.recipe.starts if not start.is_there]:
+                raise ValueError(f"--slurm: first train the common start, {', '.join(missing)}, with --start_only")
             print(f"written; look at its first lines, then: bash {slurm.write(plan, out, options.slurm)}")
             return 0
         if lacking:
             raise ValueError("\n".join(lacking))
         if options.start_only:
-            return _start_only(start, f"fsdp-lab sweep {shlex.join(words)}")
+            return _start_only(plan.recipe.starts, f"fsdp-lab sweep {shlex.join(words)}")
         return _run(plan, out, estimator, options.jobs, f"fsdp-lab sweep {shlex.join(words)}")
 
 
-def _start_only(start: Start | None, command: str) -> int:
-    if start is None:
+def _start_only(starts: Sequence[Start], command: str) -> int:
+    if not starts:
         raise ValueError("--start_only: the recipe has no key start")
-    try:
-        common_start.ensure(start, lambda line: print(line, flush=True))
-    except SystemExit as stopped:
-        print(f"stopped. Go on with: {command}")
-        return int(stopped.code or 0)
-    print(f"the common start is in {start.folder}")
+    for start in starts:
+        try:
+            common_start.ensure(start, lambda line: print(line, flush=True))
+        except SystemExit as stopped:
+            print(f"stopped. Go on with: {command}")
+            return int(stopped.code or 0)
+        print(f"the common start is in {start.folder}")
     return 0
 
 
@@ -84,7 +84,7 @@ def _parser() -> Parser:
     parser.add_argument("--dry_run", action="store_true", help="print the plan; nothing runs")
     parser.add_argument("--jobs", type=whole(1), default=1, metavar="N", help="cells at the same time (default: 1)")
     parser.add_argument("--slurm", type=new_folder, metavar="FOLDER", help="write array jobs there; nothing runs")
-    parser.add_argument("--start_only", action="store_true", help="train the recipe's common start, and no cell")
+    parser.add_argument("--start_only", action="store_true", help="train the recipe's common starts, and no cell")
     parser.add_argument("--retry_failed", action="store_true", help="try cells again that failed twice")
     parser.add_argument(
         "--only", type=whole(1), metavar="N", help="no cell but the Nth of the plan (what --slurm uses)"
@@ -133,8 +133,8 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
     if not picked:
         progress.say(aim(plan, estimator, jobs))
     try:
-        if plan.recipe.start is not None and plan.to_run():
-            common_start.ensure(plan.recipe.start, progress.say)
+        for start in plan.starts_to_train():
+            common_start.ensure(start, progress.say)
         Runner(plan, out, slots, progress).run()
     except SystemExit as stopped:
         progress.say(f"stopped; what is finished is in {out}. Go on with: {command}")

@@ -12,18 +12,20 @@ from experiments.sweeps.recipe.start import Start
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL
 
 
-def obstacles(cells: Sequence[Cell], start: Start | None = None, rates: Rates | None = None) -> list[str]:
+def obstacles(cells: Sequence[Cell], starts: Sequence[Start] = (), rates: Rates | None = None) -> list[str]:
     """One line for each obstacle: missing files and folders (all that one command builds together), links.
 
-    ``start``: what the sweep trains first where it is not there; ``rates``: the file that has to be there."""
+    ``starts``: what the sweep trains first where cells need it and it is not there; ``rates``: the file that has to be
+    there."""
     missing: dict[tuple[str, Path], str | None] = {}
-    trained = None if start is None else start.folder
+    trained = {start.folder for start in starts}
     wanted = [(cell.trainer, cell.config.resolved()) for cell in cells]
-    if start is not None and cells and not start.is_there:
-        wanted.append((LANGUAGE_MODEL, start.config.resolved()))
+    needed = {settings.get("model_dir") for _, settings in wanted}
+    to_train = [start for start in starts if str(start.folder) in needed and not start.is_there]
+    wanted += [(LANGUAGE_MODEL, start.config.resolved()) for start in to_train]
     for trainer, settings in wanted:
         for name, where in trainer.needs.items():
-            if settings[name] and not _is_there(name, path := Path(settings[name])) and path != trained:
+            if settings[name] and not _is_there(name, path := Path(settings[name])) and path not in trained:
                 missing[where, path] = trainer.built_by(path)
     lines = [f"{where} {path} is not there" for (where, path), command in missing.items() if command is None]
     for command in dict.fromkeys(command for command in missing.values() if command is not None):

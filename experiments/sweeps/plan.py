@@ -10,6 +10,7 @@ from typing import Any, Literal
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.recipe.cells import Cell, Key, key_of, varying
 from experiments.sweeps.recipe.recipe import Recipe
+from experiments.sweeps.recipe.start import Start
 from experiments.sweeps.text import aligned, duration
 from fsdp_lab.results.store import scan
 from fsdp_lab.run.environment import environment
@@ -49,6 +50,11 @@ class Plan:
         """The cells to run, in order."""
         return [cell for cell in self.cells if self.state(cell) == "to run"]
 
+    def starts_to_train(self) -> list[Start]:
+        """The common starts that cells to run begin from, and that are not there."""
+        needed = {cell.config.resolved().get("model_dir") for cell in self.to_run()}
+        return [start for start in self.recipe.starts if str(start.folder) in needed and not start.is_there]
+
     def tries_left(self, cell: Cell) -> int:
         """How often the cell may still be tried. With ``retry_failed`` earlier failures do not count."""
         past = self.past.get(cell.key, Past())
@@ -85,7 +91,7 @@ def describe(plan: Plan, out: Path, estimator: Estimator, jobs: int, here: Row |
     ]
     if failed := states.count("failed"):
         lines.append(f"failed     {failed} (each tried {TRIES} times; --retry_failed tries them again)")
-    if (start := recipe.start) is not None:
+    for start in recipe.starts:
         lines.append(f"start      {start.folder}{'' if start.is_there else ', to be trained first'}")
     lines += [
         f"to run     {states.count('to run')}",

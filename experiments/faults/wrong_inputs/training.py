@@ -110,7 +110,7 @@ _USE = (
     ),
     Case("chat", "a temperature below 0", ("--temperature", "-1"), "temperature", "-1", "at least 0"),
     Case("chat", "a flag with a letter wrong", ("--promt", "x"), "--promt", "no such flag", "--prompt"),
-    Case("data build", "a corpus of another name", ("wiki",), "corpus", "'wiki'", "embedded, prose, full"),
+    Case("data build", "a corpus of another name", ("wiki",), "corpus", "'wiki'", "embedded, prose, full, code"),
     Case("data build", "no corpus", (), "corpus", "missing", "--help"),
     Case(
         "data build",

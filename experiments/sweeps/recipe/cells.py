@@ -92,7 +92,8 @@ def cells_of(recipe: Recipe) -> list[Cell]:
     """All cells of a recipe. ValueError for settings that fit no model, or when two cells are the same run."""
     worlds, tuned = _worlds(recipe), _tuned(recipe)
     choices = itertools.product(recipe.seeds, recipe.subjects, worlds, recipe.links, tuned, recipe.arms)
-    cells = [_cell(number, recipe, *choice) for number, choice in enumerate(choices, start=1)]
+    own = sorted({key for subject in recipe.subjects for key in subject} - recipe.trainer.named_by.keys())
+    cells = [_cell(number, recipe, own, *choice) for number, choice in enumerate(choices, start=1)]
     known: dict[Key, Cell] = {}
     for cell in cells:
         if cell.key in known:
@@ -124,6 +125,7 @@ def _tuned(recipe: Recipe) -> Iterator[dict[str, Any]]:
 def _cell(
     number: int,
     recipe: Recipe,
+    own: Sequence[str],
     seed: int,
     subject: Mapping[str, Any],
     world: tuple[int, int],
@@ -146,6 +148,7 @@ def _cell(
         trainer.noun: str(next(subject[name] for name in trainer.named_by if subject.get(name))),
         "ranks": f"{virtual} virtual" if virtual else str(processes),
         "link": str(link or "-"),
+        **{name: str(config.resolved()[name]) for name in own},  # what some subjects set for themselves
         **{name: str(value) for name, value in tuned.items()},
     }
     return Cell(number, arm, seed, trainer, config, processes, link, varied)

@@ -24,6 +24,11 @@ def unknown(name: object, known: Iterable[str]) -> str:
     return f"{name}: no such key{f'; did you mean {close[0]}?' if close else ''}"
 
 
+def got(value: Any) -> str:
+    """What stands where something else is wanted: ``missing``, or ``got 3``."""
+    return "missing" if value is None else f"got {value!r}"
+
+
 def checked_settings(
     where: str, values: Any, specs: Mapping[str, Spec], elsewhere: Mapping[str, str], complaints: list[str]
 ) -> dict[str, Any]:

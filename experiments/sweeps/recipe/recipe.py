@@ -12,7 +12,7 @@ tune: {learning_rate: [0.002, 0.004]}
 rates: results/chart_rates.json  # in place of tune: the rate that was chosen for each arm (fsdp-lab chart rates)
 
 start: {model: gpt2-mini, max_steps: 2000}   # trained once; then, in place of fresh weights:
-models: [{model_dir: start}]
+models: [{model_dir: start}, {start: {model: llama-mini}, corpus: code}]   # the second one's own start and corpus
 
 trainer: eagle                   # drafts (docs/eagle.md); then, in place of models and corpus:
 targets: [saved/target]
@@ -28,11 +28,12 @@ from typing import Any
 
 from experiments.network.rates_and_delays import parse_delay, parse_rate
 from experiments.sweeps.recipe.arms import FURTHER, Arm, arms_of
-from experiments.sweeps.recipe.complaints import RecipeError, checked_settings, unknown
+from experiments.sweeps.recipe.complaints import RecipeError, checked_settings, got, unknown
+from experiments.sweeps.recipe.corpora import corpus_settings
 from experiments.sweeps.recipe.rates import Rates, rates_of
-from experiments.sweeps.recipe.start import Start, placed, start_of
-from experiments.sweeps.recipe.trainers import CORPORA_FOLDER, LANGUAGE_MODEL, TRAINERS, Trainer
-from fsdp_lab.data.sources.corpora import CORPORA
+from experiments.sweeps.recipe.start import WORD, Start
+from experiments.sweeps.recipe.subjects import subjects_of
+from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS, Trainer
 from fsdp_lab.settings.reading.cli import given_by
 from fsdp_lab.settings.reading.strict import read_yaml
 
@@ -60,7 +61,8 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is varied, in typed form. ``subjects`` are what is trained, as settings by which the trainer names it.
+    """What is varied, in typed form. ``subjects`` are what is trained, as settings by which the trainer names it;
+    ``starts`` are the trainings whose folders some of them name.
 
     ``source`` is the same as plain data, without include."""
 
@@ -76,7 +78,7 @@ class Recipe:
     common: dict[str, Any]
     tune: dict[str, list[Any]]
     source: dict[str, Any]
-    start: Start | None = None
+    starts: tuple[Start, ...] = ()
     rates: Rates | None = None
 
 
@@ -135,7 +137,7 @@ def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], compla
         complaints.append(f"about: got {said['about']!r}, wants some text")
     name = said.get("name")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-        complaints.append(f"name: {_got(name)}, wants letters, digits, - and _ (it names files)")
+        complaints.append(f"name: {got(name)}, wants letters, digits, - and _ (it names files)")
     virtual = _several(said, "virtual_world_sizes", _is_several, "2 ranks or more such as [8, 16]", [], complaints)
     links = _links(said.get("links", [None]), complaints)
     if virtual and any(link is not None for link in links):
@@ -143,11 +145,8 @@ def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], compla
     real = [] if virtual else [2]
     elsewhere = trainer.elsewhere
     common = checked_settings("common", said.get("common", {}), trainer.config.specs(), elsewhere, complaints)
-    common |= _corpus(said.get("corpus", "embedded"), complaints) if trainer.has_corpora else {}
-    start = start_of(said.get("start"), _corpus, complaints)
-    subjects = _subjects(trainer, said.get(trainer.key), complaints)
-    if start is not None or "start" not in said:  # else there is a complaint already
-        subjects = _from_start(trainer, subjects, start, complaints)
+    common |= corpus_settings(said.get("corpus", "embedded"), complaints) if trainer.has_corpora else {}
+    subjects, starts = subjects_of(trainer, said.get(trainer.key), said.get(WORD), complaints)
     tune = _tune(trainer, said.get("tune", {}), complaints)
     of_subjects = {key for subject in subjects for key in subject}
     complaints += [f"tune.{key}: {trainer.key} sets it" for key in tune if key in of_subjects]
@@ -170,7 +169,7 @@ def _typed(trainer: Trainer, said: dict[str, Any], flags: dict[str, Any], compla
         common=common | flags,
         tune=tune,
         source=_source(trainer, said, flags),
-        start=start,
+        starts=starts,
         rates=rates_of(said.get("rates"), arms, complaints),
     )
 
@@ -187,15 +186,11 @@ def _several(
         return default
     values = said.get(key)
     if not isinstance(values, list) or not values or not all(map(fits, values)):
-        complaints.append(f"{key}: {_got(values)}, wants a list of {wanted}")
+        complaints.append(f"{key}: {got(values)}, wants a list of {wanted}")
         return []
     if len(set(values)) < len(values):
         complaints.append(f"{key}: a value is there twice in {values!r}")
     return values
-
-
-def _got(value: Any) -> str:
-    return "missing" if value is None else f"got {value!r}"
 
 
 def _source(trainer: Trainer, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,45 +212,6 @@ def _is_count(value: Any) -> bool:
 
 def _is_several(value: Any) -> bool:
     return type(value) is int and value >= 2
-
-
-def _corpus(name: Any, complaints: list[str]) -> dict[str, Any]:
-    if not isinstance(name, str) or not name:
-        complaints.append(f"corpus: got {name!r}, wants embedded, {', '.join(CORPORA)} or a path")
-        return {}
-    if name == "embedded":
-        return {"data_path": None}
-    return {"data_path": str(CORPORA_FOLDER / f"{name}.jsonl.gz") if name in CORPORA else name}
-
-
-def _subjects(trainer: Trainer, listed: Any, complaints: list[str]) -> list[dict[str, Any]]:
-    """The settings of each subject, one of which names it; its others (its own batch_size, say) override `common`."""
-    if not isinstance(listed, list) or not listed:
-        complaints.append(f"{trainer.key}: {_got(listed)}, wants a list such as [{trainer.example}]")
-        return []
-    names = trainer.named_by
-    elsewhere = {key: where for key, where in trainer.elsewhere.items() if key not in names}
-    subjects = []
-    for number, said in enumerate(listed, start=1):
-        where = f"{trainer.key}[{number}]"
-        settings = {next(iter(names)): said} if isinstance(said, str) else said
-        subjects.append(checked_settings(where, settings, trainer.config.specs(), elsewhere, complaints))
-        if isinstance(said, Mapping) and len(said.keys() & names.keys()) != 1:
-            ways = " or ".join(f"{name} ({what})" for name, what in names.items())
-            complaints.append(f"{where}: wants {'either ' * (len(names) > 1)}{ways}")
-    return subjects
-
-
-def _from_start(
-    trainer: Trainer, subjects: list[dict[str, Any]], start: Start | None, complaints: list[str]
-) -> list[dict[str, Any]]:
-    problems = []
-    for number, subject in enumerate(subjects, start=1):
-        try:
-            problems.append(placed(subject, start))
-        except ValueError as error:
-            complaints.append(f"{trainer.key}[{number}].{error}")
-    return problems
 
 
 def _links(listed: Any, complaints: list[str]) -> list[Shaped | None]:

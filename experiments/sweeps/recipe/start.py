@@ -1,7 +1,9 @@
 """The common start of a recipe's cells: a training that runs once, and whose weights all cells go on from.
 
 start: {model: gpt2-mini, corpus: prose, max_steps: 2000, learning_rate: 0.002}
-models: [{model_dir: start}]
+models:
+  - {model_dir: start}
+  - {start: {model: llama-mini}}     # a start of its own: what it says, and the rest as above
 
 Two runs from fresh weights part soon, and what parts them may be the last bit of one number; two that go on from
 trained weights part little. So a comparison of arms from a common start sees differences that chance hides from one
@@ -10,12 +12,13 @@ that begins with fresh weights (docs/statistics.md). It is a statement about goi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.sweeps.recipe.complaints import checked_settings
+from experiments.sweeps.recipe.corpora import corpus_settings
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.groups import CommConfig
@@ -32,6 +35,7 @@ _ELSEWHERE = {
     "data_path": "say it as corpus",
     "model_dir": "a start has fresh weights; say model",
 }
+_EXAMPLE = "{model: gpt2-mini, max_steps: 2000}"
 
 
 @dataclass(frozen=True)
@@ -52,39 +56,31 @@ class Start:
         return self.folder.is_dir()
 
 
-def start_of(said: Any, corpus: Callable[[Any, list[str]], dict[str, Any]], complaints: list[str]) -> Start | None:
-    """The start that a recipe describes; None where it has none, or where ``complaints`` say what is wrong.
-
-    ``corpus``: takes the name of a corpus apart into settings."""
-    if said is None:
-        return None
+def start_of(said: Any, complaints: list[str], where: str = WORD) -> Start | None:
+    """The start that a recipe describes under the key ``where``; None where ``complaints`` say what is wrong."""
     if not isinstance(said, Mapping):
-        complaints.append(f"{WORD}: got {said!r}, wants settings such as {{model: gpt2-mini, max_steps: 2000}}")
+        complaints.append(f"{where}: got {said!r}, wants settings such as {_EXAMPLE}")
         return None
     before = len(complaints)
     own = {key: value for key, value in said.items() if key != "corpus"}
     specs = LANGUAGE_MODEL.config.specs()
-    settings = checked_settings(WORD, own, specs, _ELSEWHERE, complaints)
-    settings |= corpus(said.get("corpus", "embedded"), complaints)
-    complaints += [f"{WORD}.{key}: missing" for key in ("model", "max_steps") if key not in own]
+    settings = checked_settings(where, own, specs, _ELSEWHERE, complaints)
+    settings |= corpus_settings(said.get("corpus", "embedded"), complaints, f"{where}.corpus")
+    complaints += [f"{where}.{key}: missing" for key in ("model", "max_steps") if key not in own]
     if len(complaints) > before:
         return None
     try:
         config = LANGUAGE_MODEL.complete(TrainConfig.of(**{"tensorboard": False, **settings}))
     except ConfigError as error:
-        complaints += [f"{WORD}.{complaint}" for complaint in error.complaints]
+        complaints += [f"{where}.{complaint}" for complaint in error.complaints]
         return None
     except ValueError as error:
-        complaints.append(f"{WORD}: {error}")
+        complaints.append(f"{where}: {error}")
         return None
     assert isinstance(config, TrainConfig)
     return Start(config)
 
 
-def placed(subject: dict[str, Any], start: Start | None) -> dict[str, Any]:
-    """``subject`` with the start's folder in place of the word. ValueError: there is no start."""
-    if subject.get("model_dir") != WORD:
-        return subject
-    if start is None:
-        raise ValueError(f"model_dir: {WORD} is what the key {WORD} describes, which the recipe lacks")
-    return {**subject, "model_dir": str(start.folder)}
+def own_start(own: Any, common: Any) -> Any:
+    """What a model's ``start`` says (``own``) over what the recipe's says (``common``, None: it has none)."""
+    return {**common, **own} if isinstance(own, Mapping) and isinstance(common, Mapping) else own

@@ -10,6 +10,7 @@ from fsdp_lab.data.sources import (
     botocore,
     dictionaries,
     linux_doc,
+    python_code,
     shakespeare,
     speeches,
     wiki_articles,
@@ -47,7 +48,8 @@ _TECHNICAL = (
     Source(linux_doc.PACKAGE, linux_doc.extract, 2_842, 21_378_831),
     Source(botocore.PACKAGE, botocore.extract, 471, 31_453_247),
 )
-CORPORA = {"prose": _PROSE, "full": (*_PROSE, *_TECHNICAL)}
+_CODE = (Source(python_code.PACKAGE, python_code.extract, 839, 16_608_677),)
+CORPORA = {"prose": _PROSE, "full": (*_PROSE, *_TECHNICAL), "code": _CODE}
 
 
 def mix(sources: tuple[Source, ...], cache: Path) -> Iterator[Document]:

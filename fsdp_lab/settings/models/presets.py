@@ -37,7 +37,9 @@ class Preset:
 
 PRESETS = {
     "gpt2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.GPT2_NANO),
+    "gpt2-micro": Preset(128, 4, 2e-3, 60, 400, shapes.GPT2_MICRO, vocab_size=2048),
     "gpt2-mini": Preset(128, 4, 2e-3, 60, 400, shapes.GPT2_MINI, vocab_size=4096),
+    "gpt2-10m": Preset(128, 4, 2e-3, 60, 400, shapes.GPT2_10M, vocab_size=8192),
     "gpt2-62m": Preset(512, 16, 1e-3, 100, None, shapes.GPT2_62M),
     "gpt2": Preset(512, 16, 6e-4, 100, None, shapes.GPT2),
     "qwen2-nano": Preset(128, 4, 4e-3, 60, 320, shapes.QWEN2_NANO, "qwen2"),

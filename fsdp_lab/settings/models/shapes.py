@@ -70,6 +70,9 @@ GPT2_NANO = _gpt2(96, 4, 4)  # 5.4 million parameters, 4.8 of them GPT-2's vocab
 # 2.6 million parameters with its preset's vocabulary of 4,096, which takes 30 % of them: in GPT-2 small it is 31 %, so
 # a method meets the same kinds of tensors in the same proportions.
 GPT2_MINI = {**_gpt2(192, 4, 6), "n_positions": 256}
+# smaller and larger than GPT2_MINI, with as large a share of vocabulary: what a cost is measured against size with
+GPT2_MICRO = {**_gpt2(96, 4, 3), "n_positions": 256}  # 0.67 million parameters with 2,048 ids
+GPT2_10M = {**_gpt2(320, 6, 5), "n_positions": 256}  # 10.1 million with 8,192 ids
 GPT2_62M = _gpt2(640, 6, 10)  # 62.3 million parameters
 GPT2 = _gpt2(768, 12, 12)  # openai-community/gpt2
 # as many blocks, heads and as wide as GPT2_NANO, with half the heads of keys and values

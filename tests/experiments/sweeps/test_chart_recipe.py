@@ -78,7 +78,7 @@ def test_rates_come_from_the_file(tmp_path: Path) -> None:
 
 def test_without_the_file_nothing_runs(tmp_path: Path) -> None:
     recipe = read(write_recipe(tmp_path, rates="nowhere.json"))
-    (line,) = obstacles(cells_of(recipe), recipe.start, recipe.rates)
+    (line,) = obstacles(cells_of(recipe), recipe.starts, recipe.rates)
     assert line == (
         "rates: nowhere.json is not there; tune first, then choose: fsdp-lab chart rates ROWS.jsonl --out nowhere.json"
     )

@@ -32,8 +32,7 @@ MODELS = [{"model_dir": "start"}]
 
 
 def start_in(folder: Path, **changes: Any) -> Start:
-    found = read(write_recipe(folder, models=MODELS, start={**START, **changes})).start
-    assert found is not None
+    (found,) = read(write_recipe(folder, models=MODELS, start={**START, **changes})).starts
     return found
 
 
@@ -56,12 +55,28 @@ def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[
 
 def test_cells_begin_with_it_and_its_folder_is_named_by_what_affects_it(tmp_path: Path) -> None:
     recipe = read(write_recipe(tmp_path, models=[{**MODELS[0], "batch_size": 3}, "gpt2-nano"], start=START))
-    assert recipe.start is not None
-    assert [cell.config.resolved()["model_dir"] for cell in cells_of(recipe)[:4:2]] == [str(recipe.start.folder), None]
-    assert start_in(tmp_path).folder == recipe.start.folder
+    (start,) = recipe.starts
+    assert [cell.config.resolved()["model_dir"] for cell in cells_of(recipe)[:4:2]] == [str(start.folder), None]
+    assert start_in(tmp_path).folder == start.folder
     for changes in ({"max_steps": 21}, {"seed": 1}, {"learning_rate": 0.5}, {"corpus": "prose"}):
-        assert start_in(tmp_path, **changes).folder != recipe.start.folder, changes
-    assert start_in(tmp_path, log_interval=3).folder == recipe.start.folder
+        assert start_in(tmp_path, **changes).folder != start.folder, changes
+    assert start_in(tmp_path, log_interval=3).folder == start.folder
+
+
+def test_a_model_may_have_a_start_of_its_own_and_a_corpus(tmp_path: Path) -> None:
+    models = [*MODELS, {"start": {"model": "llama-nano"}, "corpus": "prose", "max_steps": 5}, {"start": {}, "batch_size": 3}]
+    recipe = read(write_recipe(tmp_path, models=models, start=START))
+    common, own = recipe.starts  # the third one's is the common one
+    assert (own.config.model.model, own.config.optim.max_steps) == ("llama-nano", 20)
+    cells = cells_of(recipe)[::2]  # of both arms the first
+    assert [cell.config.resolved()["model_dir"] for cell in cells[:2]] == [str(common.folder), str(own.folder)]
+    assert [cell.varied["max_steps"] for cell in cells[:2]] == ["10", "5"]
+    assert [Path(cell.varied["data_path"]).name for cell in cells[:2]] == ["None", "prose.jsonl.gz"]
+
+
+def test_a_common_start_that_no_model_names_is_not_trained(tmp_path: Path) -> None:
+    recipe = read(write_recipe(tmp_path, models=["gpt2-nano", {"start": {"model": "llama-nano"}}], start=START))
+    assert [start.config.model.model for start in recipe.starts] == ["llama-nano"]
 
 
 @pytest.mark.parametrize(
@@ -75,21 +90,25 @@ def test_cells_begin_with_it_and_its_folder_is_named_by_what_affects_it(tmp_path
         ({"start": {**START, "model": "gpt2-nanno"}}, "did you mean gpt2-nano"),
         ({"start": {**START, "corpus": 3}}, "corpus: got 3"),
         ({"start": "gpt2-nano"}, "start: got 'gpt2-nano'"),
+        ({"models": [{"start": {"model": "gpt2-nano"}}]}, "models[1].start.max_steps: missing"),
+        ({"models": [{"start": 3}]}, "models[1].start: got 3"),
+        ({"models": [{"start": START, "model": "gpt2-nano"}]}, "models[1]: wants either model"),
+        ({"models": [{"model": "gpt2-nano", "corpus": 3}]}, "models[1].corpus: got 3"),
         ({}, "models[1].model_dir: start is what the key start describes, which the recipe lacks"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError) as refused:
-        read(write_recipe(tmp_path, models=MODELS, **changes))
+        read(write_recipe(tmp_path, **{"models": MODELS, **changes}))
     assert words in str(refused.value)
 
 
 def test_it_is_no_obstacle_but_what_it_lacks_is_one(tmp_path: Path) -> None:
     recipe = read(write_recipe(tmp_path, models=MODELS, start=START))
-    assert obstacles(cells_of(recipe), recipe.start) == []
+    assert obstacles(cells_of(recipe), recipe.starts) == []
     assert "model_dir" in obstacles(cells_of(recipe))[0]
     recipe = read(write_recipe(tmp_path, models=MODELS, start={**START, "corpus": str(tmp_path / "no.jsonl")}))
-    assert [str(tmp_path / "no.jsonl") in line for line in obstacles(cells_of(recipe), recipe.start)] == [True]
+    assert [str(tmp_path / "no.jsonl") in line for line in obstacles(cells_of(recipe), recipe.starts)] == [True]
 
 
 def test_it_is_trained_once_and_nothing_else_is_left(trainings: list[Any], tmp_path: Path) -> None:
@@ -175,3 +194,6 @@ def test_a_sweep_trains_it_before_its_cells(
     assert len(trainings) == 1
     assert sweep.main([recipe, "--start_only"]) == 0
     assert len(trainings) == 1
+    two = str(write_recipe(tmp_path, models=[*MODELS, {"start": {"seed": 2}}], start=START, seeds=[1]))
+    assert sweep.main([two, "--out", "rows.jsonl"]) == 0  # what is there already is not trained again
+    assert len(trainings) == 2

@@ -113,7 +113,7 @@ def test_flags_win_and_are_part_of_the_recipe_then(tmp_path: Path) -> None:
         ({"common": {"results_path": "x"}}, ["common.results_path: the sweep sets it (--out)"]),
         ({"common": {"save_model": True}}, ["common.save_model: say in common.output_dir"]),
         ({"common": 4}, ["common: got 4, wants settings"]),
-        ({"corpus": 4}, ["corpus: got 4, wants embedded, prose, full or a path"]),
+        ({"corpus": 4}, ["corpus: got 4, wants embedded, prose, full, code or a path"]),
         ({"links": ["200mbi"]}, ["links[1]: rate: got '200mbi'"]),
         ({"links": [{"rate": "1gbit", "lag": "5ms"}]}, ["links[1]: lag: no such key"]),
         ({"tune": {"learning_rte": [1]}}, ["tune.learning_rte: no such key; did you mean learning_rate?"]),
