@@ -24,6 +24,7 @@ from analysis.rows.reading import Row, counted
 from analysis.statistics import names
 from analysis.statistics.time_to_quality import MeasuredSteps
 from analysis.tables.accuracy import accuracy_table
+from analysis.tables.by_setting import by_setting_table
 from analysis.tables.comparison import answer_table, comparison_table, goals_table
 from analysis.tables.formats import Table
 from analysis.tables.markup import slug
@@ -86,6 +87,7 @@ def document(subject: Subject, drawn: Drawn) -> Document:
         ("Along links", entries.OF_LINKS, groups.links(subject.comparisons)),
     ):
         rest += [_group(kind, drawable, group, place, subject, drawn) for place, group in enumerate(alike)]
+    rest += [_several(group, place, subject, drawn) for place, group in enumerate(groups.several(subject.comparisons))]
     of_drafts = zip(subject.drafts, anchors(subject.drafts), strict=True)
     rest += [_drafts(*one, place, subject, drawn) for place, one in enumerate(of_drafts)]
     rest += [_machine(machine, subject, drawn) for machine in subject.machines]
@@ -255,6 +257,14 @@ def _group(
     findings = [finding for c in group for finding in subject.judge.findings(c)]
     findings = sorted(findings, key=lambda finding: finding.severity)
     return Section(name, title, [*blocks, *drawn.pictures(drawable, group, name, "", findings)])
+
+
+def _several(group: Sequence[Comparison], place: int, subject: Subject, drawn: Drawn) -> Section:
+    """The section of comparisons that differ in whatever it is, with a table that names what differs."""
+    table = by_setting_table(group)
+    drawn.tables.append(table)
+    section = _group("Across settings", entries.OF_SETTINGS, group, place, subject, drawn)
+    return Section(section.anchor, section.title, [table, *section.blocks[1:]])
 
 
 def _machine(machine: Machine, subject: Subject, drawn: Drawn) -> Section:

@@ -4,7 +4,8 @@
 
 prints two tables for each comparison in the files: every arm's figures, and what they answer; one of accuracy, where
 rows have it; and one of the time to a target and PPL at a time, where runs were given those (``target_ppl``,
-``ppl_at_s``). Ratios name their
+``ppl_at_s``). Last, where arms were run in several settings, a table of their changes in each (``--tuned`` without a
+name: learning rates are settings, too). Ratios name their
 denominator and are of all traffic, unless they say gradients; **bits** are those a parameter and step, both directions,
 or, where ranks divide a model, those a value of the activations and their gradients.
 **PPL** is the mean over seeds with their standard deviation (sd) and the 95 % interval of the mean, **change** that of
@@ -21,10 +22,12 @@ from collections.abc import Sequence
 from analysis.checks.fairness import Judge, overall, verdict
 from analysis.checks.finding import Finding
 from analysis.rows.comparing.comparisons import Comparison, titles
+from analysis.rows.comparing.groups import several
 from analysis.statistics.answers import MARGIN, RATIO, Line, lines, what_is_missing
 from analysis.statistics.goals import Goal, goals
 from analysis.statistics.intervals import Summary
 from analysis.tables.accuracy import accuracy_table
+from analysis.tables.by_setting import by_setting_table
 from analysis.tables.changes import change_text, summary_text
 from analysis.tables.formats import Table
 from analysis.tables.options import add_options, comparisons_of, rows_of
@@ -175,5 +178,6 @@ def main(argv: Sequence[str]) -> int:
             further = also(comparison, judge.findings(comparison), title)
             if further is not None:
                 shown.append(getattr(further, options.form)())
+    shown += [getattr(by_setting_table(group), options.form)() for group in several(comparisons)]
     print("\n\n".join(shown))
     return 0

@@ -176,6 +176,8 @@ _PARTS: Final[dict[str, str]] = {
     "How it works": "工作原理",
     "Along world sizes": "随进程数",
     "Along links": "随链路",
+    "Across settings": "跨设置",
+    "Change of PPL in each setting, against its own baseline": "各设置下的困惑度变化（相对该设置自己的基线）",
     "Predicted: {model}, {world} ranks": "预测：{model}，{world} 个进程",
     "{setting}, against {baseline}": "{setting}，相对 {baseline}",
     "{model}, {world} ranks, {steps} steps": "{model}，{world} 个进程，{steps} 步",

@@ -1,4 +1,4 @@
-"""Comparisons that differ in one thing: along world sizes, along links."""
+"""Comparisons beside each other: along world sizes, along links, and in several settings."""
 
 from __future__ import annotations
 
@@ -29,6 +29,17 @@ def links(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     Those without a partner and those without a limit are left out."""
     limited = [c for c in comparisons if c.setting.link_rate]
     return _grouped(limited, without_link, lambda c: c.setting.link_rate)
+
+
+def several(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
+    """One group at most: the comparisons, by quality, of which each shares an arm beside the baseline's with another.
+
+    None where they differ in nothing but their ranks or their link, which have groups of their own."""
+    judged = [c for c in comparisons if c.baseline is not None and c.rivals]
+    counts = Counter(name for c in judged for name in {runs.arm.label for runs in c.rivals})
+    group = [c for c in judged if any(counts[runs.arm.label] > 1 for runs in c.rivals)]
+    elsewise = {_without_world(without_link(c.setting)) for c in group}
+    return [group] if len(elsewise) > 1 else []
 
 
 def firsts_of_links(comparisons: Sequence[Comparison]) -> list[bool]:

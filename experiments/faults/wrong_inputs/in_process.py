@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib
 import io
 import os
 import shutil
@@ -37,6 +38,7 @@ class TooLateError(BaseException):
 
 def tried(case: Case) -> Seen:
     """Make the case's files, run its command among them, and see how it answers. Needs the main thread."""
+    importlib.import_module("matplotlib.font_manager")  # on a new machine it asks a program for the fonts, once
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         case.make(folder)

@@ -64,7 +64,11 @@ def test_cells_begin_with_it_and_its_folder_is_named_by_what_affects_it(tmp_path
 
 
 def test_a_model_may_have_a_start_of_its_own_and_a_corpus(tmp_path: Path) -> None:
-    models = [*MODELS, {"start": {"model": "llama-nano"}, "corpus": "prose", "max_steps": 5}, {"start": {}, "batch_size": 3}]
+    models = [
+        *MODELS,
+        {"start": {"model": "llama-nano"}, "corpus": "prose", "max_steps": 5},
+        {"start": {}, "batch_size": 3},
+    ]
     recipe = read(write_recipe(tmp_path, models=models, start=START))
     common, own = recipe.starts  # the third one's is the common one
     assert (own.config.model.model, own.config.optim.max_steps) == ("llama-nano", 20)
