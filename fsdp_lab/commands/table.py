@@ -55,6 +55,7 @@ COMMANDS = (
     Command("predict", "analysis.predict", "the fastest method behind a link, from a calibration", _LOOK),
     Command("predict speedup", "analysis.predict.speedup", "what compression gained behind measured links", _LOOK),
     Command("predict quality", "analysis.costs", "which measurement of a method predicts its cost", _LOOK),
+    Command("predict growth", "analysis.costs.growth", "how an arm's cost grows with size, length or rate", _LOOK),
     Command("predict scaling", "analysis.predict.scaling", "on paper: 8 to 1024 ranks", _LOOK),
     Command("fidelity", "experiments.fidelity", "what each method sends, and what arrives", _LOOK),
     Command("fidelity capture", "experiments.fidelity.capture", "save real gradients and parameters of a run", _LOOK),
