@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from experiments.sweeps.recipe.arms import Arm
 from experiments.sweeps.recipe.recipe import Recipe, Shaped
 from experiments.sweeps.recipe.trainers import VIRTUAL, AnyConfig, Trainer, trainer_of
+from fsdp_lab.settings.methods import complaints_about
 from fsdp_lab.settings.reading.fields import ConfigError
 
 
@@ -102,7 +103,20 @@ def cells_of(recipe: Recipe) -> list[Cell]:
                 f"{recipe.name}: cells {twin.number} and {cell.number} are the same run ({cell.arm.label})"
             )
         known[cell.key] = cell
+    _check_optimizers(recipe, cells)
     return cells
+
+
+def _check_optimizers(recipe: Recipe, cells: Sequence[Cell]) -> None:
+    """ValueError for an arm whose methods its cells' optimizer cannot use: an arm alone does not know which that is."""
+    checked = {}
+    for cell in cells:
+        optimizer = cell.config.resolved().get("optimizer")
+        if optimizer is not None and (cell.arm.label, optimizer) not in checked:
+            checked[cell.arm.label, optimizer] = complaints_about(cell.config.comm, optimizer)
+    for (label, _), complaints in checked.items():
+        if complaints:
+            raise ValueError(f"{recipe.name}: {label}: {'; '.join(complaints)}")
 
 
 def varying(cells: Sequence[Cell]) -> list[str]:

@@ -66,3 +66,12 @@ def test_one_run_twice_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="test: model: no preset 'gpt5'"):
         cells_of(read(write_recipe(tmp_path, models=["gpt5"])))
+
+
+def test_what_an_optimizer_cannot_use_is_refused_before_the_first_cell(tmp_path: Path) -> None:
+    models = [{"model": "gpt2-nano", "optimizer": "muon"}]
+    arms = ["none", {"gradients": "none", "optimizer_compress": "ecsq step=1"}]
+    with pytest.raises(ValueError, match="optimizer_compress: ecsq with error_feedback is for gradients only"):
+        cells_of(read(write_recipe(tmp_path, models=models, arms=arms, world_sizes=[2])))
+    arms[1] = {"gradients": "none", "optimizer_compress": "delta values(ecsq step=1)"}
+    assert len(cells_of(read(write_recipe(tmp_path, models=models, arms=arms, world_sizes=[2], seeds=[1])))) == 2
