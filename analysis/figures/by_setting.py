@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -93,12 +94,7 @@ def draw(points: Sequence[Point], style: Style, foot: str = "") -> Figure:
             if point.low is not None and point.high is not None:
                 colour = look(point.family).colour
                 axes.plot([point.low, point.high], [height] * 2, color=colour, lw=0.6 * style.stroke, gid="interval")
-        ends = [end for p in points for end in (p.change, p.low, p.high) if end is not None and math.isfinite(end)]
-        if max(map(abs, ends), default=0.0) > 5 * _LINEAR:
-            axes.set_xscale("symlog", linthresh=_LINEAR)
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_locator(FixedLocator(sorted({sign * tick for sign in (-1, 1) for tick in _TICKS})))
-        axes.xaxis.set_major_formatter(lambda change, _: f"{change:+,.4g}" if change else "0")
+        _scale(axes, points)
         axes.set_yticks(range(len(settings)), ["\n".join(name) for name in settings.values()])
         axes.set_ylim(len(settings) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
@@ -108,6 +104,15 @@ def draw(points: Sequence[Point], style: Style, foot: str = "") -> Figure:
         figure.legend(handles=handles, loc="outside upper left", ncols=1 if style.columns == "single" else 2)
         style.foot(figure, foot)
     return figure
+
+
+def _scale(axes: Axes, points: Sequence[Point]) -> None:
+    ends = [end for p in points for end in (p.change, p.low, p.high) if end is not None and math.isfinite(end)]
+    if max(map(abs, ends), default=0.0) > 5 * _LINEAR:
+        axes.set_xscale("symlog", linthresh=_LINEAR)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_locator(FixedLocator(sorted({sign * tick for sign in (-1, 1) for tick in _TICKS})))
+    axes.xaxis.set_major_formatter(lambda change, _: f"{change:+,.4g}" if change else "0")
 
 
 def _look(style: Style, point: Point, points: Sequence[Point]) -> dict[str, Any]:
