@@ -79,7 +79,15 @@ def _chart(path: Path) -> None:
         shutil.copyfile(Path(folder) / path.name.removeprefix("chart_"), path)
 
 
+def _elsewhere(path: Path) -> None:
+    rows = [str(FOLDER / name) for name in ("continued.jsonl", "elsewhere.jsonl")]
+    with tempfile.TemporaryDirectory() as folder:
+        _run(report.main([*rows, "--tuned", "--out", folder, "--formats", "png"]), path)
+        shutil.copyfile(Path(folder) / "across-settings-1-settings.png", path)
+
+
 OTHERS = {
+    "elsewhere.png": _elsewhere,
     "chart.png": _chart,
     "chart_times.png": _chart,
     "step_against_bandwidth.png": _steps,
