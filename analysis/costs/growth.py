@@ -21,12 +21,13 @@ from dataclasses import dataclass, replace
 from analysis.rows.comparing.comparisons import Comparison, comparisons
 from analysis.rows.comparing.groups import labels
 from analysis.rows.comparing.settings import Setting
-from analysis.rows.reading import is_number
+from analysis.rows.reading import counted, is_number
 from analysis.statistics.intervals import paired
 from analysis.statistics.straight_line import Interval, straight_line
 from analysis.tables.changes import change_text
 from analysis.tables.formats import Table
 from analysis.tables.options import add_selection, rows_of
+from analysis.tables.unknown_names import check_baseline, check_settings
 from fsdp_lab.settings.flag_values import real
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_endings, user_errors
@@ -38,25 +39,27 @@ _MODEL = ("model", "model_dir", "vocab_size")
 
 @dataclass(frozen=True)
 class Along:
-    """Comparisons that differ in one number alone, by that number, smallest first."""
+    """Comparisons that differ in one number alone, by that number, smallest first. ``left_out``: how many others have
+    a number that one of these has."""
 
     name: str
     values: Sequence[float]
     compared: Sequence[Comparison]
+    left_out: int = 0
 
 
 def along(compared: Sequence[Comparison], name: str) -> Along:
-    """The largest group of comparisons that differ in nothing but ``name``.
+    """The largest group of comparisons that differ in nothing but ``name``; of several with one number the first.
 
     ValueError: it is no number of theirs, or there are no two of them with a baseline."""
-    groups: dict[Setting, dict[float, Comparison]] = {}
-    left_out = _MODEL if name == SIZE else (name,)
+    groups: dict[Setting, dict[float, list[Comparison]]] = {}
+    ignored = _MODEL if name == SIZE else (name,)
     for comparison in compared:
         value = _value(comparison, name)
         if comparison.baseline is None or value is None:
             continue
-        config = tuple(pair for pair in comparison.setting.config if pair[0] not in left_out)
-        groups.setdefault(replace(comparison.setting, config=config), {}).setdefault(value, comparison)
+        config = tuple(pair for pair in comparison.setting.config if pair[0] not in ignored)
+        groups.setdefault(replace(comparison.setting, config=config), {}).setdefault(value, []).append(comparison)
     group = max(groups.values(), key=len, default={})
     if len(group) < 2:
         raise ValueError(
@@ -64,7 +67,7 @@ def along(compared: Sequence[Comparison], name: str) -> Along:
             "(a column or a setting, above 0)"
         )
     values = sorted(group)
-    return Along(name, values, [group[value] for value in values])
+    return Along(name, values, [group[value][0] for value in values], sum(len(same) - 1 for same in group.values()))
 
 
 def _value(comparison: Comparison, name: str) -> float | None:
@@ -81,7 +84,7 @@ def growth_table(found: Along, at: Sequence[float] = ()) -> Table:
     heads += [f"line at {_number(value)}{_beyond(found, value)}" for value in at]
     lines = []
     for label in labels(found.compared):
-        cells, points = [], list[tuple[float, float]]()
+        cells, points, lost = [], list[tuple[float, float]](), False
         for value, comparison in zip(found.values, found.compared, strict=True):
             runs = comparison.by_label.get(label, [])
             if not runs or runs[0] is comparison.baseline or comparison.baseline is None:
@@ -89,12 +92,15 @@ def growth_table(found: Along, at: Sequence[float] = ()) -> Table:
                 continue
             change = paired(runs[0], comparison.baseline)
             cells.append(change_text(change, digits=2, percent=True))
+            lost |= bool(change.lost)
             base = comparison.baseline.losses
             differences = ((loss, base.get(seed)) for seed, loss in runs[0].losses.items())
             points += [(math.log10(value), a - b) for a, b in differences if a is not None and b is not None]
         if sum(cell != "-" for cell in cells) > 1:
-            lines.append([label, *cells, *_line(points, at, any("lost" in cell for cell in cells))])
+            lines.append([label, *cells, *_line(points, at, lost)])
     note = "Straight lines over the logarithm, through every seed's difference; intervals take the line for true."
+    if found.left_out:
+        note += f" Left out, with a number that is there already: {counted(found.left_out, 'comparison')} (--select)."
     return Table(f"Change of PPL against {found.name}", heads, lines, note)
 
 
@@ -131,8 +137,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--markdown", action="store_true", help="a table in Markdown")
     options = parser.parse_args(argv)
     with user_errors("predict growth"):
-        found = along(comparisons(rows_of(options), options.baseline, tuned=()), options.along)
-        table = growth_table(found, options.at)
+        rows = rows_of(options)
+        check_settings([options.along], "--along", {name for row in rows for name in (*row, *row["config"])})
+        compared = comparisons(rows, options.baseline, tuned=())
+        check_baseline(options.baseline, compared)
+        table = growth_table(along(compared, options.along), options.at)
     print(table.markdown() if options.markdown else table.text())
     return 0
 

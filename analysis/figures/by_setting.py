@@ -78,6 +78,7 @@ def draw(points: Sequence[Point], style: Style, foot: str = "") -> Figure:
     arms = {point.arm: _look(style, point, points) for point in points}
     lines = len(settings) * max(0.6 + 0.5 * len(arms), *(0.4 + len(name) for name in settings.values()))
     inches = (lines + len(arms) / 2 + 5) * 1.4 * style.small / 72
+    lost = style.say("diverged\nor missing").replace("\n", " ")
     with style:
         figure, axes = style.axes(height=inches / style.width)
         axes.axvspan(-100 * MARGIN, 100 * MARGIN, color=BAND, zorder=0, lw=0)
@@ -88,7 +89,7 @@ def draw(points: Sequence[Point], style: Style, foot: str = "") -> Figure:
             if math.isinf(point.change):
                 axes.plot(_EDGE, height, transform=axes.get_yaxis_transform(), **arms[point.arm])
                 beside = {"ha": "right", "va": "center", "color": GREY, "fontsize": style.small}
-                axes.text(_EDGE - 0.02, height, style.say("diverged"), transform=axes.get_yaxis_transform(), **beside)
+                axes.text(_EDGE - 0.02, height, lost, transform=axes.get_yaxis_transform(), **beside)
                 continue
             axes.plot(point.change, height, **arms[point.arm])
             if point.low is not None and point.high is not None:

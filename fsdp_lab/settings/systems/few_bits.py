@@ -6,6 +6,7 @@ from fsdp_lab.settings.systems.kinds import Recipe, System
 
 _SETTING = "`gpt2-mini`, 400 steps of 1,024 tokens of prose, two ranks; docs/findings/few-bits.md"
 _GOING_ON = "`gpt2-mini`, 2,000 steps of prose, then 100 of encyclopedic text; docs/findings/going-on.md"
+_ELSEWHERE = "three seeds a setting; docs/findings/going-on.md#does-it-hold-elsewhere"
 _GRID = (
     "Not for pretrained weights and small rates: moves far below the grid's step are held back, which cost a model of "
     "135 million parameters 53 % (docs/findings/going-on.md). In the recipe that ends in `-moves` a step is at most 8 "
@@ -48,6 +49,7 @@ FEW_BITS = (
         measured=(
             f"`five-bits`: 4.82 bits, perplexity +0.13 % [-0.10, +0.35] against none, seventy pairs ({_SETTING})",
             f"`five-bits-moves`: 4.79 bits, +0.04 % [+0.03, +0.05], six pairs ({_GOING_ON}, with a pretrained model)",
+            f"`five-bits-moves` in eight other settings (sizes, texts, rates, a batch): at most +0.25 % ({_ELSEWHERE})",
         ),
         recipes=(
             Recipe(
@@ -76,6 +78,7 @@ FEW_BITS = (
             f"`three-bits`: 2.84 bits, perplexity +0.44 % [+0.06, +0.82] against none, forty pairs ({_SETTING})",
             f"`three-bits-moves`: 2.74 bits, +0.31 % [+0.25, +0.37], six pairs ({_GOING_ON}, with a pretrained model)",
             f"`two-bits-moves`: 2.08 bits, +0.48 % [+0.41, +0.55], six pairs ({_GOING_ON})",
+            f"the last two where the text is further away: +1.0 to +1.2 % and +1.6 to +1.7 % ({_ELSEWHERE})",
         ),
         recipes=(
             Recipe(

@@ -56,10 +56,21 @@ def test_comparisons_that_differ_in_more_are_not_put_side_by_side(
     more = [*rows(), *arm("none", max_steps=7, num_parameters=5), *arm("int8", 0.5, max_steps=7, num_parameters=5)]
     assert list(along(comparisons(more, tuned=()), SIZE).values) == list(SIZES)
     file = str(write(tmp_path / "rows.jsonl", more))
-    for name in ("seed", "model", "nothing", "learning_rate"):
+    for name in ("seed", "model", "learning_rate"):
         with pytest.raises(SystemExit) as refused:
             main([file, "--along", name])
         assert refused.value.code == 2
         assert f"--along {name}: there are no two comparisons" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as refused:
+        main([file, "--along", "num_parameter"])
+    assert refused.value.code == 2
+    assert SIZE in capsys.readouterr().err  # what was probably meant
     assert main([file, "--along", SIZE, "--markdown"]) == 0
     assert capsys.readouterr().out.startswith("**Change of PPL against num_parameters**")
+
+
+def test_of_two_models_of_one_size_the_second_is_said_to_be_left_out() -> None:
+    twin = [one for name in ("none", "int8") for one in arm(name, num_parameters=SIZES[0], model="a twin")]
+    table = growth_table(along(comparisons([*rows(), *twin], tuned=()), SIZE))
+    assert "Left out" in table.note
+    assert "1 comparison " in table.note
