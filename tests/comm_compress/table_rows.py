@@ -109,6 +109,10 @@ PROJECTIONS: Rows = [
         "lowrank",
         {"rank": 2, "lines": 0.1, "values": "int4", "rest": "identity", "error_feedback": {"decay": 0.9}},
     ),
+    (
+        "lowrank",
+        {"rank": 2, "lines": 0.3, "longer": 1.5, "values": {"method": "ecsq", "step": 0.25}, "right": "int8"},
+    ),
     ("ecsq", {}),
     ("ecsq", {"step": 0.7, "dead_zone": 0.5, "columns": False, "error_feedback": False}),
     ("sketch", {}),

@@ -23,6 +23,12 @@ def take(rows: Tensor, lines: Lines, index: Tensor, weights: Tensor) -> tuple[Te
     return values, places
 
 
+def places(lines: Lines, index: Tensor) -> Tensor:
+    places = torch.empty(index.shape[0], lines.num_elements, dtype=torch.int64)
+    _places(lines.table, index.numpy(), places.numpy())
+    return places
+
+
 def spread(values: Tensor, lines: Lines, index: Tensor, exponents: Tensor) -> Tensor:
     spread = torch.empty_like(values)
     _spread(values.numpy(), lines.table, index.numpy(), exponents.numpy(), spread.numpy())
@@ -59,6 +65,20 @@ def _take(rows: Array, table: Array, index: Array, weights: Array, values: Array
                     values[row, value + j] = rows[row, begin + j * apart] * weight
                 element, value = element + short, value + short
             line, first = line + whole, first + long
+
+
+@compiled
+def _places(table: Array, index: Array, places: Array) -> None:
+    for row in range(index.shape[0]):
+        line, element = 0, 0
+        for matrix in range(table.shape[0]):
+            start, _, short, line_apart, apart, _, whole = table[matrix]
+            for k in range(whole):
+                begin = start + index[row, line + k] * line_apart
+                for j in range(short):
+                    places[row, element + j] = begin + j * apart
+                element += short
+            line += whole
 
 
 @compiled

@@ -21,6 +21,10 @@ class FactorKernels(Protocol):
         """
         ...
 
+    def places(self, lines: Lines, index: Tensor) -> Tensor:
+        """Where in a row the elements of whole lines lie: int64 ``[R, num_elements]``; ``index`` as for `take`."""
+        ...
+
     def spread(self, values: Tensor, lines: Lines, index: Tensor, exponents: Tensor) -> Tensor:
         """Return ``values`` float32 ``[R, num_values]`` times two to the power of their line's exponent.
 

@@ -5,29 +5,51 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.factors import Lines, elements
+from comm_compress.kernels.common.factors import Lines
 
 LEAST, MOST = -126, 127  # exponents
 
 
 def take(rows: Tensor, lines: Lines, index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    places, among_all = elements(lines, index), index + lines.first_lines
-    whole = rows.gather(1, places) * weights.gather(1, among_all).index_select(1, lines.of_whole)
-    weights.scatter_(1, among_all, 0)
-    values = rows.new_empty(rows.shape[0], lines.num_values)
-    return values.index_copy_(1, lines.in_values, whole), places
+    where = places(lines, index)
+    values, num_rows = rows.new_empty(rows.shape[0], lines.num_values), rows.shape[0]
+    first = line = element = value = 0
+    for s in lines.shapes:
+        value += s.r * s.long
+        if s.whole:
+            number, size = first + index[:, line : line + s.whole], s.whole * s.short
+            taken = rows.gather(1, where[:, element : element + size]).view(num_rows, s.whole, s.short)
+            values[:, value : value + size] = (taken * weights.gather(1, number)[:, :, None]).flatten(1)
+            weights.scatter_(1, number, 0)
+            line, element, value = line + s.whole, element + size, value + size
+        first += s.long
+    return values, where
+
+
+def places(lines: Lines, index: Tensor) -> Tensor:
+    found, line = [index.new_empty(index.shape[0], 0)], 0
+    for s in lines.shapes:
+        if s.whole:
+            begin = s.start + index[:, line : line + s.whole, None] * s.line_apart
+            found.append((begin + torch.arange(s.short, device=index.device) * s.apart).flatten(1))
+            line += s.whole
+    return torch.cat(found, 1)
 
 
 def spread(values: Tensor, lines: Lines, index: Tensor, exponents: Tensor) -> Tensor:
-    scales, spread = torch.exp2(exponents.float()), torch.empty_like(values)
-    first = value = 0
+    scales, spread, num_rows = torch.exp2(exponents.float()), torch.empty_like(values), values.shape[0]
+    first = line = value = 0
     for s in lines.shapes:
-        scale, left = scales[:, None, first : first + s.long], slice(value, value + s.r * s.long)
-        spread[:, left] = (values[:, left].view(-1, s.r, s.long) * scale).flatten(1)
-        first, value = first + s.long, value + s.r * s.long + s.whole * s.short
-    of_lines = scales.gather(1, index + lines.first_lines).index_select(1, lines.of_whole)
-    whole = values.index_select(1, lines.in_values) * of_lines
-    return spread.index_copy_(1, lines.in_values, whole)
+        scale, left = scales[:, first : first + s.long], slice(value, value + s.r * s.long)
+        spread[:, left] = (values[:, left].view(num_rows, s.r, s.long) * scale[:, None]).flatten(1)
+        value += s.r * s.long
+        if s.whole:
+            whole = slice(value, value + s.whole * s.short)
+            of_lines = scale.gather(1, index[:, line : line + s.whole])[:, :, None]
+            spread[:, whole] = (values[:, whole].view(num_rows, s.whole, s.short) * of_lines).flatten(1)
+            line, value = line + s.whole, value + s.whole * s.short
+        first += s.long
+    return spread
 
 
 def powers_of(lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """The message of rows whose matrices go as thin factors; all rows that have the same matrices are read at once.
 
-uint32 matrices, uint32 bytes of the values; of each matrix its six numbers (`Matrix`)
+uint32 matrices, uint32 bytes of the right factors and of the values; of each matrix its six numbers (`Matrix`)
 int32   which lines go as they are, matrix after matrix
 int8    by which power of two each line was divided
-bf16    the right factors, [short, r]
+bytes   the right factors [short, r] as their codec made them
 bytes   the values as their codec made them: of each matrix the left factor [r, long] and the lines [whole, short]
 bytes   the other columns, as their codec made them
 """
@@ -22,20 +22,27 @@ from comm_compress import kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.core.segments import put_columns, take_columns
-from comm_compress.kernels.common.factors import elements
-from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, arrangement_of, sizes_of
+from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, sizes_of
 from comm_compress.methods.projections.thin_factors import each_product, subtract_each_product
 
-HEAD = struct.Struct("<2I")  # of a row: how many matrices, bytes of their values
+HEAD = struct.Struct("<3I")  # of a row: how many matrices, bytes of their right factors, of their values
 MATRIX_HEAD = struct.Struct("<5IB")
 
 
+class Codecs(NamedTuple):
+    """What carries right factors, values (left factors, and lines that go as they are), and the other columns."""
+
+    rights: Codec
+    values: Codec
+    rest: Codec
+
+
 class Factors(NamedTuple):
-    """All matrices of R rows on their way, matrix after matrix."""
+    """All matrices of R rows, matrix after matrix, as a receiver has them: decoded."""
 
     indices: Tensor  # int32 [R, sum of whole]
     exponents: Tensor  # int8 [R, sum of long], or empty
-    rights: Tensor  # bfloat16 [R, sum of short * r], each orthonormal to its rounding
+    rights: Tensor  # float32 [R, sum of short * r], each orthonormal to its rounding
     values: Tensor  # float32 [R, sum of long * r + whole * short]
 
 
@@ -58,7 +65,7 @@ class Sent(NamedTuple):
         for m, (first, second) in zip(self.arrangement.matrices, self.products, strict=True):
             each_product(first, second, m.within(rows))
         rows.scatter_(1, self.places, self.whole)
-        put_columns(self.rest, self.arrangement.others, rows)
+        put_columns(self.rest, self.arrangement.plan.others, rows)
 
     def subtract_from(self, rows: Tensor) -> None:
         """Subtract it from float32 ``rows`` ``[R, n]``, without a second copy of them."""
@@ -66,67 +73,63 @@ class Sent(NamedTuple):
         for m, (first, second) in zip(self.arrangement.matrices, self.products, strict=True):
             subtract_each_product(m.within(rows), first, second)
         rows.scatter_(1, self.places, rounding)
-        put_columns(take_columns(rows, self.arrangement.others) - self.rest, self.arrangement.others, rows)
+        put_columns(take_columns(rows, self.arrangement.plan.others) - self.rest, self.arrangement.plan.others, rows)
 
 
-def written(matrices: tuple[Matrix, ...], factors: Factors, values: Encoded, rest: Encoded) -> list[RaggedRow]:
-    """The messages of all rows: heads, places, scales and right factors, then what the codecs made of the rest."""
-    index, scales, rights = (_bytes(part) for part in factors[:3])
+def written(
+    matrices: tuple[Matrix, ...], indices: Tensor, exponents: Tensor, rights: Encoded, values: Encoded, rest: Encoded
+) -> list[RaggedRow]:
+    """The messages of all rows: heads, places and scales (as `Factors` has them), then what the codecs made."""
+    index, scales = _bytes(indices), _bytes(exponents)
     made = []
-    for i in range(rights.shape[0]):
-        coded = values.row(i)
-        head = _head(matrices, coded.numel(), coded.device)
-        own = ByteCount(rights.shape[1], index.shape[1], head.numel() + scales.shape[1])
-        parts = [head, index[i], scales[i], rights[i], coded, rest.row(i)]
-        made.append(RaggedRow(parts, own + values.byte_count(i) + rest.byte_count(i)))
+    for i in range(indices.shape[0]):
+        right, coded = rights.row(i), values.row(i)
+        head = _head(matrices, right.numel(), coded.numel(), coded.device)
+        own = ByteCount(0, index.shape[1], head.numel() + scales.shape[1])
+        parts = [head, index[i], scales[i], right, coded, rest.row(i)]
+        made.append(RaggedRow(parts, own + rights.byte_count(i) + values.byte_count(i) + rest.byte_count(i)))
     return made
 
 
-def read(encoded: Encoded, values: Codec, rest: Codec) -> Iterator[tuple[slice, Sent]]:
+def read(encoded: Encoded, codecs: Codecs) -> Iterator[tuple[slice, Sent]]:
     """What the messages stand for, all rows at once where they are of the same matrices, else one by one."""
-    heads = [_matrices_and_size(encoded.row(i)) for i in range(encoded.num_rows)]
+    heads = [_head_of(encoded.row(i)) for i in range(encoded.num_rows)]
     alike = len(set(heads)) == 1 and len(set(encoded.lengths or ())) == 1
     for rows in [slice(0, encoded.num_rows)] if alike else [slice(i, i + 1) for i in range(encoded.num_rows)]:
         message = encoded.buffer[rows, : encoded.row(rows.start).numel()]
-        yield rows, _parts(message, encoded.n, *heads[rows.start], values, rest)
+        yield rows, _parts(message, encoded.n, heads[rows.start], codecs)
 
 
-def stands_for(
-    arrangement: Arrangement,
-    factors: Factors,
-    rights: Tensor,
-    values: Tensor,
-    rest: Tensor,
-    places: Tensor | None = None,
-) -> Sent:
-    """What factors stand for at a receiver: the ``rights`` in float32, and what the codecs decode.
+def stands_for(arrangement: Arrangement, factors: Factors, rest: Tensor, places: Tensor | None = None) -> Sent:
+    """What factors stand for at a receiver, with float32 ``rest`` in the other columns.
 
     ``places``: as `Sent` has them, where they are known.
     """
-    sizes, index = sizes_of(arrangement.matrices), factors.indices.long()
+    sizes, index, lines = sizes_of(arrangement.matrices), factors.indices.long(), arrangement.whole
+    values, rights = factors.values, factors.rights.split_with_sizes(sizes.right, 1)
     if factors.exponents.numel():
-        values = kernels.factors(values).spread(values, arrangement.whole, index, factors.exponents)
-    lefts, of_rights = values.split_with_sizes(sizes.values, 1)[::2], rights.split_with_sizes(sizes.right, 1)
-    products = []
-    for m, left, right in zip(arrangement.matrices, lefts, of_rights, strict=True):
+        values = kernels.factors(values).spread(values, lines, index, factors.exponents)
+    parts, products = values.split_with_sizes(sizes.values, 1), []
+    for m, left, right in zip(arrangement.matrices, parts[::2], rights, strict=True):
         u, v = left.view(-1, m.r, m.long), right.view(-1, m.short, m.r)
         products.append((u.mT, v.mT) if m.is_tall else (v, u))
-    where = elements(arrangement.whole, index) if places is None else places
-    return Sent(arrangement, products, where, values.index_select(1, arrangement.whole.in_values), rest)
+    where = kernels.factors(values).places(lines, index) if places is None else places
+    whole = torch.cat(parts[1::2], 1) if lines.num_elements else values[:, :0]
+    return Sent(arrangement, products, where, whole, rest)
 
 
-def _parts(messages: Tensor, n: int, matrices: tuple[Matrix, ...], size: int, values: Codec, rest: Codec) -> Sent:
-    """Read messages uint8 ``[R, m]`` of the same matrices, whose values have ``size`` bytes."""
-    arrangement, sizes = arrangement_of(n, matrices, messages.device), sizes_of(matrices)
-    reader = _Reader(messages, HEAD.size + len(matrices) * MATRIX_HEAD.size)
+def _parts(messages: Tensor, n: int, head: _Head, codecs: Codecs) -> Sent:
+    """Read messages uint8 ``[R, m]`` that have the same head."""
+    arrangement, sizes = Arrangement.of(n, head.matrices, messages.device), sizes_of(head.matrices)
+    reader = _Reader(messages, HEAD.size + len(head.matrices) * MATRIX_HEAD.size)
     factors = Factors(
         reader.take(torch.int32, sum(sizes.whole)),
         reader.take(torch.int8, sum(sizes.exponents)),
-        reader.take(torch.bfloat16, sum(sizes.right)),
-        decoded(values, reader.take(torch.uint8, size), sum(sizes.values)),
+        decoded(codecs.rights, reader.take(torch.uint8, head.rights), sum(sizes.right)),
+        decoded(codecs.values, reader.take(torch.uint8, head.values), sum(sizes.values)),
     )
-    others = decoded(rest, reader.rest(), sum(b - a for a, b in arrangement.others))
-    return stands_for(arrangement, factors, factors.rights.float(), factors.values, others)
+    rest = decoded(codecs.rest, reader.rest(), sum(b - a for a, b in arrangement.plan.others))
+    return stands_for(arrangement, factors, rest)
 
 
 def decoded(codec: Codec, messages: Tensor, n: int) -> Tensor:
@@ -137,16 +140,23 @@ def decoded(codec: Codec, messages: Tensor, n: int) -> Tensor:
     return codec.decode(Encoded(messages, None, n, lengths=lengths)).float()
 
 
+class _Head(NamedTuple):
+    """What a message says first: its matrices, and how many bytes their right factors and values have."""
+
+    matrices: tuple[Matrix, ...]
+    rights: int
+    values: int
+
+
 @functools.lru_cache(maxsize=1024)
-def _head(matrices: tuple[Matrix, ...], size: int, device: torch.device) -> Tensor:
-    heads = HEAD.pack(len(matrices), size) + b"".join(MATRIX_HEAD.pack(*m) for m in matrices)
+def _head(matrices: tuple[Matrix, ...], rights: int, values: int, device: torch.device) -> Tensor:
+    heads = HEAD.pack(len(matrices), rights, values) + b"".join(MATRIX_HEAD.pack(*m) for m in matrices)
     return torch.frombuffer(bytearray(heads), dtype=torch.uint8).to(device)
 
 
-def _matrices_and_size(message: Tensor) -> tuple[tuple[Matrix, ...], int]:
-    """Which matrices a message has, and how many bytes their values."""
-    count, size = HEAD.unpack(_raw(message, 0, HEAD.size))
-    return _described(_raw(message, HEAD.size, count * MATRIX_HEAD.size)), size
+def _head_of(message: Tensor) -> _Head:
+    count, rights, values = HEAD.unpack(_raw(message, 0, HEAD.size))
+    return _Head(_described(_raw(message, HEAD.size, count * MATRIX_HEAD.size)), rights, values)
 
 
 def _raw(message: Tensor, start: int, size: int) -> bytes:

@@ -5,9 +5,10 @@ PowerSGD (Vogels, Karimireddy and Jaggi, 2019, arXiv 1905.13727) without its all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +21,9 @@ from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import Residual
 from comm_compress.methods.identity import UNCOMPRESSED
-from comm_compress.methods.projections.factor_messages import Factors, Sent, read, stands_for, written
-from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, arrangement_of, matrices_of, sizes_of
-from comm_compress.methods.projections.thin_factors import each_product, stacked
+from comm_compress.methods.projections.factor_messages import Codecs, Factors, Sent, read, stands_for, written
+from comm_compress.methods.projections.own_factors import OwnFactors
+from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, matrices_of, sizes_of
 from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import register, require
 
@@ -35,22 +36,29 @@ class LowRankConfig:
 
     ``rank``: how many columns each of the two factors has.
     ``lines``: that share of a matrix's lines, the largest ones, goes as it is.
+    ``longer``: of these only lines that are longer than so many times the matrix's median one, counted over all
+    destinations; 0 sends all of the share. A batch has few of an embedding's tokens, whose rows are many times as long.
     ``line_scales``: bring all other lines to one length first (a power of two, a byte a line), so that small ones keep
     their direction: for gradients whose optimizer rescales every element anyway.
     ``values``: the method that carries the long factor and whole lines; one that encodes single rows and remembers
     nothing.
+    ``right``: the method that carries the short factor; of the same kind. Its relative error adds to that of
+    ``values``, squared; the long factor is fitted to what arrives.
     ``rest``: the method that carries vectors, and matrices too small to factor; of the same kind.
     """
 
     rank: int = 8
     lines: float = 0.02
+    longer: float = 0.0
     line_scales: bool = True
     values: Mapping[str, Any] | str = "int8"
+    right: Mapping[str, Any] | str = "bf16"
     rest: Mapping[str, Any] | str = "int8"
 
     def __post_init__(self) -> None:
         require(self.rank > 0, "rank", self.rank, "positive")
         require(0 <= self.lines <= 0.5, "lines", self.lines, "between 0 and 0.5")
+        require(0 <= self.longer < math.inf, "longer", self.longer, "0 or more, and finite")
 
 
 @register("lowrank", LowRankConfig, error_feedback=True)
@@ -58,7 +66,7 @@ class LowRank(Codec):
     """Send each rank's own matrices as two thin, quantised factors, and their largest lines as they are.
 
         M ~ D (S + U V^T)               S: the largest lines; the factors by one step of subspace iteration
-        V = orthonormal(M^T M V')       V' from the last step, for each destination; bfloat16 on the wire
+        V = orthonormal(M^T M V')       V' from the last step, for each destination; by the codec ``right``
         U = M V (V^T V)^-1              the best left factor for the rounded V; by the codec ``values``
         D                               powers of two, with ``line_scales``
 
@@ -69,8 +77,8 @@ class LowRank(Codec):
     important as large ones, hence ``line_scales``. Biased: error feedback is on by default. As the values of
     `delta` the replica's distance is fed back anyway.
 
-    Bits an element of an a x b matrix, a the longer side: q r / b + 16 r / a, q those of ``values``, 8 / b for
-    ``line_scales``, and (q + 32 / b) for each element of a whole line.
+    Bits an element of an a x b matrix, a the longer side: q r / b + p r / a, q those of ``values`` and p of ``right``,
+    8 / b for ``line_scales``, and (q + 32 / b) for each element of a whole line.
     """
 
     fixed_size = False
@@ -78,8 +86,11 @@ class LowRank(Codec):
 
     def __init__(self, config: LowRankConfig) -> None:
         self.config = config
-        self.values = value_codec(config.values, "values") or UNCOMPRESSED
-        self.rest = value_codec(config.rest, "rest") or UNCOMPRESSED
+        self.codecs = Codecs(
+            rights=value_codec(config.right, "right") or UNCOMPRESSED,
+            values=value_codec(config.values, "values") or UNCOMPRESSED,
+            rest=value_codec(config.rest, "rest") or UNCOMPRESSED,
+        )
 
     def encode(self, rows: Tensor, state: State) -> Encoded:
         """Encode each row by right factors of its own, which are kept for the next step."""
@@ -100,7 +111,7 @@ class LowRank(Codec):
         """Write the rows to ``out``, through float32 rows where it is of another dtype."""
         shape = (encoded.num_rows, encoded.n)
         plain = out if out.dtype == torch.float32 else encoded.scratch("decoded", shape, torch.float32, out.device)
-        for rows, sent in read(encoded, self.values, self.rest):
+        for rows, sent in read(encoded, self.codecs):
             sent.write_to(plain[rows])
         return out if plain is out else out.copy_(plain)
 
@@ -113,24 +124,33 @@ class LowRank(Codec):
 
     def subtract_contribution(self, target: Tensor, sent: Encoded) -> Tensor:
         """Subtract matrix by matrix, without a second copy of the gradient."""
-        for rows, part in read(sent, self.values, self.rest):
+        for rows, part in read(sent, self.codecs):
             part.subtract_from(target[rows])
         return target
 
     def _encode(self, rows: Tensor, state: State) -> tuple[Encoded, Sent]:
         """The messages for ``rows`` ``[R, n]``, and what they stand for."""
-        n = rows.shape[1]
-        matrices = self._matrices(n, state.segments)
-        arrangement, starts = arrangement_of(n, matrices, rows.device), self._starts(matrices, rows, state)
-        factors, places = _factors(arrangement, rows.float(), starts)
-        values = self.values.encode(factors.values, state.child("values"))
-        rest = self.rest.encode(take_columns(rows, arrangement.others).float(), state.child("rest"))
-        rights = factors.rights.float()
-        if matrices:
+        n, codecs, plain = rows.shape[1], self.codecs, rows.float()
+        arrangement = Arrangement.of(n, self._matrices(n, state.segments), rows.device)
+        lengths = _lengths(arrangement, plain)
+        if self.config.longer:
+            arrangement = arrangement.with_lines(_counts(arrangement, lengths, self.config.longer))
+        index, exponents, weights = _longest(arrangement, lengths), *_scales(arrangement, lengths)
+        values, places = kernels.factors(plain).take(plain, arrangement.whole, index, weights)
+        own = OwnFactors(arrangement, plain, weights, self._starts(arrangement.matrices, rows, state))
+
+        coded_rights = codecs.rights.encode(own.bases(), state.child("right"))
+        rights = codecs.rights.decode(coded_rights).float()
+        own.fit(rights, values)
+        coded_values = codecs.values.encode(values, state.child("values"))
+        rest = codecs.rest.encode(take_columns(rows, arrangement.plan.others).float(), state.child("rest"))
+
+        if arrangement.matrices:
             state.propose("right_factors", rights)
-        message = Encoded.ragged(written(matrices, factors, values, rest), n, state.scratch)
-        sent = self.values.decode(values).float(), self.rest.decode(rest).float()
-        return message, stands_for(arrangement, factors, rights, *sent, places)
+        parts = written(arrangement.matrices, index.int(), exponents, coded_rights, coded_values, rest)
+        arrived = Factors(index.int(), exponents, rights, codecs.values.decode(coded_values).float())
+        sent = stands_for(arrangement, arrived, codecs.rest.decode(rest).float(), places)
+        return Encoded.ragged(parts, n, state.scratch), sent
 
     def _matrices(self, n: int, segments: tuple[Segment, ...]) -> tuple[Matrix, ...]:
         """The matrices in a row that go as factors."""
@@ -147,36 +167,19 @@ class LowRank(Codec):
         return kernels.random(rows).uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
 
-def _factors(arrangement: Arrangement, rows: Tensor, starts: Tensor) -> tuple[Factors, Tensor]:
-    """The factors of all matrices in float32 ``rows`` ``[R, n]``, from right factors side by side.
+def _lengths(arrangement: Arrangement, rows: Tensor) -> Tensor:
+    """The 2-norms of all lines, float32 ``[R, sum of long]``; any numbers where nothing depends on them."""
+    if any(m.scaled or m.whole for m in arrangement.matrices):
+        return arrangement.plan.lengths(rows)
+    return rows.new_zeros(rows.shape[0], sum(sizes_of(arrangement.matrices).long))
 
-    And where in rows the elements of lines lie that go as they are, int64 ``[R, elements]``.
-    """
-    matrices, sizes = arrangement.matrices, sizes_of(arrangement.matrices)
-    measured = any(m.scaled or m.whole for m in matrices)
-    lengths = arrangement.lengths(rows) if measured else rows.new_empty(rows.shape[0], sum(sizes.long))
-    exponents, weights = lengths.to(torch.int8)[:, :0], torch.ones_like(lengths)
-    if any(sizes.exponents):
-        exponents, weights = kernels.factors(lengths).powers_of(lengths)
-    index = _longest(arrangement, lengths)
-    values, places = kernels.factors(rows).take(rows, arrangement.whole, index, weights)
-    rights = rows.new_empty(rows.shape[0], sum(sizes.right), dtype=torch.bfloat16)
-    parts = zip(
-        matrices,
-        (m.lines(rows) for m in matrices),
-        weights.split_with_sizes(sizes.long, 1),
-        (
-            start.view(-1, m.short, m.r)
-            for m, start in zip(matrices, starts.split_with_sizes(sizes.right, 1), strict=True)
-        ),
-        values.split_with_sizes(sizes.values, 1)[::2],
-        rights.split_with_sizes(sizes.right, 1),
-        strict=True,
-    )
-    works = [_Work(*part) for part in parts]
-    for group in arrangement.groups:
-        _factor([works[i] for i in group])
-    return Factors(index.int(), exponents, rights, values), places
+
+def _counts(arrangement: Arrangement, lengths: Tensor, longer: float) -> list[int]:
+    """How many lines of each matrix go as they are: as many, in the mean of all rows, as are ``longer`` than others."""
+    of_matrices = lengths.split_with_sizes(sizes_of(arrangement.matrices).long, 1)
+    counts = [(x > longer * x.median(1, keepdim=True).values).sum() for x in of_matrices]
+    found = torch.stack(counts).tolist() if counts else []
+    return [min(m.whole, round(count / lengths.shape[0])) for m, count in zip(arrangement.matrices, found, strict=True)]
 
 
 def _longest(arrangement: Arrangement, lengths: Tensor) -> Tensor:
@@ -190,35 +193,8 @@ def _longest(arrangement: Arrangement, lengths: Tensor) -> Tensor:
     return torch.cat(longest, 1) if longest else lengths.new_empty(lengths.shape[0], 0, dtype=torch.int64)
 
 
-class _Work(NamedTuple):
-    """One matrix of all rows: its lines ``[R, long, short]``, what they are multiplied by ``[R, long]``, and starts.
-
-    ``start`` ``[R, short, r]`` is what the right factor begins with; ``left`` ``[R, r * long]`` and ``right``
-    ``[R, short * r]`` are to be written. Factors are scaled, not lines: they are much smaller.
-    """
-
-    matrix: Matrix
-    lines: Tensor
-    weights: Tensor
-    start: Tensor
-    left: Tensor
-    right: Tensor
-
-
-def _factor(works: Sequence[_Work]) -> None:
-    """Write the factors of matrices whose lines are of one length; these are orthonormalised together."""
-    num_rows, short, r = works[0].start.shape
-    turned = works[0].start.new_empty(len(works) * num_rows, r, short)
-    slices = [slice(i * num_rows, (i + 1) * num_rows) for i in range(len(works))]
-    for work, place in zip(works, slices, strict=True):
-        left = stacked(work.start.mT, work.lines.mT)
-        kernels.factors(left).weigh(left, work.weights)
-        each_product(left, work.lines, turned[place])
-    kernels.factors(turned).scale(turned)
-    right = torch.linalg.qr(turned.mT).Q.bfloat16()
-    rounded = right.float()
-    inverse = torch.linalg.inv_ex(stacked(rounded.mT, rounded)).inverse
-    for work, place in zip(works, slices, strict=True):
-        left = stacked(rounded[place].mT, work.lines.mT).mul_(work.weights[:, None]).mT
-        work.left.view(num_rows, r, -1).copy_(stacked(left, inverse[place]).mT)
-        work.right.view(num_rows, short, r).copy_(right[place])
+def _scales(arrangement: Arrangement, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Exponents of the powers of two that lines are divided by (empty where they are not), and what to multiply by."""
+    if any(sizes_of(arrangement.matrices).exponents):
+        return kernels.factors(lengths).powers_of(lengths)
+    return lengths.to(torch.int8)[:, :0], torch.ones_like(lengths)

@@ -90,22 +90,19 @@ def sizes_of(matrices: tuple[Matrix, ...]) -> Sizes:
     )
 
 
-class Arrangement(NamedTuple):
+class RowPlan(NamedTuple):
     """What a row of a unit is made of: the matrices that go as factors, and the columns between them.
 
     ``along``: all of the row as matrices, those that go as factors and what lies between; ``lines``: which of its lines
     are those of the former. ``short`` float64: of every one of these, how many elements it has.
     ``groups``: matrices by the length of their lines.
-    ``whole``: where the lines lie that go as they are.
     """
 
-    matrices: tuple[Matrix, ...]
     others: Ranges
     along: Matrices
     lines: Tensor
     short: Tensor
     groups: tuple[tuple[int, ...], ...]
-    whole: Lines
 
     def lengths(self, rows: Tensor) -> Tensor:
         """Return the 2-norms of all lines in float32 ``rows`` ``[R, n]``: float32 ``[R, sum of long]``."""
@@ -113,30 +110,48 @@ class Arrangement(NamedTuple):
         return squares.index_select(1, self.lines).mul_(self.short).sqrt_().float()
 
 
-@functools.lru_cache(maxsize=1024)
-def arrangement_of(n: int, matrices: tuple[Matrix, ...], device: torch.device) -> Arrangement:
-    """The `Arrangement` of rows of ``n`` elements, made once."""
-    shapes, lines, column, line = list[Shape](), list[Tensor](), 0, 0
+class Arrangement(NamedTuple):
+    """A row's plan, the matrices with what each message may choose anew, and where ``whole`` lines lie."""
+
+    plan: RowPlan
+    matrices: tuple[Matrix, ...]
+    whole: Lines
+
+    @classmethod
+    def of(cls, n: int, matrices: tuple[Matrix, ...], device: torch.device) -> Arrangement:
+        """The arrangement of rows of ``n`` elements that hold these matrices."""
+        shapes = tuple((m.start, m.a, m.b) for m in matrices)
+        return cls(_plan(n, shapes, device), matrices, Lines([m.line_shape for m in matrices]))
+
+    def with_lines(self, whole: Sequence[int]) -> Arrangement:
+        """The same, but so many lines of each matrix go as they are."""
+        matrices = tuple(m._replace(whole=count) for m, count in zip(self.matrices, whole, strict=True))
+        return self._replace(matrices=matrices, whole=Lines([m.line_shape for m in matrices]))
+
+
+@functools.lru_cache(maxsize=1024)  # units times directions
+def _plan(n: int, shapes: tuple[tuple[int, int, int], ...], device: torch.device) -> RowPlan:
+    """The plan of rows of ``n`` elements with matrices ``[a, b]`` from these columns on, as (column, a, b)."""
+    matrices = [Matrix(*shape, r=0, whole=0, scaled=False) for shape in shapes]
+    along, lines, column, line = list[Shape](), list[Tensor](), 0, 0
     of_length: dict[int, list[int]] = {}
     for i, m in enumerate(matrices):
         if m.start > column:
-            shapes.append(Shape(1, m.start - column, columns=False))
+            along.append(Shape(1, m.start - column, columns=False))
             line += 1
-        shapes.append(Shape(m.a, m.b, columns=not m.is_tall))
+        along.append(Shape(m.a, m.b, columns=not m.is_tall))
         lines.append(torch.arange(line, line + m.long))
         column, line = m.stop, line + m.long
         of_length.setdefault(m.short, []).append(i)
     if n > column:
-        shapes.append(Shape(1, n - column, columns=False))
+        along.append(Shape(1, n - column, columns=False))
     short = torch.tensor([m.short for m in matrices for _ in range(m.long)], dtype=torch.float64, device=device)
-    return Arrangement(
-        matrices,
+    return RowPlan(
         others_of(matrices, n),
-        kernels.matrices_of(tuple(shapes), device),
+        kernels.matrices_of(tuple(along), device),
         torch.cat([torch.arange(0), *lines]).to(device),
         short,
         tuple(map(tuple, of_length.values())),
-        Lines([m.line_shape for m in matrices], device),
     )
 
 

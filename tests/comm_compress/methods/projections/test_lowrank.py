@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -37,6 +38,16 @@ def passes(method: Codec, rows: Tensor, state: State, steps: int = 4) -> tuple[T
         state.begin(torch.tensor(True))
         encoded = method.encode(rows, state)
     return method.decode(encoded), encoded
+
+
+def begun() -> State:
+    state = State()
+    state.begin()
+    return state
+
+
+def codec_of(method: Any) -> Codec:
+    return codec(method, {}) if isinstance(method, str) else codec(method["method"], {"step": method["step"]})
 
 
 def matrix(values: Tensor) -> tuple[Tensor, State]:
@@ -108,6 +119,61 @@ def test_few_large_lines_arrive_exactly_and_leave_the_factors_to_the_others(wide
     assert encoded.byte_count(0).indices == 3 * 4
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_only_lines_far_above_the_median_go_whole(world: int) -> None:
+    """Three rows of an embedding that a batch has tokens of, and none of a matrix whose lines are alike; as many for
+    each destination as there are in their mean."""
+    values = random(100 * world, 30)
+    values[[3, 50, 99]] *= 40
+    rows = flatten([values, random(60 * world, 40)], world)
+    state = state_of(segments_of([("embedding", (100 * world, 30)), ("alike", (60 * world, 40))], world))
+    method = codec("lowrank", {"rank": 2, **EXACT, "lines": 0.2, "longer": 5})
+    sent, encoded = passes(method, rows, state, 1)
+    whole = round(3 / world)
+    assert [encoded.byte_count(i).indices for i in range(world)] == [4 * whole] * world
+    assert int((sent[0, :3000] == rows[0, :3000]).view(100, 30).all(1).sum()) == whole
+
+
+@pytest.mark.parametrize(
+    ("fill", "whole"),
+    [pytest.param(0.0, 7, id="all other lines are zero"), pytest.param(math.nan, 0, id="no number is longer than NaN")],
+)
+def test_which_lines_are_longer_has_an_answer_for_every_median(fill: float, whole: int) -> None:
+    values = torch.full((100, 30), fill)
+    values[:7] = random(7, 30)
+    encoded = passes(codec("lowrank", {"rank": 2, **EXACT, "lines": 0.2, "longer": 5}), *matrix(values), 1)[1]
+    assert encoded.byte_count(0).indices == 4 * whole
+
+
+def test_lines_are_never_more_than_their_share() -> None:
+    values = random(100, 30) * torch.exp2(torch.arange(100.0) / 4).unsqueeze(1)
+    encoded = passes(codec("lowrank", {"rank": 2, **EXACT, "lines": 0.2, "longer": 2}), *matrix(values), 1)[1]
+    assert encoded.byte_count(0).indices == 4 * 20
+
+
+@pytest.mark.parametrize("right", ["int8", {"method": "ecsq", "step": 0.15}, "int4"])
+def test_rounding_the_right_factor_costs_its_own_relative_error(right: Any) -> None:
+    """Beside what a rank leaves out, squared: the left factor is fitted to what arrives."""
+    values = random(80, 3) @ random(3, 60, seed=1) + 0.2 * random(80, 60, seed=2)
+    plain, rounded = (
+        relative(passes(codec("lowrank", {"rank": 3, **EXACT, "right": r}), *matrix(values), 3)[0].view(80, 60), values)
+        for r in ("identity", right)
+    )
+    basis = torch.linalg.qr(random(60, 3, seed=3)).Q.reshape(1, -1)
+    rounding = relative(codec_of(right).decode(codec_of(right).encode(basis, begun())), basis)
+    assert 0.3 * rounding**2 < rounded**2 - plain**2 < 2 * rounding**2
+
+
+@pytest.mark.parametrize("right", ["int4", "onebit"])
+def test_right_factors_that_round_to_the_same_are_no_failure(right: str) -> None:
+    """Rows of which one has all of a factor: beside it int4 rounds the others' to zeros, and a bit all to one size."""
+    values = torch.zeros(64, 32)
+    values[0, 0], values[1:, 1:] = 1e3, random(63, 31)
+    sent, _ = passes(codec("lowrank", {"rank": 4, **EXACT, "right": right}), *matrix(values), 3)
+    assert bool(torch.isfinite(sent).all())
+    assert relative(sent.view(64, 32), values) < 1
+
+
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=15, deadline=None)
 def test_scaled_lines_each_have_the_same_relative_error_whatever_their_size(seed: int) -> None:
@@ -144,7 +210,7 @@ def test_bits_are_those_of_the_formula(lines: float, line_scales: bool) -> None:
     values = a * rank + round(lines * a) * b
     wanted = values / 2 + 4 * -(-values // 64) + 2 * b * rank + 4 * round(lines * a) + a * line_scales
     rest = 80 + 4  # int8 and one scale
-    heads = 8 + 21
+    heads = 12 + 21
     assert encoded.lengths == (encoded.byte_count(0).total,)
     assert abs(encoded.byte_count(0).total - (wanted + rest + heads)) <= 8, "alignment"
 
@@ -246,6 +312,10 @@ def test_as_changes_of_parameters_replicas_stay_close() -> None:
     [
         ({"rank": 0}, "rank"),
         ({"lines": 0.6}, "lines"),
+        ({"longer": -1}, "longer"),
+        ({"longer": math.inf}, "longer"),
+        ({"right": "topk2"}, "right"),
+        ({"right": "powersgd"}, "right"),
         ({"values": "topk2"}, "values"),
         ({"values": "powersgd"}, "values"),
         ({"rest": {"method": "dgc"}}, "rest"),

@@ -1,0 +1,66 @@
+"""Two thin factors of each of a rank's own matrices: a basis of right ones, and the left ones that fit them best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from comm_compress import kernels
+from comm_compress.methods.projections.own_matrices import Arrangement, sizes_of
+from comm_compress.methods.projections.thin_factors import each_product, stacked
+
+RIDGE = 1e-6  # a codec may round a right factor to zeros, or two of them to the same
+
+
+class OwnFactors:
+    """The matrices of all rows ``[R, n]``, their lines' ``weights`` ``[R, sum of long]``, and starts of right factors.
+
+    Factors are multiplied by weights, not lines: they are much smaller. Matrices whose lines are of one length are
+    orthonormalised together.
+    """
+
+    def __init__(self, arrangement: Arrangement, rows: Tensor, weights: Tensor, starts: Tensor) -> None:
+        self._matrices, self._groups = arrangement.matrices, arrangement.plan.groups
+        self._sizes, self._num_rows = sizes_of(arrangement.matrices), rows.shape[0]
+        self._lines = [m.lines(rows) for m in arrangement.matrices]
+        self._weights = weights.split_with_sizes(self._sizes.long, 1)
+        self._starts = starts
+
+    def bases(self) -> Tensor:
+        """Orthonormal right factors by a step of subspace iteration, float32 ``[R, sum of short * r]``."""
+        bases = torch.empty_like(self._starts)
+        starts, outs = self._by_matrix(self._starts), self._by_matrix(bases)
+        for group in self._groups:
+            _, short, r = starts[group[0]].shape
+            turned = bases.new_empty(len(group) * self._num_rows, r, short)
+            for i, part in self._parts_of(group, turned):
+                left = stacked(starts[i].mT, self._lines[i].mT)
+                kernels.factors(left).weigh(left, self._weights[i])
+                each_product(left, self._lines[i], part)
+            kernels.factors(turned).scale(turned)
+            for i, basis in self._parts_of(group, torch.linalg.qr(turned.mT).Q):
+                outs[i].copy_(basis)
+        return bases
+
+    def fit(self, rights: Tensor, values: Tensor) -> None:
+        """Write the best left factors for these ``rights``, as they arrive, to their places in ``values``."""
+        given, lefts = self._by_matrix(rights), values.split_with_sizes(self._sizes.values, 1)[::2]
+        for group in self._groups:
+            right = torch.cat([given[i] for i in group])
+            gram = stacked(right.mT, right)
+            gram.diagonal(dim1=1, dim2=2).add_(RIDGE)
+            inverse = torch.linalg.inv_ex(gram).inverse
+            for i, part in self._parts_of(group, inverse):
+                left = stacked(given[i].mT, self._lines[i].mT).mul_(self._weights[i][:, None]).mT
+                lefts[i].view(self._num_rows, self._matrices[i].r, -1).copy_(stacked(left, part).mT)
+
+    def _by_matrix(self, rights: Tensor) -> list[Tensor]:
+        """Of each matrix the right factors ``[R, short, r]``, as views."""
+        parts = rights.split_with_sizes(self._sizes.right, 1)
+        return [part.view(-1, m.short, m.r) for m, part in zip(self._matrices, parts, strict=True)]
+
+    def _parts_of(self, group: Sequence[int], stack: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The matrices of a group, each with its rows of the ``stack``."""
+        return zip(group, stack.view(len(group), self._num_rows, *stack.shape[1:]), strict=True)
