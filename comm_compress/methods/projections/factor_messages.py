@@ -22,7 +22,7 @@ from comm_compress import kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import ByteCount, Encoded, RaggedRow
 from comm_compress.core.segments import put_columns, take_columns
-from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, sizes_of
+from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, arrangement_of, sizes_of
 from comm_compress.methods.projections.thin_factors import each_product, subtract_each_product
 
 HEAD = struct.Struct("<3I")  # of a row: how many matrices, bytes of their right factors, of their values
@@ -120,7 +120,7 @@ def stands_for(arrangement: Arrangement, factors: Factors, rest: Tensor, places:
 
 def _parts(messages: Tensor, n: int, head: _Head, codecs: Codecs) -> Sent:
     """Read messages uint8 ``[R, m]`` that have the same head."""
-    arrangement, sizes = Arrangement.of(n, head.matrices, messages.device), sizes_of(head.matrices)
+    arrangement, sizes = arrangement_of(n, head.matrices, messages.device), sizes_of(head.matrices)
     reader = _Reader(messages, HEAD.size + len(head.matrices) * MATRIX_HEAD.size)
     factors = Factors(
         reader.take(torch.int32, sum(sizes.whole)),

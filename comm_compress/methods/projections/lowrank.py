@@ -23,7 +23,7 @@ from comm_compress.kernels import Residual
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.methods.projections.factor_messages import Codecs, Factors, Sent, read, stands_for, written
 from comm_compress.methods.projections.own_factors import OwnFactors
-from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, matrices_of, sizes_of
+from comm_compress.methods.projections.own_matrices import Arrangement, Matrix, arrangement_of, matrices_of, sizes_of
 from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import register, require
 
@@ -131,7 +131,7 @@ class LowRank(Codec):
     def _encode(self, rows: Tensor, state: State) -> tuple[Encoded, Sent]:
         """The messages for ``rows`` ``[R, n]``, and what they stand for."""
         n, codecs, plain = rows.shape[1], self.codecs, rows.float()
-        arrangement = Arrangement.of(n, self._matrices(n, state.segments), rows.device)
+        arrangement = arrangement_of(n, self._matrices(n, state.segments), rows.device)
         lengths = _lengths(arrangement, plain)
         if self.config.longer:
             arrangement = arrangement.with_lines(_counts(arrangement, lengths, self.config.longer))

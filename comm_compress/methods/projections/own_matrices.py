@@ -117,12 +117,6 @@ class Arrangement(NamedTuple):
     matrices: tuple[Matrix, ...]
     whole: Lines
 
-    @classmethod
-    def of(cls, n: int, matrices: tuple[Matrix, ...], device: torch.device) -> Arrangement:
-        """The arrangement of rows of ``n`` elements that hold these matrices."""
-        shapes = tuple((m.start, m.a, m.b) for m in matrices)
-        return cls(_plan(n, shapes, device), matrices, Lines([m.line_shape for m in matrices]))
-
     def with_lines(self, whole: Sequence[int]) -> Arrangement:
         """The same, but so many lines of each matrix go as they are."""
         matrices = tuple(m._replace(whole=count) for m, count in zip(self.matrices, whole, strict=True))
@@ -130,6 +124,13 @@ class Arrangement(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)  # units times directions
+def arrangement_of(n: int, matrices: tuple[Matrix, ...], device: torch.device) -> Arrangement:
+    """The `Arrangement` of rows of ``n`` elements that hold these matrices. Small, since messages may differ."""
+    shapes = tuple((m.start, m.a, m.b) for m in matrices)
+    return Arrangement(_plan(n, shapes, device), matrices, Lines([m.line_shape for m in matrices]))
+
+
+@functools.lru_cache(maxsize=1024)
 def _plan(n: int, shapes: tuple[tuple[int, int, int], ...], device: torch.device) -> RowPlan:
     """The plan of rows of ``n`` elements with matrices ``[a, b]`` from these columns on, as (column, a, b)."""
     matrices = [Matrix(*shape, r=0, whole=0, scaled=False) for shape in shapes]
