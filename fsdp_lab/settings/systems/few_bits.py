@@ -97,5 +97,33 @@ FEW_BITS = (
                 {"comm_compress": "lowrank rank=20 values=int4 + delta mode=grid step=0.1 moves=8"},
             ),
         ),
+    ),    System(
+        name="two-bits",
+        about="gradients as two thin factors and the lines that stand out, entropy coded; steps that follow the moves",
+        paper=None,
+        does=(
+            "Each rank's gradients as two factors of rank 28, the long one in steps of a quarter of a standard "
+            "deviation, the short one of 0.15, entropy coded; lines of more than five times the median one as they "
+            "are (of an embedding the tokens that a batch has); error feedback. Parameters in steps of at most 8 of "
+            "the row's largest moves so far."
+        ),
+        here="All of it: this is the arm that was measured.",
+        differs=(
+            "It has a cost, of up to half a percent where the text is far away.",
+            "Known of models that go on from trained weights for 100 steps, not of fresh ones.",
+        ),
+        measured=(),
+        recipes=(
+            Recipe(
+                "two-bits",
+                "three seeds in each of nine settings (experiments/recipes/elsewhere.yaml)",
+                {
+                    "comm_compress": (
+                        "lowrank rank=28 lines=0.2 longer=5 values(ecsq step=0.25) right(ecsq step=0.15) "
+                        "rest(ecsq step=0.25) + delta mode=grid step=0.1 moves=8"
+                    )
+                },
+            ),
+        ),
     ),
 )
