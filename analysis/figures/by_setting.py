@@ -34,7 +34,7 @@ _TICKS = (0, 1, 2, 10, 100, 1000, 10_000)
 _NAMES = 0.34  # of the figure's width, for the settings' names
 _ROOM = 0.7  # of a setting's height, for the marks of its arms
 _EDGE = 0.985  # where lost runs are, of the figure's width
-_FILLINGS = ("full", "none", "left", "top")
+_FILLINGS = ("full", "none", "left", "top", "right", "bottom")
 
 
 @dataclass(frozen=True)
