@@ -85,6 +85,8 @@ class LowRank(Codec):
     traits = Traits(needs_segments=True, for_changes=True)
 
     def __init__(self, config: LowRankConfig) -> None:
+        if config.longer and not config.lines:
+            raise ValueError(f"longer = {config.longer!r}: needs lines, the largest share that may go whole, above 0")
         self.config = config
         self.codecs = Codecs(
             rights=value_codec(config.right, "right") or UNCOMPRESSED,
@@ -177,9 +179,15 @@ def _lengths(arrangement: Arrangement, rows: Tensor) -> Tensor:
 def _counts(arrangement: Arrangement, lengths: Tensor, longer: float) -> list[int]:
     """How many lines of each matrix go as they are: as many, in the mean of all rows, as are ``longer`` than others."""
     of_matrices = lengths.split_with_sizes(sizes_of(arrangement.matrices).long, 1)
-    counts = [(x > longer * x.median(1, keepdim=True).values).sum() for x in of_matrices]
+    counts = [(x > longer * _median(x)).sum() for x in of_matrices]
     found = torch.stack(counts).tolist() if counts else []
     return [min(m.whole, round(count / lengths.shape[0])) for m, count in zip(arrangement.matrices, found, strict=True)]
+
+
+def _median(lengths: Tensor) -> Tensor:
+    """The lower median of each row ``[R, k]``, ``[R, 1]``. By sorting: torch's own is not deterministic on a GPU."""
+    middle = (lengths.shape[1] - 1) // 2
+    return lengths.sort(1).values[:, middle : middle + 1]
 
 
 def _longest(arrangement: Arrangement, lengths: Tensor) -> Tensor:

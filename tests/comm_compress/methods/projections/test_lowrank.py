@@ -313,6 +313,7 @@ def test_as_changes_of_parameters_replicas_stay_close() -> None:
         ({"rank": 0}, "rank"),
         ({"lines": 0.6}, "lines"),
         ({"longer": -1}, "longer"),
+        ({"longer": 5, "lines": 0}, "longer"),
         ({"longer": math.inf}, "longer"),
         ({"right": "topk2"}, "right"),
         ({"right": "powersgd"}, "right"),
