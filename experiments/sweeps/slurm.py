@@ -59,10 +59,19 @@ _CELL = """\
 # needs the node, it saves a checkpoint, records itself as preempted, and goes on from there when it is started again.
 set -uo pipefail
 cd "$CHECKOUT" || exit
+# From here on a stop signal is the sweep's; one that comes before it runs waits for it.
+sweep="" early="" told=""
+pass_on() {{
+    told=yes
+    if [ -n "$sweep" ]; then kill -s TERM "$sweep" 2>/dev/null; else early=yes; fi
+}}
+trap pass_on TERM
 "$PYTHON" -m experiments.sweep "$SWEEP/recipe.yaml" --only "$SLURM_ARRAY_TASK_ID" --out "$OUT"{flags} &
 sweep=$!
-told=""
-trap 'told=yes; kill -s TERM "$sweep" 2>/dev/null' TERM
+if [ -n "$early" ]; then
+    kill -s TERM "$sweep" 2>/dev/null
+    told=""
+fi
 while :; do # a trapped signal ends wait early: wait again until the sweep has ended
     wait "$sweep"
     status=$?

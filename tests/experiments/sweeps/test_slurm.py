@@ -88,6 +88,15 @@ def test_an_element_that_saved_in_time_is_started_again(written: Path) -> None:
         assert end_of_an_element(written, written / f"tools {number}", state, python) == (status, asked)
 
 
+def test_a_signal_that_comes_before_the_script_knows_its_sweep_is_passed_on(written: Path) -> None:
+    """The moment between the two lasts a second here."""
+    script = written / "cell.sbatch"
+    started = "\nsweep=$!\n"
+    assert started in script.read_text()
+    script.write_text(script.read_text().replace(started, "\nsleep 1; sweep=$!\n"))
+    assert end_of_an_element(written, written / "tools", "RUNNING", WAITS) == (143, ["requeue 70_6"])
+
+
 def end_of_an_element(written: Path, tools: Path, state: str, python: str) -> tuple[int, list[str]]:
     """Its exit code and what it asks of Slurm, which says that its job is in ``state``; ``python`` is the sweep."""
     tools.mkdir()
