@@ -37,7 +37,7 @@ class LowRankConfig:
     ``rank``: how many columns each of the two factors has.
     ``lines``: that share of a matrix's lines, the largest ones, goes as it is.
     ``longer``: of these only lines that are longer than so many times the matrix's median one, counted over all
-    destinations; 0 sends all of the share. A batch has few of an embedding's tokens, whose rows are many times as long.
+    destinations; 0 sends all of the share. Rows of an embedding differ by that much, lines of other matrices hardly.
     ``line_scales``: bring all other lines to one length first (a power of two, a byte a line), so that small ones keep
     their direction: for gradients whose optimizer rescales every element anyway.
     ``values``: the method that carries the long factor and whole lines; one that encodes single rows and remembers
@@ -149,8 +149,9 @@ class LowRank(Codec):
 
         if arrangement.matrices:
             state.propose("right_factors", rights)
-        parts = written(arrangement.matrices, index.int(), exponents, coded_rights, coded_values, rest)
-        arrived = Factors(index.int(), exponents, rights, codecs.values.decode(coded_values).float())
+        indices = index.int()
+        parts = written(arrangement.matrices, indices, exponents, coded_rights, coded_values, rest)
+        arrived = Factors(indices, exponents, rights, codecs.values.decode(coded_values).float())
         sent = stands_for(arrangement, arrived, codecs.rest.decode(rest).float(), places)
         return Encoded.ragged(parts, n, state.scratch), sent
 

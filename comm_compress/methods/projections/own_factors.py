@@ -15,10 +15,11 @@ RIDGE = 1e-6  # a codec may round a right factor to zeros, or two of them to the
 
 
 class OwnFactors:
-    """The matrices of all rows ``[R, n]``, their lines' ``weights`` ``[R, sum of long]``, and starts of right factors.
+    """Finds two thin factors for each matrix that float32 ``rows`` ``[R, n]`` hold.
 
-    Factors are multiplied by weights, not lines: they are much smaller. Matrices whose lines are of one length are
-    orthonormalised together.
+    ``weights`` float32 ``[R, sum of long]``: what each line is multiplied by; factors are, which are much smaller.
+    ``starts`` float32 ``[R, sum of short * r]``: right factors to begin with. Matrices whose lines are of one length
+    are orthonormalised together.
     """
 
     def __init__(self, arrangement: Arrangement, rows: Tensor, weights: Tensor, starts: Tensor) -> None:

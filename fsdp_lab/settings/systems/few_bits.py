@@ -105,13 +105,13 @@ FEW_BITS = (
         does=(
             "Each rank's gradients as two factors of rank 28, the long one in steps of a quarter of a standard "
             "deviation, the short one of 0.15, entropy coded; lines of more than five times the median one as they "
-            "are (of an embedding the tokens that a batch has); error feedback. Parameters in steps of at most 8 of "
-            "the row's largest moves so far."
+            "are, at most a fifth of a matrix's (mostly rows of embeddings); error feedback. Parameters in steps of "
+            "at most 8 of the row's largest moves so far."
         ),
         here="All of it: this is the arm that was measured.",
         differs=(
-            "It has a cost: half a percent where the text is far away, more with larger batches, of which a line of "
-            "the embeddings stands out less (`longer=2.5` then).",
+            "It has a cost: half a percent where the text is far away, more with larger batches, where "
+            "`longer=2.5` halved it (one seed).",
             "Known of models that go on from trained weights, not of fresh ones.",
         ),
         measured=(

@@ -121,8 +121,8 @@ def test_few_large_lines_arrive_exactly_and_leave_the_factors_to_the_others(wide
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_only_lines_far_above_the_median_go_whole(world: int) -> None:
-    """Three rows of an embedding that a batch has tokens of, and none of a matrix whose lines are alike; as many for
-    each destination as there are in their mean."""
+    """Three rows of one matrix, and none of another whose lines are alike; as many for each destination as there are
+    in their mean."""
     values = random(100 * world, 30)
     values[[3, 50, 99]] *= 40
     rows = flatten([values, random(60 * world, 40)], world)
@@ -164,14 +164,17 @@ def test_rounding_the_right_factor_costs_its_own_relative_error(right: Any) -> N
     assert 0.3 * rounding**2 < rounded**2 - plain**2 < 2 * rounding**2
 
 
-@pytest.mark.parametrize("right", ["int4", "onebit"])
-def test_right_factors_that_round_to_the_same_are_no_failure(right: str) -> None:
-    """Rows of which one has all of a factor: beside it int4 rounds the others' to zeros, and a bit all to one size."""
+def test_right_factors_that_round_to_zeros_are_no_failure() -> None:
+    """One column has all of its length in one element; beside it -1, 0 and 1 make zeros of the others, and the product
+    that the left factors are fitted with has no inverse."""
     values = torch.zeros(64, 32)
     values[0, 0], values[1:, 1:] = 1e3, random(63, 31)
-    sent, _ = passes(codec("lowrank", {"rank": 4, **EXACT, "right": right}), *matrix(values), 3)
-    assert bool(torch.isfinite(sent).all())
-    assert relative(sent.view(64, 32), values) < 1
+    method = codec("lowrank", {"rank": 4, **EXACT, "right": {"method": "int8", "num_bits": 2}})
+    row, state = matrix(values)
+    for _ in range(3):  # the zeros are what the next step begins with
+        sent, _ = passes(method, row, state, 1)
+        assert bool(torch.isfinite(sent).all())
+        assert relative(sent.view(64, 32), values) < 0.1, "that column arrives"
 
 
 @given(seed=st.integers(0, 1000))
