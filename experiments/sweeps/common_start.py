@@ -14,7 +14,7 @@ from pathlib import Path
 from experiments.runs.processes import dying_with_this_process, end, leaving_tidily
 from experiments.runs.training import torchrun_command
 from experiments.sweeps.locks import Lock, take
-from experiments.sweeps.recipe.start import RANKS, Start
+from experiments.sweeps.recipe.start import Start
 from fsdp_lab.settings.config import TrainConfig
 
 _POLL_S = 0.5
@@ -55,7 +55,7 @@ def _train(start: Start, training: Path, lock: Lock) -> None:
     settings.write_text(config.to_yaml())
     with leaving_tidily(), log.open("ab") as file:
         process = subprocess.Popen(
-            torchrun_command("fsdp_lab.train", ["--config", str(settings)], RANKS),
+            torchrun_command("fsdp_lab.train", ["--config", str(settings)], start.processes),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

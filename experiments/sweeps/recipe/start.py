@@ -27,7 +27,7 @@ from fsdp_lab.settings.reading.specs import specs_of
 
 WORD = "start"
 """What a recipe says in place of a folder: ``model_dir: start``."""
-RANKS = 2
+_RANKS = 2
 _FOLDER = Path("fsdp_output/starts")
 _ELSEWHERE = {
     **dict.fromkeys((spec.name for spec in specs_of(CommConfig)), "nothing is compressed on the way to the start"),
@@ -40,7 +40,7 @@ _EXAMPLE = "{model: gpt2-mini, max_steps: 2000}"
 
 @dataclass(frozen=True)
 class Start:
-    """``config`` trains it, on ``RANKS`` ranks; ``folder`` holds the weights then, and is named by all that affects
+    """``config`` trains it, on `processes` ranks; ``folder`` holds the weights then, and is named by all that affects
     them."""
 
     config: TrainConfig
@@ -49,6 +49,11 @@ class Start:
     def folder(self) -> Path:
         """A folder for `from_pretrained`; it appears whole, when the training has ended."""
         return _FOLDER / f"{self.config.model.model}-{self.config.digest()[:8]}"
+
+    @property
+    def processes(self) -> int:
+        """Two; one where it asks for virtual ranks, as on a machine with a single GPU."""
+        return 1 if self.config.run.virtual_ranks else _RANKS
 
     @property
     def is_there(self) -> bool:
