@@ -120,7 +120,8 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
     results.ensure_appendable(out)
     cores, gpus = sorted(os.sched_getaffinity(0)), gpus_here()
     slots = divide(jobs, cores, gpus)
-    if "SLURM_JOB_ID" not in os.environ and (complaint := too_large(plan.to_run(), slots, gpus)):
+    complaint = too_large(plan.to_run(), slots, gpus, plan.starts_to_train())
+    if complaint and "SLURM_JOB_ID" not in os.environ:
         raise ValueError(complaint)
     if notice := warning(jobs, cores, gpus):
         print(f"sweep: {notice}", file=sys.stderr)

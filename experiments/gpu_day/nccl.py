@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from experiments.gpu_day.table import ROOT
+from experiments.gpu_day.table import FEW_BITS, ROOT
 from experiments.runs.method_flag import a_method_or_none, folder_name
 from experiments.runs.processes import dying_with_this_process, end
 from experiments.sweeps.plan import sound_rows
@@ -40,7 +40,7 @@ STOCK, SAME = "none", "identity + identity"
 METHODS = (
     *(STOCK, SAME, "bf16 + bf16", "int8 + int8", "int4 hadamard + delta", "topk ratio=0.01 + delta"),
     *("powersgd + int8", "signsgd + bf16", "ecsq step=0.25 + delta mode=grid step=0.05"),
-    *("lowrank rank=20 + delta mode=grid step=0.05", "int8 entropy=rans + delta mode=lossless"),
+    *("lowrank rank=20 + delta mode=grid step=0.05", "int8 entropy=rans + delta mode=lossless", *FEW_BITS),
 )
 _GRACE_S = 10  # for the other rank, after one has failed
 

@@ -24,6 +24,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from experiments.gpu_day import loopback
+from experiments.gpu_day.table import FEW_BITS
 from experiments.runs.method_flag import a_method_or_none, folder_name
 from fsdp_lab.files.atomic import make_folder, write_bytes, write_json
 from fsdp_lab.measure.profiling import Window, phase
@@ -40,7 +41,9 @@ from fsdp_lab.trace.table import table
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.optim import build_optimizer, take_step
 
-METHODS = ("none", "identity + identity", "int8 + int8", "int4 hadamard + delta", "topk ratio=0.01")
+METHODS = (
+    *("none", "identity + identity", "int8 + int8", "int4 hadamard + delta", "topk ratio=0.01 + delta", *FEW_BITS),
+)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,12 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdp_lab.settings.systems.table import recipe
+
 ROOT = Path(__file__).resolve().parents[2]
-RECIPE = ROOT / "experiments" / "recipes" / "gpu_day.yaml"
+RECIPE = ROOT / "experiments" / "recipes" / "continued_124m.yaml"
 REHEARSAL = Path(__file__).with_name("rehearsal.yaml")
+FEW_BITS = tuple(str(recipe(name).settings["comm_compress"]) for name in ("five-bits-moves", "two-bits"))
+"""Our own systems of few bits, as methods of both directions: what is asked of a GPU is asked of them, too."""
 # Methods whose kernels are in Triton come first: what others do in torch's operations may take long on a large unit.
 METHODS = (
     *("identity", "bf16", "fp16", "int8", "int4", "fp8", "topk", "signsgd", "onebit", "qsgd", "nc", "terngrad"),
+    *(half for method in FEW_BITS for half in method.split(" + ")),
+    *("delta", "int8 entropy=rans", "delta mode=lossless"),
     *("uniform", "randomk", "powersgd", "thresholdv", "dgc", "lowrank", "binned", "taco", "tahquant"),
 )
 
@@ -52,9 +58,9 @@ def stages(work: Path, rehearse: bool, target: Path | None = None) -> list[Stage
     return [
         _tests(work / "tests", rehearse),
         _codecs(work / "codecs", rehearse),
-        _operators(work / "operators", rehearse),
         _overlap(work / "overlap", rehearse),
         _quality(work / "quality", rehearse),
+        _operators(work / "operators", rehearse),
         _drafts(work / "drafts", rehearse, target),
     ]
 
@@ -110,36 +116,13 @@ def _codecs(folder: Path, rehearse: bool) -> Stage:
     )
 
 
-def _operators(folder: Path, rehearse: bool) -> Stage:
-    model = "llama-mini" if rehearse else "z2all-1b"
-    size: Sequence[object] = ("--mixed_precision", "bf16", "--batch_size", 2, "--steps", 5, "--warm_up", 3)
-    size = (*size, "--leave_out", "precision")  # float32 at this size takes minutes
-    if rehearse:
-        size = ("--batch_size", 1, "--length", 16, "--steps", 1, "--warm_up", 1, "--threads", 1)
-        left_out = ("compile", "attention", "rope", "swiglu", "adamw", "checkpointing", "precision")
-        size = (*size, "--leave_out", *left_out)
-    words = ("--model", model, *size, "--repeats", 1, "--out", folder)
-    return Stage(
-        3,
-        "operators",
-        "what each operator of a model of 1.26 billion parameters takes, with MFU and memory",
-        "80 GB of GPU memory for the naive variant, half for others; liger-kernel and flash-attn are measured if there",
-        420,
-        540,
-        90,
-        (_python("experiments.bench.operators", *words),),
-        (f"operators_{model}.json", f"operators_{model}.md"),
-        f"operators_{model}.md",
-    )
-
-
 def _overlap(folder: Path, rehearse: bool) -> Stage:
     size: Sequence[object] = ("--device", "cuda", "--model", "gpt2-62m", "--batch_size", 16, "--length", 512)
     if rehearse:
         size = ("--device", "cpu", "--model", "llama-nano", "--batch_size", 1, "--length", 16, "--vocab_size", 512)
         size = (*size, "--steps", 1, "--timed_steps", 1, "--warm_up", 2, "--methods", "none", "int4 hadamard + delta")
     return Stage(
-        4,
+        3,
         "overlap",
         "encoding and decoding beside the model's own kernels, by stream: one rank whose peer is itself (loopback)",
         "a CUDA build of torch with CUPTI, for traces of kernels",
@@ -154,16 +137,40 @@ def _overlap(folder: Path, rehearse: bool) -> Stage:
 
 def _quality(folder: Path, rehearse: bool) -> Stage:
     rows = folder / "quality.jsonl"
+    size: Sequence[object] = (REHEARSAL,) if rehearse else (RECIPE, "--jobs", 6)
     return Stage(
-        5,
+        4,
         "quality",
-        "pairs of trainings, none against int4 hadamard + delta, at 62 and 124 million parameters on 4 virtual ranks",
-        "30 GB of GPU memory",
+        "what few bits cost GPT-2 (124 million parameters) that goes on with another text, seed by seed, 4 virtual ranks",
+        "60 GB of GPU memory; the corpus prose (fsdp-lab data build prose)",
         420,
         540,
         120,
-        (_python("experiments.sweep", REHEARSAL if rehearse else RECIPE, "--out", rows),),
+        (_python("experiments.sweep", *size, "--out", rows),),
         ("quality.jsonl",),
+    )
+
+
+def _operators(folder: Path, rehearse: bool) -> Stage:
+    model = "llama-mini" if rehearse else "z2all-1b"
+    size: Sequence[object] = ("--mixed_precision", "bf16", "--batch_size", 2, "--steps", 5, "--warm_up", 3)
+    size = (*size, "--leave_out", "precision")  # float32 at this size takes minutes
+    if rehearse:
+        size = ("--batch_size", 1, "--length", 16, "--steps", 1, "--warm_up", 1, "--threads", 1)
+        left_out = ("compile", "attention", "rope", "swiglu", "adamw", "checkpointing", "precision")
+        size = (*size, "--leave_out", *left_out)
+    words = ("--model", model, *size, "--repeats", 1, "--out", folder)
+    return Stage(
+        5,
+        "operators",
+        "what each operator of a model of 1.26 billion parameters takes, with MFU and memory",
+        "80 GB of GPU memory for the naive variant, half for others; liger-kernel and flash-attn are measured if there",
+        420,
+        540,
+        90,
+        (_python("experiments.bench.operators", *words),),
+        (f"operators_{model}.json", f"operators_{model}.md"),
+        f"operators_{model}.md",
     )
 
 

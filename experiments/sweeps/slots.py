@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.sweeps.recipe.cells import Cell
+from experiments.sweeps.recipe.start import Start
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,15 @@ def gpus_here() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
-def too_large(cells: Sequence[Cell], slots: Sequence[Slot], gpus: Sequence[str]) -> str | None:
-    """Why some cell does not fit into a part of the machine; ranks without GPUs always fit."""
+def too_large(
+    cells: Sequence[Cell], slots: Sequence[Slot], gpus: Sequence[str], starts: Sequence[Start] = ()
+) -> str | None:
+    """Why some cell does not fit into a part of the machine, or a common start into all of it; ranks without GPUs
+    always fit."""
+    ranks = max((start.processes for start in starts), default=0)
+    if gpus and ranks > len(gpus):
+        here = f"{len(gpus)} {'is' if len(gpus) == 1 else 'are'} here"
+        return f"start: {ranks} ranks need as many GPUs, and {here}; let it play them: virtual_ranks: {ranks}"
     each = max(1, len(gpus) // len(slots))
     needed = max((cell.processes for cell in cells), default=0)
     if not gpus or needed <= each:

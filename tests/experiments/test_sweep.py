@@ -88,6 +88,14 @@ def test_the_machine_is_divided_between_jobs(monkeypatch: pytest.MonkeyPatch, tm
     assert "4 ranks need as many GPUs, a cell has 2" in str(too_large(cells, divide(2, range(8), list("abcd")), "abcd"))
     assert too_large(cells, [Slot()], []) is None
     assert "a cell has 1" in str(too_large(cells, divide(3, range(8), list("ab")), list("ab")))
+    start = {"model": "gpt2-nano", "max_steps": 5}
+    real = read(write_recipe(tmp_path, models=[{"model_dir": "start"}], start=start)).starts
+    assert "start: 2 ranks need as many GPUs, and 1 is here" in str(too_large([], [Slot()], ["0"], real))
+    assert too_large([], [Slot()], [], real) is None
+    assert too_large([], [Slot()], ["0", "1"], real) is None
+    virtual = {**start, "virtual_ranks": 2}
+    played = read(write_recipe(tmp_path, models=[{"model_dir": "start"}], start=virtual)).starts
+    assert too_large([], [Slot()], ["0"], played) is None
 
 
 def test_times_of_cells_that_share_cores_are_no_times() -> None:

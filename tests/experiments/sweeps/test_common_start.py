@@ -42,7 +42,8 @@ def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[
     begun: list[Sequence[str]] = []
 
     def command(module: str, flags: Sequence[str], ranks: int) -> list[str]:
-        assert (module, ranks) == ("fsdp_lab.train", 2)
+        virtual = "virtual_ranks: 3" in Path(flags[-1]).read_text()
+        assert (module, ranks) == ("fsdp_lab.train", 1 if virtual else 2)
         begun.append(flags)
         return [sys.executable, "-m", "tests.experiments.sweeps.fake_trainer", *flags]
 
@@ -115,8 +116,11 @@ def test_it_is_no_obstacle_but_what_it_lacks_is_one(tmp_path: Path) -> None:
     assert [str(tmp_path / "no.jsonl") in line for line in obstacles(cells_of(recipe), recipe.starts)] == [True]
 
 
-def test_it_is_trained_once_and_nothing_else_is_left(trainings: list[Any], tmp_path: Path) -> None:
-    start, said = start_in(tmp_path), list[str]()
+@pytest.mark.parametrize("changes", [{}, {"virtual_ranks": 3}])  # the stand-in sees two ranks, or one that plays three
+def test_it_is_trained_once_and_nothing_else_is_left(
+    trainings: list[Any], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    start, said = start_in(tmp_path, **changes), list[str]()
     for _ in range(2):
         ensure(start, said.append)
     assert len(trainings) == 1
