@@ -38,6 +38,8 @@ class LowRankConfig:
     ``lines``: that share of a matrix's lines, the largest ones, goes as it is.
     ``longer``: of these only lines that are longer than so many times the matrix's median one, counted over all
     destinations; 0 sends all of the share. Rows of an embedding differ by that much, lines of other matrices hardly.
+    ``by_misfit``: a line counts by the length of what the last step's right factors leave of it, and those that leave
+    most are the largest; the median remains one of whole lengths. The first step, which has none, counts lengths.
     ``line_scales``: bring all other lines to one length first (a power of two, a byte a line), so that small ones keep
     their direction: for gradients whose optimizer rescales every element anyway.
     ``values``: the method that carries the long factor and whole lines; one that encodes single rows and remembers
@@ -50,6 +52,7 @@ class LowRankConfig:
     rank: int = 8
     lines: float = 0.02
     longer: float = 0.0
+    by_misfit: bool = False
     line_scales: bool = True
     values: Mapping[str, Any] | str = "int8"
     right: Mapping[str, Any] | str = "bf16"
@@ -85,8 +88,9 @@ class LowRank(Codec):
     traits = Traits(needs_segments=True, for_changes=True)
 
     def __init__(self, config: LowRankConfig) -> None:
-        if config.longer and not config.lines:
-            raise ValueError(f"longer = {config.longer!r}: needs lines, the largest share that may go whole, above 0")
+        for name in ("longer", "by_misfit"):
+            if (value := getattr(config, name)) and not config.lines:
+                raise ValueError(f"{name} = {value!r}: needs lines, the largest share that may go whole, above 0")
         self.config = config
         self.codecs = Codecs(
             rights=value_codec(config.right, "right") or UNCOMPRESSED,
@@ -134,16 +138,18 @@ class LowRank(Codec):
         """The messages for ``rows`` ``[R, n]``, and what they stand for."""
         n, codecs, plain = rows.shape[1], self.codecs, rows.float()
         arrangement = arrangement_of(n, self._matrices(n, state.segments), rows.device)
+        kept = self._kept(arrangement.matrices, rows, state)
+        own = OwnFactors(arrangement, plain, self._random(arrangement.matrices, rows, state) if kept is None else kept)
         lengths = _lengths(arrangement, plain)
+        sizes = own.misfits(lengths) if self.config.by_misfit and kept is not None else lengths
         if self.config.longer:
-            arrangement = arrangement.with_lines(_counts(arrangement, lengths, self.config.longer))
-        index, exponents, weights = _longest(arrangement, lengths), *_scales(arrangement, lengths)
+            arrangement = arrangement.with_lines(_counts(arrangement, sizes, lengths, self.config.longer))
+        index, exponents, weights = _largest(arrangement, sizes), *_scales(arrangement, lengths)
         values, places = kernels.factors(plain).take(plain, arrangement.whole, index, weights)
-        own = OwnFactors(arrangement, plain, weights, self._starts(arrangement.matrices, rows, state))
 
-        coded_rights = codecs.rights.encode(own.bases(), state.child("right"))
+        coded_rights = codecs.rights.encode(own.bases(weights), state.child("right"))
         rights = codecs.rights.decode(coded_rights).float()
-        own.fit(rights, values)
+        own.fit(rights, values.split_with_sizes(sizes_of(arrangement.matrices).values, 1)[::2])
         coded_values = codecs.values.encode(values, state.child("values"))
         rest = codecs.rest.encode(take_columns(rows, arrangement.plan.others).float(), state.child("rest"))
 
@@ -161,12 +167,15 @@ class LowRank(Codec):
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
         return matrices_of(tuple(segments), self.config.rank, self.config.lines, self.config.line_scales)
 
-    def _starts(self, matrices: tuple[Matrix, ...], rows: Tensor, state: State) -> Tensor:
+    def _kept(self, matrices: tuple[Matrix, ...], rows: Tensor, state: State) -> Tensor | None:
+        """The last step's right factors as they arrived, ``[R, sum of short * r]``; None where they do not fit."""
+        kept = state.get("right_factors")
+        size = (rows.shape[0], sum(sizes_of(matrices).right))
+        return kept if kept is not None and kept.shape == size else None
+
+    def _random(self, matrices: tuple[Matrix, ...], rows: Tensor, state: State) -> Tensor:
         """Right factors to begin with, ``[R, sum of short * r]``."""
         size = (rows.shape[0], sum(sizes_of(matrices).right))
-        kept = state.get("right_factors")
-        if kept is not None and kept.shape == size:
-            return kept
         return kernels.random(rows).uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 
 
@@ -177,10 +186,12 @@ def _lengths(arrangement: Arrangement, rows: Tensor) -> Tensor:
     return rows.new_zeros(rows.shape[0], sum(sizes_of(arrangement.matrices).long))
 
 
-def _counts(arrangement: Arrangement, lengths: Tensor, longer: float) -> list[int]:
-    """How many lines of each matrix go as they are: as many, in the mean of all rows, as are ``longer`` than others."""
-    of_matrices = lengths.split_with_sizes(sizes_of(arrangement.matrices).long, 1)
-    counts = [(x > longer * _median(x)).sum() for x in of_matrices]
+def _counts(arrangement: Arrangement, of_lines: Tensor, lengths: Tensor, longer: float) -> list[int]:
+    """How many lines of each matrix go as they are: as many, in the mean of all rows, as have a number in ``of_lines``
+    above ``longer`` median lengths."""
+    parts = sizes_of(arrangement.matrices).long
+    of_matrices = zip(of_lines.split_with_sizes(parts, 1), lengths.split_with_sizes(parts, 1), strict=True)
+    counts = [(numbers > longer * _median(length)).sum() for numbers, length in of_matrices]
     found = torch.stack(counts).tolist() if counts else []
     return [min(m.whole, round(count / lengths.shape[0])) for m, count in zip(arrangement.matrices, found, strict=True)]
 
@@ -191,15 +202,16 @@ def _median(lengths: Tensor) -> Tensor:
     return lengths.sort(1).values[:, middle : middle + 1]
 
 
-def _longest(arrangement: Arrangement, lengths: Tensor) -> Tensor:
-    """Which lines of each matrix go as they are, ascending: int64 ``[R, sum of whole]``."""
-    sizes = sizes_of(arrangement.matrices)
-    longest = [
-        of_matrix.topk(m.whole, sorted=False).indices.sort().values
-        for m, of_matrix in zip(arrangement.matrices, lengths.split_with_sizes(sizes.long, 1), strict=True)
+def _largest(arrangement: Arrangement, of_lines: Tensor) -> Tensor:
+    """Which lines of each matrix go as they are, ascending: those with the largest numbers in ``of_lines``. int64
+    ``[R, sum of whole]``."""
+    parts = of_lines.split_with_sizes(sizes_of(arrangement.matrices).long, 1)
+    largest = [
+        numbers.topk(m.whole, sorted=False).indices.sort().values
+        for m, numbers in zip(arrangement.matrices, parts, strict=True)
         if m.whole
     ]
-    return torch.cat(longest, 1) if longest else lengths.new_empty(lengths.shape[0], 0, dtype=torch.int64)
+    return torch.cat(largest, 1) if largest else of_lines.new_empty(of_lines.shape[0], 0, dtype=torch.int64)
 
 
 def _scales(arrangement: Arrangement, lengths: Tensor) -> tuple[Tensor, Tensor]:

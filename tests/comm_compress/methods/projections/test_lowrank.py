@@ -151,6 +151,32 @@ def test_lines_are_never_more_than_their_share() -> None:
     assert encoded.byte_count(0).indices == 4 * 20
 
 
+@pytest.mark.parametrize("longer", [0, 2])
+def test_by_misfit_lines_go_whole_that_the_factors_do_not_hold(longer: float) -> None:
+    """Not the three longest, which are along the one direction that all lines have, but three that are across it."""
+    values = random(100, 1).abs() @ random(1, 30, seed=1)
+    values[[3, 50, 99]] *= 100
+    across = torch.linalg.qr(torch.stack([values[0], *random(3, 30, seed=2)]).T).Q.T[1:]
+    values[[7, 20, 80]] = 5 * values.norm(dim=1).median() * across
+    config, sent = {"rank": 1, **EXACT, "lines": 0.03, "longer": longer}, dict[bool, torch.Tensor]()
+    for on in (False, True):
+        row, state = matrix(values)
+        arrived, encoded = passes(codec("lowrank", {**config, "by_misfit": on}), row, state, 8)
+        sent[on] = (arrived.view(100, 30) == values).all(1).nonzero().flatten()
+        assert encoded.byte_count(0).indices == 4 * 3
+    assert sent[False].tolist() == [3, 50, 99]
+    assert sent[True].tolist() == [7, 20, 80]
+
+
+def test_by_misfit_counts_lengths_while_there_are_no_factors() -> None:
+    values = random(100, 30)
+    values[[3, 50, 99]] *= 40
+    for by_misfit in (False, True):
+        method = codec("lowrank", {"rank": 2, **EXACT, "lines": 0.2, "longer": 5, "by_misfit": by_misfit})
+        sent, _ = passes(method, *matrix(values), 1)
+        assert (sent.view(100, 30) == values).all(1).nonzero().flatten().tolist() == [3, 50, 99]
+
+
 @pytest.mark.parametrize("right", ["int8", {"method": "ecsq", "step": 0.15}, "int4"])
 def test_rounding_the_right_factor_costs_its_own_relative_error(right: Any) -> None:
     """Beside what a rank leaves out, squared: the left factor is fitted to what arrives."""
@@ -318,6 +344,7 @@ def test_as_changes_of_parameters_replicas_stay_close() -> None:
         ({"longer": -1}, "longer"),
         ({"longer": 5, "lines": 0}, "longer"),
         ({"longer": math.inf}, "longer"),
+        ({"by_misfit": True, "lines": 0}, "by_misfit"),
         ({"right": "topk2"}, "right"),
         ({"right": "powersgd"}, "right"),
         ({"values": "topk2"}, "values"),
