@@ -98,6 +98,14 @@ class Codec(Compressor):
     def decode(self, encoded: Encoded) -> Tensor:
         """The rows again, ``[R, n]``, in float32 or in a narrower dtype that holds them exactly."""
 
+    def encode_and_decode(self, rows: Tensor, state: State) -> tuple[Encoded, Tensor]:
+        """Encode ``rows``, and return what the message stands for, too, as `decode` would.
+
+        A method that need not read its own message to know overrides this.
+        """
+        encoded = self.encode(rows, state)
+        return encoded, self.decode(encoded)
+
     def decode_into(self, encoded: Encoded, out: Tensor) -> Tensor:
         """Decode to ``out`` ``[R, n]``, of any float dtype, and return it."""
         return out.copy_(self.decode(encoded))

@@ -147,18 +147,18 @@ class LowRank(Codec):
         index, exponents, weights = _largest(arrangement, sizes), *_scales(arrangement, lengths)
         values, places = kernels.factors(plain).take(plain, arrangement.whole, index, weights)
 
-        coded_rights = codecs.rights.encode(own.bases(weights), state.child("right"))
-        rights = codecs.rights.decode(coded_rights).float()
+        coded_rights, decoded = codecs.rights.encode_and_decode(own.bases(weights), state.child("right"))
+        rights = decoded.float()
         own.fit(rights, values.split_with_sizes(sizes_of(arrangement.matrices).values, 1)[::2])
-        coded_values = codecs.values.encode(values, state.child("values"))
-        rest = codecs.rest.encode(take_columns(rows, arrangement.plan.others).float(), state.child("rest"))
+        coded_values, arrived = codecs.values.encode_and_decode(values, state.child("values"))
+        others = take_columns(rows, arrangement.plan.others).float()
+        rest, others = codecs.rest.encode_and_decode(others, state.child("rest"))
 
         if arrangement.matrices:
             state.propose("right_factors", rights)
         indices = index.int()
         parts = written(arrangement.matrices, indices, exponents, coded_rights, coded_values, rest)
-        arrived = Factors(indices, exponents, rights, codecs.values.decode(coded_values).float())
-        sent = stands_for(arrangement, arrived, codecs.rest.decode(rest).float(), places)
+        sent = stands_for(arrangement, Factors(indices, exponents, rights, arrived.float()), others.float(), places)
         return Encoded.ragged(parts, n, state.scratch), sent
 
     def _matrices(self, n: int, segments: tuple[Segment, ...]) -> tuple[Matrix, ...]:
@@ -197,9 +197,11 @@ def _counts(arrangement: Arrangement, of_lines: Tensor, lengths: Tensor, longer:
 
 
 def _median(lengths: Tensor) -> Tensor:
-    """The lower median of each row ``[R, k]``, ``[R, 1]``. By sorting: torch's own is not deterministic on a GPU."""
+    """The lower median of each row ``[R, k]``, ``[R, 1]``; NaN is larger than any number."""
     middle = (lengths.shape[1] - 1) // 2
-    return lengths.sort(1).values[:, middle : middle + 1]
+    if lengths.is_cuda:  # where torch does not find an element in the same way every time, and refuses if asked to
+        return lengths.sort(1).values[:, middle : middle + 1]
+    return lengths.kthvalue(middle + 1, 1, keepdim=True).values
 
 
 def _largest(arrangement: Arrangement, of_lines: Tensor) -> Tensor:

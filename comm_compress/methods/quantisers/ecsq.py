@@ -78,6 +78,14 @@ class Ecsq(Codec):
         """Encode each row as a message of its own length."""
         return self._encode(self._as_float32(rows, state), state, keep=False)[0]
 
+    def encode_and_decode(self, rows: Tensor, state: State) -> tuple[Encoded, Tensor]:
+        """Decode from codes: entropy coding loses nothing."""
+        encoded, made = self._encode(self._as_float32(rows, state), state, keep=False)
+        out = torch.zeros(rows.shape, device=rows.device)
+        for quantised, row in zip(made, out, strict=True):
+            quantised.add_to(row)
+        return encoded, out
+
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """Encode the residual's target, and leave in ``residual.new`` what the codes lose."""
         return self._encode(kernels.residual(rows).write_target(rows, residual), state)[0]

@@ -135,7 +135,16 @@ def test_only_sizes_that_the_data_decide_are_not_said() -> None:
     said = ("outer_bits", "gradient_bits", "parameter_bits", "optimizer_bits")
     unsaid = {one.name for one in RECIPES if all(getattr(one, bits) is None for bits in said)}
     ours = {name + rest for name in ("five-bits", "three-bits") for rest in ("", "-moves")}
-    assert unsaid == {"lossless", "lossless-both", "powersgd", "dion", "two-bits", "two-bits-moves", "muon-four-bits", *ours}
+    assert unsaid == {
+        "lossless",
+        "lossless-both",
+        "powersgd",
+        "dion",
+        "two-bits",
+        "two-bits-moves",
+        "muon-four-bits",
+        *ours,
+    }
 
 
 @pytest.mark.parametrize(
