@@ -142,6 +142,7 @@ def test_only_sizes_that_the_data_decide_are_not_said() -> None:
         "dion",
         "two-bits",
         "two-bits-moves",
+        "two-bits-misfit",
         "muon-four-bits",
         *ours,
     }
