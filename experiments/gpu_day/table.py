@@ -141,7 +141,7 @@ def _quality(folder: Path, rehearse: bool) -> Stage:
     return Stage(
         4,
         "quality",
-        "what few bits cost GPT-2 (124 million parameters) that goes on with another text: pairs over seeds, virtual ranks",
+        "what few bits cost GPT-2 (124 million parameters) that goes on with another text, in pairs of seeds",
         "60 GB of GPU memory; the corpus prose (fsdp-lab data build prose)",
         420,
         540,

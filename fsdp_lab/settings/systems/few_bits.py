@@ -119,8 +119,8 @@ FEW_BITS = (
             f"2.08 bits, perplexity +0.12 % [+0.10, +0.14] against none, six pairs ({_GOING_ON})",
             f"rank 20 instead: 1.75 bits, +0.17 % [+0.13, +0.21], six pairs ({_GOING_ON})",
             "a pretrained model of 135 million parameters, rank 20: 1.54 bits, -0.05 % [-0.26, +0.15], five pairs",
-            f"other sizes, texts, rates: at most +0.46 % in the mean; 4 times the batch: +0.76 % ({_ELSEWHERE})",
-            "`two-bits-misfit` with four times the batch: 2.28 bits, +0.40 % [+0.33, +0.46], three pairs; with the same "
+            f"other sizes, texts, rates: at most +0.46 % (mean); four times the batch: +0.76 % ({_ELSEWHERE})",
+            "`two-bits-misfit` with batch times four: 2.28 bits, +0.40 % [+0.33, +0.46], three pairs; with the same "
             "batch as `two-bits`, at 0.1 bits more (docs/findings/going-on.md#larger-batches)",
         ),
         recipes=(
