@@ -120,7 +120,7 @@ FEW_BITS = (
             f"rank 20 instead: 1.75 bits, +0.17 % [+0.13, +0.21], six pairs ({_GOING_ON})",
             "a pretrained model of 135 million parameters, rank 20: 1.54 bits, -0.05 % [-0.26, +0.15], five pairs",
             f"other sizes, texts, rates: at most +0.46 % (mean); four times the batch: +0.76 % ({_ELSEWHERE})",
-            "`two-bits-misfit` with batch times four: 2.28 bits, +0.40 % [+0.33, +0.46], three pairs; with the same "
+            "`two-bits-misfit`, four times the batch: 2.28 bits, +0.40 % [+0.33, +0.46], three pairs; with the same "
             "batch as `two-bits`, at 0.1 bits more (docs/findings/going-on.md#larger-batches)",
         ),
         recipes=(
@@ -136,7 +136,7 @@ FEW_BITS = (
             ),
             Recipe(
                 "two-bits-misfit",
-                "lines go whole by what factors leave of them: larger batches (experiments/recipes/continued_batch.yaml)",
+                "lines go whole by what factors leave: larger batches (experiments/recipes/continued_batch.yaml)",
                 {
                     "comm_compress": (
                         "lowrank rank=28 lines=0.3 longer=1.5 by_misfit values(ecsq step=0.25) right(ecsq step=0.15) "
