@@ -135,6 +135,11 @@ class EntropyCoded(Codec):
         """Encode by the inner codec and shorten its rows; they differ in length."""
         return self._compress(self.inner.encode(rows, state), rows.dtype, state)
 
+    def encode_and_decode(self, rows: Tensor, state: State) -> tuple[Encoded, Tensor]:
+        """Encode, and decode the inner codec's rows, of which nothing is lost."""
+        inner, decoded = self.inner.encode_and_decode(rows, state)
+        return self._compress(inner, rows.dtype, state), decoded
+
     def decode(self, encoded: Encoded) -> Tensor:
         """Restore the inner codec's rows and decode them."""
         return self.inner.decode(self.expand(encoded))

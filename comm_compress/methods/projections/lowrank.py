@@ -174,7 +174,7 @@ class LowRank(Codec):
         return kept if kept is not None and kept.shape == size else None
 
     def _random(self, matrices: tuple[Matrix, ...], rows: Tensor, state: State) -> Tensor:
-        """Right factors to begin with, ``[R, sum of short * r]``."""
+        """Right factors for the first step, ``[R, sum of short * r]``: uniform, around zero."""
         size = (rows.shape[0], sum(sizes_of(matrices).right))
         return kernels.random(rows).uniform(state.key("right factors"), size[0] * size[1], rows.device).view(size) - 0.5
 

@@ -79,7 +79,7 @@ class Ecsq(Codec):
         return self._encode(self._as_float32(rows, state), state, keep=False)[0]
 
     def encode_and_decode(self, rows: Tensor, state: State) -> tuple[Encoded, Tensor]:
-        """Decode from codes: entropy coding loses nothing."""
+        """Encode each row, and decode it from its codes: entropy coding loses nothing."""
         encoded, made = self._encode(self._as_float32(rows, state), state, keep=False)
         out = torch.zeros(rows.shape, device=rows.device)
         for quantised, row in zip(made, out, strict=True):

@@ -136,4 +136,4 @@ class TopK(SparseCodec):
         """The whole rows, as the values' codec decodes them."""
         codec = self.rows.codec
         assert codec is not None
-        return codec.decode(codec.encode(rows.float(), state.child("whole")))
+        return codec.encode_and_decode(rows.float(), state.child("whole"))[1]

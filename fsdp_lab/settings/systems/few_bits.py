@@ -136,7 +136,8 @@ FEW_BITS = (
             ),
             Recipe(
                 "two-bits-misfit",
-                "lines go whole by what factors leave: larger batches (experiments/recipes/continued_batch.yaml)",
+                "for larger batches: the lines that go whole are those of which factors leave most "
+                "(experiments/recipes/continued_batch.yaml)",
                 {
                     "comm_compress": (
                         "lowrank rank=28 lines=0.3 longer=1.5 by_misfit values(ecsq step=0.25) right(ecsq step=0.15) "
@@ -151,8 +152,7 @@ FEW_BITS = (
         about="under Muon: gradients and what it gathers entropy coded, parameters in steps that follow the moves",
         paper=None,
         does=(
-            "Muon orthogonalises each matrix's momentum and so makes its small directions as large as its large ones: "
-            "a code of few directions (low rank) loses what it needs, and coarse steps of every element hardly do. "
+            "Under Muon low rank costs more than under AdamW, and coarse steps of every element cost less. "
             "Gradients in steps of one standard deviation, with error feedback; what ranks gather for Muon as changes "
             "in steps of one; parameters in steps of at most 8 of the row's largest moves so far."
         ),
