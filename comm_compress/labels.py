@@ -200,9 +200,9 @@ def _value(value: Any) -> str:
 
 
 def _name(name: str) -> str:
-    """As it is, or quoted where it would be read as a number, as "no", or as several words."""
+    """As it is, or quoted where it would be read as a number, as "no", as several words, or as an object of JSON."""
     bare = _IS_WORD.fullmatch(name) and not _IS_NUMBER.fullmatch(name) and name != "no" and name not in _LONG
-    return name if bare else json.dumps(name)
+    return name if bare and name[0] != "{" else json.dumps(name)
 
 
 class _Token(NamedTuple):

@@ -18,7 +18,7 @@ from tests.comm_compress.table import IDS, TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = st.text(max_size=6) | st.sampled_from(
-    ["no", "true", "feedback", "1e3", "None", "a=b", "x+y", '"', "[", "method"]
+    ["no", "true", "feedback", "1e3", "None", "a=b", "x+y", '"', "[", "{", "method"]
 )
 NUMBERS = st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
 # a text of several words stands for a method; no setting has one of its own

@@ -14,10 +14,12 @@ activations.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, parallel as stock
@@ -25,6 +27,8 @@ from torch.distributed.tensor.placement_types import Placement
 
 from comm_compress.integrations.parallel.activations import Activations
 from comm_compress.integrations.parallel.places.place import Place
+
+_SAYS_GRADIENTS = "grad_placements" in inspect.signature(DTensor.from_local).parameters  # torch 2.13
 
 
 def _place(activations: Activations, module: nn.Module, mesh: DeviceMesh, what: str) -> Place:
@@ -46,7 +50,27 @@ def _whole(x: Any, layout: Placement, place: Place, mesh: DeviceMesh) -> DTensor
     summed by the place."""
     local = x.to_local() if isinstance(x, DTensor) else x
     local = place.all_gather(local, layout.dim) if isinstance(layout, Shard) else place.copy(local)
-    return DTensor.from_local(local, mesh, [Replicate()], run_check=False, grad_placements=[Partial()])
+    return _replicated(local, mesh)
+
+
+def _replicated(local: Tensor, mesh: DeviceMesh) -> DTensor:
+    """Return ``local``, which every rank has; its gradient stays each rank's own part."""
+    if _SAYS_GRADIENTS:
+        return DTensor.from_local(local, mesh, [Replicate()], run_check=False, grad_placements=[Partial()])
+    return _Replicated.apply(local, mesh)  # type: ignore[no-untyped-call]
+
+
+class _Replicated(torch.autograd.Function):
+    """`DTensor.from_local` with ``grad_placements=[Partial()]`` for torch before 2.13, which sums gradients itself."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, mesh: DeviceMesh) -> DTensor:
+        return DTensor.from_local(local, mesh, [Replicate()], run_check=False)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: DTensor) -> tuple[Tensor, None]:
+        part = gradient.to_local()
+        return (part if gradient.placements[0].is_partial() else part / gradient.device_mesh.size()), None
 
 
 class ColwiseParallel(stock.ColwiseParallel):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fsdp_lab.extras import missing
-from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, RunConfig
+from fsdp_lab.settings.groups import CommConfig, DataConfig, LoraConfig, ModelConfig, ParallelConfig, RunConfig
 from fsdp_lab.settings.reading.cli import read
 from fsdp_lab.settings.reading.fields import Config, ConfigError
 from fsdp_lab.settings.reading.specs import Spec
@@ -50,6 +50,10 @@ def _about_group(group: Any, optimizer: str | None) -> list[str]:
     if isinstance(group, RunConfig):
         absent = [missing(name) for name in group.tracker_names if name != "tensorboard"]
         return [f"trackers: {complaint}" for complaint in absent if complaint]
+    if isinstance(group, ParallelConfig):
+        from fsdp_lab.settings.refusing.pipelines import about_pipelines
+
+        return about_pipelines(group)
     if isinstance(group, DataConfig):
         complaints = [_absent(name) for name in group.data_mix if name != "embedded"]
         return [f"data_mix: {complaint}" for complaint in complaints if complaint]

@@ -117,7 +117,7 @@ def test_what_cannot_be_had_is_refused_with_the_reason(operators: dict[str, str]
 
 
 def test_it_is_refused_before_a_rank_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusing, "_device", lambda: "cpu")
+    monkeypatch.setattr(refusing, "device_here", lambda: "cpu")
     llama = ("--model", "llama-nano")
     (one,) = refused(*llama, "--operators", '{"swiglu": "liger"}')
     assert one.startswith("operators: swiglu: liger is made of Triton kernels")
