@@ -111,3 +111,11 @@ def test_the_front_page_names_every_method(page: str) -> None:
     own = {name for name, entry in entries.items() if entry.config.__module__.startswith("comm_compress.")}
     assert own <= set(re.findall(r"`(\w+)`", section[1]))
     assert re.search(rf"\b{len(own)} (?:methods behind|种方法)", (ROOT / page).read_text())
+
+
+def test_every_recipe_is_among_those_that_sweeps_md_lists() -> None:
+    table = (ROOT / "docs/sweeps.md").read_text().split("### Recipes that are here")[1].split("\n## ")[0]
+    lines = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = [name for line in lines for name in re.findall(r"`(\w+)`", line)]
+    there = {path.stem for path in (ROOT / "experiments/recipes").glob("*.yaml")} - {"reference"}  # included by others
+    assert sorted(listed) == sorted(there)
