@@ -92,7 +92,7 @@ def main() -> None:
     for step in range(STEPS):
         tokens = batch(0, step).to(device)
         if rank == 0:
-            schedule.step(tokens[:, :-1])
+            schedule.step(tokens[:, :-1].contiguous())  # torch 2.11 wants the micro-batches' strides
         else:
             of_micro_batches: list[Tensor] = []
             schedule.step(target=tokens[:, 1:], losses=of_micro_batches)

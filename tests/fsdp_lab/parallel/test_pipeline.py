@@ -17,6 +17,7 @@ from fsdp_lab.parallel.division.layouts import LAYOUTS
 from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.choice import divided_model
 from fsdp_lab.parallel.pipeline import SCHEDULES, Pipeline, stages_of
+from fsdp_lab.settings.refusing.here import torch_version
 from tests.distributed import run_ranks
 from tests.fsdp_lab.parallel.models.test_divided import TOLERANCE, batch, fresh
 
@@ -61,7 +62,8 @@ def differences(
 
 
 def of_all_schedules(family: str) -> dict[str, Any]:
-    equal: dict[str, Any] = {schedule: differences(family, schedule) for schedule in SCHEDULES}
+    here = [name for name in SCHEDULES if name != "zbv" or torch_version() >= (2, 13)]  # refused before, on a CPU
+    equal: dict[str, Any] = {schedule: differences(family, schedule) for schedule in here}
     unequal = {f"{s} {b}": differences(family, s, stage_blocks=b) for s, b in (("1f1b", [3, 1]), ("gpipe", [1, 3]))}
     return equal | unequal
 
