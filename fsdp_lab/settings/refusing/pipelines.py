@@ -5,14 +5,15 @@ from __future__ import annotations
 from fsdp_lab.settings.groups import ParallelConfig
 from fsdp_lab.settings.refusing.here import device_here, torch_version
 
-_SENDS_TO_ITSELF = "zbv"
-"""The rank at the bottom of the V has two neighbouring stages, and torch 2.11 has it send to itself, over gloo too."""
-
 
 def about_pipelines(parallel: ParallelConfig) -> list[str]:
-    """A complaint where the schedule's first step would not end: gloo cannot send to the rank itself."""
+    """A complaint about ``zbv`` on a CPU where torch is older than 2.13.
+
+    Its first step fails over gloo with torch 2.11, with torch's own stages as well: they send between neighbouring
+    stages also where both are on one rank. 2.12 was not tried.
+    """
     major, minor = torch_version()
-    if parallel.pp == 1 or parallel.pp_schedule != _SENDS_TO_ITSELF or (major, minor) >= (2, 13):
+    if parallel.pp == 1 or parallel.pp_schedule != "zbv" or (major, minor) >= (2, 13):
         return []
     if device_here() == "cuda":
         return []

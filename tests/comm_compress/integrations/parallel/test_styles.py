@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, parallel as stock
 
 import comm_compress as cc
+from comm_compress.integrations.parallel import styles
 from comm_compress.integrations.parallel.places import operators
 from tests.distributed import run_ranks
 
@@ -83,8 +84,17 @@ def _broken() -> list[str]:
         return _differences()
 
 
+def _as_before_torch_2_13() -> list[str]:
+    with mock.patch.object(styles, "_SAYS_GRADIENTS", False):
+        return _differences()
+
+
 def test_identity_is_torchs_own_styles_bit_for_bit() -> None:
     assert run_ranks(2, _differences) == [[]] * 2
+
+
+def test_it_is_so_where_from_local_cannot_be_told_whose_gradients_they_are() -> None:
+    assert run_ranks(2, _as_before_torch_2_13) == [[]] * 2
 
 
 def test_a_gradient_that_is_not_summed_is_noticed() -> None:
