@@ -28,7 +28,7 @@ from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.training.bf16_products import fast_products
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.evaluate import Evaluation, evaluate
-from fsdp_lab.training.local_steps import LocalSteps
+from fsdp_lab.training.local_steps import LocalSteps, faster
 from fsdp_lab.training.loss_scaler import LossScaler
 from fsdp_lab.training.optim import build_optimizer, take_step
 
@@ -46,9 +46,9 @@ def train(config: TrainConfig) -> dict[str, Any]:
             run.say(remark)
         comm = Communication(model, config.comm, config.run.seed, config.optim.optimizer)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
-        adamw = model.operators["adamw"]
         sent = config.comm.optimizer_compress, config.comm.optimizer_gather, config.comm.optimizer_until_freeze
-        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, adamw, comm.exchanges, *sent)
+        how = model.operators["adamw"], comm.exchanges, *sent, faster(comm.outer, config.comm)
+        optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, *how)
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()
@@ -59,9 +59,9 @@ def train(config: TrainConfig) -> dict[str, Any]:
             for step in loop.steps():  # timed, profiled and logged in there
                 loss = forward_backward(model, data, config, scaler, comm, run)
                 with run.phase("optimizer"):
-                    limit, norm = config.optim.max_grad_norm, model.grad_norm
-                    outcome = take_step(model.updated, optimizer, schedule, limit, norm, scaler, model.gradients())
-                    local.after_update(step)
+                    clipped = config.optim.max_grad_norm, model.grad_norm, scaler, model.gradients()
+                    outcome = take_step(model.updated, optimizer, schedule, *clipped, local.before_update)
+                    local.after_update(step, outcome.taken)
                 loop.after_step(step, loss, outcome)
                 saving.after_step(loop)
                 evaluate_when_due(step, model, data, comm, loop)

@@ -46,7 +46,7 @@ def reshard(
         _check(key, entries)
         if "layouts" not in entries[0]:
             for rank, mine in enumerate(new):
-                mine[key] = {**entries[0], "world": new_world, "rank": rank}
+                mine[key] = {**entries[0], "world": new_world, "rank": rank, **_gradients(entries, rank, new_world)}
             continue
         for rank, mine in enumerate(new):
             if new_world == len(states):
@@ -62,6 +62,18 @@ def reshard(
     if lost:
         warnings.warn(f"reshard: depends on the number of ranks and starts afresh: {', '.join(lost)}", stacklevel=2)
     return new
+
+
+def _gradients(entries: Sequence[Saved], rank: int, new_world: int) -> dict[str, Any]:
+    """Return what a new rank has of the gradients that replicas with local steps add up: its own, or all ranks' mean,
+    as the mean over replicas is taken of them."""
+    if "gradients" not in entries[0]:
+        return {}
+    if new_world == len(entries):
+        return {"gradients": entries[rank]["gradients"]}
+    sums = [entry["gradients"]["sums"] for entry in entries]
+    means = {name: torch.stack([one[name] for one in sums]).mean(0) for name in sums[0]}
+    return {"gradients": {**entries[0]["gradients"], "sums": means}}
 
 
 def _check(key: str, entries: Sequence[Saved]) -> None:

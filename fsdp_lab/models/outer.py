@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+from transformers.modeling_utils import PreTrainedModel
+
 import comm_compress as cc
 from fsdp_lab.settings.groups import CommConfig
 
 
-def how_replicas_synchronise(config: CommConfig, seed: int) -> dict[str, Any]:
-    """The keywords of `cc.outer.attach` and `cc.outer.VirtualReplicas`, the method among them."""
+def how_replicas_synchronise(module: nn.Module, config: CommConfig, seed: int) -> dict[str, Any]:
+    """The keywords of `cc.outer.attach` and `cc.outer.VirtualReplicas` for ``module``, the method among them."""
     rate, momentum = config.outer_step
     return {
         "method": config.outer_compress,
@@ -20,6 +23,19 @@ def how_replicas_synchronise(config: CommConfig, seed: int) -> dict[str, Any]:
         "fragments": config.outer_fragments,
         "overlap": config.outer_overlap,
         "mixing": config.outer_mixing,
+        "by_gradient": embeddings_of(module) if config.outer_by_gradient == "embeddings" else (),
+        "gradient_every": config.outer_gradient_every,
         "seed": seed,
         "count_stock": True,
     }
+
+
+def embeddings_of(module: nn.Module) -> list[str]:
+    """The names of the parameters of ``module.hf``'s embedding of tokens and of its head, if they are trained.
+
+    Positions are not among them: every replica sees all of these.
+    """
+    hf: PreTrainedModel = module.get_submodule("hf")
+    tables = (hf.get_input_embeddings(), hf.get_output_embeddings())
+    found = {id(p) for one in tables if isinstance(one, nn.Module) for p in one.parameters(recurse=False)}
+    return [name for name, p in module.named_parameters() if id(p) in found and p.requires_grad]

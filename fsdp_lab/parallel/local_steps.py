@@ -26,7 +26,7 @@ def attach_outer(module: nn.Module, replicas: DeviceMesh, config: CommConfig, se
 
     Collective. ValueError for methods and fragments that cannot do it.
     """
-    return cc.outer.attach(module, replicas, **how_replicas_synchronise(config, seed))
+    return cc.outer.attach(module, replicas, **how_replicas_synchronise(module, config, seed))
 
 
 def norm_of_own(own: Tensor, replica: int, replicas: int, ranks: Ranks) -> Tensor:

@@ -3,6 +3,7 @@
 A field here is the flag of the same name and the YAML key of the same name (``cli.py`` reads both).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -344,6 +345,20 @@ class CommConfig(Settings):
     outer_mixing: float = setting(
         0.0, "outer_overlap: share of a replica's own weights in those that it goes on with", at_least=0, below=1
     )
+    outer_by_gradient: str = setting(
+        "none",
+        "outer: parameters that a replica does not move by itself, but by the mean of all replicas' gradients: "
+        "embeddings and what predicts tokens (embeddings), or nothing",
+        choices=("none", "embeddings"),
+    )
+    outer_gradient_every: int | None = setting(
+        None, "outer_by_gradient: optimiser steps between two such means; none: outer_every", at_least=1
+    )
+    outer_gradient_rate: float | None = setting(
+        None,
+        "outer_by_gradient: their learning rate, in multiples of learning_rate; none: the square root of those steps",
+        above=0,
+    )
     fsdp_keep_frozen: bool = setting(
         False, "lora_rank: send the model's own weights once, exactly, and keep them whole on every rank"
     )
@@ -361,6 +376,12 @@ class CommConfig(Settings):
             rate if self.outer_learning_rate is None else self.outer_learning_rate,
             momentum if self.outer_momentum is None else self.outer_momentum,
         )
+
+    @property
+    def rate_by_gradient(self) -> float:
+        """What goes by its gradients learns so many times as fast: Adam's rate grows with the root of the batch."""
+        steps = self.outer_gradient_every or self.outer_every
+        return math.sqrt(steps) if self.outer_gradient_rate is None else self.outer_gradient_rate
 
     @classmethod
     def said(cls, values: Mapping[str, Any]) -> dict[str, Any]:

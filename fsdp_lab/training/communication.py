@@ -169,8 +169,8 @@ class Communication:
 
     @property
     def _outer_bytes(self) -> int:
-        """What this rank keeps of the outer parameters and of their optimizer."""
-        return 0 if self.outer is None else self.outer.outer.num_bytes
+        """What this rank keeps of the outer parameters, of their optimizer, and of gradients that are added up."""
+        return 0 if self.outer is None else self.outer.kept_bytes
 
     def rows(self, steps: int, step_ms_mean: float) -> list[dict[str, Any]]:
         """The communication fields of a results row, of each rank that this process plays, over ``steps`` steps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import comm_compress as cc
 from fsdp_lab.models.shards.norms import world_norm
 from fsdp_lab.settings.groups import OptimConfig
-from fsdp_lab.training.replica_optimizers import MOMENTUM, between_replicas, decayed_or_not
+from fsdp_lab.training.replica_optimizers import MOMENTUM, Groups, between_replicas, decayed_or_not
 
 _ADAMW = {"loop": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
@@ -30,13 +30,15 @@ def build_optimizer(
     method: str = "none",
     back: str = "none",
     until_freeze: str = "moves",
+    faster: Mapping[nn.Parameter, float] | None = None,
 ) -> tuple[Optimizer, LambdaLR]:
     """The optimizer (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate.
 
     ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``exchanges``: the matrices that
     are Muon's, and who brings them together; or the replicas of an optimizer that exchanges something by ``method`` in
     place of gradients, and brings something ``back``; None: AdamW has all.
-    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen.
+    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen. ``faster``: parameters that AdamW updates
+    at a rate of their own, in multiples of the others'.
     """
     warmup_steps = config.warmup_steps
     assert warmup_steps is not None, "resolved"
@@ -45,7 +47,7 @@ def build_optimizer(
         replicas = cast(cc.optim.Replicas, exchanges)
         optimizer = between_replicas(model, config, replicas, total_steps, method, back, until_freeze)
     else:
-        optimizer = _optimizer(model, config, _ADAMW[adamw], cast(cc.optim.Gathers | None, exchanges))
+        optimizer = _optimizer(model, config, _ADAMW[adamw], cast(cc.optim.Gathers | None, exchanges), faster or {})
 
     def factor(step: int) -> float:
         if step < warmup_steps:
@@ -58,13 +60,19 @@ def build_optimizer(
 
 
 def _optimizer(
-    model: nn.Module, config: OptimConfig, adamw: dict[str, bool], gathers: cc.optim.Gathers | None
+    model: nn.Module,
+    config: OptimConfig,
+    adamw: dict[str, bool],
+    gathers: cc.optim.Gathers | None,
+    faster: Mapping[nn.Parameter, float],
 ) -> Optimizer:
     """AdamW of all parameters, or Muon of some matrices and AdamW of the others."""
     assert config.learning_rate is not None, "resolved"
     units = () if gathers is None else gathers.units
     orthogonalised = {id(shard) for unit in units for matrix in unit.matrices for shard in matrix.shards}
-    groups = decayed_or_not((p for p in model.parameters() if id(p) not in orthogonalised), config)
+    groups = _by_rate(
+        decayed_or_not((p for p in model.parameters() if id(p) not in orthogonalised), config), config, faster
+    )
     lr, betas = config.learning_rate, (config.adam_beta1, config.adam_beta2)
     if gathers is None:
         return AdamW(groups, lr=lr, betas=betas, **adamw)
@@ -72,6 +80,18 @@ def _optimizer(
     return cc.optim.Muon(
         gathers, groups, lr=lr, weight_decay=config.weight_decay, momentum=momentum, betas=betas, adamw=adamw
     )
+
+
+def _by_rate(groups: Groups, config: OptimConfig, faster: Mapping[nn.Parameter, float]) -> Groups:
+    """``groups``, each divided by the rates of its parameters."""
+    assert config.learning_rate is not None, "resolved"
+    divided: Groups = []
+    for group in groups:
+        rates = {faster.get(p, 1.0) for p in group["params"]}
+        for times in sorted(rates):
+            own = {} if times == 1.0 else {"lr": config.learning_rate * times}
+            divided.append({**group, "params": [p for p in group["params"] if faster.get(p, 1.0) == times], **own})
+    return divided
 
 
 class StepOutcome(NamedTuple):
@@ -97,12 +117,14 @@ def take_step(
     grad_norm: Callable[[list[Tensor]], Tensor] = world_norm,
     scaler: GradScaler | None = None,
     gradients: Sequence[list[Tensor]] | None = None,
+    before_update: Callable[[], None] = lambda: None,
 ) -> StepOutcome:
     """Clip to the world-wide norm and update, unless a gradient anywhere is not finite: then only forget it.
 
     ``grad_norm`` is over all ranks' shards, so all ranks decide alike. ``scaler``: takes its scale off the gradients
     first, and chooses the next step's. The decision is not left to it: it would not see a norm that overflows.
     ``gradients``: of each replica that this process plays, which clips by its own norm; None: those of ``model``.
+    ``before_update``: called between clipping and the update, not where the step is skipped.
     """
     scale = None
     if scaler is not None and scaler.is_enabled():
@@ -117,6 +139,7 @@ def take_step(
         for mine, norm, clipped in zip(by_replica, norms, clips, strict=True):
             if clipped:
                 torch._foreach_mul_([_local(g) for g in mine], max_grad_norm / (norm + 1e-6))
+        before_update()
         optimizer.step()
     optimizer.zero_grad()
     schedule.step()

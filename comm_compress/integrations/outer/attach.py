@@ -22,8 +22,16 @@ from comm_compress.integrations.outer.bits import bits
 from comm_compress.integrations.outer.methods import How, Methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
-from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Means, Synchroniser
-from comm_compress.integrations.replicas.fragments import Fragment, Named, divide, held, local, trainable
+from comm_compress.integrations.outer.synchroniser import GRADIENTS, OUTER, Arrived, Exchange, Means, Synchroniser
+from comm_compress.integrations.replicas.fragments import (
+    Fragment,
+    Named,
+    divide,
+    held,
+    local,
+    set_apart,
+    trainable,
+)
 from comm_compress.integrations.replicas.preconditions import group_of, require_equal, require_no_reduction
 from comm_compress.registry import AnyMethod
 from comm_compress.wrappers.replicas import apart
@@ -48,23 +56,26 @@ class Handle(Synchroniser, BaseHandle):
         optimizer: OptimizerFactory,
         seed: int,
         count_stock: bool = False,
+        by_gradient: Fragment | None = None,
+        gradient_every: int | None = None,
     ) -> None:
         BaseHandle.__init__(self)
-        Synchroniser.__init__(self, [fragments], schedule, optimizer)
+        of_gradients = [] if by_gradient is None else [by_gradient]
+        Synchroniser.__init__(self, [fragments], schedule, optimizer, of_gradients, gradient_every)
         self.method = methods.reduce
         self._group, self._rank, self._world = group, dist.get_rank(group), dist.get_world_size(group)
         self._sharded = (
             [m for m in model.modules() if isinstance(m, FSDPModule)] if isinstance(model, nn.Module) else []
         )
         self._reductions: list[GradientAllReduce] = []
-        self._counts: list[StockCounts | None] = [None] * len(fragments)
+        self._counts: list[StockCounts | None] = [None] * len(self._parts)
         if methods.reduce is None:
             self.ledger.uncounted = () if count_stock else (OUTER,)
             if count_stock:
                 place = self._rank, self._world
-                self._counts = [StockCounts(self.ledger, OUTER, fragment.name, *place) for fragment in fragments]
+                self._counts = [StockCounts(self.ledger, OUTER, part.name, *place) for part in self._parts]
             return
-        for fragment in fragments:
+        for fragment in self._parts:
             holders = {name: held(p) for name, p in fragment.parameters.items()}
             state = State(fragment.name, self._rank, self._world, seed, _segments(fragment, self._world), lasting=False)
             back = None if methods.gather is None else apart(methods.gather, holders)
@@ -76,21 +87,21 @@ class Handle(Synchroniser, BaseHandle):
 
     @property
     def state_bytes(self) -> int:
-        """The bytes that compressor states, outer parameters and the outer optimizer hold on this rank."""
-        return super().state_bytes + self.outer.num_bytes
+        """The bytes that compressor states hold on this rank, and `kept_bytes`."""
+        return super().state_bytes + self.kept_bytes
 
     @property
     def bits(self) -> float:
         """Bits a parameter and inner step so far, as `comm_compress.outer.bits` counts them, of this rank's shards."""
-        parameters = sum(p.numel() for p in self.outer.values.values())
-        return bits(self.ledger.totals(OUTER).sent_bytes, max(parameters, 1), max(self.inner_steps, 1), self._world)
+        parameters, steps = max(self.num_parameters, 1), max(self.inner_steps, 1)
+        return bits(self.ledger.totals(OUTER).sent_bytes, parameters, steps, self._world)
 
     def rollback(self) -> None:
         """Do nothing: an inner step that is skipped has left no trace here; a synchronisation takes itself back."""
 
     def _states(self) -> dict[str, State]:
-        named = zip(self._fragments, self._reductions, strict=False)
-        return {f"{OUTER}/{fragment.name}": reduction.state for fragment, reduction in named}
+        named = zip(self._parts, self._reductions, strict=False)
+        return {f"{OUTER}/{part.name}": reduction.state for part, reduction in named}
 
     def _state_dict(self) -> dict[str, dict[str, Any]]:
         mine = self._saved(self._rank, self._world)  # first: it ends what is under way
@@ -105,17 +116,15 @@ class Handle(Synchroniser, BaseHandle):
             raise ValueError("a fragment is under way: load before the first step, or after synchronise()")
         self._check(states[OUTER], self._rank, self._world)
         load({key: state for key, state in states.items() if key != OUTER}, self._states())
-        self._load(states[OUTER])
+        self._load([states[OUTER]])
 
-    def _begin(self, number: int) -> Exchange:
-        fragment = self._fragments[number]
-        pseudo_gradients = self.outer.pseudo_gradient(fragment)
+    def _begin(self, number: int, by_replica: list[Means]) -> Exchange:
+        (mine,) = by_replica
         if self._world == 1:
-            return Arrived(pseudo_gradients)
+            return Arrived(mine)
         if not self._reductions:
-            return Arrived(_mean(pseudo_gradients, self._group, self._counts[number]))
-        reduction = self._reductions[number]
-        return _Sent(pseudo_gradients, reduction.begin(pseudo_gradients, fragment.name, self._group, self._world))
+            return Arrived(_mean(mine, self._group, self._counts[number]))
+        return _Sent(mine, self._reductions[number].begin(mine, self._parts[number].name, self._group, self._world))
 
     def _void(self, number: int) -> None:
         if self._reductions:
@@ -127,30 +136,30 @@ class Handle(Synchroniser, BaseHandle):
 
 
 class _Sent:
-    """Pseudo-gradients that an all-reduce is about to replace by their means."""
+    """What one replica has, which an all-reduce is about to replace by the mean over all."""
 
-    def __init__(self, pseudo_gradients: Means, under_way: AllReduceUnderWay) -> None:
-        self._pseudo_gradients, self._under_way = pseudo_gradients, under_way
+    def __init__(self, mine: Means, under_way: AllReduceUnderWay) -> None:
+        self._mine, self._under_way = mine, under_way
 
     def advance(self) -> None:
         self._under_way.advance()
 
     def finish(self) -> Means:
         self._under_way.finish()
-        return self._pseudo_gradients
+        return self._mine
 
 
 def _segments(fragment: Fragment, world: int) -> Any:
     return segments_of([(name, tuple(t.shape) or (1,)) for name, t in fragment.local().items()], world)
 
 
-def _mean(pseudo_gradients: Means, group: dist.ProcessGroup, counts: StockCounts | None) -> Means:
+def _mean(mine: Means, group: dist.ProcessGroup, counts: StockCounts | None) -> Means:
     """Return the mean over the group by torch's own all-reduce."""
-    together = torch.cat([t.reshape(-1) for _, t in pseudo_gradients])
+    together = torch.cat([t.reshape(-1) for _, t in mine])
     run = partial(stock.all_reduce, together, group)
     total = (run() if counts is None else counts.all_reduce(together, run)) / group.size()
-    parts = torch.split(total, [t.numel() for _, t in pseudo_gradients])
-    return [(name, part.view_as(t)) for (name, t), part in zip(pseudo_gradients, parts, strict=True)]
+    parts = torch.split(total, [t.numel() for _, t in mine])
+    return [(name, part.view_as(t)) for (name, t), part in zip(mine, parts, strict=True)]
 
 
 def attach(
@@ -165,6 +174,8 @@ def attach(
     fragments: int | Sequence[Sequence[str]] = 1,
     overlap: int = 0,
     mixing: float = 0.0,
+    by_gradient: Sequence[str] = (),
+    gradient_every: int | None = None,
     seed: int = 0,
     count_stock: bool = False,
 ) -> Handle:
@@ -189,9 +200,15 @@ def attach(
     ``fragments``, ``overlap``, ``mixing``: parts of the model that are sent in turn, steps between sending and
     applying, and what is kept of a replica's own parameters (`Schedule`, `fragments.divide`). On gloo the messages of
     an overlapped exchange travel while the replica computes; on CUDA the exchange is queued in the current stream.
+    ``by_gradient``: names of parameters and modules that a replica does not move by itself: every ``gradient_every``
+    steps (None: ``every``) its inner optimizer gets the mean of all replicas' gradients of them instead
+    (`Handle.reduce_gradients`, to be called before each of its steps). For embeddings, which AdamW moves too far where
+    a replica sees few tokens. They are exchanged by the same methods, at once; ``fragments``, ``overlap`` and the outer
+    optimizer are for all others.
     ``seed``: of the methods' own random numbers.
     ``count_stock``: torch's own all-reduce is entered in the ledger as well, with bytes computed from its shape.
-    Memory: a float32 copy of what this rank trains, and what the outer optimizer and the method remember; while a
+    Memory: a float32 copy of what this rank trains (of what goes ``by_gradient`` the added gradients take its place),
+    and what the outer optimizer and the method remember; while a
     fragment is exchanged, about four times its float32 size. Raises ValueError when replicas do not begin equal, when
     something else reduces gradients among them at every step, and for methods and schedules that cannot do it.
     """
@@ -199,11 +216,14 @@ def attach(
     if not isinstance(model, nn.Module):
         model = list(model)
     parameters = trainable(model)
-    parts = divide(parameters, fragments)
+    moving, others = set_apart(parameters, by_gradient)
+    parts = divide(moving, fragments)
     schedule = Schedule(every, len(parts), overlap, mixing)
     elements = sum(local(p).numel() for p in parameters.values())
     methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas), elements)
     methods.check_names(list(parameters))
     require_no_reduction(model, parameters, replicas)
     require_equal(parameters, replicas)
-    return Handle(model, parts, replicas, methods, schedule, outer_optimizer or averaging(), seed, count_stock)
+    gradients = Fragment(GRADIENTS, others) if others else None
+    optimizer = outer_optimizer or averaging()
+    return Handle(model, parts, replicas, methods, schedule, optimizer, seed, count_stock, gradients, gradient_every)

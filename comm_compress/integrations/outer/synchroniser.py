@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from comm_compress.integrations.outer.gradients import AddedGradients
 from comm_compress.integrations.outer.optimizers import OptimizerFactory
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.weights import OuterParameters
@@ -19,6 +20,8 @@ from comm_compress.integrations.replicas.fragments import Fragment
 Means = list[tuple[str, Tensor]]
 OUTER: Final = "outer"
 """The ledger's operation; in a state dict the key of what is no compressor's state."""
+GRADIENTS: Final = "gradients"
+"""The ledger's name for the part of the model that goes by its gradients."""
 
 
 class Exchange(Protocol):
@@ -58,18 +61,51 @@ class _UnderWay:
 class Synchroniser(ABC):
     """Counts inner steps, and synchronises the fragments of the replicas in this process when their step has come.
 
-    ``replicas``: the fragments of each replica that this process trains.
+    ``replicas``: the fragments of each replica that this process trains. ``by_gradient``: of each of them the
+    parameters that go by their gradients, if there are any; when they are exchanged, their number is the next one.
     """
 
-    def __init__(self, replicas: Sequence[Sequence[Fragment]], schedule: Schedule, optimizer: OptimizerFactory) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Sequence[Fragment]],
+        schedule: Schedule,
+        optimizer: OptimizerFactory,
+        by_gradient: Sequence[Fragment] = (),
+        gradient_every: int | None = None,
+    ) -> None:
+        self._gradient_every = schedule.every if gradient_every is None else gradient_every
+        if self._gradient_every < 1:
+            raise ValueError(f"gradient_every = {gradient_every}: must be 1 step or more")
+        if gradient_every is not None and not by_gradient:
+            raise ValueError(
+                f"gradient_every = {gradient_every}: nothing goes by its gradients; name it in by_gradient"
+            )
         self.schedule = schedule
         self.outer = OuterParameters(replicas[0], optimizer)
         """The outer parameters (``values``, by name) and the outer ``optimizer``, whose learning rate may change."""
         self.finite = True
         """Was everything that the last synchronisation brought finite? The same on all replicas."""
         self._replicas, self._fragments = replicas, replicas[0]
+        self._parts = [*replicas[0], *by_gradient[:1]]
+        self._gradients = [AddedGradients(fragment) for fragment in by_gradient]
+        self._has_reduced = False
         self._step = 0
         self._under_way: dict[int, _UnderWay] = {}
+
+    @property
+    def by_gradient(self) -> list[nn.Parameter]:
+        """The parameters that go by their gradients, of each replica in this process."""
+        return [p for added in self._gradients for p in added.fragment.parameters.values()]
+
+    @property
+    def num_parameters(self) -> int:
+        """How many parameters are synchronised, in either way: of this rank's shards."""
+        return sum(tensor.numel() for part in self._parts for tensor in part.local().values())
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of the outer parameters, of what their optimizer remembers and of a replica's added gradients."""
+        return self.outer.num_bytes + sum(added.num_bytes for added in self._gradients[:1])
 
     @property
     def inner_steps(self) -> int:
@@ -77,8 +113,8 @@ class Synchroniser(ABC):
         return self._step
 
     @abstractmethod
-    def _begin(self, number: int) -> Exchange:
-        """Send the pseudo-gradients of a fragment."""
+    def _begin(self, number: int, by_replica: list[Means]) -> Exchange:
+        """Send what each replica in this process has of a part: pseudo-gradients, or gradients. It is used up."""
 
     @abstractmethod
     def _void(self, number: int) -> None:
@@ -87,14 +123,48 @@ class Synchroniser(ABC):
     def _written(self) -> None:  # noqa: B027  (most have nothing to do)
         """Note that parameters were changed: what was gathered from them is out of date."""
 
-    def step(self) -> list[str]:
+    def reduce_gradients(self, now: bool = False) -> bool:
+        """Before each inner optimizer step: take the gradients of what goes ``by_gradient``, and leave none.
+
+        Every so many steps (``now``: in this one, whatever the schedule says) every replica's optimizer finds the mean
+        over replicas and over the steps since the last mean, the same bits on all, so its own step keeps them equal.
+        Call it after clipping; all replicas call it alike. Without ``by_gradient`` it does nothing. Returns False where
+        the mean is not finite on any replica: then there is none, it is not made up for, and nothing that is kept has
+        changed.
+        """
+        if not self._gradients:
+            return True
+        for added in self._gradients:
+            added.take()
+        self._has_reduced = True
+        if not now and (self._step + 1) % self._gradient_every:
+            return True
+        number = len(self._fragments)
+        means = self._begin(number, [added.means() for added in self._gradients]).finish()
+        if not _are_finite(means):
+            self._void(number)
+            return False
+        for added in self._gradients:
+            added.give(means)
+        return True
+
+    def step(self, taken: bool = True) -> list[str]:
         """Note that an inner optimizer step was made, or skipped; synchronise what is due. All replicas call it alike.
+
+        ``taken``: False where all replicas have skipped the step and have not called `reduce_gradients` for it.
 
         Returns the names of the fragments that were applied: empty after most steps. Where a mean is not
         finite on any replica, nothing that is kept changes (outer parameters, outer optimizer, the method's states);
         the fragment becomes NaN on all replicas, so that none goes on as if nothing had been, and `finite` is False.
-        `restore` goes back to the outer parameters.
+        `restore` goes back to the outer parameters. RuntimeError when ``by_gradient`` names parameters whose gradients
+        were not reduced before the inner step: replicas would no longer agree on them.
         """
+        if self._gradients and taken and not self._has_reduced:
+            raise RuntimeError(
+                "outer: by_gradient needs handle.reduce_gradients() before each optimizer step, and it was not called; "
+                "where all replicas skipped the step, say handle.step(taken=False)"
+            )
+        self._has_reduced = False
         self._step += 1
         for number in self.schedule.sent_after(self._step):
             self._send(number, self._step + self.schedule.overlap, self._step + self.schedule.halfway)
@@ -140,7 +210,8 @@ class Synchroniser(ABC):
             self._written()
 
     def _send(self, number: int, due: int, halfway: int) -> None:
-        self._under_way[number] = _UnderWay(due, halfway, self._begin(number))
+        pseudo_gradients = [self.outer.pseudo_gradient(replica[number]) for replica in self._replicas]
+        self._under_way[number] = _UnderWay(due, halfway, self._begin(number, pseudo_gradients))
 
     def _arrive(self, number: int) -> _UnderWay:
         """Wait for a fragment's means. What is not finite is void: its states are taken back, no means are kept."""
@@ -148,7 +219,7 @@ class Synchroniser(ABC):
         if under_way.exchange is not None:
             means = under_way.exchange.finish()
             under_way.exchange = None
-            if bool(torch.stack([torch.isfinite(mean).all() for _, mean in means]).all()):
+            if _are_finite(means):
                 under_way.means = means
             else:
                 self._void(number)
@@ -180,7 +251,9 @@ class Synchroniser(ABC):
             self._fragments[n].name: {"due": u.due, "means": None if u.means is None else dict(u.means)}
             for n, u in [(n, self._arrive(n)) for n in self._under_way]
         }
-        return {"world": world, "rank": rank, "step": self._step, "arrived": arrived, **self.outer.state_dict()}
+        place = {"world": world, "rank": rank, "step": self._step, "arrived": arrived}
+        mine = self._gradients[rank % len(self._gradients)].state_dict() if self._gradients else None
+        return {**place, **self.outer.state_dict(), **({} if mine is None else {GRADIENTS: mine})}
 
     def _check(self, saved: Mapping[str, Any], rank: int, world: int) -> None:
         """ValueError when ``saved`` is of another rank, of another number of replicas or of other fragments."""
@@ -193,15 +266,25 @@ class Synchroniser(ABC):
                 )
             )
         self.outer.check(saved)
+        if self._gradients:
+            self._gradients[0].check(saved.get(GRADIENTS))
         if unknown := saved["arrived"].keys() - {fragment.name for fragment in self._fragments}:
             raise ValueError(f"outer state is of other fragments: {', '.join(sorted(unknown))} was under way")
 
-    def _load(self, saved: Mapping[str, Any]) -> None:
+    def _load(self, by_replica: Sequence[Mapping[str, Any]]) -> None:
+        """Put back what `_saved` gave of each replica in this process; but for their gradients all have the same."""
+        saved = by_replica[0]
         self._step = int(saved["step"])
         self.outer.load_state_dict(saved)
+        for added, mine in zip(self._gradients, by_replica, strict=False):
+            added.load_state_dict(mine[GRADIENTS])
         self._under_way.clear()
         for number, fragment in enumerate(self._fragments):
             if fragment.name in saved["arrived"]:
                 entry = saved["arrived"][fragment.name]
                 means = None if entry["means"] is None else [(n, t.clone()) for n, t in entry["means"].items()]
                 self._under_way[number] = _UnderWay(entry["due"], entry["due"], None, means)
+
+
+def _are_finite(means: Means) -> bool:
+    return bool(torch.stack([torch.isfinite(mean).all() for _, mean in means]).all())

@@ -21,8 +21,8 @@ from comm_compress.integrations.outer.bits import bits
 from comm_compress.integrations.outer.methods import How, Methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
-from comm_compress.integrations.outer.synchroniser import OUTER, Arrived, Exchange, Means, Synchroniser
-from comm_compress.integrations.replicas.fragments import divide, trainable
+from comm_compress.integrations.outer.synchroniser import GRADIENTS, OUTER, Arrived, Exchange, Means, Synchroniser
+from comm_compress.integrations.replicas.fragments import Fragment, divide, set_apart, trainable
 from comm_compress.methods.identity import UNCOMPRESSED
 from comm_compress.registry import AnyMethod
 
@@ -38,6 +38,7 @@ class VirtualReplicas(Synchroniser):
                     optimizer.step(); optimizer.zero_grad()
             replicas.step()
 
+    With ``by_gradient`` all replicas' backwards come first, then `reduce_gradients`, then all optimizers' steps.
     ``optimizer`` makes each replica's inner one; None: the caller updates each replica's parameters (`replica`) by
     optimizers of its own. The other arguments are those of `attach`, and so are methods' random
     numbers, states, ledgers and results, bit for bit; above two replicas methods that have the network add up floats
@@ -62,16 +63,19 @@ class VirtualReplicas(Synchroniser):
         fragments: int | Sequence[Sequence[str]] = 1,
         overlap: int = 0,
         mixing: float = 0.0,
+        by_gradient: Sequence[str] = (),
+        gradient_every: int | None = None,
         seed: int = 0,
         count_stock: bool = False,
     ) -> None:
         if world < 1:
             raise ValueError(f"world = {world}: must be 1 or more")
-        parts = divide(trainable(model), fragments)
-        schedule = Schedule(every, len(parts), overlap, mixing)
-        elements = sum(p.numel() for part in parts for p in part.parameters.values())
+        parameters = trainable(model)
+        num_fragments = len(divide(set_apart(parameters, by_gradient)[0], fragments))
+        schedule = Schedule(every, num_fragments, overlap, mixing)
+        elements = sum(p.numel() for p in parameters.values())
         self._methods = Methods(method, all_gather, exchange, world, elements)
-        self._methods.check_names([name for part in parts for name in part.parameters])
+        self._methods.check_names(list(parameters))
         self.world = world
         self.models = [copy.deepcopy(model) for _ in range(world)]
         """Each replica's module; the one that was given is left alone. Nothing in a copy may refer to it (as what
@@ -79,8 +83,13 @@ class VirtualReplicas(Synchroniser):
         inner = [] if optimizer is None else [optimizer(list(trainable(m).values())) for m in self.models]
         self.optimizers = inner
         """Each replica's inner optimizer; empty where the caller has them."""
+        apart = [set_apart(trainable(m), by_gradient) for m in self.models]
         super().__init__(
-            [divide(trainable(m), fragments) for m in self.models], schedule, outer_optimizer or averaging()
+            [divide(moving, fragments) for moving, _ in apart],
+            schedule,
+            outer_optimizer or averaging(),
+            [Fragment(GRADIENTS, others) for _, others in apart if others],
+            gradient_every,
         )
         is_uncounted = self._methods.reduce is None and not count_stock
         self.ledgers = [Ledger((OUTER,) if is_uncounted else ()) for _ in range(world)]
@@ -92,7 +101,7 @@ class VirtualReplicas(Synchroniser):
                 State(part.name, rank, world, seed, _segments(part.local(), world), lasting=False)
                 for rank in range(world)
             ]
-            for part in parts
+            for part in self._parts
         ]
 
     @property
@@ -103,8 +112,8 @@ class VirtualReplicas(Synchroniser):
     @property
     def bits(self) -> float:
         """Bits a parameter and inner step so far of replica 0, as `comm_compress.outer.bits` counts them."""
-        parameters = sum(p.numel() for p in self.outer.values.values())
-        return bits(self.ledger.totals(OUTER).sent_bytes, parameters, max(self.inner_steps, 1), self.world)
+        sent = self.ledger.totals(OUTER).sent_bytes
+        return bits(sent, self.num_parameters, max(self.inner_steps, 1), self.world)
 
     @property
     def method(self) -> Compressor | None:
@@ -113,9 +122,9 @@ class VirtualReplicas(Synchroniser):
 
     @property
     def state_bytes(self) -> int:
-        """The bytes that compressor states (the mean over replicas), outer parameters and their optimizer hold."""
+        """The bytes that compressor states (the mean over replicas) hold, and `kept_bytes`."""
         states = sum(state.num_bytes for of_part in self._states for state in of_part)
-        return round(states / self.world) + self.outer.num_bytes
+        return round(states / self.world) + self.kept_bytes
 
     @contextmanager
     def replica(self, rank: int) -> Iterator[nn.Module]:
@@ -129,19 +138,18 @@ class VirtualReplicas(Synchroniser):
         with self.replica(rank) as module:
             yield module, self.optimizers[rank]
 
-    def _begin(self, number: int) -> Exchange:
-        pseudo_gradients = [self.outer.pseudo_gradient(replica[number]) for replica in self._replicas]
+    def _begin(self, number: int, by_replica: list[Means]) -> Exchange:
         if self.world == 1:
-            return Arrived(pseudo_gradients[0])
-        names = [name for name, _ in pseudo_gradients[0]]
-        shapes = [tensor.shape for _, tensor in pseudo_gradients[0]]
+            return Arrived(by_replica[0])
+        names = [name for name, _ in by_replica[0]]
+        shapes = [tensor.shape for _, tensor in by_replica[0]]
         if self._methods.reduce is None:
-            means = [(name, _mean([m[i][1] for m in pseudo_gradients])) for i, name in enumerate(names)]
+            means = [(name, _mean([m[i][1] for m in by_replica])) for i, name in enumerate(names)]
             self._count_stock(number, means)
             return Arrived(means)
         inputs = []
-        while pseudo_gradients:  # of a replica there is either this or the rows
-            tensors = [tensor.view(-1) if tensor.dim() == 0 else tensor for _, tensor in pseudo_gradients.pop(0)]
+        while by_replica:  # of a replica there is either this or the rows
+            tensors = [tensor.view(-1) if tensor.dim() == 0 else tensor for _, tensor in by_replica.pop(0)]
             inputs.append(flatten(tensors, self.world))
         everything = self._exchanged(number, inputs)
         parts = unflatten(everything, self._states[number][0].segments)
@@ -163,7 +171,7 @@ class VirtualReplicas(Synchroniser):
         for sent, state, ledger in zip(outcome.sent, states, self.ledgers, strict=True):
             collective = Collective(torch.device("cpu"), sent, outcome.rounds)
             elements = 2 * inputs[0][1:].numel()
-            ledger.add(OUTER, self._fragments[number].name, collective, elements, 4, state.finite)
+            ledger.add(OUTER, self._parts[number].name, collective, elements, 4, state.finite)
         everything: Tensor = outcome.results[0]
         return everything
 
@@ -173,7 +181,7 @@ class VirtualReplicas(Synchroniser):
             return
         together = torch.cat([mean.reshape(-1) for _, mean in means])
         for rank, ledger in enumerate(self.ledgers):
-            counts = StockCounts(ledger, OUTER, self._fragments[number].name, rank, self.world)
+            counts = StockCounts(ledger, OUTER, self._parts[number].name, rank, self.world)
             counts.all_reduce(together, lambda: together)
 
     def _void(self, number: int) -> None:
@@ -196,13 +204,13 @@ class VirtualReplicas(Synchroniser):
             self._check(saved[OUTER], rank, self.world)
         for rank, saved in enumerate(states):
             load({key: state for key, state in saved.items() if key != OUTER}, self._by_key(rank))
-        self._load(states[0][OUTER])
+        self._load([saved[OUTER] for saved in states])
 
     def _by_key(self, rank: int) -> dict[str, State]:
         if self._methods.reduce is None:
             return {}
-        named = zip(self._fragments, self._states, strict=True)
-        return {f"{OUTER}/{fragment.name}": states[rank] for fragment, states in named}
+        named = zip(self._parts, self._states, strict=True)
+        return {f"{OUTER}/{part.name}": states[rank] for part, states in named}
 
 
 class _RandomState:

@@ -57,6 +57,25 @@ def trainable(model: Named) -> dict[str, nn.Parameter]:
     return parameters
 
 
+def set_apart(
+    parameters: Mapping[str, nn.Parameter], names: Sequence[str]
+) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """Return the other parameters, and those that ``names`` name: parameters, or modules with all that is below them.
+
+    ValueError where a name fits nothing, or none is left.
+    """
+    chosen: dict[str, nn.Parameter] = {}
+    for prefix in names:
+        inside = {name: p for name, p in parameters.items() if name == prefix or name.startswith(f"{prefix}.")}
+        if not inside:
+            raise ValueError(f"by_gradient: {prefix!r} names no trainable parameter and no module with any")
+        chosen |= inside
+    others = {name: p for name, p in parameters.items() if name not in chosen}
+    if not others:
+        raise ValueError("by_gradient: names every parameter, so no replica would take a step of its own")
+    return others, {name: p for name, p in parameters.items() if name in chosen}  # in the model's order
+
+
 def divide(parameters: Mapping[str, nn.Parameter], fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
     """Divide ``parameters`` into fragments.
 

@@ -100,7 +100,7 @@ class VirtualLocalModel(Model):
         """Makes the replicas, each of them whole. ValueError for methods that cannot carry pseudo-gradients."""
         assert gradients is None, "refused early"
         assert parameters is None, "refused early"
-        how = how_replicas_synchronise(config, seed)
+        how = how_replicas_synchronise(self.module, config, seed)
         self._replicas = self.outer = cc.outer.VirtualReplicas(self.module, self.config.run.virtual_ranks, **how)
         self._updated = nn.ModuleDict({f"replica{rank}": one for rank, one in enumerate(self._replicas.models)})
         dtype = torch.bfloat16 if self.param_dtype == "bf16" else None

@@ -16,7 +16,7 @@ def of_local_steps(
         alone = ", ".join(spec.name for spec in specs if getattr(comm, spec.name) != spec.default)
         return [f"{alone}: no replica trains by itself; give outer, local_sgd or diloco"] if alone else []
     of_ranks = [*_of_ranks(parallel, model, run), *_of_virtual_ranks(comm, model, lora, run)]
-    return [*of_ranks, *_of_schedule(comm), *_of_exchange(comm)]
+    return [*of_ranks, *_of_schedule(comm), *_of_exchange(comm), *_of_gradients(comm)]
 
 
 def _of_ranks(parallel: ParallelConfig, model: ModelConfig, run: RunConfig) -> list[str]:
@@ -83,3 +83,11 @@ def _of_exchange(comm: CommConfig) -> list[str]:
         ),
     }
     return [complaint for complaint, is_so in wrong.items() if is_so]
+
+
+def _of_gradients(comm: CommConfig) -> list[str]:
+    """Complaints about steps and rates of nothing."""
+    names = ("outer_gradient_every", "outer_gradient_rate")
+    alone = ", ".join(name for name in names if getattr(comm, name) is not None)
+    is_wrong = comm.outer_by_gradient == "none" and bool(alone)
+    return [f"{alone}: nothing goes by its gradients; give outer_by_gradient, embeddings"] * is_wrong

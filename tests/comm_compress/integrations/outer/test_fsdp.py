@@ -46,7 +46,7 @@ def _whole(model: nn.Module) -> list[list[float]]:
 
 def _train(model: Any, optimizer: Any, handle: Any, replica: int, steps: range) -> None:
     for step in steps:
-        inner_step(model, optimizer, replica, step)
+        inner_step(model, optimizer, replica, step, handle)
         handle.step()
 
 
@@ -88,6 +88,7 @@ def _two_by_two(settings: dict[str, Any]) -> dict[str, Any]:
 SETTINGS: list[dict[str, Any]] = [
     {"every": 4, "method": "identity", "outer_optimizer": cc.outer.nesterov()},
     {"every": 3, "method": "topk ratio=0.2", "exchange": "all_gather", "overlap": 1},
+    {"every": 4, "method": "int8", "by_gradient": ["first.weight", "last"], "gradient_every": 2},
 ]
 
 

@@ -14,7 +14,16 @@ import comm_compress as cc
 from comm_compress.integrations.outer.synchroniser import Synchroniser
 from comm_compress.integrations.outer.weights import OuterParameters
 from comm_compress.integrations.replicas.fragments import Fragment
-from tests.comm_compress.integrations.outer.training import SPARSE, Net, adam, digest, flat, inner_step, loss_of
+from tests.comm_compress.integrations.outer.training import (
+    SPARSE,
+    Net,
+    adam,
+    digest,
+    flat,
+    inner_step,
+    inner_steps,
+    loss_of,
+)
 
 STEPS = 6
 Plain = functools.partial(Net, dropout=0)
@@ -31,9 +40,7 @@ def replicas(world: int, inner: Any = adam, **settings: Any) -> cc.outer.Virtual
 
 def train(workers: cc.outer.VirtualReplicas, steps: range = range(STEPS)) -> None:
     for step in steps:
-        for rank in range(workers.world):
-            with workers.worker(rank) as (module, optimizer):
-                inner_step(module, optimizer, rank, step)
+        inner_steps(workers, step)
         workers.step()
 
 
@@ -345,8 +352,8 @@ def test_a_resumed_run_that_forgets_its_steps_is_another_one(monkeypatch: pytest
     assert one == other
     load = Synchroniser._load
 
-    def forgetful(self: Synchroniser, saved: Any) -> None:
-        load(self, {**saved, "step": 0})
+    def forgetful(self: Synchroniser, by_replica: Any) -> None:
+        load(self, [{**saved, "step": 0} for saved in by_replica])
 
     monkeypatch.setattr(Synchroniser, "_load", forgetful)
     one, other = resumed()

@@ -24,7 +24,7 @@ from tests.comm_compress.integrations.outer.training import (
 from tests.distributed import run_ranks
 
 ALONE = ("stock", "diloco", "sparseloco", "streaming")  # what may differ where there is nobody to talk to
-AUDITED = ("int8 both ways", "sparseloco", "streaming")
+AUDITED = ("int8 both ways", "sparseloco", "streaming", "by gradient", "by gradient, sparse")
 
 
 def _all_runs() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _audited(settings: dict[str, Any]) -> tuple[int, int]:
     with cc.audit(handle) as audit:
         optimizer = adam(p for p in model.parameters() if p.requires_grad)
         for step in range(STEPS):
-            inner_step(model, optimizer, dist.get_rank(), step)
+            inner_step(model, optimizer, dist.get_rank(), step, handle)
             handle.step()
         handle.synchronise()
     assert not audit.not_counted
@@ -87,7 +87,7 @@ def _started(settings: dict[str, Any]) -> tuple[Net, torch.optim.Optimizer, cc.o
 
 def _go_on(model: Net, optimizer: torch.optim.Optimizer, handle: cc.outer.Handle, steps: range) -> None:
     for step in steps:
-        inner_step(model, optimizer, dist.get_rank(), step)
+        inner_step(model, optimizer, dist.get_rank(), step, handle)
         handle.step()
 
 
@@ -107,7 +107,7 @@ def _resumed(settings: dict[str, Any], stop: int) -> tuple[bool, list[str]]:
 
 
 def _resumes() -> dict[str, Any]:
-    names = ("diloco", "sparseloco", "streaming")
+    names = ("diloco", "sparseloco", "streaming", "by gradient", "by gradient, sparse")
     found: dict[str, Any] = {f"{name} {stop}": _resumed(RUNS[name], stop) for name in names for stop in (4, 7)}
     settings = {**RUNS["streaming"], "fragments": 1, "mixing": 0.0}
     _, _, handle = _started(settings)

@@ -30,6 +30,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "mixing": 0.5,
         "outer_optimizer": cc.outer.nesterov(),
     },
+    "by gradient": {"every": 3, "method": "int8", "all_gather": "int8", "by_gradient": ["first", "scale"]},
+    "by gradient, sparse": {"every": 4, "method": SPARSE, "by_gradient": ["last.weight"], "gradient_every": 2},
     "powersgd": {"every": 4, "method": {"method": "powersgd", "rank": 1}},
 }
 
@@ -61,12 +63,37 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.02)
 
 
-def inner_step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int) -> float:
+def backward(model: nn.Module, rank: int, step: int) -> float:
     loss = loss_of(model, rank, step)
     loss.backward()
+    return loss.item()
+
+
+def update(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     optimizer.zero_grad()
-    return loss.item()
+
+
+def inner_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int, handle: cc.outer.Handle | None = None
+) -> float:
+    loss = backward(model, rank, step)
+    if handle is not None:
+        handle.reduce_gradients()
+    update(optimizer)
+    return loss
+
+
+def inner_steps(replicas: cc.outer.VirtualReplicas, step: int) -> list[float]:
+    """One inner step of every virtual replica; their losses."""
+    losses = []
+    for rank in range(replicas.world):
+        with replicas.replica(rank) as module:
+            losses.append(backward(module, rank, step))
+    replicas.reduce_gradients()
+    for optimizer in replicas.optimizers:
+        update(optimizer)
+    return losses
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
@@ -101,7 +128,7 @@ def real(settings: Mapping[str, Any], observe: Callable[[Any, nn.Module], None] 
     optimizer, losses, applied = adam(p for p in model.parameters() if p.requires_grad), [], []
     torch.manual_seed(50)
     for step in range(STEPS):
-        losses.append(inner_step(model, optimizer, dist.get_rank(), step))
+        losses.append(inner_step(model, optimizer, dist.get_rank(), step, handle))
         if names := handle.step():
             applied.append((step, names, digest(model.parameters()), digest(handle.outer.values.values())))
     return {
@@ -122,9 +149,8 @@ def virtual(world: int, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     losses: list[list[float]] = [[] for _ in range(world)]
     applied: list[list[Any]] = [[] for _ in range(world)]
     for step in range(STEPS):
-        for rank in range(world):
-            with replicas.worker(rank) as (module, optimizer):
-                losses[rank].append(inner_step(module, optimizer, rank, step))
+        for mine, loss in zip(losses, inner_steps(replicas, step), strict=True):
+            mine.append(loss)
         if names := replicas.step():
             for rank, module in enumerate(replicas.models):
                 outer = digest(replicas.outer.values.values())

@@ -1,0 +1,257 @@
+"""Parameters that go by their gradients: the algorithm written out by hand, broken versions, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import comm_compress as cc
+from comm_compress.integrations.outer.gradients import AddedGradients
+from tests.comm_compress.integrations.outer.training import (
+    Net,
+    adam,
+    backward,
+    digest,
+    flat,
+    inner_steps,
+    loss_of,
+    update as updated,
+)
+
+STEPS, BY_GRADIENT = 12, ("first", "scale")
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def replicas(world: int, inner: Any = adam, **settings: Any) -> cc.outer.VirtualReplicas:
+    torch.set_num_threads(1)
+    given = {"every": 6, "gradient_every": 3, "by_gradient": BY_GRADIENT, "method": "identity", **settings}
+    return cc.outer.VirtualReplicas(Net(dropout=0), world, inner, **given)
+
+
+def train(workers: cc.outer.VirtualReplicas, steps: int = STEPS) -> None:
+    for step in range(steps):
+        inner_steps(workers, step)
+        workers.step()
+
+
+def by_hand(world: int) -> Net:
+    """Local steps of AdamW and their mean every 6 steps; some parameters make one AdamW step in 3 instead, by the mean
+    gradient of all replicas and of these steps."""
+    models = [Net(dropout=0) for _ in range(world)]
+    names = [n for n, p in models[0].named_parameters() if p.requires_grad]
+    held = [n for n in names if n.split(".")[0] in BY_GRADIENT]
+    own = [adam([p for n, p in model.named_parameters() if n in names and n not in held]) for model in models]
+    shared = [adam([dict(model.named_parameters())[n] for n in held]) for model in models]
+    sums = {name: torch.zeros(()) for name in held}
+    for step in range(1, STEPS + 1):
+        for rank, model in enumerate(models):
+            model.zero_grad()
+            loss_of(model, rank, step - 1).backward()
+            own[rank].step()
+            for name in held:
+                sums[name] = sums[name] + _gradient(model, name) / (3 * world)
+        if step % 3 == 0:
+            for model, optimizer in zip(models, shared, strict=True):
+                for name in held:
+                    dict(model.named_parameters())[name].grad = sums[name].clone()
+                optimizer.step()
+            sums = {name: torch.zeros(()) for name in held}
+        if step % 6 == 0:
+            _average(models, [name for name in names if name not in held])
+    return models[0]
+
+
+def _gradient(model: nn.Module, name: str) -> Tensor:
+    gradient = dict(model.named_parameters())[name].grad
+    assert gradient is not None
+    return gradient.clone()
+
+
+@torch.no_grad()
+def _average(models: Sequence[nn.Module], names: Sequence[str]) -> None:
+    for name in names:
+        mean = torch.stack([dict(model.named_parameters())[name] for model in models]).mean(0)
+        for model in models:
+            dict(model.named_parameters())[name].copy_(mean)
+
+
+def far_from_by_hand(world: int, method: str | None = "identity") -> float:
+    """How far the last weights are from those of `by_hand`."""
+    workers, expected = replicas(world, method=method), by_hand(world)
+    train(workers)
+    return max(
+        float((p - q).detach().abs().max())
+        for model in workers.models
+        for p, q in zip(model.parameters(), expected.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_some_go_by_their_gradients_and_all_others_by_local_steps(world: int) -> None:
+    assert far_from_by_hand(world) < 1e-5
+    assert far_from_by_hand(world, None) < 1e-5
+    assert world == 1 or far_from_by_hand(world, "int4") > 1e-4, "the distance can be seen"
+
+
+def _only_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = AddedGradients.take
+
+    def forgetting(self: AddedGradients) -> None:
+        self.means()
+        take(self)
+
+    monkeypatch.setattr(AddedGradients, "take", forgetting)
+
+
+def _a_sum_over_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    means = AddedGradients.means
+    monkeypatch.setattr(AddedGradients, "means", lambda self: [(n, 3 * m) for n, m in means(self)])
+
+
+def _its_own_gradient_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = AddedGradients.take
+
+    def keeping(self: AddedGradients) -> None:
+        kept = {p: p.grad for p in self.fragment.parameters.values()}
+        take(self)
+        for p, gradient in kept.items():
+            p.grad = gradient
+
+    monkeypatch.setattr(AddedGradients, "take", keeping)
+
+
+def _never_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AddedGradients, "give", lambda self, means: None)
+
+
+def _the_wrong_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    give = AddedGradients.give
+    monkeypatch.setattr(AddedGradients, "give", lambda self, means: give(self, [(n, -m) for n, m in means]))
+
+
+@pytest.mark.parametrize(
+    "sabotage", [_only_the_last_step, _a_sum_over_steps, _its_own_gradient_too, _never_given, _the_wrong_way]
+)
+def test_a_broken_version_is_far_from_it(
+    sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sabotage is _a_sum_over_steps:  # AdamW does not see a factor
+        monkeypatch.setattr(f"{__name__}.adam", sgd)
+    sabotage(monkeypatch)
+    assert far_from_by_hand(2) > 1e-3
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_exchanged_at_every_step_plain_sgd_is_data_parallel_sgd(world: int) -> None:
+    workers = replicas(world, sgd, every=1, gradient_every=None)
+    train(workers)
+    expected = Net(dropout=0)
+    optimizer = sgd([p for p in expected.parameters() if p.requires_grad])
+    for step in range(STEPS):
+        for rank in range(world):
+            (loss_of(expected, rank, step) / world).backward()
+        updated(optimizer)
+    for model in workers.models:
+        for p, q in zip(model.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
+
+
+def test_what_goes_by_gradients_is_equal_after_every_step_and_moves_in_every_third() -> None:
+    workers = replicas(3, method="int4")
+    seen = []
+    for step in range(STEPS):
+        inner_steps(workers, step)
+        workers.step()
+        held = [digest([m.first.weight, m.first.bias, m.scale]) for m in workers.models]  # type: ignore[union-attr,list-item]
+        assert len({*held}) == 1, step
+        seen.append(held[0])
+    changes = [step for step in range(1, STEPS) if seen[step] != seen[step - 1]]
+    assert changes == [2, 5, 8, 11]
+
+
+def test_in_the_last_step_gradients_are_exchanged_whenever_the_next_time_is_due() -> None:
+    workers = replicas(2, gradient_every=5)
+    before = digest([workers.models[0].scale])  # type: ignore[list-item]
+    for rank in range(2):
+        backward(workers.models[rank], rank, 0)
+    assert workers.reduce_gradients(now=True)
+    for optimizer in workers.optimizers:
+        updated(optimizer)
+    workers.step()
+    assert digest([workers.models[0].scale]) != before  # type: ignore[list-item]
+
+
+def test_a_gradient_that_is_not_finite_on_one_replica_moves_nothing_on_any() -> None:
+    workers = replicas(2, method="topk ratio=0.2", gradient_every=1)
+    train(workers, 3)
+    before, held = flat(copy.deepcopy({"0": workers.state_dicts()[0]})), digest([workers.models[0].first.weight])  # type: ignore[union-attr,list-item]
+    for rank in range(2):
+        backward(workers.models[rank], rank, 3)
+    workers.models[1].scale.grad.fill_(torch.nan)  # type: ignore[union-attr,operator]
+    assert not workers.reduce_gradients()
+    assert all(p.grad is None for p in workers.by_gradient)
+    for optimizer in workers.optimizers:
+        updated(optimizer)
+    workers.step()
+    assert digest([workers.models[0].first.weight]) == held  # type: ignore[union-attr,list-item]
+    after = flat({"0": workers.state_dicts()[0]})
+    changed = {key for key in before if before[key] != after.get(key)}
+    assert changed == {"0/outer/step"}
+    inner_steps(workers, 4)
+    workers.step()
+    assert digest([workers.models[0].first.weight]) != held  # type: ignore[union-attr,list-item]
+    assert all(bool(torch.isfinite(p).all()) for m in workers.models for p in m.parameters())
+
+
+def test_an_optimizer_step_without_the_exchange_is_an_error_and_a_skipped_one_is_not() -> None:
+    workers = replicas(2)
+    for rank in range(2):
+        backward(workers.models[rank], rank, 0)
+    with pytest.raises(RuntimeError, match=r"reduce_gradients\(\) before each optimizer step"):
+        workers.step()
+    workers.step(taken=False)
+    assert workers.inner_steps == 1
+    plain = replicas(2, by_gradient=(), gradient_every=None)
+    assert plain.reduce_gradients()
+    plain.step()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"by_gradient": ["nothing"]}, "'nothing' names no trainable parameter"),
+        ({"by_gradient": ["frozen.weight"]}, "'frozen.weight' names no trainable parameter"),
+        ({"by_gradient": ["first", "norm", "frozen", "last", "scale"]}, "names every parameter"),
+        ({"gradient_every": 0}, "gradient_every = 0: must be 1 step or more"),
+        ({"by_gradient": ()}, "gradient_every = 3: nothing goes by its gradients"),
+    ],
+)
+def test_what_cannot_go_by_gradients_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        replicas(2, **settings)
+
+
+def test_states_of_other_parameters_are_refused_and_sums_move_to_other_replicas_by_their_mean() -> None:
+    old, new = replicas(2), replicas(3)
+    train(old, 4)  # one step into the next three
+    states = old.state_dicts()
+    with pytest.raises(ValueError, match="other parameters"):
+        replicas(2, by_gradient=["last"]).load_state_dicts(states)
+    without = [{**one, "outer": {k: v for k, v in one["outer"].items() if k != "gradients"}} for one in states]
+    with pytest.raises(ValueError, match="other parameters went by their gradients"):
+        replicas(2).load_state_dicts(without)
+    assert [one["outer"]["gradients"]["steps"] for one in cc.reshard(states, 2)] == [1, 1]
+    torch.testing.assert_close(cc.reshard(states, 2)[1]["outer"], states[1]["outer"], rtol=0, atol=0)
+    moved = cc.reshard(states, 3, keep="mean")
+    new.load_state_dicts(moved)
+    expected = torch.stack([one["outer"]["gradients"]["sums"]["scale"] for one in states]).mean()
+    for one in new.state_dicts():
+        assert one["outer"]["gradients"]["sums"]["scale"] == expected
