@@ -444,8 +444,8 @@ FIELDS = (
         "outer_bytes",
         "int",
         "bytes",
-        "memory per rank of the weights that replicas last agreed on and of the outer step's momentum; null without "
-        "outer",
+        "memory per rank of the weights that replicas last agreed on, of the outer step's momentum and of gradients "
+        "that are added up; null without outer",
         "no",
     ),
     Field("peak_rss_gb", "float", "GB (1e9)", "largest resident memory of a rank (virtual ranks: of all together)"),

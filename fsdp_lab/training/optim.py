@@ -75,11 +75,24 @@ def _optimizer(
     )
     lr, betas = config.learning_rate, (config.adam_beta1, config.adam_beta2)
     if gathers is None:
-        return AdamW(groups, lr=lr, betas=betas, **adamw)
+        optimizer = AdamW(groups, lr=lr, betas=betas, **adamw)
+        return _with_state(optimizer, on_cpu=not adamw.get("fused", False)) if faster else optimizer
     momentum = MOMENTUM if config.muon_momentum is None else config.muon_momentum
     return cc.optim.Muon(
         gathers, groups, lr=lr, weight_decay=config.weight_decay, momentum=momentum, betas=betas, adamw=adamw
     )
+
+
+def _with_state(optimizer: AdamW, on_cpu: bool) -> AdamW:
+    """``optimizer`` with the state that AdamW else makes in a parameter's first step: a checkpoint needs it of all.
+
+    ``on_cpu``: where AdamW counts steps.
+    """
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            steps = torch.zeros((), dtype=torch.float32, device="cpu" if on_cpu else p.device)
+            optimizer.state[p] = {"step": steps, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    return optimizer
 
 
 def _by_rate(groups: Groups, config: OptimConfig, faster: Mapping[nn.Parameter, float]) -> Groups:

@@ -205,10 +205,17 @@ def _local_steps(row: Mapping[str, Any]) -> list[str]:
     every = _count(row["outer_every"], "step")
     method = "torch's all-reduce" if row["outer_method"] == "none" else row["outer_method"]
     method += "" if row["outer_gather_method"] == "none" else f" + {row['outer_gather_method']}"
+    config = row.get("config") or {}
+    if (apart := config.get("outer_by_gradient", "none")) != "none":
+        method += f", {apart} by their gradients every {_count(_gradient_every(config), 'step')}"
     return [
         f"local steps  {row['outer']}, synchronised every {every} by {method}: {row['outer_bits']:.3g} bits a "
         f"parameter and step; outer state of {in_bytes(row['outer_bytes'])} a rank"
     ]
+
+
+def _gradient_every(config: Mapping[str, Any]) -> int:
+    return int(config["outer_gradient_every"] or config["outer_every"])
 
 
 def _shares(shares: list[float]) -> str:

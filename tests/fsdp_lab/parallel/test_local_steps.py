@@ -33,14 +33,15 @@ from tests.fsdp_lab.training_ranks import Training, make_nano_tiny, train_all
 preload("fsdp_lab.train")
 STEPS, EVERY, SAVED = 10, 4, 5  # saved between two synchronisations; the last one comes after the last step
 DILOCO = {"outer": "diloco", "outer_every": EVERY, "outer_compress": "int8 rounding=stochastic"}
-# saved with one of two parts under way; a message to everyone, with feedback
+# saved with one of two parts under way, and two steps' gradients added up; a message to everyone, with feedback
 STREAMING = {
     **{"outer": "diloco", "outer_every": EVERY, "outer_compress": "topk ratio=0.1 error_feedback"},
     **{"outer_fragments": 2, "outer_overlap": 2, "outer_mixing": 0.5},
+    **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3},
 }
 MULOCO = {**DILOCO, "outer_compress": "binned", "optimizer": "muon"}
 BY_NAME: dict[str, dict[str, Any]] = {"diloco": DILOCO, "muloco": MULOCO}  # those that are simulated, too
-PLAIN = {"outer": "local_sgd", "outer_every": 3}
+PLAIN = {"outer": "local_sgd", "outer_every": 3, "outer_by_gradient": "embeddings"}
 
 
 def flags(lab: Lab, name: str, **settings: Any) -> list[str]:
@@ -223,8 +224,9 @@ def test_virtual_replicas_train_as_real_ones_bit_for_bit(lab: Lab, name: str) ->
 
 def test_torchs_own_all_reduce_is_counted_of_virtual_replicas_too(lab: Lab) -> None:
     real, virtual = row(lab, "plain"), row(lab, "plain-virtual")
-    for field in ("bytes_compressed_by_op", "bytes_source", "outer_bits"):
-        assert real[field] == virtual[field], field
+    assert real["bytes_source"] == virtual["bytes_source"]
+    void = 4 * _embedded(lab)  # gradients of the step that the real ones skipped, half of the elements, there and back
+    assert real["bytes_compressed_by_op"]["outer"] == virtual["bytes_compressed_by_op"]["outer"] - void
     losses = curve(lab, "plain-virtual", "val_loss")
     assert losses[3] == losses[4] == losses[5] != losses[6], "what replicas agreed on is evaluated"
 
@@ -287,7 +289,8 @@ def test_nothing_is_sent_between_two_synchronisations(lab: Lab) -> None:
     grew = [step for step in range(1, STEPS + 1) if sent[step] > sent.get(step - 1, 0)]
     assert grew == [4, 8, 10], "every four steps, and after the last one"
     parts = curve(lab, "streaming", "sent_bytes")
-    assert [step for step in range(1, STEPS + 1) if parts[step] > parts.get(step - 1, 0)] == [4, 6, 8, 10], "when used"
+    grew = [step for step in range(1, STEPS + 1) if parts[step] > parts.get(step - 1, 0)]
+    assert grew == [3, 4, 6, 8, 9, 10], "parts when they are used, gradients in every third step and in the last one"
     said = row(lab, "diloco")
     assert said["bytes_compressed_total"] == sent[STEPS]
     assert (said["outer"], said["outer_every"], said["outer_method"]) == ("diloco", 4, "int8 rounding=stochastic")
@@ -301,8 +304,23 @@ def test_a_step_that_is_void_on_one_replica_is_skipped_by_all(lab: Lab) -> None:
     assert said["val_loss"] < curve(lab, "plain", "val_loss")[1]
     assert same(*replicas(checkpoint(lab, "plain", STEPS)))
     assert said["bytes_source"] == "computed", "torch's own all-reduce"
-    floats = 4 * said["trainable_parameters"] * 4  # four synchronisations, half of the elements, there and back
+    by_gradient = _embedded(lab)
+    # four synchronisations, three exchanges of gradients (not in step 3); half of the elements, there and back
+    floats = 4 * (said["trainable_parameters"] - by_gradient) * 4 + 3 * by_gradient * 4
     assert said["bytes_compressed_by_op"] == {"outer": floats}
+
+
+def _embedded(lab: Lab) -> int:
+    """How many parameters go by their gradients."""
+    return replicas(checkpoint(lab, "plain", STEPS))[0]["model.hf.transformer.wte.weight"].numel()
+
+
+def test_embeddings_are_equal_between_two_synchronisations(lab: Lab) -> None:
+    name = "model.hf.transformer.wte.weight"
+    for run, at in (("streaming", SAVED), ("plain", SAVED)):
+        one, other = replicas(checkpoint(lab, run, at))
+        assert torch.equal(one[name], other[name])
+        assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
 @pytest.mark.parametrize(

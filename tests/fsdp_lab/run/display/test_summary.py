@@ -52,3 +52,7 @@ def test_local_steps_are_one_line() -> None:
     )
     assert "by int4 + int8:" in summary(row | {"outer_method": "int4", "outer_gather_method": "int8"}, {})
     assert "local steps" not in summary(ROWS[-1], {})
+    config = ROWS[-1]["config"] | {"outer_by_gradient": "embeddings", "outer_gradient_every": None, "outer_every": 30}
+    assert ", embeddings by their gradients every 30 steps: 2.13 bits" in summary(row | {"config": config}, {})
+    config["outer_gradient_every"] = 1
+    assert ", embeddings by their gradients every 1 step: 2.13 bits" in summary(row | {"config": config}, {})
