@@ -23,7 +23,7 @@ from analysis.statistics import names
 from comm_compress.labels import label, parse_label
 
 LONGEST = 36  # letters
-_GATHER = "optimizer_gather"
+_GATHER, _BY_GRADIENT = "optimizer_gather", "outer_by_gradient"
 
 
 def named(comparison: Comparison, longest: int = LONGEST) -> Comparison:
@@ -77,13 +77,14 @@ def _moved(arm: Arm, is_whole: bool) -> str:
 
 def _sent(arm: Arm, is_whole: bool) -> str:
     """The arm's label without its optimizer, and without gradients that nobody speaks of."""
-    rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_"))
+    kind = json.loads(dict(arm.further).get(_BY_GRADIENT, '"none"'))
+    rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_") and pair[0] != _BY_GRADIENT)
     others = replace(arm, optimizer="none", training=(), further=rest, name=None)
     if not is_whole:
         there, back = _method(arm.outer_method, False), _method(arm.outer_gather, False)
         others = replace(others, gradient_settings="{}", parameter_settings="{}", further=())
         others = replace(others, outer_method=there, outer_gather=back)
-    return others.label.removeprefix("none, ")
+    return others.label.removeprefix("none, ") + (f", {kind} by gradient" if kind != "none" else "")
 
 
 def _method(text: str, is_whole: bool) -> str:

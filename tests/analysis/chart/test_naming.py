@@ -35,6 +35,10 @@ ARMS: dict[str, Mapping[str, Any]] = {
     },
     "every 30 diloco": {"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
     "every 30 diloco topk": TOPK,
+    "every 30 diloco, embeddings by gradient": {
+        **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
+        **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3},
+    },
     "muon, every 30 diloco": {"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "optimizer": "muon"},
 }
 
@@ -42,6 +46,7 @@ ARMS: dict[str, Mapping[str, Any]] = {
 def rows(arms: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     (base,) = judged(["none"], [1])
     defaults = (base.get("arm_settings") or {}) | {"optimizer_gather": "none", "optimizer_until_freeze": "moves"}
+    defaults |= {"outer_by_gradient": "none", "outer_gradient_every": None}
     said = [{**base["config"], **defaults, **settings} for settings in arms.values()]
     return [Row({**base, "arm_settings": defaults, "config": config}) for config in said]
 
