@@ -1,9 +1,8 @@
 """Parameters that do not move between two synchronisations: replicas add up their gradients, and exchange these.
 
-AdamW divides by what it has seen of each element. A replica sees few tokens, so it has the rows of its embeddings that
-are in none of them move as far as all others, and all replicas do so alike: their mean has it, too. The mean of their
-gradients has not (docs/findings/going-on.md). Federated learning does so with all parameters: FedAdam, Reddi et al.,
-"Adaptive Federated Optimization", arXiv 2003.00295.
+For embeddings: where each replica has an AdamW of its own, they make most of what local steps cost
+(docs/findings/going-on.md). Federated learning does so with all parameters: FedAdam, Reddi et al., "Adaptive Federated
+Optimization", arXiv 2003.00295.
 """
 
 from __future__ import annotations
