@@ -207,10 +207,10 @@ def attach(
     ``overlap`` and the outer optimizer are for all others.
     ``seed``: of the methods' own random numbers.
     ``count_stock``: torch's own all-reduce is entered in the ledger as well, with bytes computed from its shape.
-    Memory: a float32 copy of what this rank trains (of what goes ``by_gradient`` the added gradients take its place),
-    and what the outer optimizer and the method remember; while a
-    fragment is exchanged, about four times its float32 size. Raises ValueError when replicas do not begin equal, when
-    something else reduces gradients among them at every step, and for methods and schedules that cannot do it.
+    Memory: a float32 copy of what this rank trains (for what goes ``by_gradient``: added gradients instead), and what
+    the outer optimizer and the method remember; while a fragment is exchanged, about four times its float32 size.
+    Raises ValueError when replicas do not begin equal, when something else reduces gradients among them at every step,
+    and for methods and schedules that cannot do it.
     """
     replicas = group_of(group)
     if not isinstance(model, nn.Module):

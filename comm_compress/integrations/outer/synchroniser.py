@@ -252,8 +252,10 @@ class Synchroniser(ABC):
             for n, u in [(n, self._arrive(n)) for n in self._under_way]
         }
         place = {"world": world, "rank": rank, "step": self._step, "arrived": arrived}
-        mine = self._gradients[rank % len(self._gradients)].state_dict() if self._gradients else None
-        return {**place, **self.outer.state_dict(), **({} if mine is None else {GRADIENTS: mine})}
+        saved = {**place, **self.outer.state_dict()}
+        if self._gradients:  # a process has those of its own replica, or of all
+            saved[GRADIENTS] = self._gradients[rank % len(self._gradients)].state_dict()
+        return saved
 
     def _check(self, saved: Mapping[str, Any], rank: int, world: int) -> None:
         """ValueError when ``saved`` is of another rank, of another number of replicas or of other fragments."""
