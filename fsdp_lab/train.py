@@ -28,7 +28,7 @@ from fsdp_lab.settings.models.presets import resolve
 from fsdp_lab.training.bf16_products import fast_products
 from fsdp_lab.training.communication import Communication
 from fsdp_lab.training.evaluate import Evaluation, evaluate
-from fsdp_lab.training.local_steps import LocalSteps, faster
+from fsdp_lab.training.local_steps import LocalSteps, own_rates
 from fsdp_lab.training.loss_scaler import LossScaler
 from fsdp_lab.training.optim import build_optimizer, take_step
 
@@ -47,7 +47,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         comm = Communication(model, config.comm, config.run.seed, config.optim.optimizer)  # nothing at all for `none`
         total_steps = data.total_steps(config.optim)
         sent = config.comm.optimizer_compress, config.comm.optimizer_gather, config.comm.optimizer_until_freeze
-        how = model.operators["adamw"], comm.exchanges, *sent, faster(comm.outer, config.comm)
+        how = model.operators["adamw"], comm.exchanges, *sent, own_rates(comm.outer, config.comm)
         optimizer, schedule = build_optimizer(model.updated, config.optim, total_steps, *how)
         scaler = LossScaler(run.ranks.device, model.param_dtype)  # of fp16 gradients; nothing at all in other dtypes
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)

@@ -2,7 +2,7 @@
 
     none, optimizer dct, by demo, 2 replicas                  demo dct
     none, every 30 diloco topk ratio=0.02, 2 replicas         every 30 diloco topk ratio=0.02
-    none, every 30 diloco, outer_by_gradient=embeddings       every 30 diloco, embeddings apart
+    none, every 30 diloco, outer_by_gradient=embeddings       every 30 diloco, embeddings by gradient
     int4 hadamard + delta, optimizer int4, by muon            muon int4, int4 hadamard + delta
     powersgd rank=4, 2 replicas                               powersgd rank=4, 2 replicas
 
@@ -85,7 +85,7 @@ def _sent(arm: Arm, is_whole: bool) -> str:
         there, back = _method(arm.outer_method, False), _method(arm.outer_gather, False)
         others = replace(others, gradient_settings="{}", parameter_settings="{}", further=())
         others = replace(others, outer_method=there, outer_gather=back)
-    return others.label.removeprefix("none, ") + (f", {kind} apart" if kind != "none" else "")
+    return others.label.removeprefix("none, ") + (f", {kind} by gradient" if kind != "none" else "")
 
 
 def _method(text: str, is_whole: bool) -> str:

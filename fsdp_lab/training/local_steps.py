@@ -25,14 +25,15 @@ class LocalSteps:
     def before_update(self) -> None:
         """Between clipping and the optimizer's step, unless all skip it: exchange gradients, where they are due.
 
-        They are due after the training's last step, too. Collective.
+        They are due in the training's last step, too. Collective.
         """
         if self._outer is None:
             return
         step = self._outer.inner_steps + 1
         if not self._outer.reduce_gradients(now=step == self._total_steps):
             self._say(
-                f"gradients exchanged in step {step} are void: a replica's are not finite; what goes by them stays"
+                f"the mean gradient of step {step} is void: a replica's gradients are not finite; what it would have "
+                "moved stays where it is"
             )
 
     def after_update(self, step: int, taken: bool = True) -> None:
@@ -54,6 +55,6 @@ class LocalSteps:
             )
 
 
-def faster(outer: Outer | None, config: CommConfig) -> Mapping[nn.Parameter, float]:
+def own_rates(outer: Outer | None, config: CommConfig) -> Mapping[nn.Parameter, float]:
     """The parameters of all replicas in this process that have a rate of their own, in multiples of the others'."""
     return {} if outer is None else dict.fromkeys(outer.by_gradient, config.rate_by_gradient)

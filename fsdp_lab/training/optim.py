@@ -30,15 +30,15 @@ def build_optimizer(
     method: str = "none",
     back: str = "none",
     until_freeze: str = "moves",
-    faster: Mapping[nn.Parameter, float] | None = None,
+    own_rates: Mapping[nn.Parameter, float] | None = None,
 ) -> tuple[Optimizer, LambdaLR]:
     """The optimizer (weight decay on matrices only), and linear warm-up followed by a cosine to the final rate.
 
     ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``exchanges``: the matrices that
     are Muon's, and who brings them together; or the replicas of an optimizer that exchanges something by ``method`` in
     place of gradients, and brings something ``back``; None: AdamW has all.
-    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen. ``faster``: parameters that AdamW updates
-    at a rate of their own, in multiples of the others'.
+    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen. ``own_rates``: of parameters that AdamW
+    updates at a rate of their own, in multiples of the others'.
     """
     warmup_steps = config.warmup_steps
     assert warmup_steps is not None, "resolved"
@@ -47,7 +47,7 @@ def build_optimizer(
         replicas = cast(cc.optim.Replicas, exchanges)
         optimizer = between_replicas(model, config, replicas, total_steps, method, back, until_freeze)
     else:
-        optimizer = _optimizer(model, config, _ADAMW[adamw], cast(cc.optim.Gathers | None, exchanges), faster or {})
+        optimizer = _optimizer(model, config, _ADAMW[adamw], cast(cc.optim.Gathers | None, exchanges), own_rates or {})
 
     def factor(step: int) -> float:
         if step < warmup_steps:
@@ -64,19 +64,19 @@ def _optimizer(
     config: OptimConfig,
     adamw: dict[str, bool],
     gathers: cc.optim.Gathers | None,
-    faster: Mapping[nn.Parameter, float],
+    own_rates: Mapping[nn.Parameter, float],
 ) -> Optimizer:
     """AdamW of all parameters, or Muon of some matrices and AdamW of the others."""
     assert config.learning_rate is not None, "resolved"
     units = () if gathers is None else gathers.units
     orthogonalised = {id(shard) for unit in units for matrix in unit.matrices for shard in matrix.shards}
     groups = _by_rate(
-        decayed_or_not((p for p in model.parameters() if id(p) not in orthogonalised), config), config, faster
+        decayed_or_not((p for p in model.parameters() if id(p) not in orthogonalised), config), config, own_rates
     )
     lr, betas = config.learning_rate, (config.adam_beta1, config.adam_beta2)
     if gathers is None:
         optimizer = AdamW(groups, lr=lr, betas=betas, **adamw)
-        return _with_state(optimizer, on_cpu=not adamw.get("fused", False)) if faster else optimizer
+        return _with_state(optimizer, on_cpu=not adamw.get("fused", False)) if own_rates else optimizer
     momentum = MOMENTUM if config.muon_momentum is None else config.muon_momentum
     return cc.optim.Muon(
         gathers, groups, lr=lr, weight_decay=config.weight_decay, momentum=momentum, betas=betas, adamw=adamw
@@ -95,15 +95,15 @@ def _with_state(optimizer: AdamW, on_cpu: bool) -> AdamW:
     return optimizer
 
 
-def _by_rate(groups: Groups, config: OptimConfig, faster: Mapping[nn.Parameter, float]) -> Groups:
+def _by_rate(groups: Groups, config: OptimConfig, own_rates: Mapping[nn.Parameter, float]) -> Groups:
     """``groups``, each divided by the rates of its parameters."""
     assert config.learning_rate is not None, "resolved"
     divided: Groups = []
     for group in groups:
-        rates = {faster.get(p, 1.0) for p in group["params"]}
+        rates = {own_rates.get(p, 1.0) for p in group["params"]}
         for times in sorted(rates):
             own = {} if times == 1.0 else {"lr": config.learning_rate * times}
-            divided.append({**group, "params": [p for p in group["params"] if faster.get(p, 1.0) == times], **own})
+            divided.append({**group, "params": [p for p in group["params"] if own_rates.get(p, 1.0) == times], **own})
     return divided
 
 

@@ -57,11 +57,10 @@ class Handle(Synchroniser, BaseHandle):
         seed: int,
         count_stock: bool = False,
         by_gradient: Fragment | None = None,
-        gradient_every: int | None = None,
     ) -> None:
         BaseHandle.__init__(self)
         of_gradients = [] if by_gradient is None else [by_gradient]
-        Synchroniser.__init__(self, [fragments], schedule, optimizer, of_gradients, gradient_every)
+        Synchroniser.__init__(self, [fragments], schedule, optimizer, of_gradients)
         self.method = methods.reduce
         self._group, self._rank, self._world = group, dist.get_rank(group), dist.get_world_size(group)
         self._sharded = (
@@ -218,7 +217,7 @@ def attach(
     parameters = trainable(model)
     moving, others = set_apart(parameters, by_gradient)
     parts = divide(moving, fragments)
-    schedule = Schedule(every, len(parts), overlap, mixing)
+    schedule = Schedule(every, len(parts), overlap, mixing, gradient_every)
     elements = sum(local(p).numel() for p in parameters.values())
     methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas), elements)
     methods.check_names(list(parameters))
@@ -226,4 +225,4 @@ def attach(
     require_equal(parameters, replicas)
     gradients = Fragment(GRADIENTS, others) if others else None
     optimizer = outer_optimizer or averaging()
-    return Handle(model, parts, replicas, methods, schedule, optimizer, seed, count_stock, gradients, gradient_every)
+    return Handle(model, parts, replicas, methods, schedule, optimizer, seed, count_stock, gradients)

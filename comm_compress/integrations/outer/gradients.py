@@ -1,8 +1,7 @@
-"""Parameters that do not move between two synchronisations: replicas add up their gradients, and exchange these.
+"""Parameters that all replicas move alike, by the mean of their gradients, while all others take local steps.
 
-For embeddings: where each replica has an AdamW of its own, they make most of what local steps cost
-(docs/findings/going-on.md). Federated learning does so with all parameters: FedAdam, Reddi et al., "Adaptive Federated
-Optimization", arXiv 2003.00295.
+For these it is data-parallel training with gradients accumulated over some steps. It is for embeddings: where each
+replica has an AdamW of its own, they make most of what local steps cost (docs/findings/going-on.md).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from comm_compress.integrations.replicas.fragments import Fragment, local
 
 
 class AddedGradients:
-    """The gradients of one replica's ``fragment``, added up in float32 since the last synchronisation."""
+    """The gradients of one replica's ``fragment``, added up in float32 since replicas last exchanged them."""
 
     def __init__(self, fragment: Fragment) -> None:
         self.fragment = fragment

@@ -71,14 +71,10 @@ class Synchroniser(ABC):
         schedule: Schedule,
         optimizer: OptimizerFactory,
         by_gradient: Sequence[Fragment] = (),
-        gradient_every: int | None = None,
     ) -> None:
-        self._gradient_every = schedule.every if gradient_every is None else gradient_every
-        if self._gradient_every < 1:
-            raise ValueError(f"gradient_every = {gradient_every}: must be 1 step or more")
-        if gradient_every is not None and not by_gradient:
+        if schedule.gradient_every is not None and not by_gradient:
             raise ValueError(
-                f"gradient_every = {gradient_every}: nothing goes by its gradients; name it in by_gradient"
+                f"gradient_every = {schedule.gradient_every}: nothing goes by its gradients; name it in by_gradient"
             )
         self.schedule = schedule
         self.outer = OuterParameters(replicas[0], optimizer)
@@ -137,7 +133,7 @@ class Synchroniser(ABC):
         for added in self._gradients:
             added.take()
         self._has_reduced = True
-        if not now and (self._step + 1) % self._gradient_every:
+        if not now and not self.schedule.exchanges_gradients(self._step + 1):
             return True
         number = len(self._fragments)
         means = self._begin(number, [added.means() for added in self._gradients]).finish()

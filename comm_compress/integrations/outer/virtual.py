@@ -72,7 +72,7 @@ class VirtualReplicas(Synchroniser):
             raise ValueError(f"world = {world}: must be 1 or more")
         parameters = trainable(model)
         num_fragments = len(divide(set_apart(parameters, by_gradient)[0], fragments))
-        schedule = Schedule(every, num_fragments, overlap, mixing)
+        schedule = Schedule(every, num_fragments, overlap, mixing, gradient_every)
         elements = sum(p.numel() for p in parameters.values())
         self._methods = Methods(method, all_gather, exchange, world, elements)
         self._methods.check_names(list(parameters))
@@ -89,7 +89,6 @@ class VirtualReplicas(Synchroniser):
             schedule,
             outer_optimizer or averaging(),
             [Fragment(GRADIENTS, others) for _, others in apart if others],
-            gradient_every,
         )
         is_uncounted = self._methods.reduce is None and not count_stock
         self.ledgers = [Ledger((OUTER,) if is_uncounted else ()) for _ in range(world)]

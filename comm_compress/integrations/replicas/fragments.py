@@ -66,10 +66,7 @@ def set_apart(
     """
     chosen: dict[str, nn.Parameter] = {}
     for prefix in names:
-        inside = {name: p for name, p in parameters.items() if name == prefix or name.startswith(f"{prefix}.")}
-        if not inside:
-            raise ValueError(f"by_gradient: {prefix!r} names no trainable parameter and no module with any")
-        chosen |= inside
+        chosen |= {name: parameters[name] for name in _inside(parameters, prefix, "by_gradient")}
     others = {name: p for name, p in parameters.items() if name not in chosen}
     if not others:
         raise ValueError("by_gradient: names every parameter, so no replica would take a step of its own")
@@ -105,16 +102,21 @@ def _neighbours(parameters: Mapping[str, nn.Parameter], number: int) -> list[lis
     return groups
 
 
+def _inside(parameters: Mapping[str, nn.Parameter], prefix: str, argument: str) -> list[str]:
+    """Return the names of the parameter or of the module ``prefix``. ValueError, about ``argument``: there are none."""
+    inside = [name for name in parameters if name == prefix or name.startswith(f"{prefix}.")]
+    if not inside:
+        raise ValueError(f"{argument}: {prefix!r} names no trainable parameter and no module with any")
+    return inside
+
+
 def _chosen(parameters: Mapping[str, nn.Parameter], fragments: Sequence[Sequence[str]]) -> list[list[str]]:
     if not fragments or any(isinstance(group, str) for group in fragments):
         raise ValueError(f"fragments = {fragments!r}: must be a number, or a list of lists of names")
     owner: dict[str, int] = {}
     for number, group in enumerate(fragments):
         for prefix in group:
-            inside = [name for name in parameters if name == prefix or name.startswith(f"{prefix}.")]
-            if not inside:
-                raise ValueError(f"fragments[{number}]: {prefix!r} names no trainable parameter and no module with any")
-            for name in inside:
+            for name in _inside(parameters, prefix, f"fragments[{number}]"):
                 if owner.setdefault(name, number) != number:
                     raise ValueError(f"{name} is in fragments {owner[name]} and {number}: it must be in one")
     if missing := [name for name in parameters if name not in owner]:

@@ -35,7 +35,7 @@ ARMS: dict[str, Mapping[str, Any]] = {
     },
     "every 30 diloco": {"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
     "every 30 diloco topk": TOPK,
-    "every 30 diloco, embeddings apart": {
+    "every 30 diloco, embeddings by gradient": {
         **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3},
     },

@@ -19,18 +19,16 @@ from tests.comm_compress.integrations.outer.training import (
     Net,
     adam,
     digest,
+    farthest,
     flat,
     inner_step,
     inner_steps,
     loss_of,
+    sgd,
 )
 
 STEPS = 6
 Plain = functools.partial(Net, dropout=0)
-
-
-def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
 
 
 def replicas(world: int, inner: Any = adam, **settings: Any) -> cc.outer.VirtualReplicas:
@@ -60,11 +58,7 @@ def far_from_data_parallel(world: int, method: str | None) -> float:
     """How far one step of plain SGD between plain averages ends from data-parallel SGD."""
     workers, expected = replicas(world, sgd, method=method), data_parallel(world)
     train(workers)
-    return max(
-        float((p - q).detach().abs().max())
-        for model in workers.models
-        for p, q in zip(model.parameters(), expected.parameters(), strict=True)
-    )
+    return farthest(workers.models, expected)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])

@@ -63,6 +63,19 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.02)
 
 
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def farthest(models: Iterable[nn.Module], expected: nn.Module) -> float:
+    """The largest distance of an element of any of the models from its like in the one that is expected."""
+    return max(
+        float((p - q).detach().abs().max())
+        for model in models
+        for p, q in zip(model.parameters(), expected.parameters(), strict=True)
+    )
+
+
 def backward(model: nn.Module, rank: int, step: int) -> float:
     loss = loss_of(model, rank, step)
     loss.backward()
