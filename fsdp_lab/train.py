@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +54,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
         saving = Saving(run, model, optimizer, schedule, data, comm, scaler)
         restored = saving.restore_latest()
         local = LocalSteps(comm.outer, total_steps, run.say)  # nothing at all unless replicas train by themselves
-        loop = Loop(run, comm, total_steps, config.tokens_per_step(run.ranks.data_world), restored)
+        tokens_in_step = partial(data.tokens_in_step, micro_batches=config.optim.gradient_accumulation_steps)
+        loop = Loop(run, comm, total_steps, tokens_in_step, restored)
         with saving.on_stop(loop):  # told to stop, it leaves one more checkpoint
             evaluate_when_due(loop.done, model, data, comm, loop)  # what it was stopped before
             for step in loop.steps():  # timed, profiled and logged in there
@@ -78,23 +80,25 @@ def train(config: TrainConfig) -> dict[str, Any]:
 def forward_backward(
     model: Model, data: Corpus, config: TrainConfig, scaler: LossScaler, comm: Communication, run: Run
 ) -> Tensor:
-    """The micro-batches of one step; returns their mean loss on this rank (of virtual ranks the sum), nats a token.
+    """The micro-batches of one step; returns this rank's part of their loss (of virtual ranks the sum), nats a token.
 
-    Gradients are exchanged with the last micro-batch only: one compression an optimizer step.
+    Its mean over the ranks is the mean over all tokens that they predict in this step. Gradients are exchanged with the
+    last micro-batch only: one compression an optimizer step.
     """
     micro_batches = config.optim.gradient_accumulation_steps
     total = torch.zeros((), device=run.ranks.device)
     comm.gradients_come_scaled(scaler.get_scale())
-    for micro in range(micro_batches):
-        batch = data.next_batch().to(run.ranks.device, non_blocking=True)
+    batches = [data.next_batch() for _ in range(micro_batches)]
+    targets = sum(batch.targets for batch in batches)  # a rank's share of the tokens that all predict in this step
+    for micro, batch in enumerate(batches):
         model.sync_gradients(micro == micro_batches - 1)
-        for part in model.by_rank(batch):
+        for part in model.by_rank(batch.rows.to(run.ranks.device, non_blocking=True)):
             if model.pipeline is not None:  # forward and backward of its micro-batches take turns
                 with run.phase("backward"):
-                    total += model.pipeline.step(part, 1 / micro_batches, faults.spoiled)
+                    total += model.pipeline.step(part, targets, faults.spoiled)
                 continue
             with run.phase("forward"):
-                loss = model.module(part) / (model.module.num_targets(part) * micro_batches)
+                loss = model.module(part) / targets
             with run.phase("backward"):
                 scaler.scale(faults.spoiled(loss)).backward()
             total += loss.detach()

@@ -17,15 +17,15 @@ import torch
 from fsdp_lab.data import (
     WIKI_LEADS,
     JoinedDataset,
-    TokenDataset,
     load_tokenizer,
     open_sources,
     tokenize,
     validation_batches,
     validation_sequences,
 )
+from fsdp_lab.data.batches.loader import SequenceDataset
 from fsdp_lab.data.batches.masked.dataset import Masking
-from fsdp_lab.data.opening import sequences
+from fsdp_lab.data.opening import conversations, sequences
 from fsdp_lab.files.user_cache import cache_dir
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.build import load_pretrained
@@ -40,6 +40,7 @@ from fsdp_lab.settings.user_errors import unix_endings, user_errors
 from fsdp_lab.training.evaluate import Evaluation, summed_loss
 
 PROGRAM = "fsdp_lab.validate"
+_TEXT = {"data_path", "data_format", "data_mix"}
 
 
 def validate(config: ValidateConfig) -> Evaluation:
@@ -55,8 +56,10 @@ def validate(config: ValidateConfig) -> Evaluation:
     masking = Masking.of(tokenizer) if folder_is_masked(folder) else None
     if masking is not None and config.data.data_mix:
         raise ValueError("data_mix: a masked model takes its pairs of segments from one text; give data_path")
-    dataset: TokenDataset | JoinedDataset
-    if config.data.data_mix:
+    dataset: SequenceDataset | JoinedDataset
+    if config.data.data_format == "conversations":
+        _, dataset, _ = conversations(Path(str(config.data.data_path)), folder, length, fraction)
+    elif config.data.data_mix:
         tokenised = partial(tokenize, tokenizer=tokenizer, cache_dir=cache, val_fraction=fraction)
         sources = open_sources(config.data.data_mix, tokenizer, fraction, lambda _, path: tokenised(path))
         dataset = validation_sequences(sources, length)
@@ -81,7 +84,7 @@ def of_the_run(config: ValidateConfig, argv: list[str]) -> ValidateConfig:
     if not isinstance(saved, dict):
         raise ValueError(f"model_dir: {settings}, of the run that saved the model: holds no settings")
     given = given_by(ValidateConfig, argv, PROGRAM).keys()
-    text = () if given & {"data_path", "data_mix"} else ("data_path", "data_mix")
+    text = () if given & _TEXT else _TEXT
     names = (*text, *({"max_length", "val_fraction"} - given))
     from_run = {name: saved[name] for name in names if name in saved}  # an older run knows no data_mix
     return replace(config, data=replace(config.data, **from_run))

@@ -7,8 +7,8 @@ corpus = prepare(path, tokenizer, cache_dir, is_builder=rank == 0, run_id=run_id
 batches = Batches(TokenDataset(corpus, "train", max_length=512), batch_size=8, rank=rank, world_size=2, seed=0)
 
 `reading` reads documents, `tokens` turns them into shards, `batches` deals the shards' tokens to the ranks. Several
-corpora by weight: `batches/mix.py` opens them, `batches/streaming/` makes their batches. `sources`, `build` and
-`download_wikipedia` make corpora.
+corpora by weight: `batches/mix.py` opens them, `batches/streaming/` makes their batches. Conversations are `chats`'.
+`sources`, `build` and `download_wikipedia` make corpora.
 """
 
 from importlib import import_module

@@ -17,12 +17,10 @@ from fsdp_lab.data import (
     MixSource,
     RowDigest,
     TextTokenizer,
-    TokenDataset,
-    TokenizedCorpus,
     digest_of_all,
     validation_batches,
 )
-from fsdp_lab.data.batches.loader import Cursor
+from fsdp_lab.data.batches.loader import Batch, Cursor, SequenceDataset
 from fsdp_lab.data.batches.streaming.row_order import RowOrderState
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.groups import OptimConfig
@@ -34,17 +32,17 @@ class Corpus(ABC):
 
     name: str
     tokenizer: TextTokenizer
-    tokens: Sequence[TokenizedCorpus]  # one, or a mix's
+    num_tokens: int  # of both splits
     batches: Batches | MixedBatches
-    validation: TokenDataset | JoinedDataset
+    validation: SequenceDataset | JoinedDataset
 
     def __post_init__(self) -> None:
         b = self.batches
         self._digest = RowDigest(b.rank * b.batch_size, b.played * b.batch_size, b.world_size * b.batch_size)
 
     @abstractmethod
-    def next_batch(self) -> Tensor:
-        """The next training batch of this rank, int64 ``[batch_size, max_length]``; epochs follow each other.
+    def next_batch(self) -> Batch:
+        """The next training batch of this rank, ``batch_size`` sequences; epochs follow each other.
 
         Where this process plays several ranks, it holds their batches one after the other.
         """
@@ -76,6 +74,13 @@ class Corpus(ABC):
             )
         return available
 
+    @abstractmethod
+    def tokens_in_step(self, step: int, micro_batches: int) -> int:
+        """Tokens of all ranks in the ``micro_batches`` batches of optimizer step ``step``, which counts from 1.
+
+        Padding is left out.
+        """
+
     def validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches (tokens, weight): the same number on every rank, and every sequence exactly once with weight 1."""
         b = self.batches
@@ -84,8 +89,7 @@ class Corpus(ABC):
 
     def row(self) -> dict[str, Any]:
         """The data fields of a results row."""
-        total = sum(tokens.num_tokens("train") + tokens.num_tokens("val") for tokens in self.tokens)
-        return {"dataset": self.name, "dataset_tokens": total}
+        return {"dataset": self.name, "dataset_tokens": self.num_tokens}
 
     def trained(self, ranks: Ranks, batches: int) -> dict[str, Any]:
         """What a results row says of the training stream after ``batches`` batches. All ranks call this together."""
@@ -105,16 +109,20 @@ class OneCorpus(Corpus):
     def _start(self, cursor: Cursor) -> None:
         self._cursor, self._stream = cursor, self.batches.stream(cursor)
 
-    def next_batch(self) -> Tensor:
+    def next_batch(self) -> Batch:
         """Draw from the shuffled sequences; after the last one a new epoch begins in another order."""
-        tokens, self._cursor = next(self._stream)
-        self._digest.add(tokens)
-        return tokens
+        batch, self._cursor = next(self._stream)
+        self._digest.add(batch.rows)
+        return batch
+
+    def tokens_in_step(self, step: int, micro_batches: int) -> int:
+        """As the sequences of those batches hold."""
+        return sum(self.batches.tokens_in(number) for number in range((step - 1) * micro_batches, step * micro_batches))
 
     def state_dict(self) -> dict[str, Any]:
         """Which corpus, how it is split into batches, and how many batches of which epoch were drawn."""
         b = self.batches
-        identity = {"corpus": b.dataset.folder.name, "max_length": b.dataset.max_length, "seed": b.seed}
+        identity = {"corpus": b.dataset.identity, "max_length": b.dataset.max_length, "seed": b.seed}
         split = {"batch_size": b.batch_size, "world_size": b.world_size}
         return {**identity, **self._cursor, **split, "digest": self._digest.state_dict()}
 
@@ -154,14 +162,18 @@ class MixedCorpus(Corpus):
         super().__post_init__()
         self._state, self._stream = self.batches.order().state(), self.batches.stream()
 
-    def next_batch(self) -> Tensor:
+    def next_batch(self) -> Batch:
         """Draw from the sources by their shares, and say so when one of them begins again."""
         tokens, state = next(self._stream)
         self._say_what_ran_out(state)
         self._state = state
         tokens = tokens[..., 0]  # the model shifts its targets itself
         self._digest.add(tokens)
-        return tokens
+        return Batch(tokens, self.batches.batch_size * (self.batches.max_length - 1))
+
+    def tokens_in_step(self, step: int, micro_batches: int) -> int:
+        """All positions: nothing is padded."""
+        return self.batches.batch_size * self.batches.world_size * self.batches.max_length * micro_batches
 
     def state_dict(self) -> dict[str, Any]:
         """Which sources at which shares, and where each of them stands."""

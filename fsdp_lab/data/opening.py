@@ -1,4 +1,4 @@
-"""Opening the data of one run: its text is tokenised once, and a `Corpus` deals this rank's batches of it."""
+"""Opening the data of one run: text is tokenised once, conversations anew, and a `Corpus` deals batches of them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from fsdp_lab.data import (
     validation_sequences,
 )
 from fsdp_lab.data.batches.masked.dataset import MaskedDataset, Masking
+from fsdp_lab.data.chats.conversations import Skipped
+from fsdp_lab.data.chats.dataset import ConversationDataset, split_examples
+from fsdp_lab.data.chats.examples import load_examples, read_chat_tokenizer
 from fsdp_lab.data.corpus import Corpus, MixedCorpus, OneCorpus
 from fsdp_lab.data.tokens.gpt2 import VOCAB_SIZE
 from fsdp_lab.data.tokens.shards import SplitName
@@ -43,6 +46,8 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
     ``check`` is called while working and waiting; what it raises ends both.
     """
     tokenizer = _tokenizer(config.model)
+    if config.data.data_format == "conversations":
+        return _conversations(config, ranks, tokenizer, check)
     masking = Masking.of(tokenizer) if is_masked(config.model) else None
     if masking is not None and config.data.data_mix:
         raise DataError(MIXED_PAIRS)
@@ -67,14 +72,12 @@ def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callabl
         return _mixed(config, ranks, tokenizer, sources)
     path = Path(config.data.data_path) if config.data.data_path else WIKI_LEADS
     tokens = tokenise(path, run_id=run_id)
-    batch_size, max_length = config.optim.batch_size, config.data.max_length
-    assert batch_size is not None, "resolved"
-    assert max_length is not None, "resolved"
+    batch_size, max_length = _resolved(config)
     training = sequences(tokens, "train", max_length, masking, config.run.seed)
     return OneCorpus(
         name=str(path) if config.data.data_path else "wiki-leads (embedded)",
         tokenizer=tokenizer,
-        tokens=[tokens],
+        num_tokens=tokens.num_tokens("train") + tokens.num_tokens("val"),
         batches=Batches(training, batch_size, ranks.data_rank, ranks.data_world, config.run.seed, ranks.played),
         validation=sequences(tokens, "val", max_length, masking),
     )
@@ -93,9 +96,7 @@ def sequences(
 
 
 def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources: Sequence[MixSource]) -> MixedCorpus:
-    batch_size, max_length = config.optim.batch_size, config.data.max_length
-    assert batch_size is not None, "resolved"
-    assert max_length is not None, "resolved"
+    batch_size, max_length = _resolved(config)
     batches = MixedBatches(
         [TokenStream(source.tokens, "train") for source in sources],
         [source.share for source in sources],
@@ -112,13 +113,51 @@ def _mixed(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, sources:
     return MixedCorpus(
         name="mix of " + ", ".join(f"{100 * source.share:.3g} % {source.name}" for source in sources),
         tokenizer=tokenizer,
-        tokens=[source.tokens for source in sources],
+        num_tokens=sum(source.tokens.num_tokens("train") + source.tokens.num_tokens("val") for source in sources),
         batches=batches,
         validation=validation_sequences(sources, max_length),
         sources=sources,
         rows_per_step=batch_size * ranks.data_world * config.optim.gradient_accumulation_steps,
         say=tqdm.write if ranks.is_first else lambda text: None,
     )
+
+
+def conversations(
+    path: Path, model_dir: Path, max_length: int, val_fraction: float, check: Callable[[], None] = lambda: None
+) -> tuple[ConversationDataset, ConversationDataset, Skipped]:
+    """The conversations of ``path`` to train on, those held out, and which were left out.
+
+    They are read by the tokenizer and chat template of ``model_dir`` and cut to ``max_length`` tokens. ``check`` is
+    called while reading; what it raises ends it. ValueError for an unusable file or folder.
+    """
+    loaded = load_examples(path, read_chat_tokenizer(model_dir, "model_dir"), max_length, check=check)
+    training, held_out = split_examples(loaded.examples, val_fraction)
+    to_train_on = ConversationDataset(training, "train", max_length)
+    return to_train_on, ConversationDataset(held_out, "val", max_length), loaded.skipped
+
+
+def _conversations(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, check: Callable[[], None]) -> OneCorpus:
+    """Every rank reads them for itself: two thousand take it some seconds."""
+    batch_size, max_length = _resolved(config)
+    path, folder = Path(str(config.data.data_path)), Path(str(config.model.model_dir))
+    training, held_out, skipped = conversations(path, folder, max_length, config.data.val_fraction, check)
+    for line in skipped.lines() if ranks.is_first else ():
+        tqdm.write(line)
+    return OneCorpus(
+        name=str(path),
+        tokenizer=tokenizer,
+        num_tokens=training.num_tokens + held_out.num_tokens,
+        batches=Batches(training, batch_size, ranks.data_rank, ranks.data_world, config.run.seed, ranks.played),
+        validation=held_out,
+    )
+
+
+def _resolved(config: TrainConfig) -> tuple[int, int]:
+    """Sequences of a batch and tokens of a sequence."""
+    batch_size, max_length = config.optim.batch_size, config.data.max_length
+    assert batch_size is not None, "resolved"
+    assert max_length is not None, "resolved"
+    return batch_size, max_length
 
 
 def _tokenizer(model: ModelConfig) -> TextTokenizer:

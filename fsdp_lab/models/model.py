@@ -134,8 +134,8 @@ class Sharded(Generic[M]):
 class Stages(Protocol):
     """The stages of a pipeline that this process has, with its schedule."""
 
-    def step(self, batch: Tensor, share: float, seen: Callable[[Tensor], Tensor]) -> Tensor:
-        """Forward and backward of ``batch``, which is ``share`` of a step; the mean loss. ``seen`` gets each loss."""
+    def step(self, batch: Tensor, targets: float, seen: Callable[[Tensor], Tensor]) -> Tensor:
+        """Forward and backward of ``batch``; its summed loss by ``targets``. ``seen`` gets each micro-batch's."""
         ...
 
 

@@ -101,7 +101,7 @@ class Pipeline:
             cc.parallel.CompressedStage(stage, i, self.num_stages, device, activations=activations, group=group)
             for i, stage in zip(self.mine, made, strict=True)
         ]
-        self._share = 1.0
+        self._targets = 1.0
         self._seen: Callable[[Tensor], Tensor] = _unchanged
         chosen: Any = stages if schedule in _TWO_STAGES_A_RANK else stages[0]
         self._schedule = SCHEDULES[schedule](chosen, micro_batches, loss_fn=self._loss, scale_grads=False)
@@ -111,24 +111,28 @@ class Pipeline:
         """Has this rank the last stage, and so the loss?"""
         return self.num_stages - 1 in self.mine
 
-    def step(self, batch: Tensor, share: float = 1.0, seen: Callable[[Tensor], Tensor] = _unchanged) -> Tensor:
-        """Forward and backward of ``batch`` (the same one on every rank); the mean loss, on every rank.
+    def step(
+        self, batch: Tensor, targets: float | None = None, seen: Callable[[Tensor], Tensor] = _unchanged
+    ) -> Tensor:
+        """Forward and backward of ``batch`` (the same one on every rank); the loss, on every rank.
 
         Gradients are added to those that are there; a weight that the first and the last stage share has a part of its
-        own on each until `reduce_tied`. ``share``: of this batch in the loss. ``seen``: is given every micro-batch's
-        loss before its backward, and returns it. ValueError for a batch that does not make micro-batches of one size.
+        own on each until `reduce_tied`. ``targets``: by which the summed loss is divided; None: by the tokens that are
+        predicted in ``batch``. ``seen``: is given every micro-batch's loss before its backward, and returns it.
+        ValueError for a batch that does not make micro-batches of one size.
         """
         if batch.shape[0] % self._micro_batches:
             raise ValueError(
                 f"pipeline: {batch.shape[0]} sequences do not make {self._micro_batches} micro-batches of one size"
             )
         losses: list[Tensor] = []
-        self._share, self._seen = share, seen
+        self._targets = self.model.num_targets(batch) if targets is None else targets
+        self._seen = seen
         arguments = (batch,) if 0 in self.mine else ()
-        targets = {"target": batch, "losses": losses} if self.is_last else {}
-        self._schedule.step(*arguments, **targets)
-        mean = torch.stack([loss.detach() for loss in losses]).sum() if self.is_last else torch.zeros(())
-        return self._from_last(mean.float().to(batch.device))
+        of_last = {"target": batch, "losses": losses} if self.is_last else {}
+        self._schedule.step(*arguments, **of_last)
+        loss_of_all = torch.stack([loss.detach() for loss in losses]).sum() if self.is_last else torch.zeros(())
+        return self._from_last(loss_of_all.float().to(batch.device))
 
     @torch.no_grad()
     def evaluate(self, batch: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -172,8 +176,7 @@ class Pipeline:
     def _loss(self, x: Tensor, batch: Tensor) -> Tensor:
         # zero-bubble schedules detach a stage's output in place, so autograd must have saved another tensor
         x = x.view_as(x)
-        mean = self.model.loss(x, batch) / (self.model.num_targets(batch) * self._micro_batches)
-        return self._seen(mean * self._share)
+        return self._seen(self.model.loss(x, batch) / self._targets)
 
     def _from_last(self, values: Tensor) -> Tensor:
         dist.broadcast(values, group=self._group, group_src=self._owners[self.num_stages - 1])

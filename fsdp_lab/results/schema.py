@@ -92,7 +92,7 @@ FIELDS = (
     Field("batch_size", "int", "sequences", "sequences per rank and micro-batch"),
     Field("gradient_accumulation_steps", "int", "", "micro-batches per optimiser step"),
     Field("steps", "int", "", "optimiser steps, skipped ones included"),
-    Field("tokens_seen", "int", "tokens", "tokens trained on, over all ranks"),
+    Field("tokens_seen", "int", "tokens", "tokens trained on, over all ranks; padding of conversations left out"),
     Field("compress_method", "str", "", "gradient compression method", "always"),
     Field("compress_config", "object", "", "its settings", "always"),
     Field("param_compress_method", "str", "", "compression method of the parameter all-gather"),

@@ -35,6 +35,12 @@ class DataConfig(Settings):
         "JSON array or JSON lines of {id, title, text}, also .gz; none: the embedded Wikipedia corpus",
         exists=("file",),
     )
+    data_format: str = setting(
+        "documents",
+        "what data_path holds: documents, of which all tokens are predicted, or conversations (JSON lines in "
+        "ShareGPT's or OpenAI's format, also .gz), of which the assistant's answers are (docs/instruction-tuning.md)",
+        choices=("documents", "conversations"),
+    )
     data_mix: dict[str, Any] = setting(  # noqa: RUF009 - a new dict each
         {},
         "several corpora in place of data_path, {path: weight}, weights as shares of tokens; a path is a file as "

@@ -70,8 +70,8 @@ def summed_loss(
     total = torch.zeros(2, dtype=torch.float64)
     for batch, weight in batches:
         sums = model(batch.to(device), weight.to(device)).double().cpu().view(-1)
-        rows = weight.sum()
-        counts = torch.stack([rows, rows * (model.num_targets(batch) // len(batch))]).double()
+        counted = batch[weight > 0]
+        counts = torch.tensor([len(counted), model.num_targets(counted)], dtype=torch.float64)
         total = torch.cat([total, total.new_zeros(2 + len(sums) - len(total))]) + torch.cat([counts, sums])
         if after_batch is not None:
             after_batch()

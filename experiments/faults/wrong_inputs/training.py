@@ -76,6 +76,14 @@ _TRAIN = (
     Case(
         "train", "a folder for a corpus", ("--data_path", "texts"), "data_path", "texts", "file", folder_named("texts")
     ),
+    Case(
+        "train",
+        "conversations without a file or a model",
+        ("--data_format", "conversations"),
+        "data_format",
+        "give data_path",
+        "give model_dir",
+    ),
     Case("train", "no ranks", ("--nproc_per_node", "0"), "--nproc_per_node", "'0'", "at least 1"),
     Case("train", "two machines, no address", ("--nnodes", "2"), "--nnodes", "2", "--master_addr"),
     Case("train", "a port above all", ("--master_port", "70000"), "--master_port", "'70000'", "at most 65535"),

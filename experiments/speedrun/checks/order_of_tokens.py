@@ -44,7 +44,7 @@ def _digest(vocab_size: int, val_fraction: float, length: int, seed: int, rows: 
     dataset = TokenDataset(_tokens(vocab_size, val_fraction), "train", length)
     digest = RowDigest(0, rows, rows)
     for batch, _ in islice(Batches(dataset, rows, 0, 1, seed).stream(), batches):
-        digest.add(batch)
+        digest.add(batch.rows)
     return digest_of_all([digest.part(batches)])
 
 

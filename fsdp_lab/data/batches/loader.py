@@ -4,8 +4,9 @@ A split's token stream is cut into sequences of `max_length` tokens; every epoch
 follows from (seed, epoch) alone. Ranks are plain integers: nothing here communicates.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -17,7 +18,35 @@ from fsdp_lab.data.tokens.token_stream import TokenStream
 from fsdp_lab.files.errors import DataError
 
 
-class TokenDataset(Dataset[Tensor]):
+class SequenceDataset(Dataset[Tensor], ABC):
+    """The sequences of a split, all of ``max_length`` positions. ``identity`` names what they were made of."""
+
+    split: SplitName
+    max_length: int
+    num_tokens: int
+    identity: str
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def rows(self, indices: np.ndarray, epoch: int = 0) -> Tensor:
+        """The sequences `indices` as `epoch` has them: a LongTensor [len(indices), max_length, ...]."""
+
+    @abstractmethod
+    def num_targets(self, indices: np.ndarray) -> int:
+        """How many tokens a model predicts in the sequences `indices`."""
+
+    def tokens_in(self, indices: np.ndarray) -> int:
+        """How many tokens the sequences `indices` hold, padding left out."""
+        return len(indices) * self.max_length
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.rows(np.array([index]))[0]
+
+
+class TokenDataset(SequenceDataset):
     """Non-overlapping sequences of `max_length` tokens, memory-mapped; what is left at the end fills no sequence.
 
     dataset[i] is a LongTensor [max_length]. Raises DataError if the split is too small for one sequence.
@@ -29,7 +58,7 @@ class TokenDataset(Dataset[Tensor]):
     def __init__(self, corpus: TokenizedCorpus, split: SplitName, max_length: int) -> None:
         if max_length < 1:
             raise DataError(f"--max_length must be positive, not {max_length}")
-        self.split, self.max_length, self.folder = split, max_length, corpus.folder
+        self.split, self.max_length, self.identity = split, max_length, corpus.folder.name
         self.text_length = max_length - self.added
         self.num_tokens = corpus.num_tokens(split)
         self._stream = TokenStream(corpus, split)
@@ -42,8 +71,9 @@ class TokenDataset(Dataset[Tensor]):
     def __len__(self) -> int:
         return self.num_tokens // self.text_length
 
-    def __getitem__(self, index: int) -> Tensor:
-        return self.rows(np.array([index]))[0]
+    def num_targets(self, indices: np.ndarray) -> int:
+        """All tokens but each sequence's first."""
+        return len(indices) * (self.max_length - 1)
 
     def rows(self, indices: np.ndarray, epoch: int = 0) -> Tensor:
         """The sequences `indices`, a LongTensor [len(indices), max_length]: the same in every `epoch`."""
@@ -92,11 +122,21 @@ def steps_per_epoch(num_sequences: int, batch_size: int, world_size: int, accumu
     return num_sequences // (batch_size * world_size * accumulation)
 
 
-class Batches:
-    """Training batches of one rank: LongTensor [batch_size, max_length] (of a masked model [..., 3]).
+class Batch(NamedTuple):
+    """Sequences of one rank, and how many tokens are predicted in those of all ranks, divided by the number of ranks.
 
-    What does not fill a step is dropped. With `played` > 1, the batches of that many ranks from `rank` on:
-    [played * batch_size, ...].
+    `rows`: LongTensor [batch_size, max_length] (of a masked model [..., 3], of conversations [..., 2]). Where each rank
+    divides its summed loss by `targets`, the mean over ranks is the mean over all predicted tokens.
+    """
+
+    rows: Tensor
+    targets: float
+
+
+class Batches:
+    """Training batches of one rank. What does not fill a step is dropped.
+
+    With `played` > 1, the batches of that many ranks from `rank` on: [played * batch_size, ...].
 
     Step s of an epoch takes the sequences s*B to (s+1)*B of the epoch's order, where B = batch_size * world_size, and
     rank r takes `batch_size` of them from r * batch_size on. So the global order of sequences is the same however B
@@ -104,7 +144,7 @@ class Batches:
     """
 
     def __init__(
-        self, dataset: TokenDataset, batch_size: int, rank: int, world_size: int, seed: int, played: int = 1
+        self, dataset: SequenceDataset, batch_size: int, rank: int, world_size: int, seed: int, played: int = 1
     ) -> None:
         assert 0 <= rank <= world_size - played < world_size, (rank, world_size, played)
         if batch_size < 1:
@@ -129,28 +169,38 @@ class Batches:
                 f"--batch_size or --max_length, or give more text with --data_path"
             )
 
-    def batch(self, epoch: int, step: int) -> Tensor:
+    def batch(self, epoch: int, step: int) -> Batch:
         """This rank's batch of one step; steps may be asked for in any order."""
         assert 0 <= step < self.steps_per_epoch, (step, self.steps_per_epoch)
-        first = (step * self.world_size + self.rank) * self.batch_size
-        return self.dataset.rows(self._epoch_order(epoch)[first : first + self.played * self.batch_size], epoch)
+        all_ranks = self._of_all_ranks(epoch, step)
+        first = self.rank * self.batch_size
+        mine = all_ranks[first : first + self.played * self.batch_size]
+        return Batch(self.dataset.rows(mine, epoch), self.dataset.num_targets(all_ranks) / self.world_size)
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Tensor]:
+    def tokens_in(self, number: int) -> int:
+        """How many tokens all ranks have in batch `number`, counted from 0 over all epochs; padding is left out."""
+        return self.dataset.tokens_in(self._of_all_ranks(*divmod(number, self.steps_per_epoch)))
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """This rank's batches of one epoch, from `start_step` on."""
         for step in range(start_step, self.steps_per_epoch):
             yield self.batch(epoch, step)
 
-    def stream(self, cursor: Cursor | None = None) -> Iterator[tuple[Tensor, Cursor]]:
+    def stream(self, cursor: Cursor | None = None) -> Iterator[tuple[Batch, Cursor]]:
         """Endless batches from `cursor` (default: the start), each with the cursor of the batch after it.
 
         Save that cursor in a checkpoint: a stream from it continues exactly. Its step may be steps_per_epoch.
         """
         epoch, step = (cursor["epoch"], cursor["step"]) if cursor else (0, 0)
         while True:
-            for tokens in self.epoch(epoch, step):
+            for batch in self.epoch(epoch, step):
                 step += 1
-                yield tokens, Cursor(epoch=epoch, step=step)
+                yield batch, Cursor(epoch=epoch, step=step)
             epoch, step = epoch + 1, 0
+
+    def _of_all_ranks(self, epoch: int, step: int) -> np.ndarray:
+        together = self.batch_size * self.world_size
+        return self._epoch_order(epoch)[step * together : (step + 1) * together]
 
     def _epoch_order(self, epoch: int) -> np.ndarray:
         if self._order is None or self._order[0] != epoch:
@@ -158,13 +208,13 @@ class Batches:
         return self._order[1]
 
 
-def num_validation_batches(dataset: TokenDataset | JoinedDataset, batch_size: int, world_size: int) -> int:
+def num_validation_batches(dataset: SequenceDataset | JoinedDataset, batch_size: int, world_size: int) -> int:
     """How many batches `validation_batches` yields: the same number on every rank."""
     return -(-len(dataset) // (batch_size * world_size))
 
 
 def validation_batches(
-    dataset: TokenDataset | JoinedDataset, batch_size: int, rank: int, world_size: int
+    dataset: SequenceDataset | JoinedDataset, batch_size: int, rank: int, world_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields (tokens, weight): LongTensor [batch_size, max_length] and float32 [batch_size].
 

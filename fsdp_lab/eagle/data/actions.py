@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from fsdp_lab.eagle.data.tokens import Examples, coloured, load_chat_tokenizer, load_examples, vocabulary_of
+from fsdp_lab.data.chats.examples import Examples
+from fsdp_lab.eagle.data.tokens import coloured, load_chat_tokenizer, load_examples, vocabulary_of
 from fsdp_lab.models.architectures.config_json import read_config_json
 from fsdp_lab.models.saved.tokenizers import check_ids
 

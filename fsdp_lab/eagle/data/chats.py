@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from fsdp_lab.data import RowDigest, digest_of_all
+from fsdp_lab.data.chats.examples import Example, Examples
 from fsdp_lab.eagle.data.tokens import (
     Batch,
-    Example,
-    Examples,
     collate,
     load_chat_tokenizer,
     load_examples,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fsdp_lab.eagle.data.chat_template import question
-from fsdp_lab.eagle.data.conversations import Skipped, UnusableError, read_conversations
+from fsdp_lab.data.chats.chat_template import question
+from fsdp_lab.data.chats.conversations import Skipped, UnusableError, read_conversations
 
 
 def first_prompts(path: Path, tokenizer: Any, count: int, max_length: int) -> list[list[int]]:

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from fsdp_lab.eagle.data.chat_template import question
-from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
+from fsdp_lab.data.chats.chat_template import question
+from fsdp_lab.data.chats.conversations import Conversation, Skipped, UnusableError, read_conversations
 from fsdp_lab.models.saved.tokenizers import check_ids
 from fsdp_lab.settings.reading.strict import load_json
 

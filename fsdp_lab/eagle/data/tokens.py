@@ -1,32 +1,21 @@
-"""Conversations as tokens, with a mask that says which of them the assistant said."""
+"""The conversations of a file as batches, and the vocabulary that a draft needs for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fsdp_lab.eagle.data.chat_template import refused_by_template, rendered, template_tokens
-from fsdp_lab.eagle.data.conversations import Conversation, Skipped, UnusableError, read_conversations
+from fsdp_lab.data.chats import examples as chats
+from fsdp_lab.data.chats.chat_template import template_tokens
+from fsdp_lab.data.chats.examples import Example, Examples, check_chat_tokenizer
 from fsdp_lab.eagle.draft.vocabulary import Vocabulary, count_tokens, most_frequent
 from fsdp_lab.models.saved.tokenizers import read_tokenizer
 
+SHORTEST_ANSWER = 2  # tokens: a draft predicts an answer's second from its first
 GREEN, PLAIN = "\033[32m", "\033[0m"
-
-
-class Example(NamedTuple):
-    """One conversation: ``tokens`` int64 ``[T]``, and ``said`` bool ``[T]``, which of them the assistant says.
-
-    Its end-of-turn tokens count as said.
-    """
-
-    name: str
-    tokens: Tensor
-    said: Tensor
 
 
 class Batch(NamedTuple):
@@ -50,64 +39,19 @@ class Batch(NamedTuple):
         return [row[:length] for row, length in zip(self.tokens, self.lengths, strict=True)]
 
 
-@dataclass
-class Examples:
-    """The conversations of a file as tokens, and which conversations were left out."""
-
-    examples: list[Example]
-    skipped: Skipped
-
-    def said(self) -> Iterator[Tensor]:
-        """The assistant's tokens, example by example."""
-        return (example.tokens[example.said] for example in self.examples)
-
-    def largest_ids(self) -> Iterator[int]:
-        """The largest token id of each example."""
-        return (int(example.tokens.max()) for example in self.examples)
-
-
 def load_chat_tokenizer(folder: Path) -> Any:
     """The tokenizer of a Hugging Face folder; ValueError when there is none, or it has no chat template."""
     tokenizer = read_tokenizer(folder, "target_dir")
-    if tokenizer.chat_template is None:
-        raise ValueError(f"target_dir: the tokenizer of {folder} has no chat template: add chat_template.jinja to it")
-    if not tokenizer.is_fast:
-        raise ValueError(f"target_dir: the tokenizer of {folder} gives no offsets: it needs a tokenizer.json")
+    check_chat_tokenizer(tokenizer, folder, "target_dir")
     return tokenizer
 
 
 def load_examples(path: Path, tokenizer: Any, max_length: int) -> Examples:
-    """All usable conversations of a file, cut to ``max_length`` tokens. ValueError when there is none."""
-    skipped, examples = Skipped(), []
-    for conversation in read_conversations(path, skipped):
-        try:
-            examples.append(encode(conversation, tokenizer, max_length))
-        except UnusableError as reason:
-            skipped.add(str(reason), conversation.name)
-    if not examples:
-        raise ValueError(f"data_path: no usable conversation in {path}\n" + "\n".join(skipped.lines()))
-    return Examples(examples, skipped)
+    """All conversations of a file that a draft can learn from, cut to ``max_length`` tokens.
 
-
-def encode(conversation: Conversation, tokenizer: Any, max_length: int) -> Example:
-    """One conversation as tokens.
-
-    Raises UnusableError when the template refuses it, or when fewer than two tokens of any answer are left: a draft
-    predicts an answer's second token from its first.
+    ValueError when there is none.
     """
-    try:
-        text, spans = rendered(conversation.messages, tokenizer)
-    except UnusableError:
-        raise
-    except Exception as error:  # a template is a stranger's program, and may raise anything
-        raise refused_by_template(error) from None
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    tokens = torch.tensor(encoded["input_ids"][:max_length], dtype=torch.int64)
-    offsets = encoded["offset_mapping"][:max_length]
-    said = torch.tensor([any(a <= start < b for a, b in spans) for start, _ in offsets], dtype=torch.bool)
-    if not bool((said[1:] & said[:-1]).any()):
-        raise UnusableError(f"no answer within {max_length} tokens")
-    return Example(conversation.name, tokens, said)
+    return chats.load_examples(path, tokenizer, max_length, SHORTEST_ANSWER)
 
 
 def collate(examples: list[Example], pad: int = 0) -> Batch:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fsdp_lab.eagle.data.tokens import Example, collate
+from fsdp_lab.data.chats.examples import Example
+from fsdp_lab.eagle.data.tokens import collate
 from fsdp_lab.eagle.training.training_time_test import EagleTrainingModel
 
 

@@ -24,4 +24,4 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def num_targets(self, batch: Tensor) -> int:
-        """How many tokens are predicted in ``batch``: the same number in each of its rows."""
+        """How many tokens are predicted in ``batch``."""

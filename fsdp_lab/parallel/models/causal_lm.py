@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.models.architectures.causal_lm import IGNORED
 from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
+from fsdp_lab.models.architectures.next_token import IGNORED, num_targets, tokens_and_targets
 from fsdp_lab.parallel.division.loss import VocabularyCrossEntropy, sum_of_parts
 from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.divided import Divided
@@ -27,20 +26,19 @@ class DividedCausalLM(Divided):
             self._loss = LinearCrossEntropy(IGNORED)
 
     def num_targets(self, batch: Tensor) -> int:
-        """All tokens but each row's first."""
-        return batch.shape[0] * (batch.shape[1] - 1)
+        """All tokens but each row's first, or those that the assistant says."""
+        return num_targets(batch)
 
     def embed(self, batch: Tensor) -> Tensor:
-        """What the first block gets of ``batch`` int64 ``[B, T]``."""
-        x, body = self.words(batch), self.hf.base_model
+        """What the first block gets of ``batch`` int64 ``[B, T]``, or of conversations ``[B, T, 2]``."""
+        tokens, _ = tokens_and_targets(batch)
+        x, body = self.words(tokens), self.hf.base_model
         return x + body.wpe(self.positions(x.device)) if hasattr(body, "wpe") else x
 
     def loss(self, x: Tensor, batch: Tensor, weight: Tensor | None = None) -> Tensor:
         """The last norm, the head, and what `CausalLM.forward` gives."""
         x = self._norm(x)
-        targets = F.pad(batch[:, 1:], (0, 1), value=IGNORED)
-        if weight is not None:
-            targets = targets.masked_fill(weight[:, None] == 0, IGNORED)
+        _, targets = tokens_and_targets(batch, weight)
         head: Any = self.hf.get_output_embeddings().weight
         if self.wiring.layout.vocabulary:
             divided = self._divided_loss if weight is None else self._divided_loss.loss_and_correct

@@ -162,6 +162,8 @@ def _of_precision(config: Groups) -> list[str]:
 
 
 def _of_data(data: DataConfig) -> list[str]:
+    if data.data_format == "conversations" and (data.data_path is None or data.data_mix):
+        return ["data_format: conversations come from one file; give data_path, and no data_mix"]
     if data.data_mix and data.data_path is not None:
         return ["data_path, data_mix: give one of them (a mix names its own paths)"]
     try:

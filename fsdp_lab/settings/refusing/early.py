@@ -37,6 +37,10 @@ def checked(config: type[C], argv: Sequence[str], prog: str = "fsdp_lab.train") 
         complaints += _about_adapters(groups["model"], groups["lora"])
     if {"model", "data"} <= groups.keys() and groups["data"].data_mix:
         complaints += _about_a_mix(groups["model"])
+    if "data" in groups and groups["data"].data_format == "conversations":
+        from fsdp_lab.settings.refusing.conversations import about_conversations
+
+        complaints += about_conversations((groups.get("model") or groups["validate"]).model_dir)
     if complaints:
         raise ConfigError(complaints)
     return config(**groups)

@@ -20,9 +20,10 @@ from tqdm import tqdm
 import comm_compress as cc
 from fsdp_lab import results
 from fsdp_lab.data import digest_of_all
+from fsdp_lab.data.chats.examples import Example
 from fsdp_lab.eagle import evaluate, train
 from fsdp_lab.eagle.data.chats import Chats
-from fsdp_lab.eagle.data.tokens import Example, load_chat_tokenizer, load_examples
+from fsdp_lab.eagle.data.tokens import load_chat_tokenizer, load_examples
 from fsdp_lab.eagle.draft.config import EagleConfig
 from fsdp_lab.eagle.draft.folder import load_draft
 from fsdp_lab.eagle.training.positions import PositionScores, expected_tau, positions

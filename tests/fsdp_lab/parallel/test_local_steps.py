@@ -152,7 +152,7 @@ def _simulated(_: int, trainings: dict[str, list[str]], folder: Path, pipe: Conn
             inner = [_inner(m, name, config, plan.operators["adamw"]) for m in both.models]
             for _ in range(STEPS):
                 for replica, batch, (optimizer, schedule) in zip(
-                    both.models, data.next_batch().chunk(2), inner, strict=True
+                    both.models, data.next_batch().rows.chunk(2), inner, strict=True
                 ):
                     (replica(batch) / replica.num_targets(batch)).backward()
                     take_step(replica, optimizer, schedule, config.optim.max_grad_norm, _norm)

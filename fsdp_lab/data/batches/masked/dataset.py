@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fsdp_lab.data.batches.loader import TokenDataset
-from fsdp_lab.data.batches.masked.masking import Ints, draws_of_masking, mask
+from fsdp_lab.data.batches.masked.masking import Ints, draws_of_masking, mask, num_chosen
 from fsdp_lab.data.batches.masked.pairs import DRAWS, Pairs
 from fsdp_lab.data.tokens.shards import SplitName, TokenizedCorpus
 from fsdp_lab.data.tokens.special import SpecialIds, ends_of_sentences, ordinary_ids, special_ids
@@ -60,6 +60,10 @@ class MaskedDataset(TokenDataset):
         super().__init__(corpus, split, max_length)
         self._masking, self._seed = masking, seed
         self._pairs = Pairs(self._stream, self.text_length, masking.eot_id, masking.ends_sentence)
+
+    def num_targets(self, indices: np.ndarray) -> int:
+        """The masked tokens; pairs weigh in the mean as transformers has it."""
+        return len(indices) * num_chosen(self.max_length)
 
     def rows(self, indices: np.ndarray, epoch: int = 0) -> Tensor:
         """The sequences ``indices`` as masked in ``epoch``: LongTensor ``[len(indices), max_length, 3]``."""

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 
 from fsdp_lab import results
+from fsdp_lab.data.chats.examples import Example
 from fsdp_lab.eagle.data.features import FeatureFolder, Features, digest_of_target
-from fsdp_lab.eagle.data.tokens import Example, collate
+from fsdp_lab.eagle.data.tokens import collate
 from fsdp_lab.eagle.draft.config import EagleConfig, check
 from fsdp_lab.eagle.draft.folder import load_draft
 from fsdp_lab.eagle.draft.target import Seen, Target

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from fsdp_lab.data.chats.conversations import Skipped, read_conversations
 from fsdp_lab.eagle.data import __main__ as command
-from fsdp_lab.eagle.data.conversations import Skipped, read_conversations
 from fsdp_lab.eagle.data.tokens import load_chat_tokenizer
 from fsdp_lab.eagle.decoding.chain import speculate
 from fsdp_lab.eagle.draft.target import Target

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from fsdp_lab.eagle.data.conversations import UnusableError
+from fsdp_lab.data.chats.conversations import UnusableError
 from fsdp_lab.settings.reading.strict import short
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

@@ -1,4 +1,4 @@
-"""Conversations from JSON lines, in ShareGPT's or OpenAI's format; unusable ones are counted, with the reason."""
+"""Conversations from JSON lines (also .gz), in ShareGPT's or OpenAI's format; unusable ones are counted and named."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from fsdp_lab.data.reading.byte_stream import ByteStream
 from fsdp_lab.settings.reading.strict import short
 
 _ROLES = {
@@ -22,7 +23,7 @@ _ROLES = {
 _SHOWN = 3  # conversations named for each reason
 _REASONS = 50  # counted separately; a stranger's file may have a new one in each line
 _OTHER = "other reasons"
-_LONGEST = 1 << 22  # characters of a line: a tokenizer takes some hundred bytes for each
+_LONGEST = 1 << 22  # bytes of a line: a tokenizer takes some hundred bytes for each
 _MOST_TURNS = 1000  # a chat template is rendered for each answer
 
 
@@ -69,38 +70,36 @@ class UnusableError(Exception):
 
 
 def read_conversations(path: Path, skipped: Skipped, answered: bool = True) -> Iterator[Conversation]:
-    """Every usable conversation of a JSON-lines file; ``skipped`` counts the others. ValueError: no such file.
+    """Every usable conversation of a JSON-lines file, also .gz; ``skipped`` counts the others.
 
-    ``answered``: conversations in which the assistant says nothing are not usable.
+    ``answered``: conversations in which the assistant says nothing are not usable. DataError: the file is not there or
+    cannot be read.
     """
     skipped.file = path.name
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(_bounded(lines), 1):
-                if not line.strip():
-                    continue
-                try:
-                    yield _parsed(line, number, answered)
-                except UnusableError as reason:
-                    skipped.add(str(reason), f"line {number}")
-    except OSError as error:
-        raise ValueError(f"data_path: cannot read {path} ({error.strerror})") from None
+    with ByteStream(path) as stream:
+        for number, line in enumerate(_bounded(stream), 1):
+            if not line.strip():
+                continue
+            try:
+                yield _parsed(line, number, answered)
+            except UnusableError as reason:
+                skipped.add(str(reason), f"line {number}")
 
 
-def _bounded(file: TextIO) -> Iterator[str]:
-    """The lines of ``file``; a line that is too long is cut, but stays too long, so that it is refused."""
-    while line := file.readline(_LONGEST + 1):
+def _bounded(stream: ByteStream) -> Iterator[bytes]:
+    """The lines of ``stream``; a line that is too long is cut, but stays too long, so that it is refused."""
+    while line := stream.readline(_LONGEST + 1):
         rest = line
-        while len(rest) > _LONGEST and not rest.endswith("\n"):
-            rest = file.readline(_LONGEST + 1)
+        while len(rest) > _LONGEST and not rest.endswith(b"\n"):
+            rest = stream.readline(_LONGEST + 1)
         yield line
 
 
-def _parsed(line: str, number: int, answered: bool) -> Conversation:
+def _parsed(line: bytes, number: int, answered: bool) -> Conversation:
     if len(line) > _LONGEST:
-        raise UnusableError(f"more than {_LONGEST:,} characters")
+        raise UnusableError(f"more than {_LONGEST:,} bytes")
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode(errors="replace"))
     except ValueError:
         raise UnusableError("broken JSON") from None
     except RecursionError:
