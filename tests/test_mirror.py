@@ -28,6 +28,7 @@ ELSEWHERE = {
     "fsdp_lab/commands/machine": "fsdp_lab/commands/test_doctor.py",
     "fsdp_lab/eagle/training": "fsdp_lab/eagle/test_train.py",
     "fsdp_lab/parallel/division": "fsdp_lab/parallel/models/test_divided.py",
+    "fsdp_lab/settings/groups": "fsdp_lab/settings/test_config.py",
 }
 """Where in ``tests`` a room is tested that has no tests of its own name."""
 
