@@ -162,11 +162,10 @@ class Batches:
         self.steps_per_epoch = steps_per_epoch(len(dataset), batch_size, world_size)
         self._order: tuple[int, np.ndarray] | None = None
         if not self.steps_per_epoch:
-            needed = batch_size * world_size * dataset.max_length
             raise DataError(
-                f"the {dataset.split} split has {dataset.num_tokens:,} tokens, but one step needs {needed:,} "
-                f"(--batch_size {batch_size} x {world_size} ranks x --max_length {dataset.max_length}): lower "
-                f"--batch_size or --max_length, or give more text with --data_path"
+                f"the {dataset.split} split has {len(dataset):,} sequences (--max_length {dataset.max_length}), but "
+                f"one step needs {batch_size * world_size:,} (--batch_size {batch_size} x {world_size} ranks): lower "
+                f"--batch_size or --max_length, or give more with --data_path"
             )
 
     def batch(self, epoch: int, step: int) -> Batch:

@@ -145,7 +145,7 @@ def test_too_little_data_says_what_is_there_and_what_to_change(tmp_path: Path) -
         TokenDataset(small, "train", 128)
     with pytest.raises(DataError, match=r"val split has 0 tokens"):
         TokenDataset(small, "val", 8)
-    with pytest.raises(DataError, match=r"100 tokens.*needs 128.*--batch_size 8 x 2 ranks x --max_length 8"):
+    with pytest.raises(DataError, match=r"12 sequences \(--max_length 8\).*needs 16 \(--batch_size 8 x 2 ranks\)"):
         Batches(TokenDataset(small, "train", 8), 8, 0, 2, seed=0)
     with pytest.raises(DataError, match="--max_length must be positive"):
         TokenDataset(small, "train", 0)
