@@ -114,6 +114,7 @@ PROJECTIONS: Rows = [
         {"rank": 2, "lines": 0.3, "longer": 1.5, "values": {"method": "ecsq", "step": 0.25}, "right": "int8"},
     ),
     ("lowrank", {"rank": 1, "lines": 0.4, "longer": 0.5, "by_misfit": True, "values": "int4"}),
+    ("lowrank", {"rank": 3, "share": 0.3, "lines": 0.2, "values": "int4"}),
     ("ecsq", {}),
     ("ecsq", {"step": 0.7, "dead_zone": 0.5, "columns": False, "error_feedback": False}),
     ("sketch", {}),

@@ -35,6 +35,8 @@ class LowRankConfig:
     A line is a row of a matrix that is taller than it is wide (an embedding), and else a column.
 
     ``rank``: how many columns each of the two factors has.
+    ``share``: but at most that share of a matrix's shorter side, so that parts of it go in as few bits when more ranks
+    divide its rows; parts that are not worth factors of ``rank`` go by ``rest``.
     ``lines``: that share of a matrix's lines, the largest ones, goes as it is.
     ``longer``: of these only lines that are longer than so many times the matrix's median one, counted over all
     destinations; 0 sends all of the share. Rows of an embedding differ by that much, lines of other matrices hardly.
@@ -50,6 +52,7 @@ class LowRankConfig:
     """
 
     rank: int = 8
+    share: float = 1.0
     lines: float = 0.02
     longer: float = 0.0
     by_misfit: bool = False
@@ -60,6 +63,7 @@ class LowRankConfig:
 
     def __post_init__(self) -> None:
         require(self.rank > 0, "rank", self.rank, "positive")
+        require(0 < self.share <= 1, "share", self.share, "above 0 and at most 1")
         require(0 <= self.lines <= 0.5, "lines", self.lines, "between 0 and 0.5")
         require(0 <= self.longer < math.inf, "longer", self.longer, "0 or more, and finite")
 
@@ -81,7 +85,8 @@ class LowRank(Codec):
     `delta` the replica's distance is fed back anyway.
 
     Bits an element of an a x b matrix, a the longer side: q r / b + p r / a, q those of ``values`` and p of ``right``,
-    8 / b for ``line_scales``, and (q + 32 / b) for each element of a whole line.
+    8 / b for ``line_scales``, and (q + 32 / b) for each element of a whole line. Matrices are what a rank sends another
+    one: FSDP2 shards rows, so on W ranks those of a weight are W times as short, and bits of a fixed r grow with W.
     """
 
     fixed_size = False
@@ -165,7 +170,8 @@ class LowRank(Codec):
         """The matrices in a row that go as factors."""
         if n and not segments:
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
-        return matrices_of(tuple(segments), self.config.rank, self.config.lines, self.config.line_scales)
+        c = self.config
+        return matrices_of(tuple(segments), c.rank, c.share, c.lines, c.line_scales)
 
     def _kept(self, matrices: tuple[Matrix, ...], rows: Tensor, state: State) -> Tensor | None:
         """The last step's right factors as they arrived, ``[R, sum of short * r]``; None where they do not fit."""

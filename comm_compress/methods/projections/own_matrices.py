@@ -157,12 +157,18 @@ def _plan(n: int, shapes: tuple[tuple[int, int, int], ...], device: torch.device
 
 
 @functools.lru_cache(maxsize=1024)
-def matrices_of(segments: tuple[Segment, ...], r: int, lines: float, scaled: bool) -> tuple[Matrix, ...]:
-    """The matrices in rows of these segments that are worth factors of rank ``r``, with a share of whole ``lines``."""
+def matrices_of(
+    segments: tuple[Segment, ...], rank: int, share: float, lines: float, scaled: bool
+) -> tuple[Matrix, ...]:
+    """The matrices in rows of these segments that are worth factors, with a share of whole ``lines``.
+
+    Their rank is ``rank``, but at most a ``share`` of a matrix's shorter side, and at least 1.
+    """
     matrices = []
     for s in segments:
         b = math.prod(s.shape[1:])
         a = (s.stop - s.start) // max(1, b)
+        r = min(rank, max(1, math.floor(share * min(a, b))))
         if len(s.shape) > 1 and a * b >= WORTH_FACTORS * r * (a + b) > 0:
             matrices.append(Matrix(s.start, a, b, r, round(lines * max(a, b)), scaled))
     return tuple(matrices)

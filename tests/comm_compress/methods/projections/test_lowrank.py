@@ -360,3 +360,16 @@ def test_refusals_name_the_key(config: dict[str, Any], key: str) -> None:
 def test_it_needs_to_know_the_shapes() -> None:
     with pytest.raises(ValueError, match="which parameter lies where"):
         codec("lowrank", {}).encode(random(1, 100), State())
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 32])
+def test_with_a_share_bits_do_not_grow_with_the_ranks_that_divide_a_matrix(ranks: int) -> None:
+    """A width of 192 over ranks: 96, 24 and 6 rows each, of which 28 factors are worth it for the first alone."""
+    rows, state = matrix(random(192 // ranks, 192))
+    settings_ = {"rank": 28, "lines": 0.0, "values": "int4", "rest": "int8"}
+    bits = {}
+    for share in (1.0, 0.3):
+        _, encoded = passes(codec("lowrank", settings_ | {"share": share}), rows, state, 1)
+        bits[share] = 8 * encoded.byte_count(0).total / rows.numel()
+    assert bits[0.3] < 4.5
+    assert bits[1.0] == bits[0.3] if ranks == 2 else bits[1.0] > 8
