@@ -54,6 +54,7 @@ LATER: Mapping[str, Any] = {
     "adam_variance_scaler": None,
     "adam_local_scaler": None,
     "adam_local_steps": None,
+    "data_format": "documents",
 }
 """Settings that came after rows had been written, with their defaults: a row without one did what its default says."""
 
