@@ -137,10 +137,14 @@ def conversations(
 
 
 def _conversations(config: TrainConfig, ranks: Ranks, tokenizer: TextTokenizer, check: Callable[[], None]) -> OneCorpus:
-    """Every rank reads them for itself: two thousand take it some seconds."""
+    """Every rank reads them for itself (two thousand take it some seconds), and they compare what they have read."""
     batch_size, max_length = _resolved(config)
     path, folder = Path(str(config.data.data_path)), Path(str(config.model.model_dir))
     training, held_out, skipped = conversations(path, folder, max_length, config.data.val_fraction, check)
+    if len(set(ranks.gather(training.identity + held_out.identity))) > 1:
+        raise DataError(
+            f"data_path: {path} does not hold the same conversations for all ranks; copy it to every machine"
+        )
     for line in skipped.lines() if ranks.is_first else ():
         tqdm.write(line)
     return OneCorpus(
