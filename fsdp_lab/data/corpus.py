@@ -116,7 +116,7 @@ class OneCorpus(Corpus):
         return batch
 
     def tokens_in_step(self, step: int, micro_batches: int) -> int:
-        """As the sequences of those batches hold."""
+        """As the sequences of those batches hold, where all steps so far had as many batches of this size."""
         return sum(self.batches.tokens_in(number) for number in range((step - 1) * micro_batches, step * micro_batches))
 
     def state_dict(self) -> dict[str, Any]:

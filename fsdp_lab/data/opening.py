@@ -41,8 +41,10 @@ from fsdp_lab.settings.refusing.early import MIXED_PAIRS
 
 
 def open_corpus(config: TrainConfig, ranks: Ranks, run_name: str, check: Callable[[], None]) -> Corpus:
-    """The corpus of ``config``: tokenised now by the first rank of each node (the others poll), or by an earlier run.
+    """The corpus of ``config``.
 
+    Text is tokenised now by the first rank of each node (the others poll), or was by an earlier run; conversations are
+    tokenised by every rank.
     ``check`` is called while working and waiting; what it raises ends both.
     """
     tokenizer = _tokenizer(config.model)

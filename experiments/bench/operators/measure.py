@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import record_function
 
 from experiments.bench.operators.arms import Arm
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.data.batches.labels import IGNORED
+from fsdp_lab.data.batches.masked.masking import num_chosen
 from fsdp_lab.measure import memory
 from fsdp_lab.models import Model, build_model
 from fsdp_lab.models.architectures.flops import multiplying_parameters

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.data.batches.loader import SequenceDataset
-from fsdp_lab.data.chats.examples import Example
+from fsdp_lab.data.chats.examples import Example, digest_of
 from fsdp_lab.data.tokens.shards import SplitName
 from fsdp_lab.files.errors import DataError
-
-IGNORED = -100  # a label where nothing is predicted: the one that F.cross_entropy leaves out
 
 
 class ConversationDataset(SequenceDataset):
@@ -31,7 +29,7 @@ class ConversationDataset(SequenceDataset):
         self._lengths = np.array([len(example.tokens) for example in examples], dtype=np.int64)
         self.num_tokens = int(self._lengths.sum())
         self._targets = np.array([int(example.said[1:].sum()) for example in examples], dtype=np.int64)
-        self.identity = _digest(examples)
+        self.identity = digest_of(examples)
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -63,7 +61,7 @@ def split_examples(examples: Sequence[Example], val_fraction: float) -> tuple[li
     A hash of its tokens decides about each, so equal conversations are in the same split, whatever the order of the
     file. DataError where nothing would be left to train on.
     """
-    hashes = [_digest([example]) for example in examples]
+    hashes = [digest_of([example]) for example in examples]
     last = sorted(hashes)[max(1, round(val_fraction * len(examples))) - 1]
     training = [example for example, its in zip(examples, hashes, strict=True) if its > last]
     held_out = [example for example, its in zip(examples, hashes, strict=True) if its <= last]
@@ -73,12 +71,3 @@ def split_examples(examples: Sequence[Example], val_fraction: float) -> tuple[li
             f"train on: give more, or lower --val_fraction"
         )
     return training, held_out
-
-
-def _digest(examples: Sequence[Example]) -> str:
-    """32 hexadecimal digits that follow from all tokens, their order, and whose they are."""
-    digest = hashlib.blake2b(digest_size=16)
-    for example in examples:
-        digest.update(len(example.tokens).to_bytes(8, "little"))
-        digest.update(example.tokens.numpy().tobytes() + example.said.numpy().tobytes())
-    return digest.hexdigest()

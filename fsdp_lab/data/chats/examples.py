@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,10 +43,20 @@ class Examples:
         return (int(example.tokens.max()) for example in self.examples)
 
 
+def digest_of(examples: Sequence[Example]) -> str:
+    """64 hexadecimal digits that follow from all tokens, their order, and whose they are."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(len(example.tokens).to_bytes(8, "little"))
+        digest.update(example.tokens.numpy().tobytes() + example.said.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def read_chat_tokenizer(folder: Path, key: str) -> Any:
     """The tokenizer.json of a Hugging Face folder with its chat template; ``key`` is the flag that named the folder.
 
-    ValueError when there is none, or it has no chat template.
+    The same tokens as `TextTokenizer` gives, and no other file of the folder is read. ValueError when there is none, or
+    it has no chat template.
     """
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from fsdp_lab.data import RowDigest, digest_of_all
-from fsdp_lab.data.chats.examples import Example, Examples
+from fsdp_lab.data.chats.examples import Example, Examples, digest_of
 from fsdp_lab.eagle.data.tokens import (
     Batch,
     collate,
@@ -76,7 +75,7 @@ class Chats:
 
     def state_dict(self) -> dict[str, Any]:
         """How far the order is after the last batch taken, and of which conversations it is an order, as JSON."""
-        order = {"chats": _digest(self.examples), "seed": self.seed, "drawn": self._drawn}
+        order = {"chats": digest_of(self.examples), "seed": self.seed, "drawn": self._drawn}
         return {**order, "digest": self._dealt.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -109,14 +108,6 @@ class Chats:
 def _order(count: int, seed: int) -> list[int]:
     order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     return order
-
-
-def _digest(examples: Sequence[Example]) -> str:
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(len(example.tokens).to_bytes(8, "little"))
-        digest.update(example.tokens.numpy().tobytes() + example.said.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def open_chats(config: EagleConfig, target: Target, run: Run) -> Chats:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.models.architectures.families import logits_divisor
 from fsdp_lab.models.architectures.linear_loss import HeadLoss, LinearCrossEntropy
-from fsdp_lab.models.architectures.next_token import IGNORED, num_targets, tokens_and_targets
+from fsdp_lab.models.architectures.next_token import num_targets, tokens_and_targets
 from fsdp_lab.models.architectures.objective import Objective
 
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.data.batches.labels import IGNORED
+from fsdp_lab.data.batches.masked.masking import num_chosen
 from fsdp_lab.models.architectures.objective import Objective
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-IGNORED = -100  # F.cross_entropy's own "no target here"
+from fsdp_lab.data.batches.labels import IGNORED
 
 
 def tokens_and_targets(batch: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.architectures.linear_loss import HeadLoss, LinearCrossEntropy
-from fsdp_lab.models.architectures.next_token import IGNORED
 from fsdp_lab.models.architectures.objective import Objective
 
 

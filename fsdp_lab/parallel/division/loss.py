@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 import comm_compress as cc
-from fsdp_lab.models.architectures.next_token import IGNORED
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.parallel.division.wiring import Wiring
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.models.architectures.linear_loss import LinearCrossEntropy
-from fsdp_lab.models.architectures.next_token import IGNORED, num_targets, tokens_and_targets
+from fsdp_lab.models.architectures.next_token import num_targets, tokens_and_targets
 from fsdp_lab.parallel.division.loss import VocabularyCrossEntropy, sum_of_parts
 from fsdp_lab.parallel.division.wiring import Wiring
 from fsdp_lab.parallel.models.divided import Divided

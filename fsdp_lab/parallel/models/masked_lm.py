@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.data.batches.labels import IGNORED
+from fsdp_lab.data.batches.masked.masking import num_chosen
 from fsdp_lab.models.architectures.masked_lm import loss_and_correct, negative_log_likelihood, wide
 from fsdp_lab.parallel.division.loss import VocabularyCrossEntropy, sum_of_parts
 from fsdp_lab.parallel.division.wiring import Wiring

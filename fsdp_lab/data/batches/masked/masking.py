@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IGNORED = -100  # a label where nothing is predicted: the one that F.cross_entropy leaves out
+from fsdp_lab.data.batches.labels import IGNORED
+
 SHARE = 0.15
 _MASKED, _RANDOM = 0.8, 0.1  # the rest stays
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.data.batches.labels import IGNORED
+from fsdp_lab.data.batches.masked.masking import num_chosen
 from fsdp_lab.models.architectures.families import family_of, new_config
 from fsdp_lab.settings.models.masked import MASKED
 from fsdp_lab.settings.models.presets import PRESETS

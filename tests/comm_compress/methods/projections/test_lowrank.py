@@ -364,7 +364,7 @@ def test_it_needs_to_know_the_shapes() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 8, 32])
 def test_with_a_share_bits_do_not_grow_with_the_ranks_that_divide_a_matrix(ranks: int) -> None:
-    """A width of 192 over ranks: 96, 24 and 6 rows each, of which 28 factors are worth it for the first alone."""
+    """A width of 192 over ranks: 96, 24 and 6 rows each, for which a rank of 28 is worth it in the first alone."""
     rows, state = matrix(random(192 // ranks, 192))
     settings_ = {"rank": 28, "lines": 0.0, "values": "int4", "rest": "int8"}
     bits = {}

@@ -10,9 +10,10 @@ import torch
 from transformers import AutoTokenizer
 
 from fsdp_lab.data import load_tokenizer
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.data.batches.loader import Batches, TokenDataset, validation_batches
 from fsdp_lab.data.batches.masked.dataset import MaskedDataset, Masking
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.data.batches.masked.masking import num_chosen
 from fsdp_lab.data.tokens.shards import TokenizedCorpus
 from fsdp_lab.data.tokens.tokenization import tokenize
 from fsdp_lab.data.tokens.tokenizer import TextTokenizer

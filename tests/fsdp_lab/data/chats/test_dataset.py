@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.data.batches.loader import Batches
-from fsdp_lab.data.chats.dataset import IGNORED, ConversationDataset, split_examples
+from fsdp_lab.data.chats.dataset import ConversationDataset, split_examples
 from fsdp_lab.data.chats.examples import Example
 from fsdp_lab.files.errors import DataError
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers.models.bert.modeling_bert import BertForPreTraining
 
 from fsdp_lab import chat
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.data.batches.labels import IGNORED
+from fsdp_lab.data.batches.masked.masking import num_chosen
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import blocks_of, new_config
 from fsdp_lab.models.architectures.flops import flops_per_token, multiplying_parameters

@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.models.architectures.choice import objective
-from fsdp_lab.models.architectures.next_token import IGNORED, num_targets, tokens_and_targets
+from fsdp_lab.models.architectures.next_token import num_targets, tokens_and_targets
 from tests.fsdp_lab.models.tiny import VOCABULARY, save_tiny, some_tokens
 
 

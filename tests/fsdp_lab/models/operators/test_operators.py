@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fsdp_lab.data.batches.labels import IGNORED
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import family_of
-from fsdp_lab.models.architectures.next_token import IGNORED
 from fsdp_lab.models.architectures.objective import Objective
 from fsdp_lab.models.operators import choices_for, cross_entropy, gelu, install, rms_norm, rope, swiglu
 from fsdp_lab.models.operators.blocks import compile_whole

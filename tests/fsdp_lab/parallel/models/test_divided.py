@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
 import comm_compress as cc
-from fsdp_lab.data.batches.masked.masking import IGNORED, num_chosen
+from fsdp_lab.data.batches.labels import IGNORED
+from fsdp_lab.data.batches.masked.masking import num_chosen
 from fsdp_lab.models.architectures.choice import objective
 from fsdp_lab.models.architectures.families import family_of, new_config
 from fsdp_lab.models.architectures.objective import Objective
