@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,22 @@ NOTEBOOKS = sorted(FOLDER.glob("[a-z]*.py"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jupytext = pytest.importorskip("jupytext", reason="needs the extra: pip install -e .[notebooks]")
     client = pytest.importorskip("nbclient")
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    traitlets = pytest.importorskip("traitlets.config")
     notebook: Any = jupytext.read(path)
     # The front page's program is run by tests/examples/test_front_page.py; again, it would cost 9 processor seconds.
     notebook.cells = [cell for cell in notebook.cells if "print(two_ranks(FRONT_PAGE))" not in cell.source]
     for cell in notebook.cells:
         cell.source = cell.source.replace("STEPS = 60", "STEPS = 10")
-    client.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path.parent)}}).execute()
+    # Jupyter picks TCP ports, lets them go and tells the kernel to bind them: another test may take one meanwhile.
+    # Sockets in a folder of one's own have no such gap. Its name is short: a socket's may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="kernel") as folder:
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", folder)
+        sockets = traitlets.Config(KernelManager={"transport": "ipc", "ip": f"{folder}/socket"})
+        where = {"metadata": {"path": str(path.parent)}}
+        client.NotebookClient(notebook, timeout=120, resources=where, config=sockets).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
 
