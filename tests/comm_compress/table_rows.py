@@ -125,6 +125,13 @@ PROJECTIONS: Rows = [
     ("gradiveq", {"slice_size": 8, "energy_loss": 0.3, "basis_warmup": 0, "refresh_every": 2, "centre": True}),
     ("gradiveq", {"slice_size": 4, "ratio": 0.5, "basis_warmup": 2, "sample_steps": 2, "error_feedback": True}),
 ]
+OWNERS: Rows = [
+    ("owners", {}),
+    ("owners", {"there": {"method": "lowrank", "rank": 2, "lines": 0.2, "values": "int4"}, "back": "ecsq step=0.25"}),
+    ("owners", {"there": "ecsq step=0.5", "back": "identity", "error_feedback": False}),
+    ("owners", {"there": "qsgd", "back": {"method": "int8", "rounding": "stochastic"}, "error_feedback": False}),
+    ("owners", {"there": "topk ratio=0.1", "back": "int4", "error_feedback": {"dtype": "bf16"}}),
+]
 WRAPPERS: Rows = [
     ("int8", {"warmup_steps": 2}),
     ("int8", {"min_numel": 300}),
@@ -153,4 +160,4 @@ DELTA: Rows = [
     ("delta", {"mode": "lossless", "min_numel": 300}),
     ("delta", {"layers": {"*.bias": {"method": "delta", "mode": "lossless"}}}),
 ]
-FAMILIES: list[Rows] = [CASTS, UNIFORM, QUANTISERS, SPARSE, PROJECTIONS, WRAPPERS, ENTROPY, DELTA]
+FAMILIES: list[Rows] = [CASTS, UNIFORM, QUANTISERS, SPARSE, PROJECTIONS, OWNERS, WRAPPERS, ENTROPY, DELTA]

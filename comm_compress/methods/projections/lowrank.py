@@ -107,6 +107,13 @@ class LowRank(Codec):
         """Encode each row by right factors of its own, which are kept for the next step."""
         return self._encode(rows, state)[0]
 
+    def encode_and_decode(self, rows: Tensor, state: State) -> tuple[Encoded, Tensor]:
+        """Encode, and multiply the factors that were sent, without reading the message back."""
+        encoded, sent = self._encode(rows, state)
+        decoded = torch.empty(rows.shape, device=rows.device)
+        sent.write_to(decoded)
+        return encoded, decoded
+
     def encode_with_feedback(self, rows: Tensor, residual: Residual, state: State) -> Encoded:
         """Encode the residual's target, and subtract from it what the factors stand for."""
         target = kernels.residual(rows).write_target(rows, residual)

@@ -1,0 +1,203 @@
+"""A unit's parameters cut into submatrices, about one for each rank, and who owns which."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from comm_compress.core.segments import Segment, unflatten
+
+
+class Submatrix(NamedTuple):
+    """Rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a unit's parameter of this number.
+
+    A parameter counts as a matrix of shape[0] rows; a vector is one of a single column.
+    """
+
+    parameter: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    @property
+    def height(self) -> int:
+        """How many rows it has."""
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        """How many columns it has."""
+        return self.right - self.left
+
+    def of(self, matrices: Sequence[Tensor]) -> Tensor:
+        """Return it as a view of a unit's parameters, which are matrices: ``[height, width]``."""
+        return matrices[self.parameter][self.top : self.bottom, self.left : self.right]
+
+
+class Share(NamedTuple):
+    """The rows of a submatrix that lie in one rank's shard: elements ``start`` to ``stop`` of the owner's row.
+
+    ``segment``: the parameter in a shard's row; ``part``: what the shard has, rows counted from the shard's first.
+    """
+
+    start: int
+    stop: int
+    segment: Segment
+    part: Submatrix
+
+    def of_shard(self, row: Tensor) -> Tensor:
+        """Return the elements in a shard's ``row`` ``[n]``, as a view ``[rows, columns]``."""
+        chunk = row[self.segment.start : self.segment.stop].view(-1, _columns(self.segment))
+        return chunk[self.part.top : self.part.bottom, self.part.left : self.part.right]
+
+
+class Division(NamedTuple):
+    """Who owns what of a unit. An owner's row ``[size]`` has its submatrices one after another.
+
+    ``parameters``: of the unit. ``owned``: their submatrices, by owner; ``segments``: the same as parameters of the
+    owner's row. ``shares``: by owner and rank, what the rank's shard has of that row.
+    """
+
+    parameters: tuple[Segment, ...]
+    owned: tuple[tuple[Submatrix, ...], ...]
+    segments: tuple[tuple[Segment, ...], ...]
+    shares: tuple[tuple[tuple[Share, ...], ...], ...]
+
+    def size(self, owner: int) -> int:
+        """How many elements rank ``owner`` sums; 0 when there are fewer submatrices than ranks."""
+        return self.segments[owner][-1].stop if self.segments[owner] else 0
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return len(self.segments)
+
+    def alike(self) -> list[tuple[int, ...]]:
+        """The owners of something, those together whose submatrices have the same shapes in the same order."""
+        return _groups(tuple(s.shape for s in segments) for segments in self.segments)
+
+    def elements(self, owner: int, rank: int) -> int:
+        """How many elements ``owner`` sends back to ``rank``.
+
+        A rank whose shard is nothing but padding has one of rank 0, to know by it whether sums are finite.
+        """
+        shares = self.shares[owner][rank]
+        if not shares and owner == 0 and self.segments[0]:
+            return int(not any(shares_of[rank] for shares_of in self.shares))
+        return sum(share.stop - share.start for share in shares)
+
+    def owed(self, owner: int) -> list[tuple[int, ...]]:
+        """The ranks that ``owner`` sends something back, those together who get as many elements."""
+        return _groups(self.elements(owner, rank) for rank in range(self.world))
+
+    def matrices(self, rows: Tensor) -> list[Tensor]:
+        """The unit's parameters as float32 matrices, put together from the ranks' rows ``[W, n]``: copies."""
+        whole = zip(unflatten(rows, self.parameters), self.parameters, strict=True)
+        return [tensor.float().reshape(s.shape[0], _columns(s)) for tensor, s in whole]
+
+    def zeros(self, device: torch.device) -> list[Tensor]:
+        """The unit's parameters as float32 matrices of zeros."""
+        return [torch.zeros(s.shape[0], _columns(s), device=device) for s in self.parameters]
+
+    def row(self, matrices: Sequence[Tensor], owner: int) -> Tensor:
+        """Return what rank ``owner`` owns of the parameters: ``[size]``."""
+        return torch.cat([s.of(matrices).flatten() for s in self.owned[owner]])
+
+    def add(self, row: Tensor, owner: int, matrices: Sequence[Tensor]) -> None:
+        """Add an owner's row ``[size]`` to the parameters in its places."""
+        for s, segment in zip(self.owned[owner], self.segments[owner], strict=True):
+            s.of(matrices).add_(row[segment.start : segment.stop].view(s.height, s.width))
+
+
+@functools.lru_cache(maxsize=1024)  # units
+def divided(parameters: tuple[Segment, ...], world: int) -> Division:
+    """Divide a unit among ``world`` owners, about equally; every rank finds the same.
+
+    Matrices are cut into about as many submatrices together as there are ranks, and these are as near to squares as
+    their number allows: of all submatrices with so many elements, a square has the thinnest factors. Vectors stay
+    whole. The largest goes first, always to the rank that has the fewest elements so far.
+    """
+    pieces = _numbers_of_pieces([math.prod(s.shape) * (len(s.shape) > 1) for s in parameters], world)
+    found = [s for number, whole in enumerate(parameters) for s in _cut(number, whole.shape, pieces[number])]
+    owned: list[list[Submatrix]] = [[] for _ in range(world)]
+    loads = [0] * world
+    for s in sorted(found, key=lambda s: -s.height * s.width):
+        owner = loads.index(min(loads))
+        owned[owner].append(s)
+        loads[owner] += s.height * s.width
+    segments = [_segments(submatrices, parameters) for submatrices in owned]
+    shares = [
+        tuple(tuple(_shares(zip(submatrices, there, strict=True), parameters, world, rank)) for rank in range(world))
+        for submatrices, there in zip(owned, segments, strict=True)
+    ]
+    return Division(parameters, tuple(map(tuple, owned)), tuple(segments), tuple(shares))
+
+
+def _groups(kinds: Iterable[Hashable]) -> list[tuple[int, ...]]:
+    """The numbers of things of a kind together; things of an empty kind (0, ()) are in no group."""
+    groups: dict[Hashable, list[int]] = {}
+    for number, kind in enumerate(kinds):
+        if kind:
+            groups.setdefault(kind, []).append(number)
+    return [tuple(numbers) for numbers in groups.values()]
+
+
+def _columns(parameter: Segment) -> int:
+    return math.prod(parameter.shape[1:])
+
+
+def _numbers_of_pieces(sizes: list[int], pieces: int) -> list[int]:
+    """Cut things of these sizes into so many pieces together, so that the largest is small; each has at least one.
+
+    Those of less than half a piece's size lie beside other pieces, and do not count.
+    """
+    numbers, half = [1] * len(sizes), sum(sizes) / pieces / 2
+    for _ in range(pieces - sum(size >= half > 0 for size in sizes)):
+        largest = max(range(len(sizes)), key=lambda i: sizes[i] / numbers[i], default=None)
+        if largest is not None and sizes[largest] > numbers[largest]:
+            numbers[largest] += 1
+    return numbers
+
+
+def _cut(number: int, shape: tuple[int, ...], pieces: int) -> Iterator[Submatrix]:
+    """Cut parameter ``number`` into so many submatrices; into one where it has too few rows and columns for that."""
+    a, b = shape[0], math.prod(shape[1:])
+    if not a * b:
+        return
+    grids = [(k, pieces // k) for k in range(1, pieces + 1) if pieces % k == 0 and k <= a and pieces // k <= b]
+    down, across = min(grids, key=lambda grid: grid[0] / a + grid[1] / b, default=(1, 1))
+    for i, j in itertools.product(range(down), range(across)):
+        yield Submatrix(number, i * a // down, (i + 1) * a // down, j * b // across, (j + 1) * b // across)
+
+
+def _segments(submatrices: list[Submatrix], parameters: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """The submatrices as parameters of their owner's row, in which they lie one after another."""
+    segments, start = list[Segment](), 0
+    for s in submatrices:
+        whole = parameters[s.parameter]
+        name = f"{whole.name}[{s.top}:{s.bottom}, {s.left}:{s.right}]"
+        shape = (s.height, s.width) if len(whole.shape) > 1 else (s.height,)
+        segments.append(Segment(name, shape, start, start + s.height * s.width))
+        start = segments[-1].stop
+    return tuple(segments)
+
+
+def _shares(
+    submatrices: Iterator[tuple[Submatrix, Segment]], parameters: tuple[Segment, ...], world: int, rank: int
+) -> Iterator[Share]:
+    """What rank's shard has of these submatrices, which lie in their owner's row as the segments say."""
+    for s, segment in submatrices:
+        whole = parameters[s.parameter]
+        first = rank * math.ceil(whole.shape[0] / world)
+        top, bottom = max(s.top, first), min(s.bottom, first + math.ceil(whole.shape[0] / world))
+        if top < bottom:
+            start = segment.start + (top - s.top) * s.width
+            part = s._replace(top=top - first, bottom=bottom - first)
+            yield Share(start, start + part.height * part.width, whole, part)
