@@ -127,10 +127,16 @@ PROJECTIONS: Rows = [
 ]
 OWNERS: Rows = [
     ("owners", {}),
-    ("owners", {"there": {"method": "lowrank", "rank": 2, "lines": 0.2, "values": "int4"}, "back": "ecsq step=0.25"}),
-    ("owners", {"there": "ecsq step=0.5", "back": "identity", "error_feedback": False}),
+    (
+        "owners",
+        {
+            "there": {"method": "lowrank", "rank": 2, "lines": 0.2, "values": "int4"},
+            "back": {"method": "ecsq", "step": 0.25},
+        },
+    ),
+    ("owners", {"there": {"method": "ecsq", "step": 0.5}, "back": "identity", "error_feedback": False}),
     ("owners", {"there": "qsgd", "back": {"method": "int8", "rounding": "stochastic"}, "error_feedback": False}),
-    ("owners", {"there": "topk ratio=0.1", "back": "int4", "error_feedback": {"dtype": "bf16"}}),
+    ("owners", {"there": {"method": "topk", "ratio": 0.1}, "back": "int4", "error_feedback": {"dtype": "bf16"}}),
 ]
 WRAPPERS: Rows = [
     ("int8", {"warmup_steps": 2}),
