@@ -132,7 +132,7 @@ def divided(parameters: tuple[Segment, ...], world: int) -> Division:
         owner = loads.index(min(loads))
         owned[owner].append(s)
         loads[owner] += s.height * s.width
-    segments = [_segments(submatrices, parameters) for submatrices in owned]
+    segments = [_segments(submatrices, parameters, world) for submatrices in owned]
     shares = [
         tuple(tuple(_shares(zip(submatrices, there, strict=True), parameters, world, rank)) for rank in range(world))
         for submatrices, there in zip(owned, segments, strict=True)
@@ -177,13 +177,16 @@ def _cut(number: int, shape: tuple[int, ...], pieces: int) -> Iterator[Submatrix
         yield Submatrix(number, i * a // down, (i + 1) * a // down, j * b // across, (j + 1) * b // across)
 
 
-def _segments(submatrices: list[Submatrix], parameters: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """The submatrices as parameters of their owner's row, in which they lie one after another."""
+def _segments(submatrices: list[Submatrix], parameters: tuple[Segment, ...], world: int) -> tuple[Segment, ...]:
+    """The submatrices as parameters of their owner's row, in which they lie one after another.
+
+    A segment's parameter has a W-th of its rows in each row: here as many rows as the ranks' submatrices together.
+    """
     segments, start = list[Segment](), 0
     for s in submatrices:
         whole = parameters[s.parameter]
         name = f"{whole.name}[{s.top}:{s.bottom}, {s.left}:{s.right}]"
-        shape = (s.height, s.width) if len(whole.shape) > 1 else (s.height,)
+        shape = (world * s.height, s.width) if len(whole.shape) > 1 else (world * s.height,)
         segments.append(Segment(name, shape, start, start + s.height * s.width))
         start = segments[-1].stop
     return tuple(segments)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from comm_compress.core.segments import Segment, flatten, segments_of, unflatten
 from comm_compress.drive import simulate
+from comm_compress.integrations import handle
 from comm_compress.methods.owners.submatrices import divided
 from tests.comm_compress.methods.projections.samples import normal, ranks, relative, step, total
 from tests.comm_compress.table import build
@@ -98,6 +99,22 @@ def test_feedback_makes_good_what_an_owner_rounds_away() -> None:
     once, mean = relative(rows[0], expected), relative(torch.stack(rows).mean(0), expected)
     assert once > 0.02
     assert mean < once / 15
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_checkpoint_goes_on_bit_for_bit(world: int) -> None:
+    """As `Handle` saves and loads it, with the layouts of what each owner's row holds."""
+    settings = {"there": {"method": "lowrank", "rank": 2}}
+    segments, gradients = unit(world)
+    method, states, rows = build("owners", settings), ranks(world, segments), [flatten(g, world) for g in gradients]
+    for _ in range(2):
+        step(method, rows, states)
+    again = ranks(world, segments)
+    for state, other in zip(states, again, strict=True):
+        assert any(name.endswith("right_factors") for name in state.state_dict()), "there is something to remember"
+        handle.load({"unit": handle.save(state)}, {"unit": other})
+    for _ in range(2):
+        assert torch.equal(total(step(method, rows, states)), total(step(build("owners", settings), rows, again)))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

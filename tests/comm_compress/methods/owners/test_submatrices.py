@@ -57,8 +57,8 @@ def test_an_owners_row_has_its_submatrices_as_they_are() -> None:
         row = division.row(matrices, owner)
         for s in division.segments[owner]:
             top, bottom, left, right = map(int, s.name.partition("[")[2].rstrip("]").replace(",", ":").split(":"))
-            assert torch.equal(row[s.start : s.stop].view(s.shape), matrix[top:bottom, left:right])
-            assert s.shape == (6, 4)
+            assert torch.equal(row[s.start : s.stop].view(6, 4), matrix[top:bottom, left:right])
+        assert division.segments[owner] == segments_of([(s.name, s.shape) for s in division.segments[owner]], world)
 
 
 EMBEDDINGS = [("tokens", (4096, 160)), ("positions", (128, 160)), ("norm", (160,))]
@@ -76,7 +76,7 @@ def test_owners_are_about_equally_busy(shapes: list[tuple[str, tuple[int, ...]]]
 def test_factors_of_submatrices_are_thinner_than_those_of_slices(world: int) -> None:
     """Numbers of two factors of rank 1, over all that a rank sends: of submatrices, and of FSDP2's slices of rows."""
     segments = segments_of(LAYER, world)
-    cut = [s.shape for owned in divided(segments, world).segments for s in owned if len(s.shape) > 1]
+    cut = [(s.height, s.width) for owned in divided(segments, world).owned for s in owned if s.width > 1]
     slices = [(math.ceil(a / world), b) for name, (a, *rest) in LAYER if name != "norm" for b in rest] * world
     # of a square of n elements a factor has sqrt(n), of a slice of it sqrt(n) / W and sqrt(n)
     assert sum(h + w for h, w in cut) < sum(h + w for h, w in slices) / math.sqrt(world) * 1.6
