@@ -96,7 +96,7 @@ class Owners(Compressor):
         """The way there. Returns what this rank gave to each owner, and the sums of its own, float32 ``[size]``."""
         matrices, spoilt = division.matrices(rows), ~nonfinite.all_finite(rows)
         messages, given = [_nothing(rows.device)] * division.world, list[Tensor | None]([None] * division.world)
-        for owners in division.alike():
+        for owners in division.alike:
             theirs = torch.stack([division.row(matrices, owner) for owner in owners])
             theirs[:, 0].masked_fill_(spoilt, torch.nan)  # for every owner to see, wherever it was
             child = state.child(f"there{owners[0]}", division.segments[owners[0]])
@@ -114,7 +114,7 @@ class Owners(Compressor):
         """The way back: write this rank's ``total``. Returns its own sums ``[size]`` as others have them then."""
         messages, known = [_nothing(total.device)] * division.world, torch.empty_like(sums)
         for ranks in division.owed(state.rank):
-            owed = [division.shares[state.rank][rank] for rank in ranks]
+            owed = [division.shares(state.rank, rank) for rank in ranks]
             taken = [torch.cat([sums[s.start : s.stop] for s in shares] or [sums[:1]]) for shares in owed]
             encoded, decoded = self.back.encode_and_decode(torch.stack(taken), state.child(f"back{ranks[0]}"))
             for i, rank in enumerate(ranks):
@@ -123,7 +123,7 @@ class Owners(Compressor):
                     known[share.start : share.stop] = part
         received = yield Exchange(Encoded.ragged(messages, total.numel(), state.scratch))
         for owner in range(division.world):
-            shares, elements = division.shares[owner][state.rank], division.elements(owner, state.rank)
+            shares, elements = division.shares(owner, state.rank), division.elements(owner, state.rank)
             if elements:
                 row = self.back.decode(self.back.received(received.row(owner).clone(), elements))[0]
                 for share, part in _parts(row, shares):

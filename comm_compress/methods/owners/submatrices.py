@@ -58,47 +58,66 @@ class Share(NamedTuple):
         return chunk[self.part.top : self.part.bottom, self.part.left : self.part.right]
 
 
-class Division(NamedTuple):
-    """Who owns what of a unit. An owner's row ``[size]`` has its submatrices one after another.
+class Division:
+    """Who owns what of a unit, about equally; every rank finds the same. `divided` makes and keeps it.
 
-    ``parameters``: of the unit. ``owned``: their submatrices, by owner; ``segments``: the same as parameters of the
-    owner's row. ``shares``: by owner and rank, what the rank's shard has of that row.
+    Matrices are cut into about as many submatrices together as there are ranks, and these are as near to squares as
+    their number allows: of all submatrices with so many elements, a square has the thinnest factors. Vectors stay
+    whole. The largest goes first, always to the rank that has the fewest elements so far.
+
+    An owner's row ``[size]`` has its submatrices one after another. ``parameters``: of the unit. ``owned``: their
+    submatrices, by owner; ``segments``: the same as parameters of the owner's row.
     """
 
-    parameters: tuple[Segment, ...]
-    owned: tuple[tuple[Submatrix, ...], ...]
-    segments: tuple[tuple[Segment, ...], ...]
-    shares: tuple[tuple[tuple[Share, ...], ...], ...]
+    def __init__(self, parameters: tuple[Segment, ...], world: int) -> None:
+        self.parameters, self.world = parameters, world
+        pieces = _numbers_of_pieces([math.prod(s.shape) * (len(s.shape) > 1) for s in parameters], world)
+        found = [s for number, whole in enumerate(parameters) for s in _cut(number, whole.shape, pieces[number])]
+        self.owned: list[list[Submatrix]] = [[] for _ in range(world)]
+        loads = [0] * world
+        for s in sorted(found, key=lambda s: -s.height * s.width):
+            owner = loads.index(min(loads))
+            self.owned[owner].append(s)
+            loads[owner] += s.height * s.width
+        self.segments = [_segments(submatrices, parameters, world) for submatrices in self.owned]
+        self._shares: dict[tuple[int, int], tuple[Share, ...]] = {}
 
     def size(self, owner: int) -> int:
         """How many elements rank ``owner`` sums; 0 when there are fewer submatrices than ranks."""
         return self.segments[owner][-1].stop if self.segments[owner] else 0
 
-    @property
-    def world(self) -> int:
-        """How many ranks there are."""
-        return len(self.segments)
-
+    @functools.cached_property
     def alike(self) -> list[tuple[int, ...]]:
         """The owners of something, those together whose submatrices have the same shapes in the same order."""
         return _groups(tuple(s.shape for s in segments) for segments in self.segments)
+
+    def shares(self, owner: int, rank: int) -> tuple[Share, ...]:
+        """What the shard of ``rank`` has of the row of ``owner``. A rank asks of itself, as one and as the other."""
+        key = (owner, rank)
+        if key not in self._shares:
+            submatrices = zip(self.owned[owner], self.segments[owner], strict=True)
+            self._shares[key] = tuple(_shares(submatrices, self.parameters, self.world, rank))
+        return self._shares[key]
 
     def elements(self, owner: int, rank: int) -> int:
         """How many elements ``owner`` sends back to ``rank``.
 
         A rank whose shard is nothing but padding has one of rank 0, to know by it whether sums are finite.
         """
-        shares = self.shares[owner][rank]
-        if not shares and owner == 0 and self.segments[0]:
-            return int(not any(shares_of[rank] for shares_of in self.shares))
-        return sum(share.stop - share.start for share in shares)
+        if (
+            owner == 0
+            and self.segments[0]
+            and all(_first_row(s, rank, self.world) >= s.shape[0] for s in self.parameters)
+        ):
+            return 1
+        return sum(share.stop - share.start for share in self.shares(owner, rank))
 
     def owed(self, owner: int) -> list[tuple[int, ...]]:
         """The ranks that ``owner`` sends something back, those together who get as many elements."""
         return _groups(self.elements(owner, rank) for rank in range(self.world))
 
     def matrices(self, rows: Tensor) -> list[Tensor]:
-        """The unit's parameters as float32 matrices, put together from the ranks' rows ``[W, n]``: copies."""
+        """The unit's parameters, put together from the ranks' rows ``[W, n]``: float32 matrices, to be read only."""
         whole = zip(unflatten(rows, self.parameters), self.parameters, strict=True)
         return [tensor.float().reshape(s.shape[0], _columns(s)) for tensor, s in whole]
 
@@ -116,28 +135,7 @@ class Division(NamedTuple):
             s.of(matrices).add_(row[segment.start : segment.stop].view(s.height, s.width))
 
 
-@functools.lru_cache(maxsize=1024)  # units
-def divided(parameters: tuple[Segment, ...], world: int) -> Division:
-    """Divide a unit among ``world`` owners, about equally; every rank finds the same.
-
-    Matrices are cut into about as many submatrices together as there are ranks, and these are as near to squares as
-    their number allows: of all submatrices with so many elements, a square has the thinnest factors. Vectors stay
-    whole. The largest goes first, always to the rank that has the fewest elements so far.
-    """
-    pieces = _numbers_of_pieces([math.prod(s.shape) * (len(s.shape) > 1) for s in parameters], world)
-    found = [s for number, whole in enumerate(parameters) for s in _cut(number, whole.shape, pieces[number])]
-    owned: list[list[Submatrix]] = [[] for _ in range(world)]
-    loads = [0] * world
-    for s in sorted(found, key=lambda s: -s.height * s.width):
-        owner = loads.index(min(loads))
-        owned[owner].append(s)
-        loads[owner] += s.height * s.width
-    segments = [_segments(submatrices, parameters, world) for submatrices in owned]
-    shares = [
-        tuple(tuple(_shares(zip(submatrices, there, strict=True), parameters, world, rank)) for rank in range(world))
-        for submatrices, there in zip(owned, segments, strict=True)
-    ]
-    return Division(parameters, tuple(map(tuple, owned)), tuple(segments), tuple(shares))
+divided = functools.lru_cache(maxsize=1024)(Division)  # units, which are divided once
 
 
 def _groups(kinds: Iterable[Hashable]) -> list[tuple[int, ...]]:
@@ -151,6 +149,11 @@ def _groups(kinds: Iterable[Hashable]) -> list[tuple[int, ...]]:
 
 def _columns(parameter: Segment) -> int:
     return math.prod(parameter.shape[1:])
+
+
+def _first_row(parameter: Segment, rank: int, world: int) -> int:
+    """The first row of a parameter that is in the shard of ``rank``; beyond its last where the shard has none."""
+    return rank * math.ceil(parameter.shape[0] / world)
 
 
 def _numbers_of_pieces(sizes: list[int], pieces: int) -> list[int]:
@@ -198,8 +201,8 @@ def _shares(
     """What rank's shard has of these submatrices, which lie in their owner's row as the segments say."""
     for s, segment in submatrices:
         whole = parameters[s.parameter]
-        first = rank * math.ceil(whole.shape[0] / world)
-        top, bottom = max(s.top, first), min(s.bottom, first + math.ceil(whole.shape[0] / world))
+        first = _first_row(whole, rank, world)
+        top, bottom = max(s.top, first), min(s.bottom, _first_row(whole, rank + 1, world))
         if top < bottom:
             start = segment.start + (top - s.top) * s.width
             part = s._replace(top=top - first, bottom=bottom - first)

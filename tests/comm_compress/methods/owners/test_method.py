@@ -60,8 +60,8 @@ def test_each_submatrix_is_rounded_by_each_rank_and_its_sum_once_more(world: int
             continue
         given = [rounded(division.row(division.matrices(flatten(parts, world)), owner)) for parts in gradients]
         summed = torch.stack(given).double().sum(0).float()
-        for rank, shares in enumerate(division.shares[owner]):
-            if not shares:
+        for rank in range(world):
+            if not (shares := division.shares(owner, rank)):
                 continue
             expected = rounded(torch.cat([summed[share.start : share.stop] for share in shares]))
             found = torch.cat([share.of_shard(seen[rank]).flatten() for share in shares])

@@ -42,8 +42,8 @@ def test_every_element_of_a_shard_comes_from_one_owner(shapes: list[tuple[int, .
     shards = torch.zeros(world, segments[-1].stop)
     for owner in range(world):
         row = division.row(matrices, owner) if division.size(owner) else torch.empty(0)
-        for rank, shares in enumerate(division.shares[owner]):
-            for share in shares:
+        for rank in range(world):
+            for share in division.shares(owner, rank):
                 share.of_shard(shards[rank]).add_(row[share.start : share.stop].view(share.part.height, -1))
     assert torch.equal(shards, flatten(matrices, world))
 
