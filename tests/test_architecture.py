@@ -55,7 +55,7 @@ FLOORS = {
     ],
     "comm_compress/methods": [
         {"identity", "shared"},
-        {"quantisers", "sparsifiers", "projections", "delta", "zero"},
+        {"quantisers", "sparsifiers", "projections", "owners", "delta", "zero"},
         {"__init__"},
     ],
     "comm_compress/integrations": [
