@@ -124,8 +124,8 @@ FEW_BITS = (
             f"other sizes, texts, rates: at most +0.46 % (mean); four times the batch: +0.76 % ({_ELSEWHERE})",
             "`two-bits-misfit`, four times the batch: 2.28 bits, +0.40 % [+0.33, +0.46], three pairs; with the same "
             "batch as `two-bits`, at 0.1 bits more (docs/findings/going-on.md#larger-batches)",
-            "eight ranks: `two-bits` 3.54 bits, +0.06 % [+0.04, +0.09], `two-bits-ranks` 1.89 bits, -0.14 % [-0.26, "
-            "-0.02], three pairs (docs/findings/going-on.md#more-ranks)",
+            "eight ranks: `two-bits` 3.54 bits, +0.06 % [+0.04, +0.09], `two-bits-ranks` 2.06 bits, -0.04 % [-0.07, "
+            "-0.01]; 32 ranks: 2.67 bits, +0.22 % [+0.20, +0.24], three pairs (docs/findings/going-on.md#more-ranks)",
         ),
         recipes=(
             Recipe(
@@ -140,12 +140,12 @@ FEW_BITS = (
             ),
             Recipe(
                 "two-bits-ranks",
-                "for more than two ranks: by way of owners, factors of rank 20 there, steps of a standard deviation "
-                "back (experiments/recipes/continued_ranks.yaml)",
+                "for more than two ranks: by way of owners, factors of rank 20 there, steps of a quarter of a standard "
+                "deviation back (experiments/recipes/continued_ranks.yaml)",
                 {
                     "comm_compress": (
                         "owners there(lowrank rank=20 lines=0.2 longer=5 values(ecsq step=0.25) right(ecsq step=0.15) "
-                        "rest(ecsq step=0.25)) back(ecsq step=1) + delta mode=grid step=0.1 moves=8"
+                        "rest(ecsq step=0.25)) back(ecsq step=0.25) + delta mode=grid step=0.1 moves=8"
                     )
                 },
             ),
