@@ -80,6 +80,7 @@ GRADIENT_METHODS: dict[str, list[Settings]] = {
         {"columns": False},
         {"dead_zone": 0.7},
     ],
+    "owners": [{}, {"there": {"method": "lowrank", "rank": 20}}],
     "sketch": [{}, {"ratio": 0.005}, {"ratio": 0.05}],
     # without its uncompressed first steps, which would be all that a table of two collectives shows
     "gradiveq": [{"basis_warmup": 0}, {"basis_warmup": 0, "ratio": 0.25}, {"basis_warmup": 0, "ratio": 0.5}],
