@@ -15,6 +15,7 @@ from torch import Tensor
 
 from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.encoded import Encoded, RaggedRow
+from comm_compress.core.loads import least_loaded
 from comm_compress.core.rounds import Exchange, ExchangeParts, Request
 from comm_compress.core.segments import flatten, unflatten
 from comm_compress.core.state import State
@@ -52,18 +53,6 @@ def is_by_owners(exchange: How, method: Compressor, world: int) -> bool:
 
 def _fits(method: Compressor) -> bool:
     return isinstance(method, Codec) and method.fixed_size
-
-
-def least_loaded(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:
-    """Return which rank gets each thing: the largest first, always to the one that has the fewest elements so far.
-
-    ``loads``: how many elements each rank has before.
-    """
-    owners, loads = [0] * len(sizes), list(loads)
-    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-        owners[i] = loads.index(min(loads))
-        loads[owners[i]] += sizes[i]
-    return owners
 
 
 class Owned(NamedTuple):

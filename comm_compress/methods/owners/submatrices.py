@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from comm_compress.core.loads import least_loaded
 from comm_compress.core.segments import Segment, unflatten
 
 
@@ -72,13 +73,10 @@ class Division:
     def __init__(self, parameters: tuple[Segment, ...], world: int) -> None:
         self.parameters, self.world = parameters, world
         pieces = _numbers_of_pieces([math.prod(s.shape) * (len(s.shape) > 1) for s in parameters], world)
-        found = [s for number, whole in enumerate(parameters) for s in _cut(number, whole.shape, pieces[number])]
-        self.owned: list[list[Submatrix]] = [[] for _ in range(world)]
-        loads = [0] * world
-        for s in sorted(found, key=lambda s: -s.height * s.width):
-            owner = loads.index(min(loads))
-            self.owned[owner].append(s)
-            loads[owner] += s.height * s.width
+        cut = [s for number, whole in enumerate(parameters) for s in _cut(number, whole.shape, pieces[number])]
+        found = sorted(cut, key=lambda s: -s.height * s.width)
+        owners = least_loaded([s.height * s.width for s in found], [0] * world)
+        self.owned = [[s for s, o in zip(found, owners, strict=True) if o == owner] for owner in range(world)]
         self.segments = [_segments(submatrices, parameters, world) for submatrices in self.owned]
         self._shares: dict[tuple[int, int], tuple[Share, ...]] = {}
 
