@@ -42,6 +42,12 @@ def _segments_of(shapes: tuple[tuple[str, tuple[int, ...]], ...], world: int) ->
     return tuple(segments)
 
 
+def rows_of_rank(rows: int, rank: int, world: int) -> slice:
+    """Return the rows of dim 0 that FSDP2 gives a rank: ceil(rows / W) each; the last ranks have fewer, or none."""
+    each = math.ceil(rows / world)
+    return slice(min(rank * each, rows), min((rank + 1) * each, rows))
+
+
 def moved_together(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """Return the segments of these parameters when only their columns are taken, side by side from column 0."""
     moved, start = [], 0

@@ -9,12 +9,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
+from comm_compress.core.segments import rows_of_rank
 from comm_compress.core.state import State
 from comm_compress.integrations import allreduce
 from comm_compress.integrations.handle import BaseHandle
 from comm_compress.integrations.optim.exchanges import ByAllGather, ByOwners
 from comm_compress.integrations.optim.gathers import OPTIMIZER, UnderWay, Whole, Work, built
-from comm_compress.integrations.optim.matrices import Matrix, Unit, check_units, rows_of_rank
+from comm_compress.integrations.optim.matrices import Matrix, Unit, check_units
 from comm_compress.integrations.optim.owners import How, check_how, is_by_owners
 from comm_compress.registry import AnyMethod
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from comm_compress.core.segments import Segment, segments_of
+from comm_compress.core.segments import Segment, rows_of_rank, segments_of
 
 SENT = torch.bfloat16
 """What rows are sent in: Newton-Schulz begins with this dtype, so that nothing that it would see is lost."""
@@ -77,12 +76,6 @@ def local(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor, detached, in the tensor's own memory."""
     mine = tensor.detach()
     return mine.to_local() if isinstance(mine, DTensor) else mine
-
-
-def rows_of_rank(rows: int, rank: int, world: int) -> slice:
-    """Return the rows of dim 0 that FSDP2 gives a rank: ceil(rows / W) each; the last ranks have fewer, or none."""
-    each = math.ceil(rows / world)
-    return slice(min(rank * each, rows), min((rank + 1) * each, rows))
 
 
 def matrix_of_shards(name: str, shards: Sequence[nn.Parameter]) -> Matrix:

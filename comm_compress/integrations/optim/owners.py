@@ -17,10 +17,10 @@ from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.encoded import Encoded, RaggedRow
 from comm_compress.core.loads import least_loaded
 from comm_compress.core.rounds import Exchange, ExchangeParts, Request
-from comm_compress.core.segments import flatten, unflatten
+from comm_compress.core.segments import flatten, rows_of_rank, unflatten
 from comm_compress.core.state import State
 from comm_compress.integrations.optim.gathers import Work, built
-from comm_compress.integrations.optim.matrices import SENT, Unit, rows_of_rank
+from comm_compress.integrations.optim.matrices import SENT, Unit
 from comm_compress.registry import AnyMethod
 
 How = Literal["auto", "all_gather", "owners"]

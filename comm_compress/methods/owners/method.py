@@ -84,7 +84,7 @@ class Owners(Compressor):
         """Two exchanges: of submatrices to their owners, and of the sums' rows to the ranks whose they are."""
         if rows.shape[1] and not state.segments:
             raise ValueError(f"{self.name}: needs to know which parameter lies where (State.segments)")
-        division = divided(tuple(state.segments), rows.shape[0])
+        division = divided(state.segments, rows.shape[0])
         given, sums = yield from self._sum(rows, division, state)
         total = state.result((rows.shape[1],), rows.device).zero_()
         known = yield from self._return(sums, total, division, state)

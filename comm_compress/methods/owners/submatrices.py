@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.core.loads import least_loaded
-from comm_compress.core.segments import Segment, unflatten
+from comm_compress.core.segments import Segment, rows_of_rank, unflatten
 
 
 class Submatrix(NamedTuple):
@@ -97,17 +97,20 @@ class Division:
             self._shares[key] = tuple(_shares(submatrices, self.parameters, self.world, rank))
         return self._shares[key]
 
+    @functools.cached_property
+    def without_elements(self) -> frozenset[int]:
+        """The ranks whose shards are nothing but padding."""
+        shapes = [s.shape for s in self.parameters if math.prod(s.shape)]
+        rows = {rank: [rows_of_rank(shape[0], rank, self.world) for shape in shapes] for rank in range(self.world)}
+        return frozenset(rank for rank, there in rows.items() if all(r.start == r.stop for r in there))
+
     def elements(self, owner: int, rank: int) -> int:
         """How many elements ``owner`` sends back to ``rank``.
 
-        A rank whose shard is nothing but padding has one of rank 0, to know by it whether sums are finite.
+        A rank without elements is sent one by rank 0, to know by it whether sums are finite.
         """
-        if (
-            owner == 0
-            and self.segments[0]
-            and all(_first_row(s, rank, self.world) >= s.shape[0] for s in self.parameters)
-        ):
-            return 1
+        if owner == 0 and rank in self.without_elements:
+            return min(1, self.size(0))
         return sum(share.stop - share.start for share in self.shares(owner, rank))
 
     def owed(self, owner: int) -> list[tuple[int, ...]]:
@@ -147,11 +150,6 @@ def _groups(kinds: Iterable[Hashable]) -> list[tuple[int, ...]]:
 
 def _columns(parameter: Segment) -> int:
     return math.prod(parameter.shape[1:])
-
-
-def _first_row(parameter: Segment, rank: int, world: int) -> int:
-    """The first row of a parameter that is in the shard of ``rank``; beyond its last where the shard has none."""
-    return rank * math.ceil(parameter.shape[0] / world)
 
 
 def _numbers_of_pieces(sizes: list[int], pieces: int) -> list[int]:
@@ -199,9 +197,9 @@ def _shares(
     """What rank's shard has of these submatrices, which lie in their owner's row as the segments say."""
     for s, segment in submatrices:
         whole = parameters[s.parameter]
-        first = _first_row(whole, rank, world)
-        top, bottom = max(s.top, first), min(s.bottom, _first_row(whole, rank + 1, world))
+        rows = rows_of_rank(whole.shape[0], rank, world)
+        top, bottom = max(s.top, rows.start), min(s.bottom, rows.stop)
         if top < bottom:
             start = segment.start + (top - s.top) * s.width
-            part = s._replace(top=top - first, bottom=bottom - first)
+            part = s._replace(top=top - rows.start, bottom=bottom - rows.start)
             yield Share(start, start + part.height * part.width, whole, part)

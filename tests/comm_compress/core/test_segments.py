@@ -11,6 +11,7 @@ from comm_compress.core.segments import (
     other_columns,
     put_columns,
     ranges_within,
+    rows_of_rank,
     segments_of,
     take_columns,
     unflatten,
@@ -19,6 +20,13 @@ from comm_compress.core.segments import (
 SHAPES: list[tuple[str, tuple[int, ...]]] = [("weight", (5, 2)), ("bias", (4,))]
 WEIGHT, BIAS = torch.arange(1.0, 11).view(5, 2), torch.arange(11.0, 15)
 ROWS = [[1, 2, 3, 4, 11, 12], [5, 6, 7, 8, 13, 14], [9, 10, 0, 0, 0, 0]]
+
+
+def test_rows_of_ranks_are_a_partition() -> None:
+    for rows in range(9):
+        for world in range(1, 6):
+            parts = [rows_of_rank(rows, rank, world) for rank in range(world)]
+            assert [i for part in parts for i in range(part.start, part.stop)] == list(range(rows))
 
 
 def test_where_each_parameter_lies() -> None:

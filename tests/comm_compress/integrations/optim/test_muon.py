@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import comm_compress as cc
-from comm_compress.integrations.optim.matrices import rows_of_rank
 from comm_compress.integrations.optim.newton_schulz import orthogonalised
 from tests.comm_compress.integrations.optim.training import OTHERS, SHAPES, UNITS, Stock, Virtual, weights
 from tests.comm_compress.pretended import OnGpu, gpu
@@ -205,13 +204,6 @@ WRONG: dict[str, Any] = {
 def test_what_cannot_be_is_refused(complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         WRONG[complaint]()
-
-
-def test_rows_of_ranks_are_a_partition() -> None:
-    for rows in range(9):
-        for world in range(1, 6):
-            parts = [rows_of_rank(rows, rank, world) for rank in range(world)]
-            assert [i for part in parts for i in range(part.start, part.stop)] == list(range(rows))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a pretended GPU, where there is none")

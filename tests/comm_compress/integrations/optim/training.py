@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import comm_compress as cc
-from comm_compress.integrations.optim.matrices import rows_of_rank
+from comm_compress.core.segments import rows_of_rank
 
 # fewer rows than ranks, one row, rows that no number of ranks divides, tall, wide and square ones
 SHAPES = {"a.wide": (2, 9), "a.row": (1, 4), "a.odd": (7, 5), "b.tall": (64, 3), "b.square": (24, 24)}

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from comm_compress.core.loads import least_loaded
-from comm_compress.core.segments import Segment
-from comm_compress.integrations.optim.matrices import rows_of_rank
+from comm_compress.core.segments import Segment, rows_of_rank
 from comm_compress.integrations.replicas.fragments import Fragment, local
 
 DIVIDED_FROM = 1 << 13
