@@ -23,7 +23,7 @@ def _on_a_grid(config: TrainConfig) -> Iterator[str]:
         yield (
             "param_config_json: mode grid holds back moves below half its step, and at a small rate those of trained "
             "weights are far below it: a model of 135 million parameters lost 53 % of PPL so "
-            '(docs/findings/going-on.md); with moves=8 ("delta mode=grid step=0.1 moves=8") steps follow the moves'
+            '(docs/findings/pretrained.md); with moves=8 ("delta mode=grid step=0.1 moves=8") steps follow the moves'
         )
 
 

@@ -202,7 +202,7 @@ def attach(
     ``by_gradient``: names of parameters and modules that a replica does not move by itself: every ``gradient_every``
     steps (None: ``every``) its inner optimizer gets the mean of all replicas' gradients of them instead
     (`Handle.reduce_gradients`, to be called before each of its steps). For embeddings, which make most of what local
-    steps of AdamW cost (docs/findings/going-on.md). They are exchanged by the same methods, at once; ``fragments``,
+    steps of AdamW cost (docs/findings/local-steps.md). They are exchanged by the same methods, at once; ``fragments``,
     ``overlap`` and the outer optimizer are for all others.
     ``seed``: of the methods' own random numbers.
     ``count_stock``: torch's own all-reduce is entered in the ledger as well, with bytes computed from its shape.

@@ -1,7 +1,7 @@
 """Parameters that all replicas move alike, by the mean of their gradients, while all others take local steps.
 
 For these it is data-parallel training with gradients accumulated over some steps. It is for embeddings: where each
-replica has an AdamW of its own, they make most of what local steps cost (docs/findings/going-on.md).
+replica has an AdamW of its own, they make most of what local steps cost (docs/findings/local-steps.md).
 """
 
 from __future__ import annotations

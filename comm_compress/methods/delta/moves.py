@@ -41,7 +41,7 @@ class MovesDelta(GridDelta):
         s[i] <= moves max_t rms_j(row_t[i, j] - row_(t-1)[i, j])     between gathers t - 1 and t, as `Moves` counts them
 
     Where the learning rate is small, as in fine-tuning, a share of the weights is hundreds of moves: on a grid alone,
-    replicas stay where they are, and a model can be ruined (docs/findings/going-on.md). The largest move counts, and
+    replicas stay where they are, and a model can be ruined (docs/findings/pretrained.md). The largest move counts, and
     not the last: as the rate falls, errors matter less, and a step that stays saves bits.
 
     While the largest move grows, and in the first ``moves`` gathers after a whole row was sent, numbers are rounded at

@@ -6,11 +6,11 @@ from fsdp_lab.settings.systems.kinds import Recipe, System
 
 _SETTING = "`gpt2-mini`, 400 steps of 1,024 tokens of prose, two ranks; docs/findings/few-bits.md"
 _GOING_ON = "`gpt2-mini`, 2,000 steps of prose, then 100 of encyclopedic text; docs/findings/going-on.md"
-_MUON = "`gpt2-mini`, 2,000 steps of prose, then 100 of encyclopedic text; docs/findings/going-on.md#under-muon"
-_ELSEWHERE = "three seeds a setting; docs/findings/going-on.md#does-it-hold-elsewhere"
+_MUON = "`gpt2-mini`, 2,000 steps of prose, then 100 of encyclopedic text; docs/findings/muon.md"
+_ELSEWHERE = "three seeds a setting; docs/findings/other-settings.md"
 _GRID = (
     "Not for pretrained weights and small rates: moves far below the grid's step are held back, which cost a model of "
-    "135 million parameters 53 % (docs/findings/going-on.md). In the recipe that ends in `-moves` a step is at most 8 "
+    "135 million parameters 53 % (docs/findings/pretrained.md). In the recipe that ends in `-moves` a step is at most 8 "
     "of the row's largest moves, which holds for them, too."
 )
 
@@ -123,9 +123,10 @@ FEW_BITS = (
             "a pretrained model of 135 million parameters, rank 20: 1.54 bits, -0.05 % [-0.26, +0.15], five pairs",
             f"other sizes, texts, rates: at most +0.46 % (mean); four times the batch: +0.76 % ({_ELSEWHERE})",
             "`two-bits-misfit`, four times the batch: 2.28 bits, +0.40 % [+0.33, +0.46], three pairs; with the same "
-            "batch as `two-bits`, at 0.1 bits more (docs/findings/going-on.md#larger-batches)",
+            "batch as `two-bits`, at 0.1 bits more (docs/findings/other-settings.md#larger-batches)",
             "eight ranks: `two-bits` 3.54 bits, +0.06 % [+0.04, +0.09], `two-bits-ranks` 2.06 bits, -0.04 % [-0.07, "
-            "-0.01]; 32 ranks: 2.67 bits, +0.22 % [+0.20, +0.24], three pairs (docs/findings/going-on.md#more-ranks)",
+            "-0.01]; 32 ranks: 2.67 bits, +0.22 % [+0.20, +0.24], three pairs "
+            "(docs/findings/many-ranks.md#few-bits-on-8-and-32-ranks)",
         ),
         recipes=(
             Recipe(
