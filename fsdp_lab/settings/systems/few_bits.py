@@ -10,8 +10,8 @@ _MUON = "`gpt2-mini`, 2,000 steps of prose, then 100 of encyclopedic text; docs/
 _ELSEWHERE = "three seeds a setting; docs/findings/other-settings.md"
 _GRID = (
     "Not for pretrained weights and small rates: moves far below the grid's step are held back, which cost a model of "
-    "135 million parameters 53 % (docs/findings/pretrained.md). In the recipe that ends in `-moves` a step is at most 8 "
-    "of the row's largest moves, which holds for them, too."
+    "135 million parameters 53 % (docs/findings/pretrained.md). In the recipe that ends in `-moves` a step is at most "
+    "8 of the row's largest moves, which holds for them, too."
 )
 
 FEW_BITS = (
