@@ -15,7 +15,7 @@ from torch import Tensor
 
 import comm_compress as cc
 from comm_compress.core.encoded import ByteCount
-from comm_compress.drive import simulate
+from experiments.fidelity import exchanges
 from experiments.fidelity.capture import GRADIENTS, PARAMETERS
 from experiments.fidelity.captured import Unit, load
 from experiments.fidelity.method_settings import GRADIENT_METHODS, PARAMETER_METHODS, Settings
@@ -118,23 +118,16 @@ def measure(kind: str, method: str, config: Settings, units: Sequence[Unit]) -> 
 
 def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None:
     world = len(unit.steps[0])
-    states = simulate.states(world, unit.name, segments=unit.segments)
     exact, arrived = [_Adam() for _ in range(world)], [_Adam() for _ in range(world)]
-    for number, inputs in enumerate(unit.steps):
-        if number:
-            for state in states:
-                state.begin(torch.tensor(True))
-        rounds = [compressor.reduce_scatter(x, s) for x, s in zip(inputs, states, strict=True)]
-        outcome = simulate.lockstep(rounds)
+    for number, step in enumerate(exchanges.of_gradients(compressor, unit)):
         is_judged = _is_judged(number, unit)
         if is_judged:
-            sums.add_sent(outcome.sent, sum(x.numel() for x in inputs) * (world - 1) // world)
-        for rank, result in enumerate(outcome.results):
-            mean = torch.stack([x[rank].float() for x in inputs]).mean(0)
+            sums.add_sent(step.outcome.sent, step.exact.numel() * (world - 1))
+        for rank, (mean, seen) in enumerate(zip(step.exact, step.arrived, strict=True)):
             wanted = exact[rank].update(mean)
-            update = arrived[rank].update(result.total / world)
+            update = arrived[rank].update(seen)
             if is_judged:
-                sums.gradients.add(result.total / world, mean)
+                sums.gradients.add(seen, mean)
                 sums.error += _dot(update - wanted, update - wanted)
                 sums.of += _dot(wanted, wanted)
                 sums.size += _dot(update, update)
@@ -147,16 +140,11 @@ def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None
 
 def _judge_parameters(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None:
     world = len(unit.steps[0])
-    states = simulate.states(world, unit.name, segments=unit.segments)
-    for number, rows in enumerate(unit.steps):
-        if number:
-            for state in states:
-                state.begin(torch.tensor(True))
-        outcome = simulate.lockstep([compressor.all_gather(x, s) for x, s in zip(rows, states, strict=True)])
+    for number, step in enumerate(exchanges.of_parameters(compressor, unit)):
         if number and _is_judged(number, unit):
-            sums.add_sent(outcome.sent, sum(row.numel() for row in rows) * (world - 1))
-            for row, before, seen in zip(rows, unit.steps[number - 1], outcome.results[0], strict=True):
-                error, update = seen.float() - row, row - before
+            sums.add_sent(step.outcome.sent, step.exact.numel() * (world - 1))
+            for row, before, seen in zip(step.exact, unit.steps[number - 1], step.arrived, strict=True):
+                error, update = seen - row, row - before
                 sums.error += _dot(error, error)
                 sums.of += _dot(row, row)
                 sums.missing -= _dot(error, update)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from comm_compress.core.rounds import AllGatherRounds, ReduceScatterRounds
 from comm_compress.core.segments import segments_of
 from comm_compress.core.state import State
 from comm_compress.methods.identity import Identity, IdentityConfig
-from experiments.fidelity import adam_updates, capture, update_error
+from experiments.fidelity import adam_updates, by_parameter, capture, update_error
 from experiments.fidelity.adam_updates import measure
 from experiments.fidelity.capture import GRADIENTS, PARAMETERS
 from experiments.fidelity.captured import Unit, load
@@ -145,6 +146,14 @@ def test_a_real_run_captured_and_judged(
         (GRADIENTS, "int8"), (PARAMETERS, "int8"), (PARAMETERS, "delta")
     }  # fmt: skip
     assert all(line in printed for line in (tmp_path / "x.md").read_text().splitlines())
+    files = ["--json", str(tmp_path / "kinds.json"), "--markdown", str(tmp_path / "kinds.md")]
+    assert by_parameter.main([str(tmp_path), "--gradients", "int4", "--parameters", "delta", *files]) == 0
+    printed = capsys.readouterr().out
+    assert (tmp_path / "kinds.md").read_text() == printed.rstrip("\n") + "\n"
+    values = [json.loads(line) for line in (tmp_path / "kinds.json").read_text().splitlines()]
+    trained = sum(math.prod(s.shape) for unit in units[GRADIENTS] for s in unit.segments)
+    assert sum(v["elements"] for v in values if v["direction"] == GRADIENTS) == trained
+    assert all(0 < v["errors"]["int4"] <= 1 for v in values if v["direction"] == GRADIENTS)
 
 
 def test_a_folder_without_captures_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
