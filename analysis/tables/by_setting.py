@@ -9,7 +9,7 @@ from analysis.rows.comparing.groups import labels
 from analysis.rows.comparing.told_apart import told_apart
 from analysis.statistics.intervals import paired
 from analysis.statistics.measures import column, over_seeds
-from analysis.tables.changes import change_text
+from analysis.tables.changes import change_text, ppl_digits
 from analysis.tables.formats import Table
 
 
@@ -36,4 +36,4 @@ def _changes(comparison: Comparison, arms: Sequence[str], digits: int) -> list[s
 
 def _ppl(baseline: ArmRuns) -> str:
     perplexity = over_seeds(baseline, column("val_ppl"))
-    return "-" if perplexity is None else f"{perplexity.mean:,.1f}"
+    return "-" if perplexity is None else f"{perplexity.mean:,.{ppl_digits(perplexity.mean)}f}"

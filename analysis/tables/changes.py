@@ -29,6 +29,13 @@ class PairedChange(Protocol):
         """Seeds where the arm failed or has no run."""
 
 
+def ppl_digits(ppl: float) -> int:
+    """Decimal places that a perplexity is shown with: four digits in all, and at least one place."""
+    if not math.isfinite(ppl) or ppl <= 0:
+        return 1
+    return max(1, 3 - math.floor(math.log10(ppl)))
+
+
 def summary_text(summary: Summary, digits: int) -> str:
     """Mean, standard deviation over seeds, and interval of the mean: ``107.2 (sd 1.1), 95 % [106.1, 108.3]``.
 

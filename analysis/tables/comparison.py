@@ -28,7 +28,7 @@ from analysis.statistics.goals import Goal, goals
 from analysis.statistics.intervals import Summary
 from analysis.tables.accuracy import accuracy_table
 from analysis.tables.by_setting import by_setting_table
-from analysis.tables.changes import change_text, summary_text
+from analysis.tables.changes import change_text, ppl_digits, summary_text
 from analysis.tables.formats import Table
 from analysis.tables.options import add_options, comparisons_of, rows_of
 from fsdp_lab.settings.flags import program
@@ -67,7 +67,7 @@ def comparison_table(
             _number(line.bits, ".2f"),
             _mean(line.tokens_per_s),
             "-" if line.communication is None else f"{100 * line.communication:.1f} %",
-            summary_text(line.ppl, digits=1),
+            summary_text(line.ppl, digits=ppl_digits(line.ppl.mean)),
             change_text(line.change, digits=2, percent=True),
             "-" if line.bar == "baseline" else line.bar,
             str(len(line.runs.runs)),
@@ -95,7 +95,7 @@ def goals_table(comparison: Comparison, findings: Sequence[Finding], title: str 
             _spread(goal),
             "-" if goal.reached is None else f"{goal.reached} of {goal.runs}",
             "-" if goal.faster is None else f"{goal.faster:.2f}x",
-            "-" if goal.ppl is None else summary_text(goal.ppl, digits=1),
+            "-" if goal.ppl is None else summary_text(goal.ppl, digits=ppl_digits(goal.ppl.mean)),
             "-" if goal.ppl is None else f"{goal.ppl.n} of {goal.runs}",
         ]
         for goal in asked.arms

@@ -15,7 +15,7 @@ from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics.answers import Line, lines, what_is_missing
 from analysis.statistics.intervals import Paired, Summary
-from analysis.tables.changes import change_text, summary_text
+from analysis.tables.changes import change_text, ppl_digits, summary_text
 from analysis.tables.comparison import HEADS, answer_table, comparison_table, main
 from analysis.tables.formats import Table, latex_escaped
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, fair, row, write
@@ -120,6 +120,12 @@ def test_answers_are_sorted_by_what_they_say() -> None:
         "identity + identity",
         "topk + topk",
     ]
+
+
+def test_a_small_perplexity_has_more_decimal_places() -> None:
+    """Four digits: 1.7 would hide a change of two percent."""
+    shown = {1.745: 3, 9.87: 3, 14.62: 2, 99.9: 2, 133.9: 1, 12345.6: 1, 1.0: 3, math.inf: 1, math.nan: 1, 0.0: 1}
+    assert {ppl: ppl_digits(ppl) for ppl in shown} == shown
 
 
 def test_cells() -> None:
