@@ -6,6 +6,7 @@ says what the numbers are.
 
 from __future__ import annotations
 
+import collections
 import math
 import statistics
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ def kind_of(name: str) -> str:
 
 
 def measure(folder: Path, direction: str, methods: Sequence[str]) -> list[Line]:
-    """Measure the last of the captured steps, kinds in the order of the model.
+    """Measure the last of the captured steps; kinds are in the order of their units' names.
 
     Raises ValueError for what is no method, and where one step of parameters was captured, which shows no update.
     """
@@ -115,7 +116,7 @@ def _exact(unit: Unit, direction: str, step: int) -> Tensor:
 
 def _send(unit: Unit, direction: str, method: str, compressor: cc.Compressor, kinds: dict[str, _Sums]) -> None:
     send = exchanges.of_gradients if direction == GRADIENTS else exchanges.of_parameters
-    *_, last = send(compressor, unit)
+    (last,) = collections.deque(send(compressor, unit), maxlen=1)
     for segment, error in zip(unit.segments, unflatten(last.arrived - last.exact, unit.segments), strict=True):
         errors = kinds[kind_of(segment.name)].errors
         errors[method] = errors.get(method, 0.0) + _squares(error)
