@@ -15,7 +15,7 @@ from torch import Tensor
 
 import comm_compress as cc
 from comm_compress.core.encoded import ByteCount
-from experiments.fidelity import exchanges
+from experiments.fidelity import arrivals
 from experiments.fidelity.capture import GRADIENTS, PARAMETERS
 from experiments.fidelity.captured import Unit, load
 from experiments.fidelity.method_settings import GRADIENT_METHODS, PARAMETER_METHODS, Settings
@@ -119,7 +119,7 @@ def measure(kind: str, method: str, config: Settings, units: Sequence[Unit]) -> 
 def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None:
     world = len(unit.steps[0])
     exact, arrived = [_Adam() for _ in range(world)], [_Adam() for _ in range(world)]
-    for number, step in enumerate(exchanges.of_gradients(compressor, unit)):
+    for number, step in enumerate(arrivals.of_gradients(compressor, unit)):
         is_judged = _is_judged(number, unit)
         if is_judged:
             sums.add_sent(step.outcome.sent, step.exact.numel() * (world - 1))
@@ -140,7 +140,7 @@ def _judge_gradients(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None
 
 def _judge_parameters(compressor: cc.Compressor, unit: Unit, sums: _Sums) -> None:
     world = len(unit.steps[0])
-    for number, step in enumerate(exchanges.of_parameters(compressor, unit)):
+    for number, step in enumerate(arrivals.of_parameters(compressor, unit)):
         if number and _is_judged(number, unit):
             sums.add_sent(step.outcome.sent, step.exact.numel() * (world - 1))
             for row, before, seen in zip(step.exact, unit.steps[number - 1], step.arrived, strict=True):

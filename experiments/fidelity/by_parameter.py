@@ -1,14 +1,14 @@
-"""Where gradients and parameters are hard to send: outliers, and what arrives, by kind of parameter.
+"""Where a model is hard to send: outliers of gradients and parameters, and what arrives, parameter by parameter.
 
     python -m experiments.fidelity.capture --out FOLDER --steps 20:24 -- --model gpt2-mini --max_steps 400
     python -m experiments.fidelity.by_parameter FOLDER [--gradients "int4 hadamard" ...] [--parameters delta ...]
 
-A kind is what has the same name in every layer. Its captured steps go, one after another, by each method between
+Parameters of one name are taken together over all layers. Captured steps go, one after another, by each method between
 virtual ranks, as in a training (feedback and warm starts included); the last of them is measured.
 
 **share**: its part of the squared size of all gradients, or parameters. **largest**: the largest element over the root
 mean square. **row**, **column**: the longest row (output) and column (input) over the median one; all three of the
-median tensor of a kind. Then, by method: of gradients the size of the error over the size of the exact mean; of
+median layer. Then, by method: of gradients the size of the error over the size of the exact mean; of
 parameters the size of the error over the size of the last update, since it is updates that a replica must not lose.
 Names are without what all of them begin with.
 """
@@ -28,7 +28,7 @@ from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 if TYPE_CHECKING:
-    from experiments.fidelity.parameter_kinds import Line
+    from experiments.fidelity.outliers_and_errors import Line
 
 METHODS = {
     GRADIENTS: ["int8", "int4", "int4 hadamard", "ecsq step=0.25", "lowrank rank=20"],
@@ -36,38 +36,24 @@ METHODS = {
 }
 
 
-def markdown(direction: str, lines: Sequence[Line]) -> str:
-    """One direction's table in Markdown."""
+def markdown(kind: str, lines: Sequence[Line]) -> str:
+    """One kind's table in Markdown."""
     methods = list(lines[0].errors)
-    head = [direction, "tensors", "elements", "share, %", "largest", "row", "column", *methods]
+    head = [kind, "tensors", "elements", "share, %", "largest", "row", "column", *methods]
     rows = [_cells(head), "|---|" + "---:|" * (len(head) - 1)]
-    common = _common([line.kind.split(".")[:-2] for line in lines])
-    for line in lines:
-        shape = [_shown(value) for value in (line.largest, line.rows, line.columns)]
+    for name, line in zip(_shortened([line.parameter for line in lines]), lines, strict=True):
+        shape = [_shown(value) for value in (100 * line.share, line.largest, line.rows, line.columns)]
         errors = [_shown(line.errors[method]) for method in methods]
-        rows.append(
-            _cells(
-                [
-                    _without(line.kind, common),
-                    line.tensors,
-                    f"{line.elements:,}",
-                    _shown(100 * line.share),
-                    *shape,
-                    *errors,
-                ]
-            )
-        )
+        rows.append(_cells([name, line.tensors, f"{line.elements:,}", *shape, *errors]))
     return "\n".join(rows) + "\n"
 
 
-def _common(names: Sequence[Sequence[str]]) -> int:
-    """How many first parts all names share."""
-    shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
-    return sum(1 for _ in shared)
-
-
-def _without(kind: str, first: int) -> str:
-    return ".".join(kind.split(".")[first:])
+def _shortened(names: Sequence[str]) -> list[str]:
+    """The names without the modules that all of them begin with; each keeps its last two parts."""
+    parts = [name.split(".") for name in names]
+    alike = itertools.takewhile(lambda at: len(set(at)) == 1, zip(*(p[:-2] for p in parts), strict=False))
+    first = len(list(alike))
+    return [".".join(p[first:]) for p in parts]
 
 
 def _cells(values: Sequence[object]) -> str:
@@ -89,15 +75,15 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     if not options.gradients and not options.parameters:
         parser.error("nothing to measure: name a method after --gradients or --parameters")
-    from experiments.fidelity.parameter_kinds import measure  # torch and kernels: not for --help
+    from experiments.fidelity.outliers_and_errors import measure  # torch and kernels: not for --help
 
     with user_errors("by_parameter"):
         done: list[Line] = []
         tables = []
-        for direction, methods in ((GRADIENTS, options.gradients), (PARAMETERS, options.parameters)):
+        for kind, methods in ((GRADIENTS, options.gradients), (PARAMETERS, options.parameters)):
             if methods:
-                done += (lines := measure(options.folder, direction, methods))
-                tables.append(markdown(direction, lines))
+                done += (lines := measure(options.folder, kind, methods))
+                tables.append(markdown(kind, lines))
                 print(tables[-1], flush=True)
         if options.json is not None:
             options.json.write_text("".join(json.dumps(asdict(line)) + "\n" for line in done))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,7 @@ from torch import Tensor
 
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.segments import Segment, segments_of
-from comm_compress.drive import simulate
-from experiments.fidelity import captured
+from experiments.fidelity import arrivals, captured
 from experiments.fidelity.method_settings import GRADIENT_METHODS, plain
 
 SETTLING = 1  # collectives before the measured one: warm starts are in effect then
@@ -69,17 +69,11 @@ def measure(
     """Run every unit's collectives one after another; the last one of each counts."""
     sums = _Sums(ByteCount())
     compressor = plain(name, config)
-    for unit, segments, steps in units:
-        world = len(steps[0])
-        states = simulate.states(world, unit, segments=segments)
-        for number, inputs in enumerate(steps):
-            for state in states:
-                if number:
-                    state.begin()
-            rounds = [compressor.reduce_scatter(x, s) for x, s in zip(inputs, states, strict=True)]
-            outcome = simulate.lockstep(rounds)
-        sums.sent = sum(outcome.sent, sums.sent)
-        for given, result in zip(inputs, outcome.results, strict=True):
+    for unit in map(captured.Unit._make, units):
+        world = len(unit.steps[0])
+        (last,) = collections.deque(arrivals.of_gradients(compressor, unit), maxlen=1)
+        sums.sent = sum(last.outcome.sent, sums.sent)
+        for given, result in zip(unit.steps[-1], last.outcome.results, strict=True):
             sums.add(given, compressor.contribution(result.sent))
     received = sums.elements * (world - 1) / world  # a rank's own row does not travel
     values, indices, metadata = (8 * b / received for b in sums.sent)

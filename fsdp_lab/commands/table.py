@@ -60,7 +60,7 @@ COMMANDS = (
     Command("fidelity", "experiments.fidelity", "what each method sends, and what arrives", _LOOK),
     Command("fidelity capture", "experiments.fidelity.capture", "save real gradients and parameters of a run", _LOOK),
     Command("fidelity update-error", "experiments.fidelity.update_error", "what a method does to Adam's steps", _LOOK),
-    Command("fidelity by-parameter", "experiments.fidelity.by_parameter", "outliers, errors by kind of tensor", _LOOK),
+    Command("fidelity by-parameter", "experiments.fidelity.by_parameter", "outliers and errors by parameter", _LOOK),
     Command("methods", "fsdp_lab.commands.methods", "all methods; one method with its settings", _METHODS),
     Command("systems", "fsdp_lab.commands.systems", "published systems (ZeRO++, DiLoCo, ...) as settings", _METHODS),
     Command(

@@ -1,4 +1,4 @@
-"""The tables of kinds of parameters, and what is refused. A real run's are in `test_update_error`."""
+"""The tables of parameters, and what is refused. A real run's are in `test_update_error`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from experiments.fidelity.by_parameter import main, markdown
 from experiments.fidelity.capture import GRADIENTS
-from experiments.fidelity.parameter_kinds import Line
+from experiments.fidelity.outliers_and_errors import Line
 
 
 def test_a_table_has_names_without_what_all_begin_with() -> None:

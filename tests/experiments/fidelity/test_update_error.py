@@ -152,8 +152,8 @@ def test_a_real_run_captured_and_judged(
     assert (tmp_path / "kinds.md").read_text() == printed.rstrip("\n") + "\n"
     values = [json.loads(line) for line in (tmp_path / "kinds.json").read_text().splitlines()]
     trained = sum(math.prod(s.shape) for unit in units[GRADIENTS] for s in unit.segments)
-    assert sum(v["elements"] for v in values if v["direction"] == GRADIENTS) == trained
-    assert all(0 < v["errors"]["int4"] <= 1 for v in values if v["direction"] == GRADIENTS)
+    assert sum(v["elements"] for v in values if v["kind"] == GRADIENTS) == trained
+    assert all(0 < v["errors"]["int4"] <= 1 for v in values if v["kind"] == GRADIENTS)
 
 
 def test_a_folder_without_captures_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,8 @@ from comm_compress.drive.simulate import Outcome
 from experiments.fidelity.captured import Unit
 
 
-class Exchange(NamedTuple):
-    """One step's collective: what is exact, what arrived in its place, both float32 ``[W, n]``, and what was sent.
+class Arrival(NamedTuple):
+    """What one step's collective brings: ``arrived`` in place of ``exact``, both float32 ``[W, n]``, and its outcome.
 
     Row d is rank d's: of gradients the mean that it reduces to, of parameters the row that it gives all others.
     """
@@ -26,21 +26,21 @@ class Exchange(NamedTuple):
     outcome: Outcome
 
 
-def of_gradients(compressor: cc.Compressor, unit: Unit) -> Iterator[Exchange]:
+def of_gradients(compressor: cc.Compressor, unit: Unit) -> Iterator[Arrival]:
     """Reduce and scatter each captured step's gradients, with the state (feedback, warm starts) of those before."""
     for inputs, states in _steps(unit):
         rounds = [compressor.reduce_scatter(x, s) for x, s in zip(inputs, states, strict=True)]
         outcome = simulate.lockstep(rounds)
         exact = torch.stack([x.float() for x in inputs]).mean(0)
         arrived = torch.stack([result.total.float() for result in outcome.results]) / len(inputs)
-        yield Exchange(exact, arrived, outcome)
+        yield Arrival(exact, arrived, outcome)
 
 
-def of_parameters(compressor: cc.Compressor, unit: Unit) -> Iterator[Exchange]:
+def of_parameters(compressor: cc.Compressor, unit: Unit) -> Iterator[Arrival]:
     """Gather each captured step's parameters, with the state of those before: what a rank holds of all of them."""
     for rows, states in _steps(unit):
         outcome = simulate.lockstep([compressor.all_gather(x, s) for x, s in zip(rows, states, strict=True)])
-        yield Exchange(torch.stack(rows), torch.stack(list(outcome.results[0])).float(), outcome)
+        yield Arrival(torch.stack(rows), torch.stack(list(outcome.results[0])).float(), outcome)
 
 
 def _steps(unit: Unit) -> Iterator[tuple[list[Tensor], list[State]]]:

@@ -1,7 +1,7 @@
-"""What captured gradients and parameters are like, and what arrives of them by each method, by kind of parameter.
+"""Outliers of captured gradients and parameters, and what each method loses of them, parameter by parameter.
 
-A kind is what has the same name in every layer: ``layers.self_attn.q_proj.weight``. `experiments.fidelity.by_parameter`
-says what the numbers are.
+A parameter is one of all layers together: ``layers.self_attn.q_proj.weight``. `experiments.fidelity.by_parameter` says
+what the numbers are.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from torch import Tensor
 
 import comm_compress as cc
 from comm_compress.core.segments import unflatten
-from experiments.fidelity import exchanges
+from experiments.fidelity import arrivals
 from experiments.fidelity.capture import GRADIENTS, PARAMETERS
 from experiments.fidelity.captured import Unit, load
 
 
 @dataclass(frozen=True)
 class Line:
-    """One kind of parameter; ``direction`` is `GRADIENTS` or `PARAMETERS`.
+    """One parameter of all layers; ``kind`` is `GRADIENTS` or `PARAMETERS`: which of its two is measured.
 
-    ``elements``: of all its tensors. ``share``: its part of the squared size of them all. ``largest``: the largest
-    element over the root mean square; ``rows``, ``columns``: the longest row (output) and column (input) over the
-    median one of those that are not all zeros; all three of the median tensor. ``errors``: by method; see the command.
+    ``elements``: of all its ``tensors``, one a layer. ``share``: its part of the squared size of the model's.
+    ``largest``: the largest element over the root mean square; ``rows``, ``columns``: the longest row (output) and
+    column (input) over the median one of those that are not all zeros; all three of the median tensor. ``errors``: by
+    method, the size of the error over that of the exact gradient, or over that of the parameters' last update.
     None is what has no value: rows of vectors, anything of zeros, errors in updates of what was not updated.
     """
 
-    direction: str
     kind: str
+    parameter: str
     tensors: int
     elements: int
     share: float
@@ -46,7 +47,7 @@ class Line:
 
 @dataclass
 class _Sums:
-    """Of the tensors of one kind: their shapes' measures, and squared sizes and errors in float64."""
+    """Of one parameter's tensors: what stands out in each, and squared sizes and errors in float64."""
 
     tensors: int = 0
     elements: int = 0
@@ -58,28 +59,28 @@ class _Sums:
     errors: dict[str, float] = field(default_factory=dict)
 
 
-def kind_of(name: str) -> str:
-    """The name of a parameter without the numbers of its layers."""
+def of_all_layers(name: str) -> str:
+    """The name of a parameter without the number of its layer."""
     return ".".join(part for part in name.split(".") if not part.isdigit())
 
 
-def measure(folder: Path, direction: str, methods: Sequence[str]) -> list[Line]:
-    """Measure the last of the captured steps; kinds are in the order of their units' names.
+def measure(folder: Path, kind: str, methods: Sequence[str]) -> list[Line]:
+    """Measure the last of the captured steps; parameters are in the order of their units' names.
 
     Raises ValueError for what is no method, and where one step of parameters was captured, which shows no update.
     """
     made = {method: _made(method) for method in methods}
-    kinds: dict[str, _Sums] = {}
-    for unit in load(folder, direction):
-        if direction == PARAMETERS and len(unit.steps) < 2:
+    sums_of: dict[str, _Sums] = {}
+    for unit in load(folder, kind):
+        if kind == PARAMETERS and len(unit.steps) < 2:
             raise ValueError(
                 f"{folder}: parameters of one step, which shows no update; capture two or more (--steps 20:24)"
             )
-        _describe(unit, direction, kinds)
+        _describe(unit, kind, sums_of)
         for method, compressor in made.items():
-            _send(unit, direction, method, compressor, kinds)
-    whole = sum(sums.squares for sums in kinds.values())
-    return [_line(direction, kind, sums, whole) for kind, sums in kinds.items()]
+            _send(unit, kind, method, compressor, sums_of)
+    whole = sum(sums.squares for sums in sums_of.values())
+    return [_line(kind, parameter, sums, whole) for parameter, sums in sums_of.items()]
 
 
 def _made(method: str) -> cc.Compressor:
@@ -89,12 +90,12 @@ def _made(method: str) -> cc.Compressor:
     return made
 
 
-def _describe(unit: Unit, direction: str, kinds: dict[str, _Sums]) -> None:
-    exact = _exact(unit, direction, -1)
-    against = exact if direction == GRADIENTS else exact - _exact(unit, direction, -2)
+def _describe(unit: Unit, kind: str, sums_of: dict[str, _Sums]) -> None:
+    exact = _exact(unit, kind, -1)
+    against = exact if kind == GRADIENTS else exact - _exact(unit, kind, -2)
     tensors = (unflatten(flat, unit.segments) for flat in (exact, against))
     for segment, tensor, measured in zip(unit.segments, *tensors, strict=True):
-        sums = kinds.setdefault(kind_of(segment.name), _Sums())
+        sums = sums_of.setdefault(of_all_layers(segment.name), _Sums())
         sums.tensors += 1
         sums.elements += tensor.numel()
         sums.squares += _squares(tensor)
@@ -108,25 +109,25 @@ def _describe(unit: Unit, direction: str, kinds: dict[str, _Sums]) -> None:
             sums.columns.append(_longest(matrix.norm(dim=0)))
 
 
-def _exact(unit: Unit, direction: str, step: int) -> Tensor:
+def _exact(unit: Unit, kind: str, step: int) -> Tensor:
     """``[W, n]`` of a captured step: the mean of the ranks' gradients, or all ranks' parameters."""
     rows = torch.stack([x.float() for x in unit.steps[step]])
-    return rows.mean(0) if direction == GRADIENTS else rows
+    return rows.mean(0) if kind == GRADIENTS else rows
 
 
-def _send(unit: Unit, direction: str, method: str, compressor: cc.Compressor, kinds: dict[str, _Sums]) -> None:
-    send = exchanges.of_gradients if direction == GRADIENTS else exchanges.of_parameters
+def _send(unit: Unit, kind: str, method: str, compressor: cc.Compressor, sums_of: dict[str, _Sums]) -> None:
+    send = arrivals.of_gradients if kind == GRADIENTS else arrivals.of_parameters
     (last,) = collections.deque(send(compressor, unit), maxlen=1)
     for segment, error in zip(unit.segments, unflatten(last.arrived - last.exact, unit.segments), strict=True):
-        errors = kinds[kind_of(segment.name)].errors
+        errors = sums_of[of_all_layers(segment.name)].errors
         errors[method] = errors.get(method, 0.0) + _squares(error)
 
 
-def _line(direction: str, kind: str, sums: _Sums, whole: float) -> Line:
+def _line(kind: str, parameter: str, sums: _Sums, whole: float) -> Line:
     share = sums.squares / whole if whole else 0.0
     errors = {method: math.sqrt(error / sums.of) if sums.of else None for method, error in sums.errors.items()}
     shape = (_median(sums.largest), _median(sums.rows), _median(sums.columns))
-    return Line(direction, kind, sums.tensors, sums.elements, share, *shape, errors)
+    return Line(kind, parameter, sums.tensors, sums.elements, share, *shape, errors)
 
 
 def _longest(norms: Tensor) -> float:
