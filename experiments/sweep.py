@@ -111,7 +111,7 @@ def _estimator(plan: Plan, out: Path, named: Sequence[Path]) -> Estimator:
     own = Estimator(plan.rows, str(out))
     if own.count and own.total(plan.cells)[1] < len(plan.cells):
         return own
-    files = named or sorted(REFERENCE.glob("*.jsonl"))
+    files = named or sorted(REFERENCE.rglob("*.jsonl"))
     where = ", ".join(map(str, named)) or "results/reference"
     return Estimator([row for path in files for row in sound_rows(path)], where)
 

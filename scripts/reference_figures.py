@@ -1,10 +1,10 @@
 """Draws the figures of ``results/reference/`` again, from the rows and measurements that lie there.
 
-    python -m scripts.reference_figures                     # all of them
-    python -m scripts.reference_figures bar.png pareto.png  # some
+    python -m scripts.reference_figures                                            # all of them
+    python -m scripts.reference_figures fresh_weights/bar.png chart/chart.png      # some
 
-After the code of a figure has changed; nothing is measured. ``timeline.png`` is not among them: it shows a profile of
-tens of megabytes, which is not kept.
+After the code of a figure has changed; nothing is measured. ``benchmarks/timeline.png`` is not among them: it shows a
+profile of tens of megabytes, which is not kept.
 """
 
 from __future__ import annotations
@@ -28,37 +28,44 @@ from experiments.bench.codecs.variants import label
 from experiments.links import bottleneck_chart
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/reference"
+CALIBRATION = FOLDER / "links" / "calibration.json"
 _RUN = "gpt2-mini-2-ranks-400-steps"
 REPORTS: dict[str, tuple[str, str]] = {
-    "bar.png": ("bar.jsonl", f"{_RUN}-quality_against_compression.png"),
-    "system.png": ("bar.jsonl", "all-system.png"),
-    "pareto.png": ("sweeps.jsonl", f"{_RUN}-quality_against_compression.png"),
-    "pareto_gradients.png": ("sweeps.jsonl", f"{_RUN}-quality_against_gradient_compression.png"),
-    "pareto_parameters.png": ("sweeps.jsonl", f"{_RUN}-quality_against_parameter_compression.png"),
-    "time_to_quality.png": ("links.jsonl", f"{_RUN}-200-mbit-s-time_to_quality.png"),
-    "user_model.png": ("user_model.jsonl", "gpt2-62m-2-ranks-13-steps-200-mbit-s-step_time.png"),
-    "going_on.png": (
-        "continued.jsonl",
+    "fresh_weights/bar.png": ("fresh_weights/bar.jsonl", f"{_RUN}-quality_against_compression.png"),
+    "fresh_weights/system.png": ("fresh_weights/bar.jsonl", "all-system.png"),
+    "fresh_weights/pareto.png": ("fresh_weights/sweeps.jsonl", f"{_RUN}-quality_against_compression.png"),
+    "fresh_weights/pareto_gradients.png": (
+        "fresh_weights/sweeps.jsonl",
+        f"{_RUN}-quality_against_gradient_compression.png",
+    ),
+    "fresh_weights/pareto_parameters.png": (
+        "fresh_weights/sweeps.jsonl",
+        f"{_RUN}-quality_against_parameter_compression.png",
+    ),
+    "links/time_to_quality.png": ("links/links.jsonl", f"{_RUN}-200-mbit-s-time_to_quality.png"),
+    "links/user_model.png": ("links/user_model.jsonl", "gpt2-62m-2-ranks-13-steps-200-mbit-s-step_time.png"),
+    "going_on/going_on.png": (
+        "going_on/continued.jsonl",
         "fsdp-output-starts-gpt2-mini-44ffca47-2-ranks-100-steps-quality_against_compression.png",
     ),
-    "world_size.png": ("world_size.jsonl", "along-world-sizes-1-world_sizes.png"),
+    "fresh_weights/world_size.png": ("fresh_weights/world_size.jsonl", "along-world-sizes-1-world_sizes.png"),
 }
 """Figures that a report draws: of which rows, and the report's name for it."""
-NOT_DRAWN = ("timeline.png",)
+NOT_DRAWN = ("benchmarks/timeline.png",)
 
 
 def _steps(path: Path) -> None:
-    matrix, machine = FOLDER / "link_matrix.jsonl", FOLDER / "calibration.json"
+    matrix, machine = FOLDER / "links" / "link_matrix.jsonl", CALIBRATION
     words = ["--calibration", str(machine), "--measured", str(matrix), "--chart", str(path)]
     _run(prediction.main([*words, "--rate", "1gbit", "--model", "blocks"]), path)
 
 
 def _bottleneck(path: Path) -> None:
-    bottleneck_chart.draw(json.loads((FOLDER / "bottleneck.json").read_text())["cells"], path)
+    bottleneck_chart.draw(json.loads((FOLDER / "links" / "bottleneck.json").read_text())["cells"], path)
 
 
 def _codecs(path: Path) -> None:
-    record = json.loads((FOLDER / "codecs_cpu.json").read_text())
+    record = json.loads((FOLDER / "benchmarks" / "codecs_cpu.json").read_text())
     names = Timing.__dataclass_fields__
     rows = [Timing(**{name: value for name, value in row.items() if name in names}) for row in record["rows"]]
     shown = [row for row in by_encode(rows) if row.threads == record["settings"]["threads"][0]]
@@ -67,12 +74,12 @@ def _codecs(path: Path) -> None:
 
 def _drafts(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _run(drafts.main([str(FOLDER / "drafts.jsonl"), "--out", folder]), path)
+        _run(drafts.main([str(FOLDER / "drafts" / "drafts.jsonl"), "--out", folder]), path)
         shutil.copyfile(Path(folder) / path.name, path)
 
 
 def _chart(path: Path) -> None:
-    rows, tuning, times = (str(FOLDER / f"chart{part}.jsonl") for part in ("", "_rates", "_times"))
+    rows, tuning, times = (str(FOLDER / "chart" / f"chart{part}.jsonl") for part in ("", "_rates", "_times"))
     with tempfile.TemporaryDirectory() as folder:
         words = [rows, "--tuning", tuning, "--times", times, "--out", folder, "--formats", "png"]
         _run(systems_chart.main(words), path)
@@ -80,19 +87,19 @@ def _chart(path: Path) -> None:
 
 
 def _elsewhere(path: Path) -> None:
-    rows = [str(FOLDER / name) for name in ("continued.jsonl", "elsewhere.jsonl")]
+    rows = [str(FOLDER / "going_on" / name) for name in ("continued.jsonl", "elsewhere.jsonl")]
     with tempfile.TemporaryDirectory() as folder:
         _run(report.main([*rows, "--select", "seed=1,2,3", "--tuned", "--out", folder, "--formats", "png"]), path)
         shutil.copyfile(Path(folder) / "across-settings-1-settings.png", path)
 
 
 OTHERS = {
-    "elsewhere.png": _elsewhere,
-    "chart.png": _chart,
-    "chart_times.png": _chart,
-    "step_against_bandwidth.png": _steps,
-    "bottleneck.png": _bottleneck,
-    "codecs_cpu.png": _codecs,
+    "going_on/elsewhere.png": _elsewhere,
+    "chart/chart.png": _chart,
+    "chart/chart_times.png": _chart,
+    "links/step_against_bandwidth.png": _steps,
+    "links/bottleneck.png": _bottleneck,
+    "benchmarks/codecs_cpu.png": _codecs,
     "drafts/tau_against_bytes.png": _drafts,
 }
 """Figures that other commands draw."""
@@ -108,7 +115,12 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"figure: {name} is not one that can be drawn again")
     for rows in dict.fromkeys(REPORTS[name][0] for name in wanted if name in REPORTS):
         with tempfile.TemporaryDirectory() as folder:
-            _run(report.main([str(FOLDER / rows), "--out", folder, "--formats", "png"]), FOLDER / rows)
+            _run(
+                report.main(
+                    [str(FOLDER / rows), "--calibration", str(CALIBRATION), "--out", folder, "--formats", "png"]
+                ),
+                FOLDER / rows,
+            )
             for name in wanted:
                 if REPORTS.get(name, ("", ""))[0] == rows:
                     shutil.copyfile(Path(folder) / REPORTS[name][1], FOLDER / name)

@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 """Where files of the root lie on the site."""
 FIGURES = "results/reference"
-ROWS = "results/reference/bar.jsonl"
+ROWS = "results/reference/fresh_weights/bar.jsonl"
+CALIBRATION = "results/reference/links/calibration.json"
 REPORTS: dict[Literal["en", "zh"], str] = {"en": "results/index.html", "zh": "results/zh/index.html"}
 """Where the report of ``ROWS`` lies on the site, in each language. ``report/`` is taken by docs/report.md."""
 _LOG = logging.getLogger("mkdocs.hooks.site")
@@ -70,7 +71,7 @@ def report(language: Literal["en", "zh"]) -> str | None:
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(ROOT):
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            main([ROWS, "--language", language, "--formats", "svg", "--out", folder])
+            main([ROWS, "--calibration", CALIBRATION, "--language", language, "--formats", "svg", "--out", folder])
         return (Path(folder) / "index.html").read_text(encoding="utf-8")
 
 

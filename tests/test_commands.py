@@ -20,7 +20,7 @@ from fsdp_lab.settings.flags import as_typed, commands_are_typed, program
 from tests.distributed import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = "results/reference/all_methods.jsonl"
+ROWS = "results/reference/fresh_weights/all_methods.jsonl"
 FAILS = """
 from fsdp_lab.settings.user_errors import unix_endings
 with unix_endings():

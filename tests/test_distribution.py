@@ -165,7 +165,10 @@ def test_a_command_without_its_packages_says_what_to_install(library: Environmen
 
 @pytest.mark.parametrize(
     ("command", "word", "extra"),
-    [("analysis.report", "results/reference/bar.jsonl", "analysis"), ("experiments.sweep", "--help", "lab")],
+    [
+        ("analysis.report", "results/reference/fresh_weights/bar.jsonl", "analysis"),
+        ("experiments.sweep", "--help", "lab"),
+    ],
 )
 def test_so_does_a_command_of_a_checkout(library: Environment, command: str, word: str, extra: str) -> None:
     said = run(library.python, "-m", command, word, code=2, folder=ROOT)

@@ -23,9 +23,9 @@ def too_accurate(row: Row) -> Iterator[Finding]:
     b bits an element of a Gaussian source leave a squared error of at least 2^(-2b) of its variance (Shannon; Cover and
     Thomas, theorem 10.3.2), so a relative error of 2^-b. Real gradients allow less: few large elements, or layers of
     different sizes, are cheaper to code. Over all our methods on captured gradients the gain was at most 1.8 bits
-    (results/reference/fidelity.jsonl: int4 after zstd), so `MARGIN_BITS` are granted. The mean of W ranks is better
-    than each, as errors average out and a rank's own part costs nothing: by sqrt(W - 1) / W where all have the same
-    gradient, which is the best case. A row is found out below
+    (results/reference/errors/fidelity.jsonl: int4 after zstd), so `MARGIN_BITS` are granted. The mean of W ranks is
+    better than each, as errors average out and a rank's own part costs nothing: by sqrt(W - 1) / W where all have the
+    same gradient, which is the best case. A row is found out below
 
         grad_rel_error < 2^-(b + MARGIN_BITS) * sqrt(W - 1) / W
 

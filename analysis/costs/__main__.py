@@ -1,7 +1,7 @@
 """Which measurement of a method predicts what it costs in quality, before anything is trained with it.
 
-    python -m analysis.costs results/reference/sweeps.jsonl [--screen results/reference/update_error.jsonl]
-        [--select COLUMN=VALUE ...] [--decided 1] [--markdown]
+    python -m analysis.costs results/reference/fresh_weights/sweeps.jsonl
+        [--screen results/reference/errors/update_error.jsonl] [--select COLUMN=VALUE ...] [--decided 1] [--markdown]
 
 The screen (`experiments.fidelity.update_error`) gives every method the captured gradients or parameters of a few
 steps, which takes seconds; the rows are trainings, which take minutes each. For every measure of the screen, over the
@@ -37,7 +37,7 @@ from fsdp_lab.settings.flag_values import a_file, real
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
-SCREEN = Path(__file__).resolve().parents[2] / "results/reference/update_error.jsonl"
+SCREEN = Path(__file__).resolve().parents[2] / "results/reference/errors/update_error.jsonl"
 ENOUGH = 6  # arms that a law is fitted to
 SHOWN = 5  # laws of two measures
 HEADS = ("measured of a method", "rank correlation with its cost", "powers", "median factor", "worst")

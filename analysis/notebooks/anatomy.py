@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "analysis").is_dir())
 sys.path.insert(0, str(ROOT))
 # %matplotlib inline
-FILES = [ROOT / "results/reference/all_methods.jsonl"]
+FILES = [ROOT / "results/reference/fresh_weights/all_methods.jsonl"]
 
 # %%
 from analysis.figures import comm_share, loss_curves, system, traffic

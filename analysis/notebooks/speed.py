@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "analysis").is_dir())
 sys.path.insert(0, str(ROOT))
 # %matplotlib inline
-FILES = [ROOT / "results/reference/all_methods.jsonl"]
-CALIBRATION, MATRIX = (ROOT / "results/reference" / name for name in ("calibration.json", "link_matrix.jsonl"))
+FILES = [ROOT / "results/reference/fresh_weights/all_methods.jsonl"]
+CALIBRATION, MATRIX = (ROOT / "results/reference/links" / name for name in ("calibration.json", "link_matrix.jsonl"))
 
 # %%
 from analysis.checks.fairness import findings_of, verdict

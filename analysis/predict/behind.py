@@ -27,8 +27,8 @@ What is assumed besides:
 - what a step took here beside communication, it takes there.
 
 That the root hides nothing, and blocks as much as they compute, was chosen after seeing the cells that the tests
-compare with (results/reference/user_model.jsonl and links.jsonl: two ranks on two cores, 1 Gbit/s and 200 Mbit/s). No
-cell has local steps, or another optimizer than AdamW.
+compare with (user_model.jsonl and links.jsonl in results/reference/links: two ranks on two cores, 1 Gbit/s and
+200 Mbit/s). No cell has local steps, or another optimizer than AdamW.
 """
 
 from __future__ import annotations

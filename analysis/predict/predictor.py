@@ -14,7 +14,7 @@ from analysis.predict.calibration import NONE, Calibration
 from analysis.predict.step_model import step_seconds, wire_bytes
 
 BF16 = "bf16 + bf16"
-CALIBRATION = Path(__file__).resolve().parents[2] / "results" / "reference" / "calibration.json"
+CALIBRATION = Path(__file__).resolve().parents[2] / "results" / "reference" / "links" / "calibration.json"
 BAR_MEDIAN, BAR_WORST = 0.10, 0.20
 _BITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 LOW, HIGH = 1e5, 1e12  # bit/s between which a break-even is looked for

@@ -7,8 +7,8 @@ of 4096 tokens a GPU. The **computation** takes 6 x parameters x tokens operatio
 **Links** are flat: a GPU's own share of what its server sends, by far the narrowest part of the way; NVLink inside a
 server is left out, which favours nobody much but overstates the time of all. **Latency** is NCCL's own cost table for
 rings. **Codecs** are assumed to run, against a copy in the GPU's memory, as fast as ours do on a CPU against its copy
-(figures of `results/reference/codecs_cpu.json`); their CUDA kernels have not been timed. Reduce-scatters overlap
-backward.
+(figures of `results/reference/benchmarks/codecs_cpu.json`); their CUDA kernels have not been timed. Reduce-scatters
+overlap backward.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def table(entries: Sequence[Entry]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Print the table with its sources."""
     parser = program("analysis.predict.scaling", __doc__)
-    parser.add_argument("--codecs", type=a_file, default=Path("results/reference/codecs_cpu.json"))
+    parser.add_argument("--codecs", type=a_file, default=Path("results/reference/benchmarks/codecs_cpu.json"))
     parser.add_argument("--json", type=new_file())
     options = parser.parse_args(argv)
     with user_errors("scaling"):

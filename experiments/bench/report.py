@@ -41,7 +41,7 @@ from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results/reference"
-TEMPLATE, DRAFT = REFERENCE / "bar.jsonl", REFERENCE / "drafts.jsonl"
+TEMPLATE, DRAFT = REFERENCE / "fresh_weights/bar.jsonl", REFERENCE / "drafts/drafts.jsonl"
 PLAIN = ("none", "identity", "bf16")
 METHODS = ("int8", "int4", "fp8", "topk", "nc", "qsgd", "onebit")
 SPREAD, PAIRED_SPREAD = 0.01, 0.003  # nats: of a seed's luck, and of what an arm adds to it

@@ -1,6 +1,6 @@
 """What becomes of a run when something breaks: every fault with every method, on two real ranks of this machine.
 
-    python -m experiments.faults [--out results/reference/faults.md] [--methods none int8 ...] [--faults NAME ...]
+    python -m experiments.faults [--out FILE.md] [--methods none int8 ...] [--faults NAME ...]
 
 What the file beside ``--out`` has already is not done again (``--anew``: it is), so that a table can grow.
 Each run is told to break (docs/faults.md), watched until its last process has ended, and started again by the same

@@ -18,7 +18,7 @@ from experiments.judge.subject import plugin
 from experiments.sweeps.recipe.trainers import CORPORA_FOLDER
 
 RECIPES = children.ROOT / "experiments" / "recipes"
-REFERENCE = children.ROOT / "results" / "reference" / "sweeps.jsonl"
+REFERENCE = children.ROOT / "results" / "reference" / "fresh_weights" / "sweeps.jsonl"
 CORPUS = "prose"
 
 

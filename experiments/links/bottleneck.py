@@ -34,7 +34,7 @@ from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
-DEFAULT = Path("results/reference/bottleneck.json")
+DEFAULT = Path("results/reference/links/bottleneck.json")
 METHODS = ("none", "identity", "bf16", "int8")
 Cell = dict[str, Any]
 

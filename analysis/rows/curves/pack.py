@@ -1,6 +1,6 @@
 """Pack the loss curves of results rows into one archive beside the results file.
 
-    python -m analysis.rows.curves.pack results/reference/sweeps.jsonl [MORE.jsonl ...] [--remove]
+    python -m analysis.rows.curves.pack results/reference/fresh_weights/sweeps.jsonl [MORE.jsonl ...] [--remove]
 
 adds the curve files that the rows name to ``curves.zip``, where every command of ``analysis`` finds them, too;
 ``--remove`` then deletes the curve files. The same curves make the same archive, byte for byte, in whichever order they

@@ -58,7 +58,7 @@ class Ecsq(Codec):
 
     A dead zone takes fewer bits at the same error (Sullivan, 1996), but what it holds back lags: with feedback, on
     gradients of `gpt2-mini`, the share of the momentum that has not arrived is 0.015 at 0.7 and 0.001 at 0.5
-    (results/reference/update_error.md).
+    (results/reference/errors/update_error.md).
 
     Biased (small elements become 0), so error feedback is on by default; as the values of `delta` the replica's
     distance is fed back anyway. A matrix is a parameter's shard with its last dimension as columns; where the unit's

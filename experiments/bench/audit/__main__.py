@@ -1,6 +1,6 @@
 """Is what `cc.audit` counts what leaves the network interface, for every kind of parallel training?
 
-    sudo python -m experiments.bench.audit [--repeats 3] [--only NAME ...] [--out results/reference/audit.json]
+    sudo python -m experiments.bench.audit [--repeats 3] [--only NAME ...] [--out results/reference/links/audit.json]
 
 Each rank has a network namespace of its own, without a limit to its rate. Every job makes one step unobserved and then
 ``--repeats`` audited ones. Columns, the sum over all ranks:

@@ -1,7 +1,7 @@
 """What each operator of the model takes in training: naive, best, best without each, naive with each.
 
     python -m experiments.bench.operators --model llama-mini                          # minutes on two cores
-    python -m experiments.bench.operators --model gpt2-62m --batch_size 2 --out results/reference
+    python -m experiments.bench.operators --model gpt2-62m --batch_size 2 --out results/reference/benchmarks
     python -m experiments.bench.operators --model z2all-1b --mixed_precision bf16     # needs a GPU
 
 Every variant is a value of the trainer's ``--operators`` (docs/operators.md). In each repeat all take a turn, in

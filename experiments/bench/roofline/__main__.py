@@ -1,7 +1,7 @@
 """Where a training step's time goes: products, attention, loss, FSDP2, optimizer, each under the machine's ceilings.
 
     python -m experiments.bench.roofline --model gpt2-62m --batch_size 4        # a minute on two cores
-    python -m experiments.bench.roofline --model llama-60m --operators default --out results/reference
+    python -m experiments.bench.roofline --model llama-60m --operators default --out results/reference/benchmarks
 
 A model of a preset makes steps on random tokens as the trainer makes them, on one rank under FSDP2, first without and
 then with torch.profiler. The page says what the processor can do at most (arithmetic in registers, which no library

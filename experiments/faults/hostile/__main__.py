@@ -1,6 +1,6 @@
 """Hostile files and flags against our own commands: what was promised, what was seen.
 
-    python -m experiments.faults.hostile --out results/reference/hostile.md
+    python -m experiments.faults.hostile --out results/reference/faults/hostile.md
     python -m experiments.faults.hostile --areas YAML flags --cases "a seed"        # some of them, printed
 
 Every case runs in a process of its own with a limit on memory (address space) and time. It must end with the promised

@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.faults.hostile.case import Case, Make
 from experiments.faults.hostile.limited_process import ROOT
 
-_ROWS = ROOT / "results" / "reference" / "first_methods.jsonl"
+_ROWS = ROOT / "results" / "reference" / "fresh_weights" / "first_methods.jsonl"
 _LINES: dict[str, tuple[bytes, str]] = {
     "cut off": (b'{"run_name": "x', "not valid JSON"),
     "NaN": (b'{"val_loss": NaN}', "NaN is not a JSON number"),

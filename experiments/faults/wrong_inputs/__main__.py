@@ -1,6 +1,6 @@
 """Wrong inputs to our commands: the message that answers each, and whether it keeps what is promised of it.
 
-    python -m experiments.faults.wrong_inputs --out results/reference/wrong_inputs.md
+    python -m experiments.faults.wrong_inputs --out results/reference/faults/wrong_inputs.md
     python -m experiments.faults.wrong_inputs --commands train claim         # those alone, printed
 
 All commands run in this process, one after the other, and none starts anything: some ten seconds, most of which torch

@@ -8,7 +8,7 @@ from pathlib import Path
 from experiments.faults.wrong_inputs.case import Make
 
 ROOT = Path(__file__).resolve().parents[3]
-_ROWS = ROOT / "results" / "reference" / "bar.jsonl"
+_ROWS = ROOT / "results" / "reference" / "fresh_weights" / "bar.jsonl"
 
 
 def rows(folder: Path) -> None:

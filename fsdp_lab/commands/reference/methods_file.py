@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).with_name("methods.json")
 _ROOT = Path(__file__).resolve().parents[3]
-_FIDELITY = "results/reference/fidelity.jsonl"
-_SPEED = "results/reference/codecs_cpu.json"
+_FIDELITY = "results/reference/errors/fidelity.jsonl"
+_SPEED = "results/reference/benchmarks/codecs_cpu.json"
 _SIDE, _STEPS = 512, 12  # gradiveq learns its basis in the first ten steps
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.rows.reading import Row, read
 
-REFERENCE = Path(__file__).resolve().parents[3] / "results/reference/bar.jsonl"
+REFERENCE = Path(__file__).resolve().parents[3] / "results/reference/fresh_weights/bar.jsonl"
 SEEDS, TUNING_SEEDS, RATES = (1, 2, 3, 4), (11,), (0.0006, 0.002, 0.006)
 BEST = 0.002  # the planted rate at which every arm loses least
 REPLICAS = {"dp_replicas": 2}

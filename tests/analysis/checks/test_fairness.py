@@ -136,7 +136,7 @@ def test_untrusted_rows_and_missing_warm_up() -> None:
 
 
 def test_no_reference_row_is_found_out() -> None:
-    assert of_rows(load(ROOT / "results/reference/all_methods.jsonl")) == []
+    assert of_rows(load(ROOT / "results/reference/fresh_weights/all_methods.jsonl")) == []
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import read
 from tests.analysis.chart.planted import row
 
-SWEEPS = Path(__file__).resolve().parents[3] / "results/reference/sweeps.jsonl"
+SWEEPS = Path(__file__).resolve().parents[3] / "results/reference/fresh_weights/sweeps.jsonl"
 
 
 def planted(noise: float = 0.0, arms: int = 24) -> list[Screened]:

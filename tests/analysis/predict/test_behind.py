@@ -19,7 +19,7 @@ from analysis.predict.predictor import CALIBRATION
 from analysis.predict.step_model import Cost, Link
 from analysis.rows.reading import read
 
-REFERENCE = Path(__file__).resolve().parents[3] / "results/reference"
+REFERENCE = Path(__file__).resolve().parents[3] / "results/reference/links"
 
 FREE = Link(math.inf, {"exchange": Cost(0.5), "reduce_scatter": Cost(0.5), "all_gather": Cost(0.5)})
 SLOW = Link(100.0, {kind: Cost(0.5, efficiency=((1.0, 0.5),)) for kind in FREE.costs})  # 50 bytes a second

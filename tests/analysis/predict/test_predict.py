@@ -196,7 +196,7 @@ def test_rates() -> None:
 
 def test_scaling_on_paper() -> None:
     """At 1 Gbit/s the bytes decide: 3 x 16 bits a parameter, once the root is counted twice."""
-    benchmark = json.loads((Path(__file__).parents[3] / "results/reference/codecs_cpu.json").read_text())
+    benchmark = json.loads((Path(__file__).parents[3] / "results/reference/benchmarks/codecs_cpu.json").read_text())
     entries = {(e.network, e.world, e.method): e.step_s for e in scaling.predict(benchmark)}
     parameters = scaling.BLOCKS * scaling.BLOCK_PARAMETERS + scaling.ROOT_PARAMETERS
     assert parameters == pytest.approx(8.03e9, rel=1e-3)

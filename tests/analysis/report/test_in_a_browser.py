@@ -14,7 +14,7 @@ import pytest
 
 from analysis.report.__main__ import main
 
-ROWS = Path(__file__).resolve().parents[3] / "results/reference/bar.jsonl"
+ROWS = Path(__file__).resolve().parents[3] / "results/reference/fresh_weights/bar.jsonl"
 NAMES = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAMES)} is installed")

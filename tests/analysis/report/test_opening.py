@@ -26,7 +26,7 @@ from analysis.statistics.answers import MARGIN
 from analysis.tables.formats import Table
 from tests.analysis.planted_rows import died, fair
 
-ROWS = Path(__file__).parents[3] / "results" / "reference" / "bar.jsonl"
+ROWS = Path(__file__).parents[3] / "results" / "reference" / "fresh_weights" / "bar.jsonl"
 BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium") or shutil.which("google-chrome")
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_field_of_a_committed_row_is_in_it() -> None:
-    file = ROOT / "results/reference/bar.jsonl"
+    file = ROOT / "results/reference/fresh_weights/bar.jsonl"
     found = frame(file)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(found) == len(rows)

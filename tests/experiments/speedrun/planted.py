@@ -35,7 +35,7 @@ _BY_OP = ("bytes_raw_by_op", "bytes_compressed_by_op", "elements_by_op", "comm_t
 @cache
 def recorded(arm: str) -> str:
     """A real row of the arm behind the track's link, as text."""
-    for line in (ROOT / "results" / "reference" / "links.jsonl").read_text().splitlines():
+    for line in (ROOT / "results" / "reference" / "links" / "links.jsonl").read_text().splitlines():
         row = json.loads(line)
         methods = row["compress_method"], row["param_compress_method"]
         if methods == METHODS[arm] and row["link_rate_asked"] == RACE.track.bits_per_s:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def row_with(config: dict[str, Any], digest: str, world_size: int, status: str) -> dict[str, Any]:
     """A recorded row with these settings."""
-    recorded = (ROOT / "results" / "reference" / "first_methods.jsonl").read_text().splitlines()[0]
+    recorded = (ROOT / "results" / "reference" / "fresh_weights" / "first_methods.jsonl").read_text().splitlines()[0]
     own = {"config": config, "config_hash": digest, "seed": config["seed"], "world_size": world_size}
     own |= {"compress_method": config["comm_compress"], "status": status, "run_name": config["run_name"] or "r"}
     return migrate(json.loads(recorded)) | own

@@ -336,7 +336,7 @@ def test_a_row_that_contradicts_its_own_counts_is_refused(name: str) -> None:
     assert complaint.startswith(f"{name}: got ")
 
 
-@pytest.mark.parametrize("file", ["all_methods.jsonl", "first_methods.jsonl"])
+@pytest.mark.parametrize("file", ["fresh_weights/all_methods.jsonl", "fresh_weights/first_methods.jsonl"])
 def test_committed_rows_of_version_1_are_migrated_when_read(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = REFERENCE / file
     old, new = strict_lines(path), results.load(path)
@@ -359,7 +359,7 @@ def test_committed_rows_of_version_1_are_migrated_when_read(file: str, capsys: p
 
 def test_migrate_command_writes_what_load_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = tmp_path / "old.jsonl", tmp_path / "deep" / "new.jsonl"
-    old.write_bytes((REFERENCE / "first_methods.jsonl").read_bytes())
+    old.write_bytes((REFERENCE / "fresh_weights" / "first_methods.jsonl").read_bytes())
     assert main(["migrate", str(old), "--out", str(tmp_path / "new.jsonl")]) == 0
     assert strict_lines(tmp_path / "new.jsonl") == results.load(old)
     assert all(row["schema_version"] == results.SCHEMA_VERSION for row in strict_lines(tmp_path / "new.jsonl"))
@@ -407,12 +407,20 @@ def test_every_field_that_was_asked_for_has_its_name() -> None:
     assert set(WANTED.split()) <= {field.name for field in FIELDS}
 
 
-@pytest.mark.parametrize("file", ["bar.jsonl", "links.jsonl", "world_size.jsonl", "all_methods.jsonl"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "fresh_weights/bar.jsonl",
+        "links/links.jsonl",
+        "fresh_weights/world_size.jsonl",
+        "fresh_weights/all_methods.jsonl",
+    ],
+)
 def test_committed_rows_have_what_follows_from_their_counts(file: str) -> None:
     """Also a field that is younger than the row: the time of further rounds, in a step."""
     rows = results.load(REFERENCE / file)
     known = [row for row in rows if row["extra_collectives_time_ms_total"] is not None]
-    assert known or file == "all_methods.jsonl"
+    assert known or file == "fresh_weights/all_methods.jsonl"
     for row in known:
         assert row["extra_collective_time_ms"] == row["extra_collectives_time_ms_total"] / row["steps"]
     assert all("extra_collective_time_ms" in row for row in rows)

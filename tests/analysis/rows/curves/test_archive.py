@@ -97,23 +97,24 @@ def test_packed_rows_have_the_curves_that_they_had(tmp_path: Path, capsys: pytes
 
 
 def test_every_committed_row_that_names_a_curve_has_it() -> None:
-    rows = [row for file in REFERENCE.glob("*.jsonl") for kind in (read(file).rows, read(file).drafts) for row in kind]
+    rows = [row for file in REFERENCE.rglob("*.jsonl") for kind in (read(file).rows, read(file).drafts) for row in kind]
     named = [row for row in rows if row.curve is not None]
-    assert len(named) > 600
+    assert len(named) > 2000
     for row in named:
         lines, complaints = read_curve(row)
         assert lines, row["run_name"]
         assert not complaints
 
 
-def test_the_committed_archive_is_what_packing_its_curves_makes(tmp_path: Path) -> None:
-    packed = read_archive(REFERENCE / "curves.zip")
+@pytest.mark.parametrize("folder_of_rows", [path.parent.name for path in sorted(REFERENCE.rglob("curves.zip"))])
+def test_a_committed_archive_is_what_packing_its_curves_makes(folder_of_rows: str, tmp_path: Path) -> None:
+    committed_archive = REFERENCE / folder_of_rows / "curves.zip"
+    packed = read_archive(committed_archive)
     folder = tmp_path / "curves"
     add_curves(
         tmp_path / "curves.zip", curves(folder, **{n.removesuffix(".jsonl"): c.decode() for n, c in packed.items()})
     )
-    again, committed = ((place / "curves.zip") for place in (tmp_path, REFERENCE))
-    with zipfile.ZipFile(again) as one, zipfile.ZipFile(committed) as other:
+    with zipfile.ZipFile(tmp_path / "curves.zip") as one, zipfile.ZipFile(committed_archive) as other:
         facts = [
             [(e.filename, e.date_time, e.CRC, e.external_attr) for e in archive.infolist()] for archive in (one, other)
         ]

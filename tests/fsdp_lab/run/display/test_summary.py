@@ -10,7 +10,7 @@ import pytest
 from fsdp_lab import results
 from fsdp_lab.run.display.summary import summary
 
-ROWS = results.load(Path(__file__).resolve().parents[4] / "results" / "reference" / "first_run.jsonl")
+ROWS = results.load(Path(__file__).resolve().parents[4] / "results" / "reference" / "fresh_weights" / "first_run.jsonl")
 
 
 def heads(row: dict[str, Any]) -> list[str]:
