@@ -1,4 +1,4 @@
-"""A trained model, and another text to fine-tune it on: what experiments/recipes/lora.yaml starts from.
+"""A trained model, and another text to fine-tune it on: what experiments/recipes/pretrained/lora.yaml starts from.
 
     python -m experiments.finetuning                     # into fsdp_output/finetuning, some minutes on two cores
     python -m experiments.finetuning -- --max_steps 50   # after --: flags of fsdp_lab.train, for the trained model

@@ -1,10 +1,12 @@
 """A whole comparison from one file: every cell that is not finished yet runs, then the next command is named.
 
-    python -m experiments.sweep experiments/recipes/methods.yaml             # again after any interruption
-    python -m experiments.sweep RECIPE.yaml --dry_run                        # the plan and its time, nothing else
-    python -m experiments.sweep RECIPE.yaml --jobs 4                         # four cells at once, GPUs shared out
-    python -m experiments.sweep RECIPE.yaml --slurm FOLDER                   # array jobs for a cluster
-    python -m experiments.sweep RECIPE.yaml --out FILE -- --max_steps 100    # training flags for every cell
+    python -m experiments.sweep RECIPE                                  # again after any interruption
+    python -m experiments.sweep RECIPE --dry_run                        # the plan and its time, nothing else
+    python -m experiments.sweep RECIPE --jobs 4                         # four cells at once, GPUs shared out
+    python -m experiments.sweep RECIPE --slurm FOLDER                   # array jobs for a cluster
+    python -m experiments.sweep RECIPE --out FILE -- --max_steps 100    # training flags for every cell
+
+RECIPE is a YAML file, or the name of one below experiments/recipes (``methods``, ``user_model``).
 
 Exit code 0 when every cell is finished, 1 when some failed, 2 for a mistake in the recipe or the flags, 130 or 143
 after Ctrl-C or SIGTERM. docs/sweeps.md describes recipes.
@@ -26,6 +28,7 @@ from experiments.sweeps.obstacles import obstacles
 from experiments.sweeps.plan import Plan, aim, describe, past_of, reader, sound_rows
 from experiments.sweeps.progress import Progress, summary
 from experiments.sweeps.recipe.cells import cells_of
+from experiments.sweeps.recipe.named import recipe_file
 from experiments.sweeps.recipe.recipe import read
 from experiments.sweeps.recipe.start import Start
 from experiments.sweeps.runner import Runner
@@ -77,9 +80,9 @@ def _start_only(starts: Sequence[Start], command: str) -> int:
 
 
 def _parser() -> Parser:
-    usage = "python -m experiments.sweep RECIPE.yaml [--out FILE] [--dry_run] [--jobs N] ... [-- TRAINING FLAGS]"
+    usage = "python -m experiments.sweep RECIPE [--out FILE] [--dry_run] [--jobs N] ... [-- TRAINING FLAGS]"
     parser = program("experiments.sweep", __doc__, usage=usage, allow_abbrev=False)
-    parser.add_argument("recipe", type=a_file)
+    parser.add_argument("recipe", type=recipe_file, help="a YAML file, or the name of a recipe that is here")
     parser.add_argument("--out", type=Path, help="file of results rows (default: results/<the recipe's name>.jsonl)")
     parser.add_argument("--dry_run", action="store_true", help="print the plan; nothing runs")
     parser.add_argument("--jobs", type=whole(1), default=1, metavar="N", help="cells at the same time (default: 1)")

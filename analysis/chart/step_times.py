@@ -1,7 +1,7 @@
 """What a step of each arm takes on a machine that does nothing else: from rows of their own.
 
 Quality and bytes are the same whatever else the machine does, so many seeds may share it. Times are not. A short sweep
-on a quiet machine (`experiments/recipes/chart_times.yaml`) measures them; its losses count for nothing.
+on a quiet machine (`experiments/recipes/chart/chart_times.yaml`) measures them; its losses count for nothing.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from fsdp_lab.settings.systems.table import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPE = ROOT / "experiments" / "recipes" / "continued_124m.yaml"
+RECIPE = ROOT / "experiments" / "recipes" / "going_on" / "continued_124m.yaml"
 REHEARSAL = Path(__file__).with_name("rehearsal.yaml")
 FEW_BITS = tuple(str(recipe(name).settings["comm_compress"]) for name in ("five-bits-moves", "two-bits"))
 """Our own systems of few bits, as methods of both directions: what is asked of a GPU is asked of them, too."""

@@ -12,7 +12,7 @@ from fsdp_lab.run.display.units import in_bytes
 from fsdp_lab.settings.config import TrainConfig
 
 ROWS = Path(__file__).resolve().parents[3] / "results" / "reference" / "fresh_weights" / "first_run.jsonl"
-"""Made by ``experiments/recipes/first_run.yaml``; a checkout has them, an installed package does not."""
+"""Made by ``experiments/recipes/fresh_weights/first_run.yaml``; a checkout has them, an installed package does not."""
 
 
 def same_run(row: Mapping[str, Any], rows: Path = ROWS) -> list[str]:

@@ -29,7 +29,7 @@ FEW_BITS = (
         recipes=(
             Recipe(
                 "eight-bits",
-                "twelve pairs of seeds: within 1 % (experiments/recipes/bar.yaml)",
+                "twelve pairs of seeds: within 1 % (experiments/recipes/fresh_weights/bar.yaml)",
                 {"comm_compress": "int4 hadamard + delta"},
                 gradient_bits=4.25,
                 parameter_bits=4.016,
@@ -55,12 +55,13 @@ FEW_BITS = (
         recipes=(
             Recipe(
                 "five-bits",
-                "seventy pairs of seeds: within 0.5 % (experiments/recipes/five_bits.yaml)",
+                "seventy pairs of seeds: within 0.5 % (experiments/recipes/fresh_weights/five_bits.yaml)",
                 {"comm_compress": "ecsq step=0.25 + delta mode=grid step=0.05"},
             ),
             Recipe(
                 "five-bits-moves",
-                "for any learning rate: steps of the moves, six pairs of seeds (experiments/recipes/continued.yaml)",
+                "for any learning rate: steps of the moves, six pairs of seeds "
+                "(experiments/recipes/going_on/continued.yaml)",
                 {"comm_compress": "ecsq step=0.25 + delta mode=grid step=0.1 moves=8"},
             ),
         ),
@@ -84,17 +85,18 @@ FEW_BITS = (
         recipes=(
             Recipe(
                 "three-bits",
-                "forty pairs of seeds: within 1 % (experiments/recipes/three_bits.yaml)",
+                "forty pairs of seeds: within 1 % (experiments/recipes/fresh_weights/three_bits.yaml)",
                 {"comm_compress": "lowrank rank=20 + delta mode=grid step=0.05"},
             ),
             Recipe(
                 "three-bits-moves",
-                "for any learning rate: steps of the moves, six pairs of seeds (experiments/recipes/continued.yaml)",
+                "for any learning rate: steps of the moves, six pairs of seeds "
+                "(experiments/recipes/going_on/continued.yaml)",
                 {"comm_compress": "lowrank rank=20 + delta mode=grid step=0.1 moves=8"},
             ),
             Recipe(
                 "two-bits-moves",
-                "the same with factors in int4, six pairs of seeds (experiments/recipes/continued.yaml)",
+                "the same with factors in int4, six pairs of seeds (experiments/recipes/going_on/continued.yaml)",
                 {"comm_compress": "lowrank rank=20 values=int4 + delta mode=grid step=0.1 moves=8"},
             ),
         ),
@@ -131,7 +133,7 @@ FEW_BITS = (
         recipes=(
             Recipe(
                 "two-bits",
-                "three seeds in each of eleven settings (experiments/recipes/elsewhere.yaml)",
+                "three seeds in each of eleven settings (experiments/recipes/going_on/elsewhere.yaml)",
                 {
                     "comm_compress": (
                         "lowrank rank=28 lines=0.2 longer=5 values(ecsq step=0.25) right(ecsq step=0.15) "
@@ -142,7 +144,7 @@ FEW_BITS = (
             Recipe(
                 "two-bits-ranks",
                 "for more than two ranks: by way of owners, factors of rank 20 there, steps of a quarter of a standard "
-                "deviation back (experiments/recipes/continued_ranks.yaml)",
+                "deviation back (experiments/recipes/going_on/continued_ranks.yaml)",
                 {
                     "comm_compress": (
                         "owners there(lowrank rank=20 lines=0.2 longer=5 values(ecsq step=0.25) right(ecsq step=0.15) "
@@ -153,7 +155,7 @@ FEW_BITS = (
             Recipe(
                 "two-bits-misfit",
                 "for larger batches: the lines that go whole are those of which factors leave most "
-                "(experiments/recipes/continued_batch.yaml)",
+                "(experiments/recipes/going_on/continued_batch.yaml)",
                 {
                     "comm_compress": (
                         "lowrank rank=28 lines=0.3 longer=1.5 by_misfit values(ecsq step=0.25) right(ecsq step=0.15) "
@@ -182,7 +184,7 @@ FEW_BITS = (
         recipes=(
             Recipe(
                 "muon-four-bits",
-                "three pairs of seeds (experiments/recipes/continued_muon.yaml)",
+                "three pairs of seeds (experiments/recipes/going_on/continued_muon.yaml)",
                 {
                     "comm_compress": "ecsq step=1 + delta mode=grid step=0.1 moves=8",
                     "optimizer_compress": "delta values(ecsq step=1)",

@@ -102,7 +102,7 @@ def test_tables_and_report_show_them(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_recipe_asks_for_both() -> None:
-    recipe = read_recipe(ROOT / "experiments/recipes/targets.yaml")
+    recipe = read_recipe(ROOT / "experiments/recipes/links/targets.yaml")
     assert recipe.common["target_ppl"]
     assert recipe.common["ppl_at_s"]
     assert recipe.common["eval_steps"] <= recipe.common["max_steps"] / 20

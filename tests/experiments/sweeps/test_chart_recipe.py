@@ -24,7 +24,7 @@ from fsdp_lab.settings.reading.specs import specs_of
 from tests.experiments.sweeps.fake_trainer import ROOT
 from tests.experiments.sweeps.recipes import row_of, write_recipe
 
-RECIPES = ROOT / "experiments" / "recipes"
+RECIPES = ROOT / "experiments" / "recipes" / "chart"
 
 
 @pytest.fixture(scope="module")

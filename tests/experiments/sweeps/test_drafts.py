@@ -100,7 +100,7 @@ def test_flags_are_those_of_the_drafts_trainer(tmp_path: Path) -> None:
 
 
 def test_all_that_one_command_builds_is_one_message() -> None:
-    cells = cells_of(read(ROOT / "experiments" / "recipes" / "drafts.yaml"))
+    cells = cells_of(read(ROOT / "experiments" / "recipes" / "drafts" / "drafts.yaml"))
     folder = Path("fsdp_output/drafts")
     if folder.exists():
         pytest.skip("it has been built here")

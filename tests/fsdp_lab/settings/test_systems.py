@@ -220,7 +220,7 @@ def test_a_recipe_of_sweeps_may_name_a_system(tmp_path: Path) -> None:
 
 
 def test_the_committed_recipe_has_the_arm_of_every_system_that_runs_under_fsdp2() -> None:
-    arms = {arm.label for arm in read(ROOT / "experiments/recipes/systems.yaml").arms}
+    arms = {arm.label for arm in read(ROOT / "experiments/recipes/chart/systems.yaml").arms}
     assert arms == {"none"} | {arm_of(typed(one).comm) for one in RECIPES if not one.needs}
 
 

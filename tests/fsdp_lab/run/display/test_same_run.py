@@ -10,9 +10,7 @@ import pytest
 from fsdp_lab import results
 from fsdp_lab.run.display import same_run
 
-ROWS = list(
-    results.load(Path(__file__).resolve().parents[4] / "results" / "reference" / "fresh_weights" / "targets.jsonl")
-)
+ROWS = list(results.load(Path(__file__).resolve().parents[4] / "results" / "reference" / "links" / "targets.jsonl"))
 
 
 def others(row: dict[str, Any], tmp_path: Path) -> list[str]:
