@@ -1,17 +1,18 @@
-"""Completion of commands, flags, methods and systems on Tab.
+"""Completion of commands, flags, methods, systems and recipes on Tab.
 
     eval "$(python -m fsdp_lab.commands.completion bash)"      # in ~/.bashrc
     eval "$(python -m fsdp_lab.commands.completion zsh)"       # in ~/.zshrc
 
-The script that is printed has all commands and the names of all methods and systems in it, so that Tab starts no
-Python. Flags are asked of the command itself (its --help), once in a shell: the first Tab after a dash takes as long as
-that help does. Where nothing fits, names of files are completed.
+The script that is printed has all commands and the names of all methods, systems and (in a checkout) recipes in it, so
+that Tab starts no Python. Flags are asked of the command itself (its --help), once in a shell: the first Tab after a
+dash takes as long as that help does. Where nothing fits, names of files are completed.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from fsdp_lab.commands.reference.methods_file import read
 from fsdp_lab.commands.table import COMMANDS, FAMILIES, below
@@ -19,6 +20,7 @@ from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.systems.table import recipes
 from fsdp_lab.settings.user_errors import unix_endings
 
+RECIPES = Path(__file__).resolve().parents[2] / "experiments" / "recipes"  # an installed package has none
 METHOD_FLAGS = ("--comm_compress", "--param_compress", "--method", "--methods", "--arm", "--baseline")
 """Flags that are followed by a method, in whichever commands have them."""
 
@@ -48,6 +50,7 @@ _fsdp_lab() {
                 methods) words="@METHODS@ common" ;;
                 systems) words="@SYSTEMS@" ;;
                 conformance) words="@METHODS@" ;;
+                sweep) words="@RECIPES@" ;;
                 completion) words="bash zsh" ;;
             esac
         fi
@@ -68,6 +71,7 @@ def script(shell: str) -> str:
         "TWO": " | ".join(f'"{command.words}"' for command in COMMANDS if " " in command.words),
         "SECOND": "\n                ".join(f'{w}) words="{" ".join(s)}" ;;' for w, s in seconds.items() if s),
         "SYSTEMS": " ".join(recipes()),
+        "RECIPES": " ".join(sorted(path.stem for path in RECIPES.rglob("*.yaml"))),
         "METHODS": " ".join(method["name"] for method in read()["methods"]),
         "METHOD_FLAGS": " | ".join(dict.fromkeys(spellings)),
     }

@@ -43,6 +43,8 @@ def test_methods_are_completed_where_one_is_wanted(calls: Path) -> None:
     assert offered(calls, "train", "--comm-compress", "to") == {"topk"}
     assert offered(calls, "systems", "sdp") == {"sdp4bit", "sdp4bit-intra", "sdp4bit-two-levels"}
     assert offered(calls, "train", "--system", "dilo") == {"diloco"}
+    assert offered(calls, "sweep", "lengt") == {"lengths"}
+    assert offered(calls, "sweep", "mine.y") == set(), "bash then completes names of files"
     assert offered(calls, "train", "--config", "to") == set(), "bash then completes names of files"
 
 
