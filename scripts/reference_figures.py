@@ -115,12 +115,8 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"figure: {name} is not one that can be drawn again")
     for rows in dict.fromkeys(REPORTS[name][0] for name in wanted if name in REPORTS):
         with tempfile.TemporaryDirectory() as folder:
-            _run(
-                report.main(
-                    [str(FOLDER / rows), "--calibration", str(CALIBRATION), "--out", folder, "--formats", "png"]
-                ),
-                FOLDER / rows,
-            )
+            words = [str(FOLDER / rows), "--calibration", str(CALIBRATION), "--out", folder, "--formats", "png"]
+            _run(report.main(words), FOLDER / rows)
             for name in wanted:
                 if REPORTS.get(name, ("", ""))[0] == rows:
                     shutil.copyfile(Path(folder) / REPORTS[name][1], FOLDER / name)
