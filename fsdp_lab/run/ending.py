@@ -67,20 +67,26 @@ class Ending:
             self._append("failed", died + how)
             self._leave("left")
             return died + self._what_to_do()
-        self._append("preempted", how)
+        for_another = is_agreed and not self._ranks.is_first
+        if not for_another:
+            self._append("preempted", how)
         self._leave("left" if is_agreed else "stopped", how)
         self._board.put(_LEFT.format(self._ranks.rank), "yes")
-        if is_agreed and not self._ranks.is_first:
+        if for_another:
             self._see_it_recorded(how)
         return None
 
     def _see_it_recorded(self, how: str) -> None:
-        """Wait until rank 0, which ends at the same time, has written the row, and write it where that one dies."""
+        """Wait until rank 0, which ends at the same time, has written the row, and write it where that one dies.
+
+        It may die at any moment: this rank calls the run stopped only after it has waited.
+        """
         end = time.monotonic() + _FIRST_SPEAKS_S
         while time.monotonic() < end and self._is_unrecorded():
             if died := self._died_unsaid():
                 self._append("failed", died + how)
             time.sleep(0.1)
+        self._append("preempted", how)
 
     def _died_unsaid(self) -> str:
         """The ranks of this machine that have ended without saying that they were told to; none if nobody can tell."""
