@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from pathlib import Path
 
 from fsdp_lab.settings.flag_values import a_file
@@ -25,5 +24,5 @@ def recipe_file(text: str) -> Path:
 
 def _shown(path: Path) -> Path:
     """``path`` as one types it: from the folder that the command runs in, where it is below it."""
-    here = Path(os.getcwd())
+    here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
