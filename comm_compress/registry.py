@@ -25,7 +25,7 @@ Builder = TypeVar("Builder", bound=Callable[[Any], Compressor])
 
 
 PLUGINS = "comm_compress.methods"
-"""The entry-point group under which other packages offer methods (docs/plugins.md)."""
+"""The entry-point group under which other packages offer methods (docs/library/plugins.md)."""
 
 AnyMethod = str | Mapping[str, Any] | Compressor
 """A method as it may be given: its name, a label such as ``"topk ratio=0.01"`` (`comm_compress.labels`), a mapping such

@@ -4,7 +4,7 @@
 
 The method sends a byte an element and one scale for each row. Rank 0 first prints which laws hold for it, then the
 lines that the other examples print. Once it is registered, its name works wherever a method is named; error feedback
-and the other wrappers come with it. In a package of its own it needs an entry point: docs/plugins.md.
+and the other wrappers come with it. In a package of its own it needs an entry point: docs/library/plugins.md.
 """
 
 from __future__ import annotations

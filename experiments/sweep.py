@@ -9,7 +9,7 @@
 RECIPE is a YAML file, or the name of one below experiments/recipes (``methods``, ``user_model``).
 
 Exit code 0 when every cell is finished, 1 when some failed, 2 for a mistake in the recipe or the flags, 130 or 143
-after Ctrl-C or SIGTERM. docs/sweeps.md describes recipes.
+after Ctrl-C or SIGTERM. docs/comparing/sweeps.md describes recipes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 The table has a line for each collective, group, dtype and caller, summed over the ranks, whoever calls it: FSDP2, DDP,
 tensor parallelism, an optimizer. The program need not know comm_compress, but its Python must be able to import it,
 with torch. It becomes slower, so time nothing meanwhile. The exit code is the program's own; 1 where that is 0 and no
-rank was seen; 2 where nothing could be started. What is not seen: docs/audit.md.
+rank was seen; 2 where nothing could be started. What is not seen: docs/comparing/audit.md.
 """
 
 from __future__ import annotations

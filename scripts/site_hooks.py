@@ -30,7 +30,7 @@ FIGURES = "results/reference"
 ROWS = "results/reference/fresh_weights/bar.jsonl"
 CALIBRATION = "results/reference/links/calibration.json"
 REPORTS: dict[Literal["en", "zh"], str] = {"en": "results/index.html", "zh": "results/zh/index.html"}
-"""Where the report of ``ROWS`` lies on the site, in each language. ``report/`` is taken by docs/report.md."""
+"""Where the report of ``ROWS`` lies on the site, in each language."""
 _LOG = logging.getLogger("mkdocs.hooks.site")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 

@@ -114,7 +114,7 @@ def test_the_front_page_names_every_method(page: str) -> None:
 
 
 def test_every_recipe_is_among_those_that_sweeps_md_lists() -> None:
-    table = (ROOT / "docs/sweeps.md").read_text().split("### Recipes that are here")[1].split("\n## ")[0]
+    table = (ROOT / "docs/comparing/sweeps.md").read_text().split("### Recipes that are here")[1].split("\n## ")[0]
     lines = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     listed = [name for line in lines for name in re.findall(r"`(\w+)`", line)]
     there = {path.stem for path in (ROOT / "experiments/recipes").rglob("*.yaml")} - {"reference"}  # included by others

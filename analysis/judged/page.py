@@ -83,7 +83,7 @@ def _objections(facts: Facts_, place: Place | None) -> Section:
     notes = [(severity, text) for severity, text in facts["objections"]]
     heard = place.findings if place is not None else ()
     notes += [(one.severity, f"{one.subject}: {one.what}; {one.advice} [{one.check}]") for one in heard]
-    text = Text("Beside broken laws and checks. What no program can find out is listed in docs/judging.md.")
+    text = Text("Beside broken laws and checks. What no program can find out is listed in docs/library/judging.md.")
     return Section("objections", "What a reviewer would object to", [text, Notes(notes) if notes else Text("Nothing.")])
 
 

@@ -1,6 +1,7 @@
 """What a few seeds can tell: intervals, paired differences, "within 1 %", and times to a target.
 
-A run that failed, diverged or is missing is infinitely bad here; nothing is ever dropped. Sources: docs/statistics.md.
+A run that failed, diverged or is missing is infinitely bad here; nothing is ever dropped. Sources:
+docs/comparing/statistics.md.
 """
 
 from __future__ import annotations

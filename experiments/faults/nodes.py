@@ -54,7 +54,7 @@ SETTINGS = {
 class Case:
     """One run over ``machines`` with ``per_machine`` ranks each, started ``by`` torchrun or hand.
 
-    ``fault`` is injected (docs/faults.md); ``cable`` is the machine that leaves the network after step 7;
+    ``fault`` is injected (docs/trainer/faults.md); ``cable`` is the machine that leaves the network after step 7;
     ``further`` are settings of all, ``differing`` rank 1's own, ``ranks`` the numbers that are said by hand. ``codes``:
     the exit codes that are promised (None: any, of one that is cut off), ``named``: a pattern of what every machine
     must say whose rank is not killed, ``row_on`` the machine that then has the row."""

@@ -3,9 +3,9 @@
     python -m experiments.faults [--out FILE.md] [--methods none int8 ...] [--faults NAME ...]
 
 What the file beside ``--out`` has already is not done again (``--anew``: it is), so that a table can grow.
-Each run is told to break (docs/faults.md), watched until its last process has ended, and started again by the same
-command. "equal" means that the second one finished with the losses and the weights of a run that nothing happened to,
-bit for bit. Writes a table in Markdown, and all that was seen beside it as JSON.
+Each run is told to break (docs/trainer/faults.md), watched until its last process has ended, and started again by the
+same command. "equal" means that the second one finished with the losses and the weights of a run that nothing happened
+to, bit for bit. Writes a table in Markdown, and all that was seen beside it as JSON.
 """
 
 from __future__ import annotations

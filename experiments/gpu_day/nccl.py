@@ -170,7 +170,7 @@ def _parser() -> Parser:
     parser = program("experiments.gpu_day.nccl", __doc__)
     parser.add_argument("--out", type=new_folder, required=True, help="folder for rows, tables and logs")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: over gloo, to try this program")
-    parser.add_argument("--model", default="gpt2-62m", help="a preset of docs/models.md")
+    parser.add_argument("--model", default="gpt2-62m", help="a preset of docs/trainer/models.md")
     parser.add_argument("--methods", type=a_method_or_none, nargs="+", default=list(METHODS), metavar="METHOD")
     parser.add_argument("--batch_size", type=whole(1), default=4, help="sequences of a step and rank")
     parser.add_argument("--length", type=whole(2), default=256, help="tokens of a sequence")

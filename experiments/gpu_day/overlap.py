@@ -172,7 +172,7 @@ def _parser() -> Parser:
     parser = program("experiments.gpu_day.overlap", __doc__)
     parser.add_argument("--out", type=new_folder, required=True, help="folder for traces and tables")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--model", default="gpt2-62m", help="a preset of docs/models.md")
+    parser.add_argument("--model", default="gpt2-62m", help="a preset of docs/trainer/models.md")
     parser.add_argument("--methods", type=a_method_or_none, nargs="+", default=list(METHODS), metavar="METHOD")
     parser.add_argument("--vocab_size", type=whole(3), default=50257, help="token ids that the model embeds, at least")
     parser.add_argument("--batch_size", type=whole(1), default=16, help="sequences of a step")

@@ -3,9 +3,10 @@
     python -m experiments.judge my_method.py [--settings '{"ratio": 0.01}' | --method "my_method ratio=0.01"]
         [--out FOLDER] [--seeds 3] [--quick] [--no_training] [--anyway]
 
-my_method.py registers a method of gradients (docs/plugins.md). THE FILE IS RUN: a method is a program with all rights
-that you have, so judge only code that you would run. It runs in processes of their own, which are ended when they take
-too long (--limit), and which do not protect this machine or the figures from who means harm (docs/judging.md).
+my_method.py registers a method of gradients (docs/library/plugins.md). THE FILE IS RUN: a method is a program with all
+rights that you have, so judge only code that you would run. It runs in processes of their own, which are ended when
+they take too long (--limit), and which do not protect this machine or the figures from who means harm
+(docs/library/judging.md).
 
 FOLDER (default: judged/NAME) gets index.html, judged.json with the same facts, and results rows. Trainings are those of
 experiments/recipes/reference.yaml (gpt2-mini, two ranks, 400 steps), with and without the method, and need the corpus

@@ -116,7 +116,7 @@ def report(settings: dict[str, Any], cells: Sequence[Cell]) -> str:
         f"`python -m experiments.links.bottleneck`: {cells[0]['model']}, {settings['steps']} steps a cell (the first "
         f"{cells[0]['warmup_steps_excluded']} left out), one thread a rank, {settings['cores']} cores "
         f"({cells[0]['cpu']}){flags}. Bytes and times are a rank's, a step's; step: the median, share: of the mean. "
-        "What the columns mean: docs/links.md.\n\n" + table(cells, settings["cores"]) + "\n"
+        "What the columns mean: docs/comparing/links.md.\n\n" + table(cells, settings["cores"]) + "\n"
     )
 
 

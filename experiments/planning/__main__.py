@@ -48,7 +48,8 @@ _PAYLOAD = 1448 / 1514  # of a full Ethernet frame
 LEFT_OUT = (
     "planned for AdamW, which exchanges nothing of its own. Left out are local steps (outer), and what other\n"
     "optimizers compute and exchange (operation optimizer of a row): muon under fsdp, beside the gradients; in place\n"
-    f"of gradients, between the replicas of ddp, {', '.join(BETWEEN_REPLICAS)}\n(docs/optimizers.md has their bits)"
+    f"of gradients, between the replicas of ddp, {', '.join(BETWEEN_REPLICAS)}\n"
+    "(docs/library/optimizers.md has their bits)"
 )
 
 

@@ -1,4 +1,6 @@
-"""The speedrun: a task that anyone can run and beat, behind a slow link (docs/speedrun.md). Begin with `task`.
+"""The speedrun: a task that anyone can run and beat, behind a slow link. Begin with `task`.
+
+Its rules: docs/comparing/speedrun.md. What lies here:
 
 task.py      what every run has in common, the tracks, and the baselines
 race.py      an entry's runs and those of the baselines: settings, seeds and order, as cells of a sweep

@@ -1,4 +1,6 @@
-"""A race to a validation loss behind a slow link: run an entry, check one, show the records. Rules: docs/speedrun.md
+"""A race to a validation loss behind a slow link: run an entry, check one, show the records.
+
+The rules: docs/comparing/speedrun.md
 
     python -m experiments.speedrun --track 200mbit -- --method "int4 hadamard + delta"
     python -m experiments.speedrun --track 200mbit --entry FOLDER      # settings.yaml, and plugin.py where it has one
@@ -139,7 +141,7 @@ def _own(task: Task, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:
 def _settings_of(task: Task, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:
     fixed = [name for name in given if name == "seed" or (name in task.fixed and given[name] != task.fixed[name])]
     if fixed:
-        raise ValueError(f"{', '.join(fixed)}: fixed by the task; docs/speedrun.md says what an entry may change")
+        raise ValueError(f"{', '.join(fixed)}: fixed by the task; what may change: docs/comparing/speedrun.md")
     built = TrainConfig.of(**{**task.given(ranks), **given})
     return task.own(ranks, built.resolved())
 

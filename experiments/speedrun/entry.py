@@ -2,7 +2,7 @@
 
 entry.json       which task, track and ranks, who and what, the machine, and the sha256 of every other file
 settings.yaml    the settings other than the task's
-plugin.py        the file that registers a method of its own, where there is one (docs/plugins.md)
+plugin.py        the file that registers a method of its own, where there is one (docs/library/plugins.md)
 rows.jsonl       the results rows of all runs, the baselines' among them, in the order of running
 curves/, logs/   each run's loss curve, and what its ranks and its link said
 statistics.json  what follows from the rows (`score`)

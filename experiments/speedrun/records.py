@@ -19,7 +19,7 @@ HEAD = (
 )
 _ROOT = Path(__file__).resolve().parents[2]
 RECORDS = _ROOT / "results" / "speedrun"
-PAGE = _ROOT / "docs" / "speedrun-records.md"
+PAGE = _ROOT / "docs" / "comparing" / "speedrun-records.md"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def text(records: Sequence[Record]) -> str:
     """The records as tables for a terminal."""
     right = set(HEAD) - {"entry", "communication", "processor"}
     parts = [f"{title}{aligned(table, right)}" for title, table in tables(records).items()]
-    return "\n\n".join(parts) or "no records yet: docs/speedrun.md says how one is made"
+    return "\n\n".join(parts) or "no records yet: docs/comparing/speedrun.md says how one is made"
 
 
 def page(records: Sequence[Record], task: Task = TASK) -> str:

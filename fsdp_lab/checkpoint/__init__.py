@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped (docs/checkpoints.md).
+"""Checkpoints: everything a run needs to go on as if it had never stopped (docs/trainer/checkpoints.md).
 
 Read `saving` first: when a run saves, and how another process goes on. `protocols` says what it asks of the run,
 `state` is what is taken from it, `same_training` says who may go on. `checkpoints` saves in the background,

@@ -26,7 +26,7 @@ from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
 COMMON = "common"
-_PLUGINS = "comm_compress.methods"  # the group of entry points, docs/plugins.md
+_PLUGINS = "comm_compress.methods"  # the group of entry points, docs/library/plugins.md
 
 
 def main(argv: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ What leaves the interface besides the payload that we claim is known, packet by 
 
 - Ethernet, IPv4 and TCP headers with time stamps, `HEADER` bytes a packet: the interface counts its packets;
 - gloo's own, `GLOO_MESSAGE` bytes a message: the sender announces it, the receiver announces that it is ready, and a
-  header goes before the data, 48 bytes each (exact in every collective measured, torch 2.13: docs/links.md);
+  header goes before the data, 48 bytes each (exact in every collective measured, torch 2.13: docs/comparing/links.md);
 - the trainer's own all-reduces of one number: the gradients' norm, the agreement on stopping, the logged loss;
 - bytes that TCP sent twice, which the kernel counts for each connection. What was lost before it reached the interface
   left that once all the same, so these bytes excuse as much of a surplus, never a lack.

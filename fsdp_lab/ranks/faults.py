@@ -5,7 +5,8 @@
 
 A fault is ``KIND:key=value,...``: which ``rank`` (none: every one), in which ``step`` (none: whichever comes first;
 before the first step it is 0), ``at`` which point of it (`POINTS`), for how many seconds ``s`` (hang and slow), with
-which ``code`` (exit). It happens once, but for slow and full_disk, which stay. docs/faults.md says what each leads to.
+which ``code`` (exit). It happens once, but for slow and full_disk, which stay. docs/trainer/faults.md says what each
+leads to.
 
 The points are single lines, ``faults.at("validate")``: a loop over nothing when the variable is unset.
 """

@@ -340,7 +340,7 @@ def _unused() -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.skipif(torch.__version__ < "2.13", reason="absent from the rows before torch 2.13 (docs/breadth.md)")
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="absent from rows before torch 2.13 (docs/library/breadth.md)")
 def test_unused_parameters_are_reduced_as_zeros() -> None:
     for seen in run_ranks(2, _unused):
         assert seen == {"finite": True, "calls": 4, "parameters": len(dict(Net().named_parameters()))}

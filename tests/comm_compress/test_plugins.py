@@ -1,4 +1,4 @@
-"""Methods from other packages: the example of docs/plugins.md as it stands there, and plugins that are broken."""
+"""Methods from other packages: the example of docs/library/plugins.md as it stands there, and broken plugins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cc.make("halfbit")
 
 def example(name: str) -> str:
     """The indented block that follows ``name`` in the documentation."""
-    text = (ROOT / "docs/plugins.md").read_text()
+    text = (ROOT / "docs/library/plugins.md").read_text()
     found = re.search(rf"`{re.escape(name)}`:\n\n((?:    .*\n|\n)+)", text)
     assert found
     return textwrap.dedent(found[1])
@@ -95,7 +95,7 @@ def test_the_laws_hold_for_the_documented_plugin(installed: Path) -> None:
 def test_the_documented_look_at_it_prints_what_is_documented(installed: Path) -> None:
     (installed / "looking.py").write_text(example("looking.py"))
     printed = run(installed, "looking.py").stdout
-    text = (ROOT / "docs/plugins.md").read_text()
+    text = (ROOT / "docs/library/plugins.md").read_text()
     assert printed.splitlines()[1].startswith("halfbits: 16.000 bits")
     assert textwrap.indent(printed, "    ") in text
 

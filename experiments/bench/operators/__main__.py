@@ -4,10 +4,10 @@
     python -m experiments.bench.operators --model gpt2-62m --batch_size 2 --out results/reference/benchmarks
     python -m experiments.bench.operators --model z2all-1b --mixed_precision bf16     # needs a GPU
 
-Every variant is a value of the trainer's ``--operators`` (docs/operators.md). In each repeat all take a turn, in
-another order each time: a model is built anew by the trainer's own code, makes a few steps on the same random tokens
-from the same weights, and is thrown away. Its losses and gradients must be the naive variant's, to rounding, or its row
-says that they are not. What this machine cannot do is listed with the reason. ``--out FOLDER``
+Every variant is a value of the trainer's ``--operators`` (docs/trainer/operators.md). In each repeat all take a
+turn, in another order each time: a model is built anew by the trainer's own code, makes a few steps on the same random
+tokens from the same weights, and is thrown away. Its losses and gradients must be the naive variant's, to rounding, or
+its row says that they are not. What this machine cannot do is listed with the reason. ``--out FOLDER``
 writes operators_MODEL.json and operators_MODEL.md there, after each turn: what is stopped early leaves the rows of
 variants that were measured. In the first repeat "naive" and "best" come first.
 """
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program("experiments.bench.operators", __doc__)
-    parser.add_argument("--model", default="llama-mini", help="a preset of docs/models.md")
+    parser.add_argument("--model", default="llama-mini", help="a preset of docs/trainer/models.md")
     parser.add_argument("--batch_size", type=whole(1), help="sequences of a step; none: the preset's")
     parser.add_argument("--length", type=whole(2), help="tokens of a sequence; none: the preset's")
     parser.add_argument("--steps", type=whole(1), default=3, help="timed steps of a turn")

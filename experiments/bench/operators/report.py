@@ -162,9 +162,10 @@ def _legend(result: Mapping[str, Any]) -> list[str]:
         "variant's in the same repeat, the median repeat (least to most). A difference within the intervals means "
         "nothing.",
         "",
-        "MFU = (6 N + 12 L H Q T) x tokens/s / peak (docs/operators.md). N: parameters that multiply, without the "
-        f'embeddings looked up, {result["multiplying"]:,}; "all parameters": N is all {result["num_parameters"]:,}, '
-        f"as nanoGPT and its descendants count. Peak: {peaks or 'not known'} ({result['peak_source']}).",
+        "MFU = (6 N + 12 L H Q T) x tokens/s / peak (docs/trainer/operators.md). N: parameters that multiply, "
+        f'without the embeddings looked up, {result["multiplying"]:,}; "all parameters": N is all '
+        f"{result['num_parameters']:,}, as nanoGPT and its descendants count. "
+        f"Peak: {peaks or 'not known'} ({result['peak_source']}).",
         "",
         f"As naive: losses of all steps within {LOSS['fp32']:g} of the naive ones ({LOSS['bf16']:g} where one of the "
         f"two is bf16), norms of each gradient in the first step within {GRADIENT['fp32']:g} "

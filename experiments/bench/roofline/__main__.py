@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program("experiments.bench.roofline", __doc__)
-    parser.add_argument("--model", default="gpt2-62m", help="a preset of docs/models.md")
+    parser.add_argument("--model", default="gpt2-62m", help="a preset of docs/trainer/models.md")
     parser.add_argument("--batch_size", type=whole(1), default=4, help="sequences of a step")
     parser.add_argument("--length", type=whole(2), help="tokens of a sequence; none: the preset's")
     parser.add_argument("--operators", default="best", choices=("best", "default", "naive"), help="of the model")

@@ -1,7 +1,7 @@
 """What a method may pass data through beside its messages: variables, files, sockets, functions that it replaces.
 
-Nothing here is proof against a program that means to deceive (docs/judging.md lists what is not seen); it names what
-honest mistakes and simple tricks leave behind.
+Nothing here is proof against a program that means to deceive (docs/library/judging.md lists what is not seen); it
+names what honest mistakes and simple tricks leave behind.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _module_of(name: str) -> str:
 def chosen(names: list[str], wanted: str | None, path: Path) -> str:
     """The label of the method to judge. ValueError: the file registers none, or several and none is named."""
     if not names:
-        raise ValueError(f"{path}: registers no method; it needs @cc.register(NAME, CONFIG), see docs/plugins.md")
+        raise ValueError(f"{path}: registers no method; it needs @cc.register(NAME, CONFIG): docs/library/plugins.md")
     if wanted is not None:
         name, _ = cc.labels.parse_label(wanted)
         if name not in names:

@@ -16,8 +16,8 @@ def module_name(path: Path) -> str:
 def write_plugin(folder: Path, path: Path) -> None:
     """Fill ``folder`` with a package that registers the file's method wherever the folder is on Python's path.
 
-    It is an entry point of `comm_compress.methods`, as a plugin has one (docs/plugins.md): trainer and sweeps need
-    to know nothing of it.
+    It is an entry point of `comm_compress.methods`, as a plugin has one (docs/library/plugins.md): trainer and sweeps
+    need to know nothing of it.
     """
     info = folder / f"{PLUGIN}-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ sweep is a smaller fair one, and the machine's moods are spread over the arms.
 The arms of a seed see the same tokens and start from the same weights, because the trainer takes both from the seed
 alone: `models.build` seeds the initialisation, `batches.loader` the order of the data (of a draft
 `fsdp_lab.eagle.training.model` and `fsdp_lab.eagle.data.chats`), and compressors draw from a counter of their own
-(docs/architecture.md). Their world sizes and models are equal within a comparison.
+(docs/design/architecture.md). Their world sizes and models are equal within a comparison.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A recipe: what a sweep compares, read from YAML and checked before anything runs. docs/sweeps.md shows every key.
+"""A recipe: what a sweep compares, read from YAML and checked before anything runs.
+
+docs/comparing/sweeps.md shows every key.
 
 name: methods
 include: reference.yaml          # another recipe's keys; what this file says itself wins, `common` key by key
@@ -14,7 +16,7 @@ rates: results/chart_rates.json  # in place of tune: the rate that was chosen fo
 start: {model: gpt2-mini, max_steps: 2000}   # trained once; then, in place of fresh weights:
 models: [{model_dir: start}, {start: {model: llama-mini}, corpus: code}]   # the second one's own start and corpus
 
-trainer: eagle                   # drafts (docs/eagle.md); then, in place of models and corpus:
+trainer: eagle                   # drafts (docs/trainer/eagle.md); then, in place of models and corpus:
 targets: [saved/target]
 """
 

@@ -7,7 +7,8 @@ models:
 
 Two runs from fresh weights part soon, and what parts them may be the last bit of one number; two that go on from
 trained weights part little. So a comparison of arms from a common start sees differences that chance hides from one
-that begins with fresh weights (docs/statistics.md). It is a statement about going on, not about the whole training.
+that begins with fresh weights (docs/comparing/statistics.md). It is a statement about going on, not about the whole
+training.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _setting(spec: Spec, say: Language) -> list[str]:
 def _fields() -> Iterator[str]:
     yield (
         "Required: in every row (always), in rows of runs that went well (ok), or not (no). `fsdp-lab results fields` "
-        "prints this table; what each figure means and how it is obtained: [measuring.md](../measuring.md)."
+        "prints this table; what each figure means and how it is obtained: [measuring.md](../comparing/measuring.md)."
     )
     yield ""
     yield from _table(

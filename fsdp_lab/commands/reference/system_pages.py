@@ -168,7 +168,7 @@ def reference() -> Iterator[str]:
     yield ""
     yield "## Not here yet"
     yield ""
-    yield "Methods for activations are no systems of this list: [activations.md](../activations.md)."
+    yield "Methods for activations are no systems of this list: [activations.md](../library/activations.md)."
     yield ""
     yield "| system | source | what is missing |"
     yield "|---|---|---|"

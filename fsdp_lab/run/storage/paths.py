@@ -1,7 +1,7 @@
 """Where one run writes.
 
 fsdp_output/runs/<run_name>/config.yaml      every setting, resolved
-                            checkpoints/     with --save_steps, or when it was told to stop (docs/checkpoints.md)
+                            checkpoints/     with --save_steps, or when told to stop (docs/trainer/checkpoints.md)
                             curve.jsonl      losses and other numbers, step by step (or <curves_dir>/<run_name>.jsonl)
                             final_model/     Hugging Face folder with tokenizer (of a draft: draft/)
 fsdp_output/logs/<run_name>/tensorboard/     TensorBoard events

@@ -18,7 +18,8 @@ class DataConfig(Settings):
     data_format: str = setting(
         "documents",
         "what data_path holds: documents, of which all tokens are predicted, or conversations (JSON lines in "
-        "ShareGPT's or OpenAI's format, also .gz), of which the assistant's answers are (docs/instruction-tuning.md)",
+        "ShareGPT's or OpenAI's format, also .gz), of which the assistant's answers are "
+        "(docs/trainer/instruction-tuning.md)",
         choices=("documents", "conversations"),
     )
     data_mix: dict[str, Any] = setting(  # noqa: RUF009 - a new dict each

@@ -12,7 +12,9 @@ class LoraConfig(Settings):
     """LoRA (arXiv 2106.09685): adapters of low rank are trained, the model's own weights stay as they are."""
 
     lora_rank: int | None = setting(
-        None, "train LoRA adapters of this rank, and nothing else (docs/lora.md); none: train all weights", at_least=1
+        None,
+        "train LoRA adapters of this rank, and nothing else (docs/trainer/lora.md); none: train all weights",
+        at_least=1,
     )
     lora_alpha: float | None = setting(
         None,

@@ -13,8 +13,8 @@ class ModelConfig(Settings):
 
     model: str | None = setting(
         None,
-        "preset (gpt2-nano, gpt2, qwen3-0.6b, llama-3.2-1b, ...: docs/models.md); none: gpt2-nano without a GPU, "
-        "gpt2-62m with one",
+        "preset (gpt2-nano, gpt2, qwen3-0.6b, llama-3.2-1b, ...: docs/trainer/models.md); none: gpt2-nano without a "
+        "GPU, gpt2-62m with one",
     )
     model_dir: str | None = setting(
         None, "Hugging Face folder of a GPT-2, Qwen2, Qwen3, Llama, MiniCPM or BERT to start from", exists=("folder",)
@@ -33,7 +33,8 @@ class ModelConfig(Settings):
     )
     mixed_precision: str = setting(
         "auto",
-        "dtype of forward and backward; auto: bf16 on a GPU, no otherwise; fp16: with loss scaling (docs/models.md)",
+        "dtype of forward and backward; auto: bf16 on a GPU, no otherwise; fp16: with loss scaling "
+        "(docs/trainer/models.md)",
         choices=("auto", "no", "bf16", "fp16"),
     )
     attention: str = setting(
@@ -44,7 +45,7 @@ class ModelConfig(Settings):
     operators: dict[str, Any] = setting(  # noqa: RUF009 - a new dict each
         {},
         "what computes each operator, {operator: implementation}, with others for those that are not named; or a word "
-        "for all: naive, best (docs/operators.md)",
+        "for all: naive, best (docs/trainer/operators.md)",
         others=WORDS,
     )
     activation_checkpointing: bool = setting(

@@ -17,8 +17,8 @@ class OptimConfig(Settings):
     optimizer: str = setting(
         "adamw",
         "adamw; muon orthogonalises the updates of the blocks' matrices, for which ranks gather these, and leaves the "
-        "rest to AdamW (docs/muon.md); of dp_replicas, which then exchange something else than gradients: demo, "
-        "onebit_adam, dion, ef21_muon, zero_one_adam (docs/optimizers.md)",
+        "rest to AdamW (docs/library/muon.md); of dp_replicas, which then exchange something else than gradients: "
+        "demo, onebit_adam, dion, ef21_muon, zero_one_adam (docs/library/optimizers.md)",
         choices=("adamw", "muon", *BETWEEN_REPLICAS),
     )
     learning_rate: float | None = setting(None, "peak learning rate; none: the preset's", above=0)

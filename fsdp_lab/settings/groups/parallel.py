@@ -10,7 +10,7 @@ _SHARES = (rf"{_SHARE}( *, *{_SHARE})*", "numbers above 0, one for each of the r
 
 @dataclass(frozen=True)
 class ParallelConfig(Settings):
-    """How the ranks share the work: pp x dp x tp of them (docs/layouts.md)."""
+    """How the ranks share the work: pp x dp x tp of them (docs/trainer/layouts.md)."""
 
     dp: int = setting(0, "data-parallel ranks, each with batches of its own; 0: all that tp and pp leave", at_least=0)
     dp_replicas: int = setting(

@@ -76,7 +76,9 @@ class RunConfig(Settings):
         exists=("folder", "auto", "never"),
     )
     resume_resharded: bool = setting(
-        False, "resume on another number of ranks: not bit for bit (docs/checkpoints.md)", affects_training=False
+        False,
+        "resume on another number of ranks: not bit for bit (docs/trainer/checkpoints.md)",
+        affects_training=False,
     )
     resume_changed: bool = setting(
         False, "resume although settings that affect the training have changed", affects_training=False
@@ -86,8 +88,8 @@ class RunConfig(Settings):
     )
     trackers: str | None = setting(
         None,
-        "where the run's numbers also go: wandb, mlflow, trackio, by commas (docs/trackers.md); tensorboard may be "
-        "named too, and --tensorboard says whether it is written",
+        "where the run's numbers also go: wandb, mlflow, trackio, by commas (docs/comparing/trackers.md); tensorboard "
+        "may be named too, and --tensorboard says whether it is written",
         affects_training=False,
         pattern=_TRACKERS,
     )

@@ -101,5 +101,5 @@ LLAMA_60M = _modern(640, 1792, 6, (10, 5), None, 1024, 5e5, 1e-5, True)  # GPT2_
 SMOLLM2_135M = _modern(  # HuggingFaceTB/SmolLM2-135M
     576, 1536, 30, (9, 3), 49152, 8192, 1e5, 1e-5, True, initializer_range=0.041666666666666664
 )
-# Gstdioh/llm-zero2all: 1,255,499,776 parameters in Llama 2's form, on which docs/operators.md has published times
+# Gstdioh/llm-zero2all: 1,255,499,776 parameters in Llama 2's form; published times of it: docs/trainer/operators.md
 Z2ALL_1B = _modern(2048, 5632, 22, (32, 8), 64320, 2048, 1e4, 1e-5, False)

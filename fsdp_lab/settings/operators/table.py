@@ -2,8 +2,8 @@
 
 An implementation is torch's or a maintained library's; what is called plain is the formula in a few operations of
 torch. ``naive`` is what a first implementation would do, ``best`` names those to prefer on each device, the first that
-is available there. The preferences on a CPU follow measurements (docs/operators.md says how to); those on CUDA follow
-published ones (docs/operators.md) and have not been measured here.
+is available there. The preferences on a CPU follow measurements (docs/trainer/operators.md says how to); those on CUDA
+follow published ones (docs/trainer/operators.md) and have not been measured here.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Conflict:
 _TWICE = "torch.compile of the blocks fuses it already"
 _LIGER = (
     "torch.compile of the blocks makes kernels of its own in its place, and a fused kernel under it was an error where "
-    "that was measured (docs/operators.md)"
+    "that was measured (docs/trainer/operators.md)"
 )
 CONFLICTS = (
     *(

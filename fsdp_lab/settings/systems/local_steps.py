@@ -9,7 +9,7 @@ _SPARSE = "topk selection=chunked chunk_size=4096 ratio=0.015625 indices=packed 
 _EVERY = "How many steps lie between two synchronisations is yours to say: --outer_every, 30 unless told otherwise."
 _UNTUNED = (
     "The outer rate and momentum are DiLoCo's, for long trainings; in a short one of a small model they cost much "
-    "(docs/local-steps.md)."
+    "(docs/library/local-steps.md)."
 )
 
 _DILOCO = System(
@@ -96,7 +96,7 @@ _MULOCO = System(
         "The bins are those of `binned` (a table of 4 values for 4,096 neighbouring elements), not the paper's.",
         "What earlier rounds left out is kept whole; `binned feedback(decay=0.9)` would let it fade.",
         "Matrices' updates are scaled as arXiv 2502.16982 does, so that AdamW's rate and weight decay are used "
-        "(docs/muon.md). Where FSDP2 shards inside a replica, its ranks gather them as they are.",
+        "(docs/library/muon.md). Where FSDP2 shards inside a replica, its ranks gather them as they are.",
         _UNTUNED,
     ),
     published=("2 bits with next to no loss of quality, and 8 times less sent than by DiLoCo (abstract, v1)",),

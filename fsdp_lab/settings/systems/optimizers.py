@@ -21,7 +21,7 @@ _DEMO = System(
     here=(
         "All of it, by --optimizer demo: the momentum is kept as error feedback is, so it is saved and taken back with "
         "a void step; the transform is the method `dct`, which can be used elsewhere, and another method can take its "
-        "place (docs/optimizers.md)."
+        "place (docs/library/optimizers.md)."
     ),
     differs=(
         "Gradients enter the momentum as in the paper's equations; its public code multiplies them by the rate first. "
@@ -39,7 +39,7 @@ _DEMO = System(
     ),
     measured=(
         "36 times less than float32 gradients, validation PPL 2,221 where AdamW had 2,370 (gpt2-nano, 40 steps, two "
-        "replicas, one seed, no rate tuned; docs/optimizers.md): it trains, not which is better",
+        "replicas, one seed, no rate tuned; docs/library/optimizers.md): it trains, not which is better",
     ),
     recipes=(
         Recipe(
@@ -86,7 +86,8 @@ _ONE_BIT_ADAM = System(
     ),
     measured=(
         "beside AdamW at a rate of 4e-4 (PPL 20,484 and 19,181, 40 steps of gpt2-nano, frozen after 20, one seed); "
-        "at the preset's 4e-3 it broke down when the variance was frozen, compressed or not (docs/optimizers.md)",
+        "at the preset's 4e-3 it broke down when the variance was frozen, compressed or not "
+        "(docs/library/optimizers.md)",
     ),
     recipes=(
         Recipe(
@@ -141,7 +142,7 @@ _DION = System(
     ),
     measured=(
         "validation PPL 2,329 where AdamW had 2,370 (gpt2-nano, 40 steps, two replicas, one seed, no rate tuned; "
-        "docs/optimizers.md): it trains, not which is better",
+        "docs/library/optimizers.md): it trains, not which is better",
     ),
     recipes=(
         Recipe(
@@ -169,7 +170,7 @@ _EF21_MUON = System(
         "All of it, in the version for stochastic gradients, by --optimizer ef21_muon: layer by layer, both ways by "
         "any method of fixed size (--optimizer_compress there, --optimizer_gather back). Every replica is the server "
         "of a share of the parameters. Blocks' matrices have the spectral norm, by Muon's Newton-Schulz; embeddings, "
-        "head and vectors that of the largest element, whose step is the sign (docs/optimizers.md)."
+        "head and vectors that of the largest element, whose step is the sign (docs/library/optimizers.md)."
     ),
     differs=(
         "The paper has one server; here each replica is one, of about as many elements, so that no link carries more.",
@@ -190,8 +191,8 @@ _EF21_MUON = System(
     ),
     measured=(
         "26 times less than float32 gradients; the training loss after 40 steps was 7.84 at a rate of 0.02, where "
-        "AdamW's was 7.78 at its own (gpt2-nano, two virtual replicas, one seed; docs/optimizers.md): it trains, not "
-        "which is better",
+        "AdamW's was 7.78 at its own (gpt2-nano, two virtual replicas, one seed; docs/library/optimizers.md): it "
+        "trains, not which is better",
     ),
     recipes=(
         Recipe(
@@ -230,7 +231,7 @@ _ZERO_ONE_ADAM = System(
         "All of it, by --optimizer zero_one_adam, with the public code's policies as settings: --adam_freeze_after, "
         "--adam_variance_scaler, --adam_local_scaler, --adam_local_steps. Between synchronisations replicas compute "
         "their gradients at weights of their own; evaluation and checkpoints have those that all agreed on, and the "
-        "last step synchronises (docs/optimizers.md)."
+        "last step synchronises (docs/library/optimizers.md)."
     ),
     differs=(
         "A step that updates the variance sends its gradients exactly and nothing else, as in the public code; the "
@@ -251,9 +252,9 @@ _ZERO_ONE_ADAM = System(
         "ImageNet on up to 128 GPUs, with the same convergence (abstract)",
     ),
     measured=(
-        "`0/1-adam` broke down after 20 steps of gpt2-nano, four after the first signs (one seed; docs/optimizers.md): "
-        "signs need a variance that has settled; `0/1-adam-gradients` recovered from its worst steps on one seed, and "
-        "broke down eleven steps after the first signs on another",
+        "`0/1-adam` broke down after 20 steps of gpt2-nano, four after the first signs (one seed; "
+        "docs/library/optimizers.md): signs need a variance that has settled; `0/1-adam-gradients` recovered from its "
+        "worst steps on one seed, and broke down eleven steps after the first signs on another",
     ),
     recipes=(
         Recipe(

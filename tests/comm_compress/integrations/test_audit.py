@@ -205,4 +205,4 @@ def test_threads_of_autograd_are_seen_and_the_users_own_are_not() -> None:
     (found,) = run_ranks(1, _threads)
     assert found["threads"] > 1, "the case that this is about"
     assert found["in_backward"] == 1
-    assert found["in_another"] == 0, "docs/audit.md says so"
+    assert found["in_another"] == 0, "docs/comparing/audit.md says so"

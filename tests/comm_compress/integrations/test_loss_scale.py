@@ -108,7 +108,7 @@ def test_a_scale_that_is_none_is_refused() -> None:
 
 
 def _as_documented(overflows: bool, fused: bool) -> dict[str, Any]:
-    """The loop of docs/breadth.md in float16, with or without a step in which one rank's gradient overflows."""
+    """The loop of docs/library/breadth.md in float16, with or without a step in which one rank's gradient overflows."""
     model = sharded(MixedPrecisionPolicy(torch.float16, torch.float32))
     handle = cc.attach(model, reduce_scatter=cc.make("topk", {"ratio": 0.2}))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=fused)

@@ -29,7 +29,7 @@ RUNS: list[tuple[dict[str, Any] | None, dict[str, Any] | None, torch.dtype | Non
     (None, {"method": "int8"}, BF16),
 ]
 STEPS = 3  # the branch comes, goes and comes back
-UNUSED_AS_ZEROS = torch.__version__ >= "2.13"  # docs/breadth.md; virtual ranks always reduce them so
+UNUSED_AS_ZEROS = torch.__version__ >= "2.13"  # docs/library/breadth.md; virtual ranks always reduce them so
 
 
 class Block(nn.Module):

@@ -1,4 +1,4 @@
-"""What becomes of a run when something breaks: the promises of docs/faults.md, on real processes."""
+"""What becomes of a run when something breaks: the promises of docs/trainer/faults.md, on real processes."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_the_command_writes_the_other_format(tmp_path: Path, capsys: pytest.Capt
 def test_the_speculators_library_computes_the_training_logits(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library itself, where it is installed (docs/eagle.md): three steps of its training-time test."""
+    """The library itself, where it is installed (docs/trainer/eagle.md): three steps of its training-time test."""
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     core = pytest.importorskip("speculators.models.eagle3.core")
     length = 128  # its attention wants multiples
