@@ -124,7 +124,7 @@ def different_tokens(comparison: Comparison) -> Iterator[Finding]:
         if len(values) > 1:
             what = f"{name} differs: {_listed(values)}"
             yield _finding("error", different_tokens, comparison, what, advice, arms=unlike)
-    seeds, unlike = differing_by_seed(comparison, "tokens_seen")
+    seeds, unlike = differing_by_seed(comparison, _column("tokens_seen"))
     if seeds:
         first = distinct(row.get("tokens_seen") for row in by_seed(comparison)[seeds[0]].values())
         more = f" (and {len(seeds) - 1} more seeds)" if len(seeds) > 1 else ""
@@ -134,7 +134,7 @@ def different_tokens(comparison: Comparison) -> Iterator[Finding]:
 
 def other_stream(comparison: Comparison) -> Iterator[Finding]:
     """Runs of one seed must train on the same sequences in the same order; rows without a digest cannot say."""
-    seeds, unlike = differing_by_seed(comparison, "data_digest")
+    seeds, unlike = differing_by_seed(comparison, _column("data_digest"))
     if seeds:
         what = f"data_digest differs among the runs of seed {_numbers(seeds)}: other sequences, or another order"
         advice = "do not compare: find out which settings, files or versions dealt other data"
@@ -144,6 +144,24 @@ def other_stream(comparison: Comparison) -> Iterator[Finding]:
         what = f"unknown whether the runs saw the same sequences, no data_digest: {_labels(silent, comparison)}"
         advice = "nothing, if settings and version are the same; else run again with this version"
         yield _finding("warning", other_stream, comparison, what, advice, arms=_arms(silent))
+
+
+def other_start(comparison: Comparison) -> Iterator[Finding]:
+    """Runs of one seed that go on must begin with the same saved weights: a start trained anew elsewhere is another."""
+    seeds, unlike = differing_by_seed(comparison, _column("start_digest"))
+    if seeds:
+        what = f"start_digest differs among the runs of seed {_numbers(seeds)}: they began with different weights"
+        advice = "do not compare: run the odd ones again from the weights of the others"
+        yield _finding("error", other_start, comparison, what, advice, "quality", unlike)
+
+
+def pairs_of_two_processors(comparison: Comparison) -> Iterator[Finding]:
+    """Numbers repeat on one kind of processor only. What another one changes is added to the chance within a pair."""
+    seeds, unlike = differing_by_seed(comparison, _of_machine("cpu"))
+    if seeds:
+        what = f"cpu differs among the runs of seed {_numbers(seeds)}: their last digits differ, too"
+        advice = "expect wider intervals, or run both halves of a pair on one kind of processor"
+        yield _finding("warning", pairs_of_two_processors, comparison, what, advice, "quality", unlike)
 
 
 def seeds_not_shared(comparison: Comparison) -> Iterator[Finding]:
@@ -316,6 +334,8 @@ CHECKS: tuple[Check, ...] = (
     no_identity_on_gloo,
     different_tokens,
     other_stream,
+    other_start,
+    pairs_of_two_processors,
     seeds_not_shared,
     missing_runs,
     baseline_failed,

@@ -44,18 +44,18 @@ def differing(comparison: Comparison, value: Callable[[Row], Any]) -> tuple[list
     return values, tuple(arm for arm, texts in by_arm.items() if set(texts) - set(own))
 
 
-def differing_by_seed(comparison: Comparison, name: str) -> tuple[list[int], tuple[Arm, ...]]:
-    """The seeds whose runs differ in a column, and the arms that differ there from the baseline, as `differing`."""
+def differing_by_seed(comparison: Comparison, value: Callable[[Row], Any]) -> tuple[list[int], tuple[Arm, ...]]:
+    """The seeds whose runs differ in a value, and the arms that differ there from the baseline, as `differing`."""
     base = comparison.baseline
     seeds: list[int] = []
     unlike: dict[Arm, None] = {}
     is_known = base is not None
     for seed, rows in by_seed(comparison).items():
-        if len(distinct(row.get(name) for row in rows.values())) > 1:
+        if len(distinct(value(row) for row in rows.values())) > 1:
             seeds.append(seed)
-            own = rows[base.arm].get(name) if base is not None and base.arm in rows else None
+            own = value(rows[base.arm]) if base is not None and base.arm in rows else None
             is_known = is_known and own is not None
-            unlike |= dict.fromkeys(arm for arm, row in rows.items() if row.get(name) not in (None, own))
+            unlike |= dict.fromkeys(arm for arm, row in rows.items() if value(row) not in (None, own))
     return seeds, tuple(unlike) if is_known else ()
 
 

@@ -79,6 +79,7 @@ class ModelPlan:
     num_parameters: int
     flops_per_token: float | None
     operators: dict[str, str]
+    start_digest: str | None
     seed: int
     saved: SavedWeights | None
     source: Mapping[str, str]
@@ -86,9 +87,10 @@ class ModelPlan:
     rank: int
 
     @property
-    def described(self) -> tuple[str, int, str, float | None, dict[str, str]]:
+    def described(self) -> tuple[str, int, str, float | None, dict[str, str], str | None]:
         """What a `Sharded` model says of itself."""
-        return self.name, self.num_parameters, self.param_dtype, self.flops_per_token, self.operators
+        known = self.name, self.num_parameters, self.param_dtype, self.flops_per_token
+        return *known, self.operators, self.start_digest
 
     def realise(self, module: nn.Module, device: torch.device, offloaded: bool = False) -> None:
         """Gives ``module``, which holds the model or this process's part of it, memory and weights."""
@@ -114,8 +116,9 @@ def plan_model(config: TrainConfig, ranks: Ranks, vocab_size: int, eot_id: int, 
     num_parameters = sum(p.numel() for p in sketch.model.parameters())
     add_adapters(sketch.model, config.lora, config.model.model_dir)
     flops = flops_per_token(sketch.model, config.data.max_length or 0)
+    start = saved.digest() if saved is not None and ranks.is_first else None  # for the row, which that rank writes
     drawn = config.run.seed, saved, source, config.lora, ranks.rank
-    return ModelPlan(name, sketch, param_dtype, num_parameters, flops, operators, *drawn)
+    return ModelPlan(name, sketch, param_dtype, num_parameters, flops, operators, start, *drawn)
 
 
 def save_pretrained(model: Model, folder: Path, ranks: Ranks) -> None:

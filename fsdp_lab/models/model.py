@@ -43,6 +43,8 @@ class Sharded(Generic[M]):
     flops_per_token: float | None
     operators: dict[str, str] = field(default_factory=dict)
     """The implementation of each operator that the model has (`fsdp_lab.settings.operators.table`); empty: a draft."""
+    start_digest: str | None = None
+    """Of the saved weights that it began with; None: fresh weights, or not the first rank."""
     outer: cc.outer.Handle | cc.outer.VirtualReplicas | None = field(default=None, init=False)
     """What synchronises replicas, where each trains by itself; made by `attach`."""
     replica: int | None = field(default=None, init=False)
@@ -128,6 +130,7 @@ class Sharded(Generic[M]):
             "param_dtype": self.param_dtype,
             "flops_per_token": self.flops_per_token,
             "operators": self.operators or None,
+            "start_digest": self.start_digest,
         }
 
 

@@ -151,6 +151,13 @@ FIELDS = (
         "what computed each operator of the model (docs/trainer/operators.md); null for drafts, and in older rows",
         "no",
     ),
+    Field(
+        "start_digest",
+        "str",
+        "hex",
+        "digest of the saved weights that the run began with, those of model_dir; null: fresh weights, or an older row",
+        "no",
+    ),
     Field("seed", "int", "", "seed of the run", "always"),
     Field("config", "object", "", "every setting, resolved", "always"),
     Field("config_hash", "str", "sha256", "digest of the settings that affect the training", "always"),

@@ -51,6 +51,9 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "another order": ("error", "other_stream", [
         Row({**r, "data_digest": "f" * 32}) if r["run_name"] == "int8-int8-2" else r for r in fair()]),
     "an order not known": ("warning", "other_stream", but("int8", data_digest=None)),
+    "weights of another start": ("error", "other_start", [
+        Row({**r, "start_digest": f"{(r['run_name'] == 'int8-int8-2'):032x}"}) for r in fair()]),
+    "pairs of two CPUs": ("warning", "pairs_of_two_processors", but("int8", hardware=CLEAN | {"cpu": "another"})),
     "compressed weights judged": ("error", "different_tokens", but("int8", eval_weights="replicas")),
     "seeds apart": ("error", "seeds_not_shared", [*without("int8"), *arm("int8", 0.01, seeds=(4, 5, 6))]),
     "more seeds": ("warning", "seeds_not_shared", [*without("int8"), *arm("int8", 0.01, seeds=(1, 2, 3, 4))]),
@@ -68,7 +71,8 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "a better one with fewer seeds": ("warning", "tuned_otherwise", [
         *[r for r in TUNED if r["compress_method"] != "int8"], *tried("int8", 0.004, 0.008),
         row("int8", 1, -0.2, learning_rate=0.002)]),
-    "another CPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"cpu": "another"})),
+    "another CPU": ("error", "mixed_hardware", [
+        Row({**r, "hardware": CLEAN | {"cpu": "another"}}) if r["seed"] == 3 else r for r in fair()]),
     "another GPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"gpus": ["one"]})),
     "another backend": ("error", "mixed_hardware", but("int8", backend="virtual")),
     "another machine": ("warning", "mixed_hardware", but("int8", hardware=CLEAN | {"host": "else"})),
@@ -85,3 +89,5 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "bytes that are not true": ("error", "untrusted_bytes", but("int8", bytes_trusted=False)),
     "cold": ("error", "warm_up_counted", but("int8", warmup_steps_excluded=0)),
 }  # fmt: skip
+ALSO = {"pairs of two CPUs": {("error", "mixed_hardware")}}
+"""What else is wrong with planted rows, which cannot have the one fault without the other."""

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from fsdp_lab import validate
+from fsdp_lab.models.saved.weights import SavedWeights
 from fsdp_lab.results.validation import problems
 from tests.fsdp_lab.eagle.tiny import save_target
 from tests.fsdp_lab.test_train import Lab
@@ -80,6 +81,11 @@ def test_the_loss_is_the_mean_over_all_answers_however_they_are_divided(trained:
     assert trained.rows[name]["val_loss"] == pytest.approx(trained.rows["stock"]["val_loss"], rel=1e-5)
     for key in ("val_tokens", "tokens_seen"):
         assert trained.rows[name][key] == trained.rows["stock"][key], key
+
+
+def test_every_row_says_which_weights_it_began_with(trained: Trained) -> None:
+    digest = SavedWeights(Path(trained.model_dir)).digest()
+    assert {row["start_digest"] for row in trained.rows.values()} == {digest}
 
 
 @pytest.mark.parametrize(("name", "like"), [("cut", "real"), ("virtual", "real"), ("identity", "stock")])

@@ -472,3 +472,4 @@ def test_a_mix_is_trained_on_and_its_row_says_what_came_of_the_weights(lab: Lab)
     assert other["share"] == pytest.approx(0.75, abs=0.3)
     assert other["share"] == other["tokens"] / row["tokens_seen"]
     assert len(row["data_digest"]) == 32
+    assert row["start_digest"] is None, "fresh weights"

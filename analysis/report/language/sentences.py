@@ -42,6 +42,7 @@ CELLS: Final[dict[str, str]] = {
     **{"one seed": "只有一个种子", "few seeds": "种子太少", "baseline failed": "基线失败", "alone": "单独一组"},
     **{"no identity on gloo": "gloo 上没有 identity", "no 16 bit baseline": "没有 16 位基线"},
     **{"seeds without 16 bits": "有种子缺 16 位基线", "different tokens": "词元不同", "other stream": "数据流不同"},
+    **{"other start": "起始权重不同", "pairs of two processors": "成对的运行用了两种处理器"},
     **{"seeds not shared": "种子不共有", "missing runs": "缺少运行", "repeated runs": "重复运行"},
     **{"other candidates": "候选取值不同", "other tuning seeds": "调参种子不同"},
     **{"unequal tuning": "调参次数不等", "best at the edge": "最优值在边缘", "tuned otherwise": "另一取值更好"},
@@ -252,6 +253,12 @@ _FINDINGS: Final[dict[str, str]] = {
     "data_digest differs among the runs of seed {seeds}: other sequences, or another order": (
         "种子 {seeds} 的各运行 data_digest 不同：序列不同或顺序不同"
     ),
+    "start_digest differs among the runs of seed {seeds}: they began with different weights": (
+        "种子 {seeds} 的各运行 start_digest 不同：起始权重不同"
+    ),
+    "cpu differs among the runs of seed {seeds}: their last digits differ, too": (
+        "种子 {seeds} 的各运行 cpu 不同：末位数字也会不同"
+    ),
     "unknown whether the runs saw the same sequences, no data_digest: {arms}": (
         "没有 data_digest，不知各运行是否见过同样的序列：{arms}"
     ),
@@ -289,6 +296,12 @@ ADVICE: Final[dict[str, str]] = {
     "do not compare: run the odd ones again with the data of the others": "不可比较：请用其他运行的数据重做不一致者",
     "do not compare: find out which settings, files or versions dealt other data": (
         "不可比较：请查明哪些设置、文件或版本给出了别的数据"
+    ),
+    "do not compare: run the odd ones again from the weights of the others": (
+        "不可比较：请从其他运行的起始权重重做不一致者"
+    ),
+    "expect wider intervals, or run both halves of a pair on one kind of processor": (
+        "区间会更宽；或在同一种处理器上运行成对的两次"
     ),
     "nothing, if settings and version are the same; else run again with this version": (
         "若设置与版本相同则不必处理；否则请用此版本重新运行"

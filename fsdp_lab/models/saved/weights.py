@@ -6,6 +6,7 @@ from a pickle (``.bin``) only when the user trusts it, and then with torch's res
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import pickle
@@ -73,6 +74,14 @@ class SavedWeights:
     def num_elements(self) -> int:
         """How many numbers all tensors of the folder hold together."""
         return sum(math.prod(self._shape(name)) for name in self._file_of)
+
+    def digest(self) -> str:
+        """32 hexadecimal digits of the files' bytes: of the same weights in other files, too, they are others."""
+        files = hashlib.sha256()
+        for path in self._paths():
+            with path.open("rb") as file:
+                files.update(hashlib.file_digest(file, "sha256").digest())
+        return files.hexdigest()[:32]
 
     def _paths(self) -> list[Path]:
         kinds = [("model.safetensors", "model.safetensors.index.json")]

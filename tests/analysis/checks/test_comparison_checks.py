@@ -14,7 +14,7 @@ from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row, read
 from analysis.tables.comparison import answer_table, comparison_table
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, divided, fair, row, write
-from tests.analysis.planted_unfair import BEFORE, CLEAN, NAN, PLANTED, TUNED, but, without
+from tests.analysis.planted_unfair import ALSO, BEFORE, CLEAN, NAN, PLANTED, TUNED, but, without
 
 
 def test_activations_are_compared_with_activations_in_16_bits() -> None:
@@ -29,9 +29,9 @@ def test_activations_are_compared_with_activations_in_16_bits() -> None:
 def test_what_was_planted_is_found_and_nothing_else(what: str) -> None:
     severity, check, rows = PLANTED[what]
     found = findings(rows)
-    assert {(f.severity, f.check) for f in found} == {(severity, check)}, found
+    assert {(f.severity, f.check) for f in found} == {(severity, check)} | ALSO.get(what, set()), found
     line = verdict(found, comparisons(rows)[0])
-    assert line.startswith("NOT FAIR: ") == (severity == "error")
+    assert line.startswith("NOT FAIR: ") == any(f.severity == "error" for f in found)
     assert check.replace("_", " ") in line
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from fsdp_lab.models.architectures.causal_lm import CausalLM
 from fsdp_lab.models.build import load_pretrained
 from fsdp_lab.models.saved import weights as weights_module
-from fsdp_lab.models.saved.weights import save_folder
+from fsdp_lab.models.saved.weights import SavedWeights, save_folder
 from tests.fsdp_lab.models.tiny import TINY, logits_of, some_tokens
 
 
@@ -25,6 +25,25 @@ def logits(model: Any) -> torch.Tensor:
     with torch.no_grad():
         found: torch.Tensor = model.eval()(some_tokens()).logits
     return found
+
+
+def test_a_digest_tells_weights_apart(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copied(tiny, "gpt2", tmp_path)
+    digest = SavedWeights(folder).digest()
+    assert digest == SavedWeights(tiny / "gpt2").digest()
+    assert len(digest) == 32
+    model = load_pretrained(folder)
+    with torch.no_grad():
+        list(model.parameters())[-1].view(-1)[-1] += 1e-3  # the last number of one tensor
+    save_folder(model, folder, writes=True)
+    assert SavedWeights(folder).digest() != digest
+    monkeypatch.setattr(weights_module, "FILE_BYTES", 20_000)
+    save_folder(model, tmp_path / "parts", writes=True)
+    in_parts = SavedWeights(tmp_path / "parts").digest()
+    *_, last = sorted((tmp_path / "parts").glob("*.safetensors"))
+    tensors = load_file(last)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, last, metadata={"format": "pt"})
+    assert SavedWeights(tmp_path / "parts").digest() != in_parts
 
 
 @pytest.mark.parametrize("name", TINY)
