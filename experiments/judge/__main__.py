@@ -9,7 +9,7 @@ they take too long (--limit), and which do not protect this machine or the figur
 (docs/library/judging.md).
 
 FOLDER (default: judged/NAME) gets index.html, judged.json with the same facts, and results rows. Trainings are those of
-experiments/recipes/reference.yaml (gpt2-mini, two ranks, 400 steps), with and without the method, and need the corpus
+experiments/recipes/_reference.yaml (gpt2-mini, two ranks, 400 steps), with and without the method, and need the corpus
 "prose"; they are left out when a law or a check is broken, unless --anyway. A second call goes on with the first one's
 rows. About 10 minutes on two idle cores, 5 with --quick (one seed: no interval).
 

@@ -35,7 +35,7 @@ def corpus_missing() -> str:
 
 def recipe(arm: Mapping[str, Any] | str, seeds: Sequence[int], common: Mapping[str, Any] | None = None) -> str:
     """The recipe of one arm in the reference recipes' setting (YAML, as JSON)."""
-    said: dict[str, Any] = {"name": "judge", "include": str(RECIPES / "reference.yaml"), "seeds": list(seeds)}
+    said: dict[str, Any] = {"name": "judge", "include": str(RECIPES / "_reference.yaml"), "seeds": list(seeds)}
     return json.dumps({**said, "common": dict(common or {}), "arms": [arm]}, indent=1) + "\n"
 
 

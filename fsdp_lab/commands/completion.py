@@ -20,7 +20,8 @@ from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.systems.table import recipes
 from fsdp_lab.settings.user_errors import unix_endings
 
-RECIPES = Path(__file__).resolve().parents[2] / "experiments" / "recipes"  # an installed package has none
+RECIPES = Path(__file__).resolve().parents[2] / "experiments" / "recipes"
+"""An installed package has none. Files whose names begin with `_` are included by recipes."""
 METHOD_FLAGS = ("--comm_compress", "--param_compress", "--method", "--methods", "--arm", "--baseline")
 """Flags that are followed by a method, in whichever commands have them."""
 
@@ -71,7 +72,7 @@ def script(shell: str) -> str:
         "TWO": " | ".join(f'"{command.words}"' for command in COMMANDS if " " in command.words),
         "SECOND": "\n                ".join(f'{w}) words="{" ".join(s)}" ;;' for w, s in seconds.items() if s),
         "SYSTEMS": " ".join(recipes()),
-        "RECIPES": " ".join(sorted(path.stem for path in RECIPES.rglob("*.yaml"))),
+        "RECIPES": " ".join(sorted(path.stem for path in RECIPES.rglob("[!_]*.yaml"))),
         "METHODS": " ".join(method["name"] for method in read()["methods"]),
         "METHOD_FLAGS": " | ".join(dict.fromkeys(spellings)),
     }

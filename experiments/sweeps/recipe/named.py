@@ -1,4 +1,7 @@
-"""The recipes of a checkout by their names: ``user_model`` for ``experiments/recipes/links/user_model.yaml``."""
+"""The recipes of a checkout by their names: ``user_model`` for ``experiments/recipes/links/user_model.yaml``.
+
+Files whose names begin with ``_`` are no recipes: recipes include them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ def recipe_file(text: str) -> Path:
     """The recipe that a command names: a file, or the name of a recipe below `FOLDER`. ValueError if it is neither."""
     if Path(text).exists():
         return a_file(text)
-    there = {path.stem: path for path in sorted(FOLDER.rglob("*.yaml"))}
+    there = {path.stem: path for path in sorted(FOLDER.rglob("[!_]*.yaml"))}
     if text in there:
         return _shown(there[text])
     close = difflib.get_close_matches(Path(text).stem, there, n=1, cutoff=0.7)

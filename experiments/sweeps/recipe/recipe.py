@@ -3,7 +3,7 @@
 docs/comparing/sweeps.md shows every key.
 
 name: methods
-include: reference.yaml          # another recipe's keys; what this file says itself wins, `common` key by key
+include: _reference.yaml          # another recipe's keys; what this file says itself wins, `common` key by key
 seeds: [1, 2, 3]
 models: [gpt2-nano]
 corpus: prose
@@ -112,7 +112,7 @@ def _included(path: Path) -> dict[Any, Any]:
         return said
     name = said.pop("include")
     if not isinstance(name, str):
-        raise RecipeError(path, [f"include: got {name!r}, wants a file such as reference.yaml"])
+        raise RecipeError(path, [f"include: got {name!r}, wants a file such as _reference.yaml"])
     base = _load(path.parent / name)
     if "include" in base:
         raise RecipeError(path.parent / name, ["include: an included file cannot include another"])

@@ -13,7 +13,7 @@ from fsdp_lab.settings.config import parse
 from tests.experiments.sweeps.fake_trainer import ROOT
 from tests.experiments.sweeps.recipes import write_recipe
 
-RECIPES = sorted(path for path in (ROOT / "experiments" / "recipes").rglob("*.yaml") if path.stem != "reference")
+RECIPES = sorted((ROOT / "experiments" / "recipes").rglob("[!_]*.yaml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -17,6 +17,14 @@ def test_a_name_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert recipe_file("user_model").is_absolute()
 
 
+def test_what_recipes_include_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    included = [path.stem for path in FOLDER.rglob("_*.yaml")]
+    assert included
+    for name in (*included, *(name.removeprefix("_") for name in included)):
+        with pytest.raises(ValueError, match="none of that name"):
+            recipe_file(name)
+
+
 def test_no_two_have_the_same_name() -> None:
     names = [path.stem for path in FOLDER.rglob("*.yaml")]
     assert len(names) == len(set(names)) > 40
