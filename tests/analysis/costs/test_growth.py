@@ -42,6 +42,13 @@ def test_noise_makes_intervals_wide() -> None:
     assert low < 0 < 100 * math.expm1(A_TENFOLD) < high
 
 
+def test_virtual_ranks_stand_beside_real_ones() -> None:
+    mixed = [
+        Row({**r, "config": {**r["config"], "virtual_ranks": 2 * (r["model"] == f"gpt2-{SIZES[-1]}")}}) for r in rows()
+    ]
+    assert along(comparisons(mixed, tuned=()), SIZE).values == list(SIZES)
+
+
 def test_an_arm_that_lost_a_run_has_no_line() -> None:
     lost = [*rows(), *arm("int4", num_parameters=SIZES[0], model=f"gpt2-{SIZES[0]}")]
     lost += [died("int4", seed, num_parameters=SIZES[1], model=f"gpt2-{SIZES[1]}") for seed in SEEDS]
