@@ -37,7 +37,7 @@ SIZE = "num_parameters"
 _MODEL = ("model", "model_dir", "vocab_size")
 """Settings in which models of several sizes differ, with the tokenizer that goes with each."""
 _WHO_PLAYS = ("virtual_ranks",)
-"""Settings that change times and no loss: virtual ranks compute what real ones do, bit for bit (docs/design/laws.md)."""
+"""Settings that change times and no loss: virtual ranks have the numbers of real ones (docs/design/laws.md)."""
 
 
 @dataclass(frozen=True)
