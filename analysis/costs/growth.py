@@ -4,7 +4,8 @@
         [--select COLUMN=VALUE ...] [--baseline ARM] [--markdown]
 
 Comparisons that differ in nothing but the number (a setting, or for ``num_parameters`` the model) are put side by side;
-virtual ranks train as real ones do, so either will do.
+virtual ranks train as real ones do, and operators differ by rounding that both halves of a pair share, so that neither
+keeps them apart.
 For every arm that was run in two of them or more, the table has the change of PPL against the baseline at each value,
 with its 95 % interval, and what ten times as much adds to it: the slope of a straight line through the differences of
 validation loss, seed by seed, over the logarithm of the number. ``--at`` asks where that line is at other values. What
@@ -36,8 +37,8 @@ from fsdp_lab.settings.user_errors import unix_endings, user_errors
 SIZE = "num_parameters"
 _MODEL = ("model", "model_dir", "vocab_size")
 """Settings in which models of several sizes differ, with the tokenizer that goes with each."""
-_WHO_PLAYS = ("virtual_ranks",)
-"""Settings that change times and no loss: virtual ranks have the numbers of real ones (docs/design/laws.md)."""
+_BY_WHAT = ("virtual_ranks", "operators")
+"""Settings of what computes: they change times, and no difference between the arms of one comparison."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def along(compared: Sequence[Comparison], name: str) -> Along:
 
     ValueError: it is no number of theirs, or there are no two of them with a baseline."""
     groups: dict[Setting, dict[float, list[Comparison]]] = {}
-    ignored = {*_WHO_PLAYS, *(_MODEL if name == SIZE else (name,))}
+    ignored = {*_BY_WHAT, *(_MODEL if name == SIZE else (name,))}
     for comparison in compared:
         value = _value(comparison, name)
         if comparison.baseline is None or value is None:

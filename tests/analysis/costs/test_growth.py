@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,10 +43,10 @@ def test_noise_makes_intervals_wide() -> None:
     assert low < 0 < 100 * math.expm1(A_TENFOLD) < high
 
 
-def test_virtual_ranks_stand_beside_real_ones() -> None:
-    mixed = [
-        Row({**r, "config": {**r["config"], "virtual_ranks": 2 * (r["model"] == f"gpt2-{SIZES[-1]}")}}) for r in rows()
-    ]
+@pytest.mark.parametrize("what", [{"virtual_ranks": 2}, {"operators": {"others": "naive"}}])
+def test_what_computes_keeps_nothing_apart(what: dict[str, Any]) -> None:
+    largest = f"gpt2-{SIZES[-1]}"
+    mixed = [Row({**r, "config": r["config"] | (what if r["model"] == largest else {})}) for r in rows()]
     assert along(comparisons(mixed, tuned=()), SIZE).values == list(SIZES)
 
 
