@@ -25,6 +25,7 @@ from pathlib import Path
 from experiments.sweeps import common_start, slurm
 from experiments.sweeps.estimate import Estimator
 from experiments.sweeps.obstacles import obstacles
+from experiments.sweeps.other_weights import other_weights
 from experiments.sweeps.plan import Plan, aim, describe, past_of, reader, sound_rows
 from experiments.sweeps.progress import Progress, summary
 from experiments.sweeps.recipe.cells import cells_of
@@ -49,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     with user_errors("sweep"):
         plan, out = _plan(options, words[split + 1 :])
         estimator = _estimator(plan, out, options.rows)
-        lacking = obstacles(plan.to_run(), plan.recipe.starts, plan.recipe.rates)
+        lacking = obstacles(plan.to_run(), plan.recipe.starts, plan.recipe.rates) + other_weights(plan)
         if options.dry_run:
             print(describe(plan, out, estimator, options.jobs))
             print("".join(f"\nnot yet possible here: {line}" for line in lacking), end="\n" if lacking else "")
@@ -139,6 +140,8 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
     try:
         for start in plan.starts_to_train():
             common_start.ensure(start, progress.say)
+        if trained_otherwise := other_weights(plan):
+            raise ValueError("\n".join(trained_otherwise))
         Runner(plan, out, slots, progress).run()
     except SystemExit as stopped:
         progress.say(f"stopped; what is finished is in {out}. Go on with: {command}")

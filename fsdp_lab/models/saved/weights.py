@@ -6,7 +6,6 @@ from a pickle (``.bin``) only when the user trusts it, and then with torch's res
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import pickle
@@ -28,7 +27,7 @@ from transformers.modeling_utils import PreTrainedModel
 from fsdp_lab.models.adapted import additions, plain_parameters
 from fsdp_lab.models.architectures.families import family_of
 from fsdp_lab.models.shards.sharding import Held, whole
-from fsdp_lab.settings.reading.strict import load_json
+from fsdp_lab.settings.models.weight_files import pickle_advice, weight_files, weights_digest
 
 FILE_BYTES = 5_000_000_000
 _NOT_WEIGHTS = (
@@ -46,7 +45,8 @@ class SavedWeights:
     def __init__(self, folder: Path, trust_pickle: bool = False, key: str = "model_dir") -> None:
         """``key``: the flag that named the folder, for messages; only model_dir's pickles can be trusted."""
         self.folder, self._trust_pickle, self._key = folder, trust_pickle, key
-        self._files = {path.name: self._open(path) for path in self._paths()}
+        self._paths = weight_files(folder, trust_pickle, key)
+        self._files = {path.name: self._open(path) for path in self._paths}
         self._file_of = {name: file for file, tensors in self._files.items() for name in tensors.keys()}  # noqa: SIM118 - safe_open is no dict
 
     def copy_to(self, parameters: Mapping[str, Held], source: Mapping[str, str]) -> None:
@@ -76,37 +76,8 @@ class SavedWeights:
         return sum(math.prod(self._shape(name)) for name in self._file_of)
 
     def digest(self) -> str:
-        """32 hexadecimal digits of the files' bytes: of the same weights in other files, too, they are others."""
-        files = hashlib.sha256()
-        for path in self._paths():
-            with path.open("rb") as file:
-                files.update(hashlib.file_digest(file, "sha256").digest())
-        return files.hexdigest()[:32]
-
-    def _paths(self) -> list[Path]:
-        kinds = [("model.safetensors", "model.safetensors.index.json")]
-        kinds += [("pytorch_model.bin", "pytorch_model.bin.index.json")] * self._trust_pickle
-        for single, index in kinds:
-            if (self.folder / index).is_file():
-                return self._listed(self.folder / index)
-            if (self.folder / single).is_file():
-                return [self.folder / single]
-        if any(self.folder.glob("pytorch_model*.bin")):
-            raise ValueError(
-                f"{self._key}: {self.folder} holds its weights as pickles, which can run code; convert them to "
-                f"safetensors{self._advice('them')}"
-            )
-        raise ValueError(f"{self._key}: {self.folder} holds no model.safetensors")
-
-    def _listed(self, index: Path) -> list[Path]:
-        try:
-            files = sorted(set(load_json(index.read_bytes())["weight_map"].values()))
-            strange = [file for file in files if Path(file).name != file]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self._key}: {index} is no index of weights: {error}") from None
-        if strange:
-            raise ValueError(f"{self._key}: {index} names {strange[0]!r}, which is not a file of its folder")
-        return [self.folder / file for file in files]
+        """What tells these weights from others (`weights_digest`)."""
+        return weights_digest(self._paths)
 
     def _open(self, path: Path) -> Any:
         try:
@@ -116,7 +87,7 @@ class SavedWeights:
 
     def _open_pickle(self, path: Path) -> dict[str, Tensor]:
         if not self._trust_pickle:
-            raise ValueError(f"a pickle{self._advice('it')}")
+            raise ValueError(f"a pickle{pickle_advice('it', self._key)}")
         try:
             tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except pickle.UnpicklingError:  # whose text advises to read it in the way that runs code
@@ -124,9 +95,6 @@ class SavedWeights:
         if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError("it holds something else than tensors by name")
         return tensors
-
-    def _advice(self, what: str) -> str:
-        return f", or give --trust_pickle if you trust whoever made {what}" if self._key == "model_dir" else ""
 
     def _slice(self, name: str) -> Any:
         """An object that reads only those rows of the tensor for which it is indexed."""
