@@ -37,7 +37,7 @@ from fsdp_lab.settings.user_errors import unix_endings, user_errors
 SIZE = "num_parameters"
 _MODEL = ("model", "model_dir", "vocab_size")
 """Settings in which models of several sizes differ, with the tokenizer that goes with each."""
-_BY_WHAT = ("virtual_ranks", "operators")
+_COMPUTED_BY = ("virtual_ranks", "operators")
 """Settings of what computes: they change times, and no difference between the arms of one comparison."""
 
 
@@ -57,7 +57,7 @@ def along(compared: Sequence[Comparison], name: str) -> Along:
 
     ValueError: it is no number of theirs, or there are no two of them with a baseline."""
     groups: dict[Setting, dict[float, list[Comparison]]] = {}
-    ignored = {*_BY_WHAT, *(_MODEL if name == SIZE else (name,))}
+    ignored = {*_COMPUTED_BY, *(_MODEL if name == SIZE else (name,))}
     for comparison in compared:
         value = _value(comparison, name)
         if comparison.baseline is None or value is None:

@@ -3,7 +3,7 @@
 docs/comparing/sweeps.md shows every key.
 
 name: methods
-include: _reference.yaml          # another recipe's keys; what this file says itself wins, `common` key by key
+include: _reference.yaml         # another recipe's keys; what this file says itself wins, `common` key by key
 seeds: [1, 2, 3]
 models: [gpt2-nano]
 corpus: prose
