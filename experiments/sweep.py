@@ -138,10 +138,11 @@ def _run(plan: Plan, out: Path, estimator: Estimator, jobs: int, command: str) -
     if not picked:
         progress.say(aim(plan, estimator, jobs))
     try:
-        for start in plan.starts_to_train():
+        to_train = plan.starts_to_train()
+        for start in to_train:
             common_start.ensure(start, progress.say)
-        if trained_otherwise := other_weights(plan):
-            raise ValueError("\n".join(trained_otherwise))
+        if to_train and (found := other_weights(plan)):
+            raise ValueError("\n".join(found))
         Runner(plan, out, slots, progress).run()
     except SystemExit as stopped:
         progress.say(f"stopped; what is finished is in {out}. Go on with: {command}")

@@ -134,11 +134,9 @@ def different_tokens(comparison: Comparison) -> Iterator[Finding]:
 
 def other_stream(comparison: Comparison) -> Iterator[Finding]:
     """Runs of one seed must train on the same sequences in the same order; rows without a digest cannot say."""
-    seeds, unlike = differing_by_seed(comparison, _column("data_digest"))
-    if seeds:
-        what = f"data_digest differs among the runs of seed {_numbers(seeds)}: other sequences, or another order"
-        advice = "do not compare: find out which settings, files or versions dealt other data"
-        yield _finding("error", other_stream, comparison, what, advice, arms=unlike)
+    means = "other sequences, or another order"
+    advice = "do not compare: find out which settings, files or versions dealt other data"
+    yield from _within_seeds("error", other_stream, comparison, "data_digest", means, advice)
     silent = [runs for runs in comparison.arms if any(not row.get("data_digest") for row in runs.ended_well)]
     if silent:
         what = f"unknown whether the runs saw the same sequences, no data_digest: {_labels(silent, comparison)}"
@@ -148,20 +146,32 @@ def other_stream(comparison: Comparison) -> Iterator[Finding]:
 
 def other_start(comparison: Comparison) -> Iterator[Finding]:
     """Runs of one seed that go on must begin with the same saved weights: a start trained anew elsewhere is another."""
-    seeds, unlike = differing_by_seed(comparison, _column("start_digest"))
-    if seeds:
-        what = f"start_digest differs among the runs of seed {_numbers(seeds)}: they began with different weights"
-        advice = "do not compare: run the odd ones again from the weights of the others"
-        yield _finding("error", other_start, comparison, what, advice, "quality", unlike)
+    means = "they began with different weights"
+    advice = "do not compare: run the odd ones again from the weights of the others"
+    yield from _within_seeds("error", other_start, comparison, "start_digest", means, advice, "quality")
 
 
 def pairs_of_two_processors(comparison: Comparison) -> Iterator[Finding]:
     """Numbers repeat on one kind of processor only. What another one changes is added to the chance within a pair."""
-    seeds, unlike = differing_by_seed(comparison, _of_machine("cpu"))
+    means = "their last digits differ, too"
+    advice = "expect wider intervals, or run both halves of a pair on one kind of processor"
+    yield from _within_seeds("warning", pairs_of_two_processors, comparison, "cpu", means, advice, "quality")
+
+
+def _within_seeds(
+    severity: Severity,
+    check: Check,
+    comparison: Comparison,
+    name: str,
+    means: str,
+    advice: str,
+    concerns: Concerns = "all",
+) -> Iterator[Finding]:
+    """A finding where runs of one seed differ in ``name``, of a machine or a column, and what that ``means``."""
+    seeds, unlike = differing_by_seed(comparison, _of_machine(name))
     if seeds:
-        what = f"cpu differs among the runs of seed {_numbers(seeds)}: their last digits differ, too"
-        advice = "expect wider intervals, or run both halves of a pair on one kind of processor"
-        yield _finding("warning", pairs_of_two_processors, comparison, what, advice, "quality", unlike)
+        what = f"{name} differs among the runs of seed {_numbers(seeds)}: {means}"
+        yield _finding(severity, check, comparison, what, advice, concerns, unlike)
 
 
 def seeds_not_shared(comparison: Comparison) -> Iterator[Finding]:

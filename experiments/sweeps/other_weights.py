@@ -17,7 +17,8 @@ from fsdp_lab.settings.models.weight_files import weight_files, weights_digest
 def other_weights(plan: Plan) -> list[str]:
     """One line for each folder of weights with which cells to run would be paired with runs of other weights.
 
-    Older rows do not say what they began with. ValueError: a folder has no weights, or they cannot be read.
+    Older rows do not say what they began with, and a plan of one cell alone (``--only``) has no pairs. ValueError: a
+    folder has no weights, or says wrongly where they are.
     """
     waiting = {(folder, *_pair(plan, cell)) for cell in plan.to_run() if (folder := _folder(cell)) is not None}
     began: dict[str, list[str]] = {}

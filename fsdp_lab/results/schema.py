@@ -155,7 +155,8 @@ FIELDS = (
         "start_digest",
         "str",
         "hex",
-        "digest of the saved weights that the run began with, those of model_dir; null: fresh weights, or an older row",
+        "digest of the saved weights in model_dir, as this process found them; null: fresh weights, a draft, or an "
+        "older row",
         "no",
     ),
     Field("seed", "int", "", "seed of the run", "always"),
