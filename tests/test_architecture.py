@@ -44,13 +44,9 @@ FLOORS = {
         {"__init__"},
     ],
     "comm_compress/kernels": [
-        {"tools"},
-        {"common"},
-        {"interfaces"},
-        {"reference"},
-        {"cpu", "triton"},
-        {"dispatch"},
-        {"rans"},
+        {"tools", "dispatch"},
+        {"elements", "packing", "coding"},
+        {"selection", "quantisers", "projections"},
         {"__init__"},
     ],
     "comm_compress/methods": [
@@ -143,11 +139,7 @@ MOST_ROOMS = 13  # that one has to choose from on entering a package; its comman
 # shown of methods and of the machine), on top of all rooms and used by none. Who reads how a run works never enters it.
 FRONT_DOOR = "commands"
 MOST_THINGS = 14  # rooms and files in a room
-# where the files are many of one kind, each for itself: a topic of kernels, a benchmark, a short program
-ALIKE = {
-    *("comm_compress/kernels/interfaces", "comm_compress/kernels/reference", "comm_compress/kernels/cpu"),
-    *("experiments/bench", "examples"),
-}
+ALIKE = {"experiments/bench", "examples"}  # where the files are many of one kind, each for itself
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -257,6 +249,24 @@ def assert_no_circle(needs: Mapping[str, Collection[str]]) -> None:
 
     for one in sorted(needs):
         follow(one, ())
+
+
+# a topic of kernels is an interface and implementations: which of them may not know which
+APART = {
+    "interface": {"reference", "cpu", "triton"},
+    "reference": {"cpu", "triton"},
+    "cpu": {"triton"},
+    "triton": {"cpu"},
+}
+
+
+def test_no_kernel_needs_one_of_another_device() -> None:
+    """A reference runs without numba's loops, a GPU's kernels without the CPU's, and an interface without any."""
+    for path in (ROOT / "comm_compress/kernels").glob("*/*/*.py"):
+        for name in imported(path):
+            if name.startswith("comm_compress.kernels.") and path.stem in APART:
+                others = APART[path.stem] & set(name.split(".")[3:])
+                assert not others, f"{path.relative_to(ROOT)} imports {name}"
 
 
 def test_the_trainer_and_the_examples_use_the_librarys_public_face_only() -> None:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress.kernels.common.scratch import Scratch, fresh
+from comm_compress.kernels.tools.scratch import Scratch, fresh
 
 Kind = Literal["values", "indices", "metadata"]
 

@@ -15,8 +15,8 @@ from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow, size_of
 from comm_compress.core.state import State
 from comm_compress.core.traits import combine
-from comm_compress.kernels.common.residual import Residual
-from comm_compress.kernels.common.scratch import Scratch, apart, fresh
+from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.tools.scratch import Scratch, apart, fresh
 
 Coder = Literal["zstd", "rans"]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

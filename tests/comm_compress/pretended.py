@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from comm_compress.kernels import dispatch, rans
+from comm_compress.kernels import dispatch
+from comm_compress.kernels.coding import rans
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 _SAYS = {Tensor.device.__get__: GPU, Tensor.is_cuda.__get__: True, Tensor.is_cpu.__get__: False}  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from comm_compress import conformance
 from comm_compress.core import nonfinite
 from comm_compress.core.compressor import Codec
 from comm_compress.drive import simulate
-from comm_compress.kernels.common import rans_stream
+from comm_compress.kernels.coding import rans_stream
 from tests.comm_compress.table import IDS, TABLE, build
 
 # What these send depends on a sum, of squares or of products, that a GPU adds up in another order.

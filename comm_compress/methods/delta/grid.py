@@ -7,7 +7,7 @@ from torch import Tensor
 
 from comm_compress.core.state import State
 from comm_compress.kernels import Matrices, Quantiser
-from comm_compress.kernels.common.scratch import Scratch, apart
+from comm_compress.kernels.tools.scratch import Scratch, apart
 from comm_compress.methods.delta.changes import Change, LossyDelta
 from comm_compress.methods.shared.scaled_matrices import Quantised, matrices_of_row
 

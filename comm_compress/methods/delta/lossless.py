@@ -26,7 +26,7 @@ class LosslessDelta(Delta):
 
     One optimizer step moves most bf16 weights by a few ulps or not at all, and how many depends on the weight's
     exponent, which the receiver knows. Distances become symbols and raw
-    bits (`kernels.interfaces.ulp`); symbols go through rANS with one table for each exponent, rare exponents
+    bits (`kernels.coding.ulp.interface`); symbols go through rANS with one table for each exponent, rare exponents
     together. Bit for bit, whatever the bits. Bits an element follow from the learning rate: for
     N(0, 0.02) bf16 weights and updates of rms 0.3 lr, 3.7 at lr 6e-4, 1.7 at 1e-4, 0.4 at 1e-5. float32
     rows work too, but their masters move by thousands of ulps: 15 bits and more.

@@ -13,7 +13,7 @@ from torch import Tensor
 from comm_compress import kernels
 from comm_compress.core.segments import Ranges, Segment, other_columns
 from comm_compress.kernels import Matrices, Shape
-from comm_compress.kernels.common.factors import Lines, LineShape
+from comm_compress.kernels.projections.factors.lines import Lines, LineShape
 
 WORTH_FACTORS = 2  # a matrix goes as factors when it has so many times their elements
 

@@ -19,7 +19,7 @@ from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.kernels import Quantiser, Residual
-from comm_compress.kernels.common.scratch import apart
+from comm_compress.kernels.tools.scratch import apart
 from comm_compress.methods.shared.scaled_matrices import Quantised, matrices_of_row
 from comm_compress.registry import register, require
 

@@ -22,7 +22,7 @@ from comm_compress import kernels
 from comm_compress.core.encoded import ByteCount, RaggedRow, size_of
 from comm_compress.core.segments import Segment
 from comm_compress.kernels import Matrices, Quantiser, Shape
-from comm_compress.kernels.common.scratch import Scratch, apart
+from comm_compress.kernels.tools.scratch import Scratch, apart
 from comm_compress.wrappers.entropy import bytes_of, restored, shortened, tensor_of
 
 HEAD = struct.Struct("<I")

@@ -25,11 +25,11 @@ def reference_kernels() -> Iterator[set[str]]:
     asked: set[str] = set()
     chosen = dispatch.implementation
 
-    def reference(topic: str, device_type: str) -> Any:
-        if topic in (dispatch.entropy.name, dispatch.streams.name):
-            return chosen(topic, device_type)
-        asked.add(topic)
-        return importlib.import_module(f"comm_compress.kernels.reference.{topic}")
+    def reference(folder: str, device_type: str) -> Any:
+        if ".coding." in folder:
+            return chosen(folder, device_type)
+        asked.add(folder.rpartition(".")[2])
+        return importlib.import_module(f"{folder}.reference")
 
     with mock.patch.object(dispatch, "implementation", reference):
         yield asked

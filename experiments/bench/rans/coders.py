@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import rans
-from comm_compress.kernels.common.scratch import Scratch
+from comm_compress.kernels.coding import rans
+from comm_compress.kernels.tools.scratch import Scratch
 
 VARIANTS = ("avx512", "avx2")  # of the peer's functions
 

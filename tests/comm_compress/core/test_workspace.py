@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from comm_compress.core.workspace import Workspace, WorkspacePool
-from comm_compress.kernels.common.scratch import apart, fresh
+from comm_compress.kernels.tools.scratch import apart, fresh
 
 CPU = torch.device("cpu")
 

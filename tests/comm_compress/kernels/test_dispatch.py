@@ -12,8 +12,9 @@ import pytest
 
 from comm_compress.kernels import dispatch
 
-TOPICS = sorted(value.name for value in vars(dispatch).values() if isinstance(value, dispatch.Topic))
-TRITON = {path.stem for path in (Path(dispatch.__file__).parent / "triton").glob("*.py")}
+KERNELS = Path(dispatch.__file__).parent
+TOPICS = sorted(f"{path.parent.parent.name}.{path.parent.name}" for path in KERNELS.glob("*/*/interface.py"))
+TRITON = {topic for topic in TOPICS if (KERNELS / topic.replace(".", "/") / "triton.py").exists()}
 
 
 @pytest.mark.parametrize("installed", [True, False], ids=["with Triton", "without Triton"])
@@ -34,24 +35,14 @@ def test_a_gpu_gets_triton_where_there_is_some_and_else_the_reference(
     imported: Any = SimpleNamespace(import_module=asked.append, util=importlib.util)
     monkeypatch.setattr(dispatch, "importlib", imported)
     for device in ("cpu", "cuda", "xpu"):
-        dispatch.implementation.__wrapped__(topic, device)
+        dispatch.implementation.__wrapped__(f"comm_compress.kernels.{topic}", device)
     on_gpu = "triton" if installed and topic in TRITON else "reference"
-    assert [name.split(".")[-2] for name in asked] == ["cpu", on_gpu, "reference"]
-    assert {name.split(".")[-1] for name in asked} == {topic}
+    assert asked == [f"comm_compress.kernels.{topic}.{layer}" for layer in ("cpu", on_gpu, "reference")]
 
 
 def test_there_are_topics_with_kernels_for_gpus() -> None:
     assert len(TOPICS) == 21
     assert {
-        "blocks",
-        "bits",
-        "random",
-        "select",
-        "streams",
-        "casts",
-        "onebit",
-        "votes",
-        "powers",
-        "entropy",
-        "matrix_scales",
+        *("elements.casts", "elements.random", "packing.bits", "selection.select", "coding.entropy", "coding.streams"),
+        *(f"quantisers.{topic}" for topic in ("blocks", "matrix_scales", "onebit", "powers", "votes")),
     } <= TRITON

@@ -14,8 +14,9 @@ from comm_compress import conformance, kernels
 from comm_compress.core.compressor import Codec
 from comm_compress.core.encoded import Encoded
 from comm_compress.kernels import Residual, dispatch
-from comm_compress.kernels.cpu.vectors import nontemporal as stream_cpu
-from comm_compress.kernels.reference import bits as bits_reference, random as random_reference
+from comm_compress.kernels.elements.random import reference as random_reference
+from comm_compress.kernels.packing.bits import reference as bits_reference
+from comm_compress.kernels.tools.vectors import nontemporal as stream_cpu
 from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import IDS, TABLE, build
 
@@ -110,10 +111,10 @@ def test_the_reference_kernels_give_the_same_bytes(
     decoded, total = codec.decode(expected), codec.decode_sum(expected)
     chosen = dispatch.implementation
 
-    def reference(topic: str, device_type: str) -> Any:
-        if topic in ("entropy", "streams"):  # other devices have the CPU do this
-            return chosen(topic, device_type)
-        return importlib.import_module(f"comm_compress.kernels.reference.{topic}")
+    def reference(folder: str, device_type: str) -> Any:
+        if ".coding." in folder:  # other devices have the CPU do this
+            return chosen(folder, device_type)
+        return importlib.import_module(f"{folder}.reference")
 
     monkeypatch.setattr(dispatch, "implementation", reference)
     got = second()

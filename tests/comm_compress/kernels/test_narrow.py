@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels import Residual
-from comm_compress.kernels.cpu import casts, onebit, powers, votes
-from comm_compress.kernels.cpu.residual import FEW, few_as_float32
-from comm_compress.kernels.reference.powers import POWER_BLOCK
+from comm_compress.kernels.elements.casts import cpu as casts
+from comm_compress.kernels.elements.residual.cpu import FEW, few_as_float32
+from comm_compress.kernels.quantisers.onebit import cpu as onebit
+from comm_compress.kernels.quantisers.powers import cpu as powers
+from comm_compress.kernels.quantisers.powers.reference import POWER_BLOCK
+from comm_compress.kernels.quantisers.votes import cpu as votes
 
 KEY = (5, 6)
 GROUP = 1000

@@ -8,40 +8,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from comm_compress.kernels import BlockCode, Residual, rans
-from comm_compress.kernels.common import rans_stream
-from comm_compress.kernels.common.frequencies import Table
-from comm_compress.kernels.common.matrix_scales import Quantiser, Shape, matrices_of
-from comm_compress.kernels.common.scratch import fresh
-from comm_compress.kernels.cpu import casts as casts_cpu
-from comm_compress.kernels.reference import (
-    bits as bits_reference,
-    blocks as blocks_reference,
-    casts as casts_reference,
-    entropy as entropy_reference,
-    matrix_scales as matrix_scales_reference,
-    onebit as onebit_reference,
-    powers as powers_reference,
-    random as random_reference,
-    select as select_reference,
-    votes as votes_reference,
-)
+from comm_compress.kernels import BlockCode, Residual
+from comm_compress.kernels.coding import rans, rans_stream
+from comm_compress.kernels.coding.entropy import reference as entropy_reference
+from comm_compress.kernels.coding.frequencies import Table
+from comm_compress.kernels.elements.casts import cpu as casts_cpu, reference as casts_reference
+from comm_compress.kernels.elements.random import reference as random_reference
+from comm_compress.kernels.packing.bits import reference as bits_reference
+from comm_compress.kernels.quantisers.blocks import reference as blocks_reference
+from comm_compress.kernels.quantisers.matrix_scales import reference as matrix_scales_reference
+from comm_compress.kernels.quantisers.matrix_scales.matrices import Quantiser, Shape, matrices_of
+from comm_compress.kernels.quantisers.onebit import reference as onebit_reference
+from comm_compress.kernels.quantisers.powers import reference as powers_reference
+from comm_compress.kernels.quantisers.votes import reference as votes_reference
+from comm_compress.kernels.selection.select import reference as select_reference
+from comm_compress.kernels.tools.scratch import fresh
 
 pytest.importorskip("triton", reason="no triton, which comes with CUDA builds of torch")
 
-from comm_compress.kernels.triton import (
-    bits as bits_cuda,
-    blocks as blocks_cuda,
-    casts as casts_cuda,
-    entropy as entropy_cuda,
-    matrix_scales as matrix_scales_cuda,
-    onebit as onebit_cuda,
-    powers as powers_cuda,
-    random as random_cuda,
-    select as select_cuda,
-    streams as streams_cuda,
-    votes as votes_cuda,
-)
+from comm_compress.kernels.coding.entropy import triton as entropy_cuda
+from comm_compress.kernels.coding.streams import triton as streams_cuda
+from comm_compress.kernels.elements.casts import triton as casts_cuda
+from comm_compress.kernels.elements.random import triton as random_cuda
+from comm_compress.kernels.packing.bits import triton as bits_cuda
+from comm_compress.kernels.quantisers.blocks import triton as blocks_cuda
+from comm_compress.kernels.quantisers.matrix_scales import triton as matrix_scales_cuda
+from comm_compress.kernels.quantisers.onebit import triton as onebit_cuda
+from comm_compress.kernels.quantisers.powers import triton as powers_cuda
+from comm_compress.kernels.quantisers.votes import triton as votes_cuda
+from comm_compress.kernels.selection.select import triton as select_cuda
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = torch.device("cpu" if INTERPRETED else "cuda")

@@ -18,8 +18,7 @@ from comm_compress import kernels
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
-from comm_compress.kernels.cpu import ulp as ulp_cpu
-from comm_compress.kernels.reference import ulp as ulp_reference
+from comm_compress.kernels.coding.ulp import cpu as ulp_cpu, reference as ulp_reference
 from tests.comm_compress.integrations.test_fsdp import Net, batch, full, loss_of, sharded, train, worst
 from tests.comm_compress.table import build
 from tests.distributed import run_ranks

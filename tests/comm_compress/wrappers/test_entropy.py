@@ -21,12 +21,11 @@ from comm_compress import kernels
 from comm_compress.core.encoded import Encoded, RaggedRow
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
-from comm_compress.kernels import rans
-from comm_compress.kernels.common import rans_stream
-from comm_compress.kernels.common.frequencies import MOST_BYTES, RARE, TOTAL, Table, table_bytes
-from comm_compress.kernels.cpu import entropy as entropy_cpu
-from comm_compress.kernels.interfaces.entropy import EntropyKernels
-from comm_compress.kernels.reference import entropy as entropy_reference, ulp as ulp_reference
+from comm_compress.kernels.coding import rans, rans_stream
+from comm_compress.kernels.coding.entropy import cpu as entropy_cpu, reference as entropy_reference
+from comm_compress.kernels.coding.entropy.interface import EntropyKernels
+from comm_compress.kernels.coding.frequencies import MOST_BYTES, RARE, TOTAL, Table, table_bytes
+from comm_compress.kernels.coding.ulp import reference as ulp_reference
 from comm_compress.registry import COMMON
 from comm_compress.wrappers.entropy import DTYPES, EntropyCoded
 from tests.comm_compress.table import TABLE, build
@@ -131,8 +130,8 @@ def test_a_processor_without_vectors_of_its_own_gives_the_same_stream(tmp_path: 
     """
     script = """if True:
         import sys, torch
-        from comm_compress.kernels import rans
-        from comm_compress.kernels.cpu import ulp
+        from comm_compress.kernels.coding import rans
+        from comm_compress.kernels.coding.ulp import cpu as ulp
         symbols, contexts, old, new = torch.load(sys.argv[1])
         stream = torch.cat(rans.encode(symbols, contexts, 2))
         assert torch.equal(rans.decode(stream, torch.empty_like(symbols), contexts, 2), symbols)

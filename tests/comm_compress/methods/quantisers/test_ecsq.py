@@ -18,9 +18,11 @@ from comm_compress.core.segments import Segment, segments_of
 from comm_compress.core.state import State
 from comm_compress.drive import simulate
 from comm_compress.kernels import Matrices, Quantiser, Residual, Shape
-from comm_compress.kernels.common.scratch import fresh
-from comm_compress.kernels.cpu import matrix_scales as matrix_scales_cpu
-from comm_compress.kernels.reference import matrix_scales as matrix_scales_reference
+from comm_compress.kernels.quantisers.matrix_scales import (
+    cpu as matrix_scales_cpu,
+    reference as matrix_scales_reference,
+)
+from comm_compress.kernels.tools.scratch import fresh
 from tests.comm_compress.table import build, codec
 
 CPU = torch.device("cpu")

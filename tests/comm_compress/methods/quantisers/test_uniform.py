@@ -10,9 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from comm_compress.kernels.reference import (
-    blocks as blocks_reference,
-)
+from comm_compress.kernels.quantisers.blocks import reference as blocks_reference
 from tests.comm_compress.quantised import begun, few, heavy, normal, round_trip
 from tests.comm_compress.table import codec
 

@@ -1,0 +1,13 @@
+"""`kernels.ulp`: `interface` says what it computes, the other files do it, with the same bytes."""
+
+from typing import TYPE_CHECKING
+
+from comm_compress.kernels.coding.ulp.interface import UlpKernels
+from comm_compress.kernels.dispatch import Topic
+
+if TYPE_CHECKING:  # mypy checks that each of them has all that the interface asks
+    from comm_compress.kernels.coding.ulp import cpu, reference
+
+    _checked: tuple[UlpKernels, ...] = (reference, cpu)
+
+ulp = Topic[UlpKernels](__name__)

@@ -1,0 +1,1 @@
+"""Kernels beside the products of low-rank methods, and count-sketches."""

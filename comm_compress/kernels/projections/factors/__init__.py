@@ -1,0 +1,13 @@
+"""`kernels.factors`: `interface` says what it computes, the other files do it, with the same bytes."""
+
+from typing import TYPE_CHECKING
+
+from comm_compress.kernels.dispatch import Topic
+from comm_compress.kernels.projections.factors.interface import FactorKernels
+
+if TYPE_CHECKING:  # mypy checks that each of them has all that the interface asks
+    from comm_compress.kernels.projections.factors import cpu, reference
+
+    _checked: tuple[FactorKernels, ...] = (reference, cpu)
+
+factors = Topic[FactorKernels](__name__)

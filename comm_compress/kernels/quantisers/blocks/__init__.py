@@ -1,0 +1,13 @@
+"""`kernels.blocks`: `interface` says what it computes, the other files do it, with the same bytes."""
+
+from typing import TYPE_CHECKING
+
+from comm_compress.kernels.dispatch import Topic
+from comm_compress.kernels.quantisers.blocks.interface import BlockKernels
+
+if TYPE_CHECKING:  # mypy checks that each of them has all that the interface asks
+    from comm_compress.kernels.quantisers.blocks import cpu, reference, triton
+
+    _checked: tuple[BlockKernels, ...] = (reference, cpu, triton)
+
+blocks = Topic[BlockKernels](__name__)

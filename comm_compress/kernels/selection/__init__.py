@@ -1,0 +1,1 @@
+"""Kernels that choose elements: by magnitude, or by lot."""

@@ -1,0 +1,1 @@
+"""What kernels in Triton share: how they are launched, and the tiles that they work on."""
