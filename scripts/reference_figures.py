@@ -79,11 +79,21 @@ def _drafts(path: Path) -> None:
 
 
 def _chart(path: Path) -> None:
-    rows, tuning, times = (str(FOLDER / "chart" / f"chart{part}.jsonl") for part in ("", "_rates", "_times"))
+    _draw_chart(
+        "chart", path.name.removeprefix("chart_"), path, ["--times", str(FOLDER / "chart" / "chart_times.jsonl")]
+    )
+
+
+def _chart_8(path: Path) -> None:
+    _draw_chart("chart_8", "chart.png", path)  # virtual ranks: no times
+
+
+def _draw_chart(rows: str, figure: str, path: Path, further: Sequence[str] = ()) -> None:
+    judged, tuning = (str(FOLDER / "chart" / f"{rows}{part}.jsonl") for part in ("", "_rates"))
     with tempfile.TemporaryDirectory() as folder:
-        words = [rows, "--tuning", tuning, "--times", times, "--out", folder, "--formats", "png"]
+        words = [judged, "--tuning", tuning, *further, "--out", folder, "--formats", "png"]
         _run(systems_chart.main(words), path)
-        shutil.copyfile(Path(folder) / path.name.removeprefix("chart_"), path)
+        shutil.copyfile(Path(folder) / figure, path)
 
 
 def _elsewhere(path: Path) -> None:
@@ -97,6 +107,7 @@ OTHERS = {
     "going_on/elsewhere.png": _elsewhere,
     "chart/chart.png": _chart,
     "chart/chart_times.png": _chart,
+    "chart/chart_8.png": _chart_8,
     "links/step_against_bandwidth.png": _steps,
     "links/bottleneck.png": _bottleneck,
     "benchmarks/codecs_cpu.png": _codecs,

@@ -41,7 +41,8 @@ def all_reduce(
 
     ``reduce`` brings row d to rank d, where it is summed and divided in float32; ``gather`` brings the result, cast
     to the rows' dtype, to everyone. All ranks decode the same bytes, so all end with the same numbers. What every rank
-    knows already (`Reduced.shared`) is not sent again.
+    knows already (`Reduced.shared`) is not sent again. Both ways may have error feedback; on the way back the rank that
+    sums a row keeps what its message left out.
     """
     reduced: Reduced = yield from reduce.reduce_scatter(rows, state)
     mine = (reduced.total / divisor).to(rows.dtype)
@@ -171,14 +172,25 @@ def check(name: str, reduce: Compressor, gather: Compressor | None, ranks: int) 
     """ValueError when these methods cannot make an all-reduce of gradients over ``ranks``; ``name``: the argument's."""
     if not reduce.traits.for_gradients:
         raise ValueError(f"{name}: {reduce.name} is for parameters (all_gather) only")
-    check_gather(f"{name}'s gather" if name == "all_reduce" else "all_gather", gather)
+    _check_way_back(f"{name}'s gather" if name == "all_reduce" else "all_gather", gather)
     check_ranks(reduce, ranks)
     if gather is not None:
         check_ranks(gather, ranks)
 
 
-def check_gather(name: str, gather: Compressor | None) -> None:
-    """ValueError when ``gather`` cannot bring the same values to every rank."""
+def _check_way_back(name: str, gather: Compressor | None) -> None:
+    """ValueError when ``gather`` cannot bring sums to every rank: what carries parameters can, and so can feedback."""
+    if not isinstance(gather, ErrorFeedback):
+        check_gather(name, gather, ', or one with error feedback ("topk feedback")')
+    elif not gather.carries_means:
+        raise ValueError(
+            f"{name}: {gather.name} with error feedback does not send one message a row, which everyone could decode; "
+            "use a method that does (int8, binned, ecsq, topk), or one for parameters without feedback"
+        )
+
+
+def check_gather(name: str, gather: Compressor | None, or_else: str = "") -> None:
+    """ValueError when ``gather`` cannot bring the same values to every rank; ``or_else``: what else there is to do."""
     if gather is None:
         return
     if isinstance(gather, ErrorFeedback):
@@ -186,7 +198,7 @@ def check_gather(name: str, gather: Compressor | None) -> None:
     if not gather.traits.for_parameters:
         raise ValueError(
             f"{name}: {gather.name} with these settings does not bring every element back the same at every gather; "
-            "use a deterministic dense method (identity, bf16, fp16, fp8, int8, int4, delta)"
+            f"use a deterministic dense method (identity, bf16, fp16, fp8, int8, int4, delta){or_else}"
         )
 
 

@@ -128,7 +128,7 @@ def attach(
     """Compress the gradient all-reduce of ``model``.
 
     Each bucket is reduce-scattered by ``compressor``, averaged in float32 on each part's owner, and brought back
-    to all ranks by ``all_gather`` (exactly by default; any method for parameters without error feedback), so
+    to all ranks by ``all_gather`` (exactly by default; any method for parameters, or one with error feedback), so
     that gradients stay equal on all ranks. Both may be given as names, labels, mappings or what `make` built. Buckets
     are laid out like FSDP2 units (`GradientAllReduce`).
     Raises ValueError for gradients that have no such layout (sparse, or not fp32, bf16 or fp16), for methods that

@@ -30,6 +30,7 @@ def reshard(
     - what is the same on all old ranks and has no side that depends on their number (a basis, a threshold, the number
       of the collective) is kept;
     - the parameters that an all-gather remembers (``[W, n]``, the same on all ranks) move to the new layout;
+    - what means left out on their way back, ``[1, n]`` on the rank that sums a row, moves with its elements;
     - anything else is left out, so that it starts afresh, with a warning that names it.
 
     Padding that FSDP2 adds to rows is dropped. With as many ranks as before, states come back as they are.
@@ -111,6 +112,11 @@ def _moved(key: str, entries: Sequence[Saved], new_world: int, keep: str, lost: 
             share = (rows / (new_world if keep == "sum" else old_world)).to(versions[0].dtype)
             for n, tensor in _stored(entries[0]["tensors"], name, share).items():
                 moved[n] = [tensor.clone() for _ in range(new_world)]
+        elif name.endswith("gather/residual") and old and all(v.shape == (1, old[-1].stop) for v in versions):
+            rows = _relaid(torch.cat(versions), old, new_world)
+            for owner in range(new_world):
+                for n, tensor in _stored(entries[0]["tensors"], name, rows[owner : owner + 1]).items():
+                    moved.setdefault(n, []).append(tensor.clone())
         elif in_rows and gathers and alike:
             moved[name] = [_relaid(versions[0], old, new_world) for _ in range(new_world)]
         elif alike and not _of_this_size(versions[0], old_world, old):

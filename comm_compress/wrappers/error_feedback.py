@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from comm_compress import kernels
-from comm_compress.core.compressor import Compressor
-from comm_compress.core.rounds import Reduced, ReduceScatterRounds
+from comm_compress.core import nonfinite
+from comm_compress.core.compressor import Codec, Compressor
+from comm_compress.core.rounds import AllGatherRounds, Gather, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
 from comm_compress.core.traits import combine
 from comm_compress.kernels import BlockCode, Residual
@@ -94,6 +95,29 @@ class ErrorFeedback(Compressor):
         reduced: Reduced = yield from self.inner.reduce_scatter_with_feedback(rows, residual, state)
         self._keep(residual.new, state)
         return reduced
+
+    @property
+    def carries_means(self) -> bool:
+        """Can `all_gather` bring everyone what one rank has summed up: does the method send one message a row?"""
+        return isinstance(self.inner, Codec) and not self.inner.traits.no_feedback
+
+    def all_gather(self, row: Tensor, state: State) -> AllGatherRounds:
+        """The rounds that bring every rank the ``row`` ``[n]`` of each, with what earlier gathers left out of it.
+
+        For means that are added up over steps, as gradients are (DoubleSqueeze, arXiv 1905.05957): what a message loses
+        comes with a later one. Of parameters, which replace each other, an old error says nothing; so a gather of
+        parameters refuses feedback (`Traits.for_parameters`). The residual ``[1, n]`` is kept by who owns the row.
+        """
+        codec, rows = self.inner, row.unsqueeze(0)
+        assert isinstance(codec, Codec), "see carries_means"
+        state.judge(nonfinite.all_finite(rows))  # a mean has the NaN of any rank, and its owner's input may be finite
+        residual = Residual(self._waiting(rows, state), self.config.decay, self._buffer(rows, state))
+        message = codec.encode_with_feedback(rows, residual, state)
+        self._keep(residual.new, state)
+        received = yield Gather(message)
+        if state.output is None:
+            return codec.decode(received)
+        return codec.decode_into(received, state.output.view(state.world, row.numel()))
 
     def residual(self, state: State) -> Tensor | None:
         """Return what waits for the next step, float32 or bfloat16 ``[W, n]``; None before the first one.

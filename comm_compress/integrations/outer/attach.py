@@ -190,7 +190,8 @@ def attach(
     ``group``: the replicas, as a process group or a 1-D mesh; None: all ranks.
     ``method``: how a replica's pseudo-gradient (outer parameters minus own ones, float32) is sent; any method for
     gradients, with error feedback where it has it. None: torch's own all-reduce, which the ledger names as uncounted.
-    ``all_gather`` carries the means back to everyone, exactly by default.
+    ``all_gather`` carries the means back to everyone, exactly by default: a method for parameters, or one with error
+    feedback ("binned feedback"), whose residual the rank keeps that sums the part.
     ``exchange``: "reduce_scatter", then all-gather of the means, as in `comm_compress.ddp`; "all_gather": every replica
     sends its whole message to all others, which add them up (`messages`); "auto": the one of them that sends fewer
     bytes, where means come back exactly, since both give the same numbers.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from comm_compress.conformance import gradient, segments
+from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import ByteCount
 from comm_compress.core.ledger import Ledger
 from comm_compress.core.segments import Segment, segments_of
@@ -16,6 +20,7 @@ from comm_compress.core.workspace import WorkspacePool
 from comm_compress.drive import simulate
 from comm_compress.integrations import allreduce
 from comm_compress.methods.identity import UNCOMPRESSED, Identity, IdentityConfig
+from comm_compress.wrappers.error_feedback import ErrorFeedback
 from tests.comm_compress.table import build
 from tests.distributed import run_ranks
 
@@ -70,17 +75,70 @@ def test_parameters_that_lie_in_part_in_some_columns_are_not_known_there() -> No
 def test_what_cannot_make_an_all_reduce_is_refused() -> None:
     allreduce.check("all_reduce", build("topk", {}), None, 4)
     allreduce.check("all_reduce", build("topk", {}), build("int8", {}), 4)
+    allreduce.check("all_reduce", build("topk", {}), build("topk", {}), 4)
     many = Identity(IdentityConfig())
     many.name, many.traits = "few", replace(many.traits, max_ranks=4)
     allreduce.check("all_reduce", many, many, 4)
     for reduce, gather, ranks, words in (
         (build("delta", {}), None, 2, "all_reduce: delta is for parameters"),
-        (build("int8", {}), build("topk", {}), 2, "all_reduce's gather: topk with error_feedback"),
-        (build("int8", {}), build("topk", {"error_feedback": False}), 2, "does not bring every element back"),
+        (
+            build("int8", {}),
+            build("powersgd", {}),
+            2,
+            "gather: powersgd with error feedback does not send",
+        ),
+        (build("int8", {}), build("topk", {"error_feedback": False}), 2, "or one with error feedback"),
         (many, None, 5, "at most 4 ranks, this unit has 5"),
         (build("int8", {}), many, 5, "at most 4 ranks, this unit has 5"),
     ):
         with pytest.raises(ValueError, match=words):
             allreduce.check("all_reduce", reduce, gather, ranks)
-    with pytest.raises(ValueError, match=r"^all_gather: topk"):
-        allreduce.check("compressor", build("int8", {}), build("topk", {}), 2)
+    with pytest.raises(ValueError, match=r"^all_gather: powersgd"):
+        allreduce.check("compressor", build("int8", {}), build("powersgd", {}), 2)
+    with pytest.raises(ValueError, match=r"^all_gather: topk with error_feedback is for gradients only"):
+        allreduce.check_gather("all_gather", build("topk", {}))  # of parameters
+
+
+def _all_reduced(states: list[State], inputs: list[Tensor], reduce: Compressor, gather: Compressor) -> list[Tensor]:
+    for rows, state in zip(inputs, states, strict=True):
+        state.begin(reduce.mark(rows))
+    rounds = [allreduce.all_reduce(x, reduce, gather, s, WORLD) for x, s in zip(inputs, states, strict=True)]
+    return simulate.lockstep(rounds).results
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("feedback", [{}, {"dtype": "bf16"}, {"dtype": "int8"}], ids=str)
+@pytest.mark.parametrize("method", ["topk", "signsgd", "ecsq", "int4", "binned"])
+def test_what_a_mean_loses_on_its_way_back_waits_with_the_rank_that_summed_it(
+    method: str, feedback: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """Everything that came back, and what waits, are all the means (DoubleSqueeze), and all ranks have the same."""
+    n = 300
+    states = simulate.states(WORLD, "unit", 0, segments(WORLD, n))
+    gather = build(method, {"error_feedback": feedback})
+    assert isinstance(gather, ErrorFeedback)
+    means, came = torch.zeros(WORLD, n, dtype=torch.float64), torch.zeros(WORLD, n, dtype=torch.float64)
+    for step in range(5):
+        inputs = [rows.to(dtype) for rows in gradient(WORLD, n, step)]
+        results = _all_reduced(states, [rows.clone() for rows in inputs], UNCOMPRESSED, gather)
+        assert all(torch.equal(result, results[0]) for result in results)
+        means += (torch.stack(inputs).float().sum(0) / WORLD).to(dtype).double()
+        came += results[0].double()
+    waiting = torch.cat([w for s in states if (w := gather.residual(s.child("gather"))) is not None]).double()
+    assert waiting.shape == means.shape
+    assert float((means - came).abs().max()) > 1e-3, "something waits"
+    rounding = 5 * {"bf16": 2**-8, "int8": 2**-7}.get(str(feedback.get("dtype")), 2**-20)
+    rounding += 2**-6 * (dtype == torch.bfloat16)
+    assert float((came + waiting - means).abs().max()) <= rounding * float(means.abs().max())
+
+
+def test_a_nan_of_one_rank_stays_out_of_what_waits_on_all() -> None:
+    n, gather = 60, build("topk", {"ratio": 0.1})
+    states = simulate.states(WORLD, "unit", 0, segments(WORLD, n))
+    _all_reduced(states, gradient(WORLD, n, 0), UNCOMPRESSED, gather)
+    before = [state.state_dict() for state in states]
+    inputs = gradient(WORLD, n, 1)
+    inputs[1][2, 5] = torch.nan
+    assert all(not bool(torch.isfinite(result).all()) for result in _all_reduced(states, inputs, UNCOMPRESSED, gather))
+    for state, earlier in zip(states, before, strict=True):
+        assert torch.equal(state.state_dict()["gather/residual"], earlier["gather/residual"])

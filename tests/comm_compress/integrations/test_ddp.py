@@ -23,11 +23,13 @@ from tests.comm_compress.integrations.test_fsdp import Net, batch, loss_of, wors
 from tests.comm_compress.table import build, codec
 from tests.distributed import run_ranks
 
-METHODS: list[tuple[str, dict[str, Any]]] = [
-    ("int8", {"block_size": 32}),
-    ("int8", {"scale": "global"}),
-    ("topk", {"ratio": 0.3}),
-    ("int8", {"layers": {"*.weight": {"method": "topk", "ratio": 0.2}}}),
+METHODS: list[tuple[str, dict[str, Any], str]] = [  # a method, its settings, and the method of the way back
+    ("int8", {"block_size": 32}, "identity"),
+    ("int8", {"scale": "global"}, "identity"),
+    ("topk", {"ratio": 0.3}, "identity"),
+    ("topk", {"ratio": 0.3}, "int8"),
+    ("onebit", {}, "onebit"),  # with feedback both ways
+    ("int8", {"layers": {"*.weight": {"method": "topk", "ratio": 0.2}}}, "identity"),
 ]
 
 
@@ -107,9 +109,9 @@ def test_identity_is_no_hook_and_casts_are_torchs_hooks() -> None:
 
 def _of_methods() -> list[dict[str, Any]]:
     results = []
-    for name, config in METHODS:
+    for name, config, back in METHODS:
         model = wrapped()
-        handle = ddp.attach(model, build(name, config), seed=5)
+        handle = ddp.attach(model, build(name, config), all_gather=back, seed=5)
         found = steps(model, range(1, 4), lr=0)
         layouts = {k: e["layouts"][""] for k, e in handle.state_dict().items()}
         sent = handle.ledger.totals().sent_bytes
@@ -130,14 +132,14 @@ def test_every_rank_gets_the_mean_of_the_methods_definition() -> None:
             loss_of(model, batch(rank, step)).backward()
             local[-1].append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
     results = run_ranks(world, _of_methods)
-    for row, (name, config) in enumerate(METHODS):
+    for row, (name, config, back) in enumerate(METHODS):
         layouts = results[0][row]["layouts"]
         assert {n for layout in layouts.values() for n, _ in layout} == local[0][0].keys()
         sent = [0] * world
         for key, layout in layouts.items():
             segments = segments_of([(n, tuple(s)) for n, s in layout], world)
             states = simulate.states(world, key.partition("/")[2], 5, segments)
-            exact, method = Identity(IdentityConfig()), build(name, config)
+            exact, method, gather = Identity(IdentityConfig()), build(name, config), build(back, {})
             for number in range(3):
                 inputs = [flatten([g[number][s.name].reshape(s.shape) for s in segments], world) for g in local]
                 chosen = method if number else exact  # the first backward, in provisional buckets
@@ -147,7 +149,7 @@ def test_every_rank_gets_the_mean_of_the_methods_definition() -> None:
                 if number == 0:
                     inner = simulate.states(world, "", 0, segments)
                 rounds = [
-                    all_reduce(x, chosen, exact, s, world)
+                    all_reduce(x, chosen, gather if number else exact, s, world)
                     for x, s in zip(inputs, states if number else inner, strict=True)
                 ]
                 outcome = simulate.lockstep(rounds)

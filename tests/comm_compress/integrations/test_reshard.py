@@ -15,6 +15,7 @@ import comm_compress as cc
 from comm_compress.core.segments import flatten, segments_of, unflatten
 from comm_compress.core.state import State
 from comm_compress.integrations.handle import save
+from comm_compress.wrappers.error_feedback import from_int8, to_int8
 from tests.comm_compress.integrations.test_fsdp import batch, gradients, loss_of, sharded
 from tests.distributed import run_ranks
 
@@ -124,8 +125,6 @@ def test_rules_for_every_kind_of_tensor(old: int, new: int, rows: int, columns: 
 
 def test_an_int8_residual_keeps_its_sum_to_its_own_rounding() -> None:
     shapes, old = [("w", (9, 40))], segments_of([("w", (9, 40))], 2)
-    from comm_compress.wrappers.error_feedback import from_int8, to_int8
-
     states: Saved = []
     dense = []
     for rank in range(2):
@@ -144,6 +143,32 @@ def test_an_int8_residual_keeps_its_sum_to_its_own_rounding() -> None:
         codes, scales = tensors["residual"], tensors["residual_scales"]
         total += unflatten(from_int8(codes, scales, torch.empty(codes.shape)), new)[0]
     torch.testing.assert_close(total, dense[0] + dense[1], rtol=0, atol=float(total.abs().max()) / 127)
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2), (2, 1)])
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_what_means_left_out_moves_with_its_elements(old: int, new: int, is_int8: bool) -> None:
+    """From the rank that summed a row to the one that sums these elements now."""
+    before, after = segments_of(SHAPES, old), segments_of(SHAPES, new)
+    waiting = [torch.randn(s, generator=torch.Generator().manual_seed(2)) for _, s in SHAPES]
+    states: Saved = []
+    for rank in range(old):
+        state = State("u", rank, old, 0, before)
+        row = flatten(waiting, old)[rank : rank + 1]
+        codes, scales = torch.empty_like(row, dtype=torch.int8), torch.empty(1, 1)
+        to_int8(row, codes, scales)
+        state.child("gather", before).put("residual", codes if is_int8 else row)
+        if is_int8:
+            state.child("gather").put("residual_scales", scales)
+        states.append({"outer/u": save(state)})
+    moved = [s["outer/u"]["tensors"] for s in cc.reshard(states, new)]
+    rows = [s["gather/residual"] for s in moved]
+    if is_int8:
+        rows = [
+            from_int8(r, s["gather/residual_scales"], torch.empty(r.shape)) for r, s in zip(rows, moved, strict=True)
+        ]
+    for tensor, expected in zip(unflatten(torch.cat(rows), after), waiting, strict=True):
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=0.03 if is_int8 else 0)
 
 
 def test_remembered_parameters_move_to_the_new_layout() -> None:

@@ -169,6 +169,7 @@ def _nans() -> list[dict[str, Any]]:
         _with_a_nan({"every": 4, "method": feedback, "outer_optimizer": cc.outer.nesterov()}),
         _with_a_nan({"every": 4, "method": feedback, "exchange": "all_gather"}),
         _with_a_nan({"every": 4, "method": "int8", "all_gather": "int8"}),
+        _with_a_nan({"every": 4, "method": "int8", "all_gather": feedback}),
         _with_a_nan({"every": 4}),
     ]
 
@@ -198,7 +199,7 @@ def _refusals() -> list[str]:
     refused(other)
     refused(torch.nn.parallel.DistributedDataParallel(Net()), method="int8")
     refused(Net(), method="delta")
-    refused(Net(), method="int8", all_gather="topk")
+    refused(Net(), method="int8", all_gather="powersgd")
     refused(Net(), method="int8", all_gather="int8", exchange="all_gather")
     refused(Net(), method="topk warmup_steps=3", exchange="all_gather")
     refused(Net(), all_gather="int8")

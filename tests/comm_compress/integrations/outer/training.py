@@ -20,6 +20,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "identity": {"every": 3, "method": "identity"},
     "diloco": {"every": 4, "method": "identity", "outer_optimizer": cc.outer.nesterov()},
     "int8 both ways": {"every": 2, "method": "int8", "all_gather": "int8", "outer_optimizer": cc.outer.nesterov()},
+    "feedback both ways": {"every": 2, "method": "binned feedback", "all_gather": "binned feedback"},
     "sparseloco": {"every": 3, "method": SPARSE, "exchange": "all_gather"},
     "sparse, means gathered": {"every": 3, "method": SPARSE},
     "streaming": {
