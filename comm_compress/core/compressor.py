@@ -15,7 +15,7 @@ from comm_compress.core.encoded import Encoded, Layout
 from comm_compress.core.rounds import AllGatherRounds, Exchange, Gather, Reduced, ReduceScatterRounds
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 
 
 class Compressor(ABC):

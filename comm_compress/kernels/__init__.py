@@ -15,7 +15,7 @@ from comm_compress.kernels.elements.changes import changes
 from comm_compress.kernels.elements.finite import finite
 from comm_compress.kernels.elements.random import random
 from comm_compress.kernels.elements.residual import residual
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.packing.bitmap import bitmap
 from comm_compress.kernels.packing.bits import bits
 from comm_compress.kernels.packing.positions import positions

@@ -15,7 +15,7 @@ from comm_compress.core.compressor import Codec, Compressor
 from comm_compress.core.encoded import ByteCount, Encoded, Field, Layout, RaggedRow, size_of
 from comm_compress.core.state import State
 from comm_compress.core.traits import combine
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.tools.scratch import Scratch, apart, fresh
 
 Coder = Literal["zstd", "rans"]

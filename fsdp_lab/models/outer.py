@@ -23,11 +23,18 @@ def how_replicas_synchronise(module: nn.Module, config: CommConfig, seed: int) -
         "fragments": config.outer_fragments,
         "overlap": config.outer_overlap,
         "mixing": config.outer_mixing,
-        "by_gradient": embeddings_of(module) if config.outer_by_gradient == "embeddings" else (),
+        "by_gradient": _by_gradient(module, config.outer_by_gradient),
         "gradient_every": config.outer_gradient_every,
         "seed": seed,
         "count_stock": True,
     }
+
+
+def _by_gradient(module: nn.Module, which: str) -> list[str]:
+    """The names of the parameters that a replica does not move by itself: none, embeddings or all."""
+    if which == "all":
+        return [name for name, p in module.named_parameters() if p.requires_grad]
+    return embeddings_of(module) if which == "embeddings" else []
 
 
 def embeddings_of(module: nn.Module) -> list[str]:

@@ -37,8 +37,8 @@ def build_optimizer(
     ``adamw``: torch's implementation of AdamW's update, "fused", "foreach" or "loop". ``exchanges``: the matrices that
     are Muon's, and who brings them together; or the replicas of an optimizer that exchanges something by ``method`` in
     place of gradients, and brings something ``back``; None: AdamW has all.
-    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen. ``own_rates``: of parameters that AdamW
-    updates at a rate of their own, in multiples of the others'.
+    ``until_freeze``: what 0/1 Adam compresses until its variance is frozen. ``own_rates``: of parameters that are
+    updated at a rate of their own, in multiples of the others'; all of Muon's matrices have one.
     """
     warmup_steps = config.warmup_steps
     assert warmup_steps is not None, "resolved"
@@ -78,8 +78,9 @@ def _optimizer(
         optimizer = AdamW(groups, lr=lr, betas=betas, **adamw)
         return _with_state(optimizer, on_cpu=not adamw.get("fused", False)) if own_rates else optimizer
     momentum = MOMENTUM if config.muon_momentum is None else config.muon_momentum
+    times = max((own_rates.get(s, 1.0) for u in units for m in u.matrices for s in m.shards), default=1.0)
     return cc.optim.Muon(
-        gathers, groups, lr=lr, weight_decay=config.weight_decay, momentum=momentum, betas=betas, adamw=adamw
+        gathers, groups, lr=lr * times, weight_decay=config.weight_decay, momentum=momentum, betas=betas, adamw=adamw
     )
 
 

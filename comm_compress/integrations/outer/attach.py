@@ -204,7 +204,8 @@ def attach(
     steps (None: ``every``) its inner optimizer gets the mean of all replicas' gradients of them instead
     (`Handle.reduce_gradients`, to be called before each of its steps). For embeddings, which make most of what local
     steps of AdamW cost (docs/findings/local-steps.md). They are exchanged by the same methods, at once; ``fragments``,
-    ``overlap`` and the outer optimizer are for all others.
+    ``overlap`` and the outer optimizer are for all others. Where every parameter is named, nobody takes a step alone:
+    gradients are added up for ``gradient_every`` steps, as large batches are, and the replicas stay equal.
     ``seed``: of the methods' own random numbers.
     ``count_stock``: torch's own all-reduce is entered in the ledger as well, with bytes computed from its shape.
     Memory: a float32 copy of what this rank trains (for what goes ``by_gradient``: added gradients instead), and what

@@ -12,7 +12,7 @@ class Schedule:
 
     ``every`` (H): each fragment is sent every so many steps.
     ``num_fragments`` (P): the fragments take turns, about H / P steps apart; the first one has its turn at multiples of
-    H. With one fragment all parameters are sent at once.
+    H. With one fragment all parameters are sent at once; with none nothing takes local steps.
     ``overlap`` (tau): a fragment is applied so many steps after it was sent; 0: at once.
     ``mixing`` (alpha): the share of a replica's own parameters in those that it goes on with. 0 takes the outer
     parameters, and so drops what a replica learnt in the tau steps; 1 would never listen to the others.
@@ -36,7 +36,7 @@ class Schedule:
         for name in named.keys() & {"every", "gradient_every"}:
             if named[name] < 1:
                 raise ValueError(f"{name} = {named[name]}: must be 1 step or more")
-        if not 1 <= self.num_fragments <= self.every:
+        if not 0 <= self.num_fragments <= self.every:
             raise ValueError(
                 f"fragments = {self.num_fragments}: must be from 1 to every = {self.every}, so that no two share a step"
             )

@@ -26,7 +26,8 @@ class OuterParameters:
             for fragment in fragments
             for name, value in fragment.local().items()
         }
-        self.optimizer = optimizer(list(self.values.values()))
+        # where nothing takes local steps there are none; an optimizer wants to have one
+        self.optimizer = optimizer(list(self.values.values()) or [nn.Parameter(torch.empty(0))])
 
     @property
     def num_bytes(self) -> int:

@@ -62,14 +62,12 @@ def set_apart(
 ) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
     """Return the other parameters, and those that ``names`` name: parameters, or modules with all that is below them.
 
-    ValueError where a name fits nothing, or none is left.
+    ValueError where a name fits nothing.
     """
     chosen: dict[str, nn.Parameter] = {}
     for prefix in names:
         chosen |= {name: parameters[name] for name in _inside(parameters, prefix, "by_gradient")}
     others = {name: p for name, p in parameters.items() if name not in chosen}
-    if not others:
-        raise ValueError("by_gradient: names every parameter, so no replica would take a step of its own")
     return others, {name: p for name, p in parameters.items() if name in chosen}  # in the model's order
 
 
@@ -78,8 +76,10 @@ def divide(parameters: Mapping[str, nn.Parameter], fragments: int | Sequence[Seq
 
     A number: so many runs of neighbours, of about equal size. Otherwise each fragment names modules or parameters:
     "blocks.0" means all parameters below it. ValueError where a parameter is in none or several of them, or a name fits
-    nothing.
+    nothing. No parameters make no fragment.
     """
+    if not parameters and fragments == 1:
+        return []
     groups = _neighbours(parameters, fragments) if isinstance(fragments, int) else _chosen(parameters, fragments)
     return [
         Fragment(f"fragment{number}", {name: parameters[name] for name in group}) for number, group in enumerate(groups)

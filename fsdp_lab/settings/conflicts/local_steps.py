@@ -89,5 +89,21 @@ def _of_gradients(comm: CommConfig) -> list[str]:
     """Complaints about steps and rates of nothing."""
     names = ("outer_gradient_every", "outer_gradient_rate")
     alone = ", ".join(name for name in names if getattr(comm, name) is not None)
-    is_wrong = comm.outer_by_gradient == "none" and bool(alone)
-    return [f"{alone}: nothing goes by its gradients; give outer_by_gradient, embeddings"] * is_wrong
+    idle = ", ".join(
+        name
+        for name, is_given in {
+            "outer": comm.outer != "local_sgd",
+            "outer_fragments": comm.outer_fragments > 1,
+            "outer_overlap": comm.outer_overlap > 0,
+            "outer_learning_rate": comm.outer_learning_rate is not None,
+        }.items()
+        if is_given
+    )
+    wrong = {
+        f"{alone}: nothing goes by its gradients; give outer_by_gradient, embeddings or all": (
+            comm.outer_by_gradient == "none" and bool(alone)
+        ),
+        f"{idle}: with outer_by_gradient all no replica takes a step of its own, so there is no outer step; give outer "
+        "local_sgd, and leave the others out": comm.outer_by_gradient == "all" and bool(idle),
+    }
+    return [complaint for complaint, is_so in wrong.items() if is_so]

@@ -115,8 +115,8 @@ class CommConfig(Settings):
     outer_by_gradient: str = setting(
         "none",
         "outer: parameters that a replica does not move by itself, but by the mean of all replicas' gradients: "
-        "embeddings and what predicts tokens (embeddings), or nothing",
-        choices=("none", "embeddings"),
+        "embeddings and what predicts tokens (embeddings), all (as larger batches do), or nothing",
+        choices=("none", "embeddings", "all"),
     )
     outer_gradient_every: int | None = setting(
         None, "outer_by_gradient: optimiser steps between two such means; none: outer_every", at_least=1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -38,6 +39,15 @@ def test_a_gpu_gets_triton_where_there_is_some_and_else_the_reference(
         dispatch.implementation.__wrapped__(f"comm_compress.kernels.{topic}", device)
     on_gpu = "triton" if installed and topic in TRITON else "reference"
     assert asked == [f"comm_compress.kernels.{topic}.{layer}" for layer in ("cpu", on_gpu, "reference")]
+
+
+def test_no_file_has_the_name_of_its_topic() -> None:
+    """It would take the topic's place in its folder, or not, by what is imported first."""
+    for topic in TOPICS:
+        folder = KERNELS / topic.replace(".", "/")
+        assert not (folder / f"{folder.name}.py").exists(), topic
+        module = importlib.import_module(f"comm_compress.kernels.{topic}")
+        assert isinstance(getattr(module, folder.name), dispatch.Topic)
 
 
 def test_there_are_topics_with_kernels_for_gpus() -> None:

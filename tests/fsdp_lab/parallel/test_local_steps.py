@@ -42,11 +42,16 @@ STREAMING = {
 MULOCO = {**DILOCO, "outer_compress": "binned", "optimizer": "muon"}
 BY_NAME: dict[str, dict[str, Any]] = {"diloco": DILOCO, "muloco": MULOCO}  # those that are simulated, too
 PLAIN = {"outer": "local_sgd", "outer_every": 3, "outer_by_gradient": "embeddings"}
+# no step alone: gradients of three steps, with feedback there and back
+ALL: dict[str, Any] = {
+    **{"outer": "local_sgd", "outer_compress": "topk ratio=0.1", "outer_gather": "binned feedback"},
+    **{"outer_by_gradient": "all", "outer_gradient_every": 3, "optimizer": "muon"},
+}
 
 
 def flags(lab: Lab, name: str, **settings: Any) -> list[str]:
     fixed = {"max_steps": STEPS, "log_interval": 1, "save_steps": SAVED, "keep_checkpoints": 9, "dp_replicas": 2}
-    saves = name.removesuffix("-virtual") in (*BY_NAME, "streaming")
+    saves = name.removesuffix("-virtual") in (*BY_NAME, "streaming", "all")
     return lab.flags(run_name=name, save_model=saves, **{**fixed, **settings})
 
 
@@ -72,6 +77,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str 
         "streaming-resumed": Training(
             flags(lab, "streaming-resumed", **STREAMING, resume=checkpoint(lab, "streaming", SAVED))
         ),
+        "all": Training(flags(lab, "all", **ALL)),
+        "all-resumed": Training(flags(lab, "all-resumed", **ALL, resume=checkpoint(lab, "all", SAVED))),
         "plain": Training(flags(lab, "plain", **PLAIN, eval_steps=1), fault="nan:rank=1,step=3"),
     }
     by_name = dict(zip(trainings, train_all(list(trainings.values()), tiny=True), strict=True))
@@ -79,6 +86,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, dict[str, str 
         "diloco-virtual": played(lab, "diloco-virtual", **DILOCO),
         "muloco-virtual": played(lab, "muloco-virtual", **MULOCO),
         "streaming-virtual": played(lab, "streaming-virtual", **STREAMING),
+        "all-virtual": played(lab, "all-virtual", **ALL),
         "plain-virtual": played(lab, "plain-virtual", **PLAIN, eval_steps=1),
         "streaming-virtual-resumed": played(
             lab, "streaming-virtual-resumed", **STREAMING, resume=checkpoint(lab, "streaming-virtual", SAVED)
@@ -181,7 +189,7 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 def test_all_end_as_they_should(ended: tuple[Lab, dict[str, str | None]]) -> None:
     lab, how = ended
     assert dict.fromkeys(how) == how
-    assert [problems(row) for row in lab.rows() if row["status"] == "ok"] == [[]] * 13
+    assert [problems(row) for row in lab.rows() if row["status"] == "ok"] == [[]] * 16
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +215,7 @@ def test_it_is_the_simulation_of_the_library_bit_for_bit(lab: Lab, simulated: di
     assert row(lab, name)["bytes_compressed_by_op"] == {"outer": simulated[name], **inside}
 
 
-@pytest.mark.parametrize("name", ["diloco", "muloco", "streaming"])
+@pytest.mark.parametrize("name", ["diloco", "muloco", "streaming", "all"])
 def test_virtual_replicas_train_as_real_ones_bit_for_bit(lab: Lab, name: str) -> None:
     real, virtual = (
         load_file(lab.folder / "out" / "runs" / run / "final_model" / "model.safetensors")
@@ -255,7 +263,7 @@ def test_what_replicas_agreed_on_is_evaluated(lab: Lab) -> None:
     assert losses[3] == losses[4] == losses[5] != losses[6] == losses[7] == losses[8] != losses[9]
 
 
-@pytest.mark.parametrize("name", ["diloco", "streaming", "sharded"])
+@pytest.mark.parametrize("name", ["diloco", "streaming", "all", "sharded"])
 def test_a_run_resumed_between_two_synchronisations_ends_where_the_uninterrupted_one_does(lab: Lab, name: str) -> None:
     whole, resumed = checkpoint(lab, name, STEPS), checkpoint(lab, f"{name}-resumed", STEPS)
     files = [
@@ -315,6 +323,14 @@ def _embedded(lab: Lab) -> int:
     return replicas(checkpoint(lab, "plain", STEPS))[0]["model.hf.transformer.wte.weight"].numel()
 
 
+def test_where_all_goes_by_gradients_replicas_are_equal_and_nothing_is_sent_in_between(lab: Lab) -> None:
+    assert same(*replicas(checkpoint(lab, "all", SAVED)))
+    sent = curve(lab, "all", "sent_bytes")
+    assert [step for step in range(1, STEPS + 1) if sent[step] > sent.get(step - 1, 0)] == [3, 6, 9, 10]
+    assert curve(lab, "all", "train_loss")[10] < curve(lab, "all", "train_loss")[1]
+    assert row(lab, "all")["outer_bytes"] == 4 * row(lab, "all")["trainable_parameters"], "gradients that are added up"
+
+
 def test_embeddings_are_equal_between_two_synchronisations(lab: Lab) -> None:
     name = "model.hf.transformer.wte.weight"
     for run, at in (("streaming", SAVED), ("plain", SAVED)):
@@ -362,7 +378,10 @@ WRONG = {
     "--outer diloco --outer_exchange all_gather": "outer_exchange: all_gather hands on a method's messages",
     "--outer diloco --outer_gather int8": "outer_gather: torch's own all-reduce brings the mean back",
     "--outer diloco --outer_compress delta": "outer_compress: delta is for parameters (all_gather) only",
-    "--outer diloco --outer_compress int4 --outer_gather topk": "outer_gather: topk with error_feedback is for",
+    "--outer diloco --outer_compress int4 --outer_gather powersgd": "powersgd with error feedback does not send",
+    "--outer local_sgd --outer_gradient_every 3": "outer_gradient_every: nothing goes by its gradients",
+    "--outer diloco --outer_by_gradient all": "outer: with outer_by_gradient all no replica takes a step of its own",
+    "--outer local_sgd --outer_by_gradient all --outer_fragments 2": "outer_fragments: with outer_by_gradient all",
 }
 
 

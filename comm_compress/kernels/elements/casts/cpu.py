@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.elements.residual.cpu import few_as_float32, load_target, target_arrays
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.tools.compiled import ROUND, Array, compiled
 from comm_compress.kernels.tools.threads import over_blocks
 from comm_compress.kernels.tools.vectors.packing import load_codes, store_codes

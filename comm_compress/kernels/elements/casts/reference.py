@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 
 
 def cast_with_feedback(rows: Tensor, residual: Residual, out: Tensor) -> None:

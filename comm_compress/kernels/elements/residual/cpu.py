@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import types
 from torch import Tensor
 
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.tools.compiled import Array, compiled
 from comm_compress.kernels.tools.threads import over_blocks
 from comm_compress.kernels.tools.vectors.llvm import array_size, intrinsic, load_lanes

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 
 
 class ResidualKernels(Protocol):

@@ -19,7 +19,7 @@ from torch import Tensor
 from comm_compress.kernels.elements.random.cpu import load_fractions, noise_piece
 from comm_compress.kernels.elements.random.reference import SHARED
 from comm_compress.kernels.elements.residual.cpu import NOTHING, few_as_float32, load_target, prefetch_target
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.packing.trits import cpu as trits_cpu
 from comm_compress.kernels.quantisers.blocks.block_code import BlockCode
 from comm_compress.kernels.quantisers.blocks.float8 import from_float8, to_float8

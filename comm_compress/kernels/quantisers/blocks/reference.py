@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comm_compress.kernels.elements.random.reference import as_fractions, noise_bits
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.packing.bits import reference as bits_reference
 from comm_compress.kernels.packing.trits import reference as trits_reference
 from comm_compress.kernels.quantisers.blocks.block_code import BlockCode

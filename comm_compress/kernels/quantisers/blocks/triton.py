@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comm_compress.kernels.elements.random.triton import as_fractions, noise_at
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.packing.bits.triton import code_at
 from comm_compress.kernels.quantisers.blocks.block_code import TRITS, BlockCode
 from comm_compress.kernels.tools.triton.launching import MAGNITUDE, ROUND, TILE, as_int32, launch, row_stride, target_at

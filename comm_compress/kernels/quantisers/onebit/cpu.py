@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from comm_compress.kernels.elements.residual.cpu import few_as_float32, load_target, prefetch_target, target_arrays
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.quantisers.blocks.reference import TILE
 from comm_compress.kernels.tools.compiled import Array, compiled
 from comm_compress.kernels.tools.threads import over_blocks

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.quantisers.onebit import reference as onebit_reference
 from comm_compress.kernels.tools.triton.launching import launch, row_stride, target_at
 from comm_compress.kernels.tools.triton.tiles import (

@@ -8,7 +8,7 @@ from torch import Tensor
 from comm_compress.kernels.elements.random.cpu import noise_piece
 from comm_compress.kernels.elements.random.reference import SHARED, TILE
 from comm_compress.kernels.elements.residual.cpu import few_as_float32, load_target, prefetch_target, target_arrays
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.quantisers.powers.power_codes import (
     TO_NEAREST,
     exponent_fields,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comm_compress.kernels.elements.random.reference import noise_bits
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.packing.bits import reference as bits_reference
 
 MANTISSA = 23

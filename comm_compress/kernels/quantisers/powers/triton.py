@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comm_compress.kernels.elements.random.triton import noise_at
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.quantisers.powers.reference import POWER_BLOCK
 from comm_compress.kernels.tools.triton.launching import (
     INFINITE,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from comm_compress.kernels.elements.residual.cpu import write_target
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.tools.compiled import MAGNITUDE, Array, compiled, peak_bits
 from comm_compress.kernels.tools.scratch import Scratch, fresh
 from comm_compress.kernels.tools.threads import PART, over_blocks

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.tools.scratch import Scratch, fresh
 
 

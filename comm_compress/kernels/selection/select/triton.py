@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comm_compress.kernels.elements.residual.residual import Residual
+from comm_compress.kernels.elements.residual.tensors import Residual
 from comm_compress.kernels.tools.scratch import Scratch, fresh
 from comm_compress.kernels.tools.triton.launching import MAGNITUDE, launch, power_of_two, row_stride, target_at, warps
 

@@ -26,6 +26,7 @@ from tests.comm_compress.integrations.outer.training import (
 )
 
 STEPS, BY_GRADIENT = 12, ("first", "scale")
+ALL = ("first", "norm", "frozen", "last", "scale")
 
 
 def replicas(world: int, inner: Any = adam, **settings: Any) -> cc.outer.VirtualReplicas:
@@ -156,6 +157,29 @@ def test_exchanged_at_every_step_plain_sgd_is_data_parallel_sgd(world: int) -> N
     assert farthest(workers.models, expected) < 1e-6
 
 
+@pytest.mark.parametrize(
+    "settings", [{"method": "identity"}, {"method": None}, {"method": "int8", "all_gather": "int8"}]
+)
+def test_where_all_goes_by_gradients_it_is_data_parallel_training_with_larger_batches(settings: dict[str, Any]) -> None:
+    """One AdamW step in three by the mean gradient of both replicas and of these steps; no replica goes alone."""
+    workers = replicas(2, by_gradient=ALL, **settings)
+    train(workers)
+    assert workers.synchronise() == []
+    expected = Net(dropout=0)
+    optimizer = adam([p for p in expected.parameters() if p.requires_grad])
+    for step in range(STEPS):
+        for rank in range(2):
+            (loss_of(expected, rank, step) / 6).backward()
+        if step % 3 == 2:
+            update(optimizer)
+    assert farthest(workers.models, expected) < (1e-6 if settings["method"] != "int8" else 0.05)
+    assert len({digest(list(model.parameters())) for model in workers.models}) == 1
+    again = replicas(2, by_gradient=ALL, **settings)
+    again.load_state_dicts(workers.state_dicts())
+    with again.outer_parameters():
+        assert again.inner_steps == STEPS
+
+
 def test_what_goes_by_gradients_is_equal_after_every_step_and_moves_in_every_third() -> None:
     workers = replicas(3, method="int4")
     seen = []
@@ -221,7 +245,7 @@ def test_an_optimizer_step_without_the_exchange_is_an_error_and_a_skipped_one_is
     [
         ({"by_gradient": ["nothing"]}, "'nothing' names no trainable parameter"),
         ({"by_gradient": ["frozen.weight"]}, "'frozen.weight' names no trainable parameter"),
-        ({"by_gradient": ["first", "norm", "frozen", "last", "scale"]}, "names every parameter"),
+        ({"by_gradient": ALL, "fragments": 2}, "fragments = 2"),
         ({"gradient_every": 0}, "gradient_every = 0: must be 1 step or more"),
         ({"gradient_every": "3"}, "gradient_every = '3': must be a whole number"),
         ({"by_gradient": ()}, "gradient_every = 3: nothing goes by its gradients"),
