@@ -321,7 +321,7 @@ def _refusals() -> list[str]:
 
     refused(nn.EmbeddingBag(3, 4, sparse=True), cc.make("int8"))
     refused(nn.Linear(2, 2, dtype=torch.float64), cc.make("int8"))
-    refused(nn.Linear(2, 2), cc.make("int8"), cc.make("topk"))
+    refused(nn.Linear(2, 2), cc.make("int8"), cc.make("powersgd"))
     model = DistributedDataParallel(nn.Linear(2, 2))
     handle = ddp.attach(model, build("int8", {}))
     for attempt in (
@@ -347,7 +347,7 @@ def test_what_cannot_work_is_refused() -> None:
     words = [
         "sparse",
         "float64",
-        "error_feedback",
+        "powersgd with error feedback does not send",
         "one communication hook",
         "reshard",
         "compare: the gradients of DDP's hook",

@@ -185,7 +185,7 @@ def _refusals() -> list[str]:
     fully_shard(flat, mesh=init_device_mesh("cpu", (4,)))
     refused(replicated(), reduce_scatter=cc.make("int8"))
     refused(flat, all_reduce=cc.make("int8"))
-    refused(replicated(), all_reduce=cc.make("int8"), all_reduce_gather=cc.make("topk"))
+    refused(replicated(), all_reduce=cc.make("int8"), all_reduce_gather=cc.make("powersgd"))
     refused(flat, all_reduce_gather=cc.make("int8"))
     own = replicated()
     for _, group in _groups(own):
@@ -197,6 +197,12 @@ def _refusals() -> list[str]:
 
 
 def test_what_has_no_meaning_is_refused() -> None:
-    words = ["without all_reduce", "no replicas", "error_feedback", "second half", "already has an all-reduce hook"]
+    words = [
+        "without all_reduce",
+        "no replicas",
+        "powersgd with error feedback does not send",
+        "second half",
+        "already has an all-reduce hook",
+    ]
     for message, word in zip(run_ranks(4, _refusals)[0], words, strict=True):
         assert word in message
