@@ -66,8 +66,11 @@ def _say_done(kernel: str, seconds: float) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what messages call the kernel that is compiled from ``function``."""
-    return f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
+    """Return what messages call the kernel compiled from ``function``: "blocks.encode", by its topic's folder."""
+    *_, inside = function.__module__.rpartition("kernels.")
+    room_topic_file = inside.split(".")
+    topic = room_topic_file[1] if len(room_topic_file) == 3 else room_topic_file[-1]
+    return f"{topic}.{function.__name__.strip('_')}"
 
 
 NOTICES = Notices()

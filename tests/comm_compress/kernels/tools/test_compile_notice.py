@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from comm_compress.kernels.coding import frequencies
+from comm_compress.kernels.quantisers.blocks import cpu as blocks_cpu
+from comm_compress.kernels.quantisers.matrix_scales import loops as matrix_loops
 from comm_compress.kernels.tools import compiled as numba_tools
+from comm_compress.kernels.tools.compile_notice import name_of
 from comm_compress.kernels.tools.compiled import compiled
 
 
@@ -41,6 +45,13 @@ def test_compiling_is_said_once_for_all_programs_to_come(
         assert not caplog.records
         assert kernel()(np.float64(4)) == 8, "of other types"
         assert len(caplog.records) == 2
+
+
+def test_a_kernel_is_called_by_its_topic() -> None:
+    """Every topic has a cpu.py."""
+    assert name_of(blocks_cpu.encode) == "blocks.encode"
+    assert name_of(matrix_loops.encode.py_func) == "matrix_scales.encode"  # type: ignore[attr-defined]
+    assert name_of(frequencies.starts_of) == "frequencies.starts_of"
 
 
 def test_the_library_itself_prints_nothing(
