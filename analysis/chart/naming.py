@@ -24,7 +24,7 @@ from analysis.statistics import names
 from comm_compress.labels import label, parse_label
 
 LONGEST = 36  # letters
-_GATHER, _BY_GRADIENT = "optimizer_gather", "outer_by_gradient"
+_GATHER, _BY_GRADIENT, _GRADIENT_EVERY = "optimizer_gather", "outer_by_gradient", "outer_gradient_every"
 
 
 def named(comparison: Comparison, longest: int = LONGEST) -> Comparison:
@@ -81,6 +81,9 @@ def _sent(arm: Arm, is_whole: bool) -> str:
     kind = json.loads(dict(arm.further).get(_BY_GRADIENT, '"none"'))
     rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_") and pair[0] != _BY_GRADIENT)
     others = replace(arm, optimizer="none", training=(), further=rest, name=None)
+    steps = json.loads(dict(rest).get(_GRADIENT_EVERY, "null"))
+    if kind == "all" and steps:  # nothing takes local steps: what is exchanged is gradients, so often
+        others = replace(others, outer_every=steps, further=tuple(pair for pair in rest if pair[0] != _GRADIENT_EVERY))
     if not is_whole:
         there, back = _method(arm.outer_method, False), _method(arm.outer_gather, False)
         others = replace(others, gradient_settings="{}", parameter_settings="{}", further=())

@@ -27,7 +27,6 @@ class Topic(Generic[Kernels]):
     def __init__(self, folder: str) -> None:
         """``folder``: the dotted name of the package that the topic's implementations lie in."""
         self.folder = folder
-        self.name = folder.rpartition(".")[2]
 
     def __call__(self, tensor: Tensor) -> Kernels:
         """The kernels for the device that this tensor lies on."""

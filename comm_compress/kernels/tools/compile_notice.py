@@ -68,8 +68,8 @@ def _say_done(kernel: str, seconds: float) -> None:
 def name_of(function: Callable[..., Any]) -> str:
     """Return what messages call the kernel compiled from ``function``: "blocks.encode", by its topic's folder."""
     *_, inside = function.__module__.rpartition("kernels.")
-    room_topic_file = inside.split(".")
-    topic = room_topic_file[1] if len(room_topic_file) == 3 else room_topic_file[-1]
+    parts = inside.split(".")
+    topic = parts[1] if len(parts) == 3 else parts[-1]  # room, topic and file; other files lie in no topic
     return f"{topic}.{function.__name__.strip('_')}"
 
 

@@ -206,10 +206,12 @@ def _local_steps(row: Mapping[str, Any]) -> list[str]:
     method = "torch's all-reduce" if row["outer_method"] == "none" else row["outer_method"]
     method += "" if row["outer_gather_method"] == "none" else f" + {row['outer_gather_method']}"
     config = row.get("config") or {}
+    how = f"{row['outer']}, synchronised every {every} by {method}"
     if (apart := config.get("outer_by_gradient", "none")) != "none":
-        method += f", {apart} by their gradients every {_count(_gradient_every(config), 'step')}"
+        by_gradient = f"by their gradients every {_count(_gradient_every(config), 'step')}"
+        how = f"none, all {by_gradient} by {method}" if apart == "all" else f"{how}, {apart} {by_gradient}"
     return [
-        f"local steps  {row['outer']}, synchronised every {every} by {method}: {row['outer_bits']:.3g} bits a "
+        f"local steps  {how}: {row['outer_bits']:.3g} bits a "
         f"parameter and step; outer state of {in_bytes(row['outer_bytes'])} a rank"
     ]
 

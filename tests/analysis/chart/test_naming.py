@@ -39,6 +39,10 @@ ARMS: dict[str, Mapping[str, Any]] = {
         **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3},
     },
+    "every 5 local_sgd, all by gradient": {
+        **{"outer": "local_sgd", "outer_every": 30, "dp_replicas": 2},
+        **{"outer_by_gradient": "all", "outer_gradient_every": 5},
+    },
     "muon, every 30 diloco": {"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "optimizer": "muon"},
 }
 

@@ -1,4 +1,4 @@
-"""`kernels.entropy`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""The loops over all symbols that rANS needs; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.streams`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Whole rANS streams in one call; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.ulp`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""How far floats have moved, as symbols for an entropy coder; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.casts`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Narrower floats, floats as bytes, and sums of rows of them; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.changes`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Whether anything has changed; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.finite`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Whether numbers are finite; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

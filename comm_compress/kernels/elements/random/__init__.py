@@ -1,4 +1,4 @@
-"""`kernels.random`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Random numbers of a key and a counter; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

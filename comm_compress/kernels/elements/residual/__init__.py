@@ -1,4 +1,4 @@
-"""`kernels.residual`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""What error feedback encodes; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

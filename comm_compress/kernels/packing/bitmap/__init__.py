@@ -1,4 +1,4 @@
-"""`kernels.bitmap`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Bitmaps with few ones; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

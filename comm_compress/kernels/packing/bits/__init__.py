@@ -1,4 +1,4 @@
-"""`kernels.bits`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Bit streams of codes of one width; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

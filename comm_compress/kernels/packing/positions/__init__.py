@@ -1,4 +1,4 @@
-"""`kernels.positions`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Ascending positions in few bits; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.trits`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Codes of three states, five to a byte; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

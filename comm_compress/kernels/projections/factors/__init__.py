@@ -1,4 +1,4 @@
-"""`kernels.factors`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""What thin factors need beside products; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

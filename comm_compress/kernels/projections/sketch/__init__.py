@@ -1,4 +1,4 @@
-"""`kernels.sketch`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Count-sketches; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

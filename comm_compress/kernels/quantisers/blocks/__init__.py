@@ -1,4 +1,4 @@
-"""`kernels.blocks`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Block codes; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.matrix_scales`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Matrices as whole numbers times scales of rows and columns; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.onebit`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""One bit an element and two means a group; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.powers`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Signed powers of two; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.votes`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Votes on the sign of every element; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.select`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""The largest elements; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`kernels.subsets`: `interface` says what it computes, the other files do it, with the same bytes."""
+"""Random subsets; what its functions are, `interface` says."""
 
 from typing import TYPE_CHECKING
 

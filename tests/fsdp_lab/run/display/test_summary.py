@@ -56,3 +56,7 @@ def test_local_steps_are_one_line() -> None:
     assert ", embeddings by their gradients every 30 steps: 2.13 bits" in summary(row | {"config": config}, {})
     config["outer_gradient_every"] = 1
     assert ", embeddings by their gradients every 1 step: 2.13 bits" in summary(row | {"config": config}, {})
+    config["outer_by_gradient"] = "all"
+    assert "none, all by their gradients every 1 step by torch's all-reduce: 2.13" in summary(
+        row | {"config": config}, {}
+    )

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from comm_compress.core.compressor import Codec
-from comm_compress.core.rounds import Gather, Request
+from comm_compress.core.rounds import Request
 from comm_compress.core.state import State
+from comm_compress.integrations import allreduce
 from comm_compress.integrations.replicas.messages import fed_back
-from comm_compress.kernels import Residual
 
 
 def two_way_mean(rows: Tensor, codec: Codec, state: State, decay: float = 1.0) -> Generator[Request, Any, Tensor]:
@@ -23,14 +23,5 @@ def two_way_mean(rows: Tensor, codec: Codec, state: State, decay: float = 1.0) -
     This is the "compressed all-reduce" of 1-bit Adam (arXiv 2102.02888): every replica is also the server of its row.
     ``decay``: what earlier errors are multiplied by before they are added; 0: they are forgotten.
     """
-    reduced = yield from fed_back(codec, decay).reduce_scatter(rows, state)
-    mean = (reduced.total / rows.shape[0]).unsqueeze(0)
-    server = state.child("server")
-    if codec.traits.lossless:
-        message = codec.encode(mean, server)
-    else:
-        lost = server.spare("residual", mean, mean.dtype)
-        message = codec.encode_with_feedback(mean, Residual(server.get("residual"), decay, lost), server)
-        server.propose("residual", lost)
-    received = yield Gather(message)
-    return codec.decode(received).float()
+    method = fed_back(codec, decay)
+    return (yield from allreduce.all_reduce(rows, method, method, state, rows.shape[0]))
