@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_lab.results.scaling import scaling_efficiency
-from fsdp_lab.results.schema import FIELDS
+from fsdp_lab.results.schema import SECTIONS
 from fsdp_lab.results.store import load, scan
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import printable, unix_endings, user_errors
@@ -87,13 +87,12 @@ def migrated(path: str, out: str) -> int:
 
 
 def fields() -> str:
-    """The schema as a Markdown table."""
-    lines = ["| field | type | unit | meaning | required |", "|---|---|---|---|---|"]
-    for f in FIELDS:
-        kind = f.kind.replace("|", " or ")
-        required = f.required + ", or null" * f.nullable + f", since version {f.since}" * (f.since > 1)
-        lines.append(f"| `{f.name}` | {kind} | {f.unit} | {f.meaning} | {required} |")
-    return "\n".join(lines)
+    """The schema in Markdown, a table for each section."""
+    lines: list[str] = []
+    for section, table in SECTIONS.items():
+        lines += ["", f"## {section}", "", "| field | type | unit | meaning | required |", "|---|---|---|---|---|"]
+        lines += (f"| `{f.name}` | {f.type_words} | {f.unit} | {f.meaning} | {f.required_words} |" for f in table)
+    return "\n".join(lines[1:])
 
 
 def _cell(value: Any, form: str) -> str:

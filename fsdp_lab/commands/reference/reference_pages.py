@@ -24,7 +24,7 @@ from fsdp_lab.commands.reference import system_pages
 from fsdp_lab.commands.reference.languages import TABLE, Language, chinese, english
 from fsdp_lab.commands.reference.methods_file import Method, read
 from fsdp_lab.eagle.draft.config import EagleConfig
-from fsdp_lab.results import FIELDS
+from fsdp_lab.results.schema import SECTIONS
 from fsdp_lab.settings.config import TrainConfig
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.reading.cli import shown
@@ -185,16 +185,16 @@ def _setting(spec: Spec, say: Language) -> list[str]:
 def _fields() -> Iterator[str]:
     yield (
         "Required: in every row (always), in rows of runs that went well (ok), or not (no). `fsdp-lab results fields` "
-        "prints this table; what each figure means and how it is obtained: [measuring.md](../comparing/measuring.md)."
+        "prints these tables; what each figure means and how it is obtained: [measuring.md](../comparing/measuring.md)."
     )
     yield ""
-    yield from _table(
-        ["field", "type", "unit", "meaning", "required"],
-        (
-            [f"`{field.name}`", field.kind.replace("|", " or "), field.unit, field.meaning, field.required]
-            for field in FIELDS
-        ),
-    )
+    for section, fields in SECTIONS.items():
+        yield f"## {section}"
+        yield ""
+        yield from _table(
+            ["field", "type", "unit", "meaning", "required"],
+            ([f"`{f.name}`", f.type_words, f.unit, f.meaning, f.required_words] for f in fields),
+        )
 
 
 def main(argv: Sequence[str]) -> int:
