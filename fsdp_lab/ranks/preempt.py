@@ -39,7 +39,7 @@ class Preempted(BaseException):
 
 
 class RankLostError(RuntimeError):
-    """Another rank died or hangs; the message says which. ``is_said``: it has been printed already."""
+    """Another rank died or hangs; the message says which. ``is_said``: it is printed already, or by another rank."""
 
     def __init__(self, text: str, is_said: bool = False) -> None:
         super().__init__(text)

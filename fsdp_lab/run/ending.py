@@ -133,10 +133,11 @@ class Ending:
 
     def _speaks(self) -> bool:
         """Is it for this rank to write the row? It is for rank 0, or the first rank left where nobody wrote it yet."""
+        return self._is_first_left() and (self._ranks.is_first or self._is_unrecorded())
+
+    def _is_first_left(self) -> bool:
         gone = {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
-        if not all(rank in gone for rank in range(self._ranks.rank)):
-            return False
-        return self._ranks.is_first or self._is_unrecorded()
+        return all(rank in gone for rank in range(self._ranks.rank))
 
     def _is_unrecorded(self) -> bool:
         """Is it certain that nobody has written the row?"""
@@ -153,10 +154,14 @@ class Ending:
         self.stop.lifeline.leave(how, why)
 
     def say_at_once(self, lost: str) -> bool:
-        """Print what became of another rank where others have to be told; what is still open may take long to close."""
+        """Print what became of another rank where others have to be told; what is still open may take long to close.
+
+        True where there is nothing left to print: it has been, or, of ranks that share a terminal, another one does it.
+        """
         if self.stop.lifeline.is_on:
             print(f"{self._program}: {lost}", file=sys.stderr, flush=True)
-        return self.stop.lifeline.is_on
+            return True
+        return not self._is_first_left()
 
     def refused(self, why: str) -> None:
         """Tell the others that this rank does not begin, and ``why``."""

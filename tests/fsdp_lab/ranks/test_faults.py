@@ -277,6 +277,16 @@ def test_a_run_that_lost_a_rank_while_tokenising_begins_again(tmp_path: Path, fa
     assert [row["status"] for row in lab.rows()] == ["failed", "ok"]
 
 
+@pytest.mark.parametrize("dead", [0, 1])
+def test_of_the_ranks_that_are_left_one_says_which_died(tmp_path: Path, dead: int) -> None:
+    lab = Lab(tmp_path)
+    process = lab.fork(3, fault=f"kill:rank={dead},step=3", save_model="false")
+    _, err = process.communicate(timeout=120)
+    (row,) = lab.rows()
+    assert (process.returncode, row["status"]) == (1, "failed")
+    assert err.count(f"fsdp_lab.train: rank {dead} died; nothing was saved") == 1, err
+
+
 def test_rank_0_killed_over_the_row_leaves_a_failed_one(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     process = lab.fork(fault="kill:rank=0,at=row", max_steps=2, save_model="false")
