@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from comm_compress.core.segments import Segment, segments_of
@@ -25,8 +25,8 @@ def param_groups(module: FSDPModule) -> list[Any]:
     return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
 
 
-def parameters(model: nn.Module, group: Any) -> list[tuple[str, Any]]:
-    """Return (name in ``model``, FSDP2's record of it) of this group's parameters, in the order of their columns.
+def find_parameters(group: Any) -> None:
+    """Have this group look for its parameters where they are now.
 
     A loader (transformers' `from_pretrained` with a `DistributedConfig`) may have put other objects in the places of
     the parameters that `fully_shard` saw. FSDP2 looks for them when its first forward begins; we do the same here.
@@ -34,7 +34,13 @@ def parameters(model: nn.Module, group: Any) -> list[tuple[str, Any]]:
     if group.is_sharded:
         for p in group.fsdp_params:
             p.reset_sharded_param()
-    names = {id(p): name for name, p in model.named_parameters()}
+
+
+def parameters(names: Mapping[int, str], group: Any) -> list[tuple[str, Any]]:
+    """Return (name, FSDP2's record of it) of this group's parameters, in the order of their columns.
+
+    ``names``: of all the model's parameters, by `id`, after every group has found its own (`find_parameters`).
+    """
     owners = [(p._module_info.module, p._module_info.param_name) for p in group.fsdp_params]
     return [(names[id(getattr(*owner))], p) for owner, p in zip(owners, group.fsdp_params, strict=True)]
 

@@ -61,7 +61,11 @@ def units_of(model: nn.Module) -> list[Unit]:
     units, names = [], dict[tuple[int, ...], list[str]]()
     sharded = [(name or "root", module) for name, module in model.named_modules() if isinstance(module, FSDPModule)]
     for name, module in sharded:
-        names.setdefault(tuple(map(id, _compat.param_groups(module))), []).append(name)
+        groups = _compat.param_groups(module)
+        names.setdefault(tuple(map(id, groups)), []).append(name)
+        for group in groups:
+            _compat.find_parameters(group)
+    of_parameters = {id(p): name for name, p in model.named_parameters()}
     for name, module in sharded:
         groups = _compat.param_groups(module)
         together = names[tuple(map(id, groups))]
@@ -70,7 +74,7 @@ def units_of(model: nn.Module) -> list[Unit]:
             meshes = _compat.meshes(group)
             if meshes is None:
                 raise ValueError(f"unit {full_name!r} is replicated, not sharded: use comm_compress.ddp")
-            units.append(Unit(full_name, group, _compat.parameters(model, group), meshes))
+            units.append(Unit(full_name, group, _compat.parameters(of_parameters, group), meshes))
     if not units:
         raise ValueError("attach: the model has no FSDP2 unit with parameters; call fully_shard on it first")
     return units
