@@ -21,10 +21,10 @@ from analysis import drafts
 from analysis.chart import __main__ as systems_chart
 from analysis.predict import __main__ as prediction
 from analysis.report import __main__ as report
-from experiments.bench.codecs import chart
-from experiments.bench.codecs.tables import by_encode
-from experiments.bench.codecs.timing import Timing
-from experiments.bench.codecs.variants import label
+from experiments.bench.traffic.codecs import chart
+from experiments.bench.traffic.codecs.tables import by_encode
+from experiments.bench.traffic.codecs.timing import Timing
+from experiments.bench.traffic.codecs.variants import label
 from experiments.links import bottleneck_chart
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/reference"

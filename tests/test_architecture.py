@@ -139,7 +139,7 @@ MOST_ROOMS = 13  # that one has to choose from on entering a package; its comman
 # shown of methods and of the machine), on top of all rooms and used by none. Who reads how a run works never enters it.
 FRONT_DOOR = "commands"
 MOST_THINGS = 14  # rooms and files in a room
-ALIKE = {"experiments/bench", "examples"}  # where the files are many of one kind, each for itself
+ALIKE = {"examples"}  # where the files are many of one kind, each for itself
 
 
 def imported(path: Path) -> Iterator[str]:

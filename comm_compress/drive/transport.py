@@ -1,6 +1,6 @@
 """Moving encoded rows between ranks. The only file that calls torch.distributed's collectives.
 
-Which primitive fills the link (measured: docs/log/learnt-about-machines.md, `experiments.bench.link`):
+Which primitive fills the link (measured: docs/log/learnt-about-machines.md, `experiments.bench.traffic.link`):
 
 - NCCL: one ``all_to_all_single`` of bytes; native reductions.
 - gloo: isend/irecv pairs. Its ``all_to_all_single`` uses about half of a full-duplex link once a peer's

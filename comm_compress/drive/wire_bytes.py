@@ -14,7 +14,8 @@ With W ranks, and an input of ``size`` bytes on each:
 | send | size | |
 | recv, barrier | 0 | |
 
-Checked against the interface's counter by `experiments.bench.audit`, whose table is results/reference/links/audit.md.
+Checked against the interface's counter by `experiments.bench.traffic.audit`, whose table is
+results/reference/links/audit.md.
 """
 
 from __future__ import annotations

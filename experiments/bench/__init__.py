@@ -1,1 +1,1 @@
-"""Benchmarks: one file a question, each with its command. Begin with `harness`, the shortest one of whole runs."""
+"""Benchmarks: one a question, each with its command. Begin with `trainer.harness`, the shortest one of whole runs."""

@@ -3,7 +3,7 @@
 NCCL refuses two ranks on one GPU, and gloo would carry every message through the host. Here FSDP2 and compressors run
 as for two ranks, on the streams that they choose, and a message is a copy on the device. So the times of encoding,
 decoding and computing, and what of them overlaps, are a real rank's; the wire's are not, and neither is the model that
-comes of it, because both halves of a gradient are the same rank's. (`experiments.bench.collectives.loopback`
+comes of it, because both halves of a gradient are the same rank's. (`experiments.bench.traffic.collectives.loopback`
 answers the hooks alone, without FSDP2 and its streams.)
 """
 

@@ -110,7 +110,7 @@ def _codecs(folder: Path, rehearse: bool) -> Stage:
         240,
         330,
         60,
-        (_python("experiments.bench.codecs", *size, *files),),
+        (_python("experiments.bench.traffic.codecs", *size, *files),),
         ("codecs.json", "codecs.md"),
         "codecs.md",
     )
@@ -168,7 +168,7 @@ def _operators(folder: Path, rehearse: bool) -> Stage:
         420,
         540,
         90,
-        (_python("experiments.bench.operators", *words),),
+        (_python("experiments.bench.computation.operators", *words),),
         (f"operators_{model}.json", f"operators_{model}.md"),
         f"operators_{model}.md",
     )

@@ -9,8 +9,8 @@ Compares data parallel ranks (fsdp, ddp), the layouts of `fsdp_lab.parallel` (tp
 with their best shares, and pipelines (gpipe, 1f1b) whose stages have equal and the best numbers of blocks; each without
 compression and with ``--activation`` and ``--gradients``. ``--write`` keeps the measured devices for ``--devices``.
 With ``--devices`` a ``--rate`` asks what another link would change. ``--check N`` runs the N best candidates, the same
-ones with equal shares, and the slowest, for ``--steps`` steps without the optimizer (`experiments.bench.layouts`), and
-prints both times.
+ones with equal shares, and the slowest, for ``--steps`` steps without the optimizer
+(`experiments.bench.traffic.layouts`), and prints both times.
 
 Machines of a real network are measured with torchrun: see `fsdp_lab.parallel.planning.measuring.measure`. Columns:
 
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.bench.layouts.command import run_arms
+from experiments.bench.traffic.layouts.command import run_arms
 from experiments.network.namespaces import unavailable
 from experiments.network.rates_and_delays import parse_rate
 from experiments.planning import checking

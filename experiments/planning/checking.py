@@ -1,4 +1,4 @@
-"""Predicted beside measured step times of candidates, measured by `experiments.bench.layouts`."""
+"""Predicted beside measured step times of candidates, measured by `experiments.bench.traffic.layouts`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.bench.layouts.asked import Asked
+from experiments.bench.traffic.layouts.asked import Asked
 from fsdp_lab.parallel.planning.job import Candidate
 from fsdp_lab.parallel.planning.table import carried, told
 

@@ -59,11 +59,16 @@ def found(words: Sequence[str]) -> tuple[Command | None, list[str]]:
         for command in COMMANDS:
             if len(words) >= number and folded(command.words) == spelled:
                 return command, list(words[number:])
-    old = next((old for old in MOVED if words[0] in (old, old.rpartition(".")[2])), words[0])
+    old = next((old for old in MOVED if words[0] in (old, _of_a_flat_package(old))), words[0])
     for command in COMMANDS:
         if command.module == MOVED.get(old, old):
             return command, list(words[1:])
     return None, []
+
+
+def _of_a_flat_package(module: str) -> str:
+    """The name of a module that lay in no room, by which it was known; else the whole name."""
+    return module.rpartition(".")[2] if module.count(".") == 1 else module
 
 
 def _is_misspelled(command: Command, rest: Sequence[str]) -> bool:

@@ -71,27 +71,46 @@ COMMANDS = (
     Command("conformance", "fsdp_lab.commands.conformance", "does a method obey all laws? also your own", _METHODS),
     Command(
         "bench activations",
-        "experiments.bench.activations",
+        "experiments.bench.traffic.activations",
         "what compressed all-reduces of activations cost",
         _METHODS,
     ),
-    Command("bench codecs", "experiments.bench.codecs", "how fast methods encode and decode", _METHODS),
+    Command("bench codecs", "experiments.bench.traffic.codecs", "how fast methods encode and decode", _METHODS),
     Command(
-        "bench collectives", "experiments.bench.collectives", "what a collective costs beyond memory and wire", _METHODS
+        "bench collectives",
+        "experiments.bench.traffic.collectives",
+        "what a collective costs beyond memory and wire",
+        _METHODS,
     ),
-    Command("bench rans", "experiments.bench.rans", "how fast rANS codes bytes, beside htscodecs", _METHODS),
-    Command("bench link", "experiments.bench.link", "claimed bytes against the interface's own counter", _METHODS),
-    Command("bench audit", "experiments.bench.audit", "audited bytes against the interface's counter", _METHODS),
-    Command("bench layouts", "experiments.bench.layouts", "a model divided in every layout, behind a link", _METHODS),
-    Command("bench operators", "experiments.bench.operators", "what each operator of the model takes", _METHODS),
-    Command("bench roofline", "experiments.bench.roofline", "where a step's time goes, and what is possible", _METHODS),
+    Command("bench units", "experiments.bench.traffic.units", "what many small FSDP2 units cost", _METHODS),
+    Command("bench rans", "experiments.bench.traffic.rans", "how fast rANS codes bytes, beside htscodecs", _METHODS),
+    Command(
+        "bench link", "experiments.bench.traffic.link", "claimed bytes against the interface's own counter", _METHODS
+    ),
+    Command(
+        "bench audit", "experiments.bench.traffic.audit", "audited bytes against the interface's counter", _METHODS
+    ),
+    Command(
+        "bench layouts", "experiments.bench.traffic.layouts", "a model divided in every layout, behind a link", _METHODS
+    ),
+    Command(
+        "bench operators", "experiments.bench.computation.operators", "what each operator of the model takes", _METHODS
+    ),
+    Command(
+        "bench roofline",
+        "experiments.bench.computation.roofline",
+        "where a step's time goes, and what is possible",
+        _METHODS,
+    ),
     Command("bench overlap", "experiments.links.overlap", "what hides behind computation on a CPU", _METHODS),
-    Command("bench harness", "experiments.bench.harness", "what the trainer costs over a bare loop", _METHODS),
-    Command("bench checkpoint", "experiments.bench.checkpoint", "what saving and resuming cost", _METHODS),
-    Command("bench profiler", "experiments.bench.profiler", "what a profile costs", _METHODS),
-    Command("bench tokenize", "experiments.bench.tokenize", "how fast text becomes tokens", _METHODS),
-    Command("bench report", "experiments.bench.report", "how long a report of many rows takes", _METHODS),
-    Command("bench eagle", "experiments.bench.eagle", "what chunked losses save in training drafts", _METHODS),
+    Command("bench harness", "experiments.bench.trainer.harness", "what the trainer costs over a bare loop", _METHODS),
+    Command("bench checkpoint", "experiments.bench.trainer.checkpoint", "what saving and resuming cost", _METHODS),
+    Command("bench profiler", "experiments.bench.trainer.profiler", "what a profile costs", _METHODS),
+    Command("bench tokenize", "experiments.bench.trainer.tokenize", "how fast text becomes tokens", _METHODS),
+    Command("bench report", "experiments.bench.trainer.report", "how long a report of many rows takes", _METHODS),
+    Command(
+        "bench eagle", "experiments.bench.computation.eagle", "what chunked losses save in training drafts", _METHODS
+    ),
     Command("doctor", "fsdp_lab.commands.doctor", "what this machine has, and what works on it", _MACHINE),
     Command("gpu-day", "experiments.gpu_day", "all that needs a GPU, in half an hour; or its rehearsal", _MACHINE),
     Command("completion", "fsdp_lab.commands.completion", "completion of commands on Tab, for bash and zsh", _MACHINE),

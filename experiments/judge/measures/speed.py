@@ -9,8 +9,8 @@ import torch
 
 import comm_compress as cc
 from comm_compress.registry import spelled
-from experiments.bench.codecs.timing import measure, runs
-from experiments.bench.codecs.unit import Unit
+from experiments.bench.traffic.codecs.timing import measure, runs
+from experiments.bench.traffic.codecs.unit import Unit
 from experiments.fidelity.method_settings import plain
 from experiments.judge.subject.job import WORLD, Fact, Job
 

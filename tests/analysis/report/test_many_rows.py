@@ -22,7 +22,7 @@ from analysis.statistics import intervals as statistics, names
 from analysis.statistics.answers import Line, lines
 from analysis.statistics.intervals import paired
 from analysis.statistics.time_to_quality import MeasuredSteps, step_times, times
-from experiments.bench.report import SHAPES, planted
+from experiments.bench.trainer.report import SHAPES, planted
 from tests.analysis import planted_curves
 from tests.analysis.planted_rows import arm, fair, row, write
 

@@ -11,7 +11,7 @@ from analysis.statistics import beaten as statistics
 from analysis.statistics.answers import lines
 from analysis.statistics.beaten import Beaten, Numbers, beaten
 from analysis.statistics.intervals import CONFIDENCE, t_quantile
-from experiments.bench.report import planted
+from experiments.bench.trainer.report import planted
 
 
 def by_every_pair(arm: int, costs: Numbers, losses: Numbers) -> Beaten | None:

@@ -14,7 +14,7 @@ from fsdp_lab.parallel.planning.job import Job, Methods
 from fsdp_lab.parallel.planning.plan import plan
 from tests.distributed import preload
 
-preload("experiments.bench.layouts.ranks")
+preload("experiments.bench.traffic.layouts.ranks")
 preload("fsdp_lab.parallel.planning.measuring.measure")
 BY_HAND = {
     "devices": [{"gflops": 30, "memory_mb": 900}, {"gflops": 10, "memory_mb": 900}],

@@ -25,7 +25,7 @@ def module(words: str) -> str | None:
 
 def test_a_command_is_found_by_its_words() -> None:
     assert module("report rows.jsonl") == "analysis.report"
-    assert module("bench codecs --threads 1") == "experiments.bench.codecs"
+    assert module("bench codecs --threads 1") == "experiments.bench.traffic.codecs"
     assert found(["links", "matrix", "--out", "x"])[1] == ["--out", "x"]
     assert module("links -- --comm_compress int8") == "experiments.links"
     assert module("bench") is None
@@ -39,9 +39,10 @@ def test_dashes_and_underscores_are_alike() -> None:
 def test_names_of_modules_do_too_also_those_before_they_moved() -> None:
     assert module("analysis.report") == "analysis.report"
     assert module("analysis.fairness") == module("fairness") == "analysis.checks"
-    assert module("bench_link") == "experiments.bench.link"
+    assert module("bench_link") == "experiments.bench.traffic.link"
     for old in MOVED:
         assert module(old) == MOVED[old]
+    assert module("codecs") is None  # experiments.bench.codecs was never said without its room
 
 
 def test_what_moved_has_moved() -> None:

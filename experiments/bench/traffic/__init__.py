@@ -1,0 +1,1 @@
+"""What compressed traffic costs: encoding, collectives, entropy coding, links, activations, and the count of it all."""

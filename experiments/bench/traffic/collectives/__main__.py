@@ -1,0 +1,10 @@
+"""The command: python -m experiments.bench.traffic.collectives."""
+
+import sys
+
+from experiments.bench.traffic.collectives.command import main
+from fsdp_lab.settings.user_errors import unix_endings
+
+if __name__ == "__main__":
+    with unix_endings():
+        sys.exit(main())
