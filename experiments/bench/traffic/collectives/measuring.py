@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import comm_compress as cc
 from comm_compress.core.workspace import WorkspacePool
-from comm_compress.labels import parse_arm
+from experiments.bench.traffic.arms import methods_of
 from experiments.bench.traffic.collectives.loopback import Call, Traffic, looped
 from experiments.bench.traffic.collectives.parts import Clock, Part, watched
 from experiments.bench.traffic.collectives.units import Unit
@@ -93,15 +92,9 @@ def split(traffic: Traffic, call: Call, line: Line) -> None:
 
 def made(label: str, where: str, units: Sequence[Unit], world: int) -> Arm:
     """The arm of a label such as ``int8 + delta``. ValueError when it says no method, or one that cannot do that."""
-    spelled = parse_arm(label)
-    methods = [None if method is None else cc.make(*method) for method in (spelled.gradients, spelled.parameters)]
-    for method, fits, what in zip(
-        methods, ("for_gradients", "for_parameters"), ("gradients", "parameters"), strict=True
-    ):
-        if method is not None and not getattr(method.traits, fits):
-            raise ValueError(f"--arms: {label!r}: {method.name} does not carry {what}")
+    methods = methods_of(label)
     pool = WorkspacePool()
-    return Arm(label, where, [Traffic(unit, world, methods[0], methods[1], pool) for unit in units])
+    return Arm(label, where, [Traffic(unit, world, *methods, pool) for unit in units])
 
 
 def measure(arms: Sequence[Arm], repeats: int) -> list[Line]:

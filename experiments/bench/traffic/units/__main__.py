@@ -3,8 +3,8 @@
     fsdp-lab bench units [--units 10 100 1000] [--arms none "int8 + int8" ...] [--width 64] [--steps 5] [--threads 1]
 
 A chain of square layers without bias, ``--width`` wide, each an FSDP2 unit, on two gloo ranks of this machine. ``none``
-is stock FSDP2. What a unit costs beyond it does not grow with their number, or something walks over all units for each
-of them. Columns:
+is stock FSDP2. Where a unit costs more as there are more of them, something goes through all of them for each one.
+Columns:
 
     attach    ms that `comm_compress.attach` takes
     step      ms, the median of ``--steps`` after two that are not timed: forward, backward and SGD
@@ -35,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--steps", type=whole(1), default=5)
     parser.add_argument("--threads", type=whole(1), default=1)
     options = parser.parse_args(argv)
-    from experiments.bench.traffic.units.ranks import Asked, methods_of, start  # torch: not for --help
+    from experiments.bench.traffic.arms import methods_of
+    from experiments.bench.traffic.units.ranks import Asked, start  # torch: not for --help
 
     with user_errors("bench_units"), tempfile.TemporaryDirectory() as folder:
         for label in options.arms:

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import spawn
 
 import comm_compress as cc
-from comm_compress.labels import parse_arm
+from experiments.bench.traffic.arms import methods_of
 
 T = TypeVar("T")
 RANKS = 2
@@ -34,21 +34,14 @@ class Asked(NamedTuple):
     threads: int
 
 
-def methods_of(label: str) -> dict[str, cc.Compressor]:
-    """What `comm_compress.attach` is told for an arm; nothing for ``none``. ValueError for an unknown method."""
-    arm = parse_arm(label)
-    said = {"reduce_scatter": arm.gradients, "all_gather": arm.parameters}
-    return {side: cc.make(*method) for side, method in said.items() if method is not None and method.name != "none"}
-
-
 def chain(units: int, width: int) -> nn.Sequential:
     """Layers of the same weights on every rank, each a unit. Orthogonal: else a thousand products leave no gradient."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(units)))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for layer in model:
+    layers, mesh = [nn.Linear(width, width, bias=False) for _ in range(units)], init_device_mesh("cpu", (RANKS,))
+    for layer in layers:
         nn.init.orthogonal_(layer.weight)
         fully_shard(layer, mesh=mesh)
+    model = nn.Sequential(*layers)
     fully_shard(model, mesh=mesh)
     return model
 
@@ -56,7 +49,12 @@ def chain(units: int, width: int) -> nn.Sequential:
 def line(units: int, label: str, asked: Asked) -> str:
     """Train one chain by one arm; its line of the table."""
     model, methods = chain(units, asked.width), methods_of(label)
-    attached, handle = timed(lambda: cc.attach(model, **methods) if methods else None)
+
+    def attach() -> cc.Handle | None:
+        gradients, parameters = methods
+        return cc.attach(model, reduce_scatter=gradients, all_gather=parameters) if gradients or parameters else None
+
+    attached, handle = timed(attach)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step() -> None:

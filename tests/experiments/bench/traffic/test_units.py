@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.bench.traffic.units.__main__ import main
-from experiments.bench.traffic.units.ranks import RANKS, Asked, measure, methods_of
+from experiments.bench.traffic.units.ranks import RANKS, Asked, measure
 from tests.distributed import run_program
 
 
@@ -28,14 +28,16 @@ def test_every_arm_has_a_line_for_every_number(tmp_path: Path) -> None:
         assert float(ours[3]) > 0
 
 
-def test_an_arm_is_what_attach_is_told() -> None:
-    assert methods_of("none") == {}
-    told = methods_of("int4 hadamard + delta")
-    assert {side: method.name for side, method in told.items()} == {"reduce_scatter": "int4", "all_gather": "delta"}
-
-
-def test_nonsense_is_refused_before_ranks_start(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        ("int9 + int8", "unknown compression method 'int9'"),
+        ("int8 + powersgd", "--arms: 'int8 + powersgd': powersgd does not carry parameters"),
+        ("delta", "--arms: 'delta': delta does not carry gradients"),
+    ],
+)
+def test_nonsense_is_refused_before_ranks_start(arm: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["--arms", "int9 + int8"])
+        main(["--arms", arm])
     assert stop.value.code == 2
-    assert "unknown compression method 'int9'" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
