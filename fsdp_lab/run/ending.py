@@ -40,6 +40,7 @@ class Ending:
         self._is_recorded = threading.Lock()
         self.stop = Stop(ranks, self._unheeded, config.stop_grace_s)
         self.watchdog = Watchdog(ranks, self._board, self.stop.local_pids, self._hung, config.hang_timeout_s)
+        self._is_said_by_another = False
         self.unwritten: OSError | None = None
         """Why the row could not be written."""
 
@@ -57,8 +58,22 @@ class Ending:
         if not lost and "timed out" in text.lower() and self._ranks.world > 1:
             lost = f"no answer for {self._config.timeout_s} s: {self.watchdog.whereabouts()}; "
         self._append("failed", f"{lost}{type(error).__name__}: {text}")
+        if lost and not self.stop.lifeline.is_on:
+            self._let_another_speak()
         self._leave("left" if lost else "failed", f"{type(error).__name__}: {text}")
         return lost + self._what_to_do() if lost else None
+
+    def _let_another_speak(self) -> None:
+        """Of the ranks that are left the first one says which died, and must not take those that left before for dead.
+
+        One that hangs says nothing: it is waited for a while.
+        """
+        gone, own = self._gone(), self._ranks.rank
+        first = min(rank for rank in range(own + 1) if rank == own or rank not in gone)
+        end = time.monotonic() + _FIRST_SPEAKS_S
+        while first < own and first not in self._gone() and time.monotonic() < end:
+            time.sleep(0.05)
+        self._is_said_by_another = first < own and first in self._gone()
 
     def _told_to_stop(self, how: str, is_agreed: bool) -> str | None:
         """Tell a run that was stopped from one that lost a rank, whose launcher sends the others the same signal."""
@@ -133,11 +148,13 @@ class Ending:
 
     def _speaks(self) -> bool:
         """Is it for this rank to write the row? It is for rank 0, or the first rank left where nobody wrote it yet."""
-        return self._is_first_left() and (self._ranks.is_first or self._is_unrecorded())
+        gone = self._gone()
+        if not all(rank in gone for rank in range(self._ranks.rank)):
+            return False
+        return self._ranks.is_first or self._is_unrecorded()
 
-    def _is_first_left(self) -> bool:
-        gone = {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
-        return all(rank in gone for rank in range(self._ranks.rank))
+    def _gone(self) -> set[int]:
+        return {*self.stop.dead_ranks(), *self.stop.stopped_ranks()}
 
     def _is_unrecorded(self) -> bool:
         """Is it certain that nobody has written the row?"""
@@ -161,7 +178,7 @@ class Ending:
         if self.stop.lifeline.is_on:
             print(f"{self._program}: {lost}", file=sys.stderr, flush=True)
             return True
-        return not self._is_first_left()
+        return self._is_said_by_another
 
     def refused(self, why: str) -> None:
         """Tell the others that this rank does not begin, and ``why``."""
