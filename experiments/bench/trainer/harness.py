@@ -1,6 +1,6 @@
 """What the trainer costs: its tokens/s against the same model in a bare PyTorch loop.
 
-    python -m experiments.bench.trainer.harness [--steps 40] [--repeats 3]
+    fsdp-lab bench harness [--steps 40] [--repeats 3]
 
 Both run two ranks on this machine, the same preset, batch, optimizer and stock FSDP2 (`none`); the bare loop
 has no logging, checks, clocks or rows. They alternate (A B A B), and each repeat gives one ratio; quote the median.

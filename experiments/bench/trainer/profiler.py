@@ -1,6 +1,6 @@
 """What a profile costs: the same steps of two runs, one under torch.profiler, one not.
 
-    python -m experiments.bench.trainer.profiler [--methods none int8] [--steps 20] [--repeats 1] [--json FILE]
+    fsdp-lab bench profiler [--methods none int8] [--steps 20] [--repeats 1] [--json FILE]
         [-- FLAG VALUE...]
 
 Two ranks on this machine. All steps after the warm-up are compared, the same ones: those at the start of a run are

@@ -1,6 +1,6 @@
 """How fast a big file becomes token shards, and in how much memory.
 
-    python -m experiments.bench.trainer.tokenize --mb 500
+    fsdp-lab bench tokenize --mb 500
 
 Makes a JSON array of that size out of the embedded corpus (its sentences drawn anew for every document, so that
 documents differ), tokenises it in a process of its own, and measures single-threaded encoding as a yardstick.

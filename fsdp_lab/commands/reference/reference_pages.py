@@ -184,8 +184,9 @@ def _setting(spec: Spec, say: Language) -> list[str]:
 
 def _fields() -> Iterator[str]:
     yield (
-        "Required: in every row (always), in rows of runs that went well (ok), or not (no). `fsdp-lab results fields` "
-        "prints these tables; what each figure means and how it is obtained: [measuring.md](../comparing/measuring.md)."
+        "Required: in every row (always), in rows of runs that went well (ok; or null, where there was nothing to "
+        "measure), or not (no). `fsdp-lab results fields` prints these tables; what each figure means and how it is "
+        "obtained: [measuring.md](../comparing/measuring.md)."
     )
     yield ""
     for section, fields in SECTIONS.items():

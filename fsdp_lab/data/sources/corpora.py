@@ -6,18 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_lab.data.reading.documents import Document
-from fsdp_lab.data.sources import (
-    botocore,
-    dictionaries,
-    linux_doc,
-    python_code,
-    shakespeare,
-    speeches,
-    wiki_articles,
-    wiki_dump,
-    wiki_leads,
-)
+from fsdp_lab.data.sources.english import dictionaries, shakespeare, speeches
 from fsdp_lab.data.sources.packages import Package, fetch
+from fsdp_lab.data.sources.technical import botocore, linux_doc, python_code
+from fsdp_lab.data.sources.wikipedia import articles, dump, leads
 from fsdp_lab.files.errors import DataError
 
 _APT_TOLERANCE = 0.1
@@ -36,9 +28,9 @@ class Source:
 
 # Longer versions first: of two Wikipedia texts with one title the first is kept.
 _PROSE = (
-    Source(wiki_dump.PACKAGE, wiki_dump.extract, 106, 2_779_506, is_wikipedia=True),
-    Source(wiki_articles.PACKAGE, wiki_articles.extract, 616, 1_711_872, is_wikipedia=True),
-    Source(wiki_leads.PACKAGE, wiki_leads.extract, 10_033, 4_875_024, is_wikipedia=True),
+    Source(dump.PACKAGE, dump.extract, 106, 2_779_506, is_wikipedia=True),
+    Source(articles.PACKAGE, articles.extract, 616, 1_711_872, is_wikipedia=True),
+    Source(leads.PACKAGE, leads.extract, 10_033, 4_875_024, is_wikipedia=True),
     Source(speeches.PACKAGE, speeches.extract, 233, 10_759_787),
     Source(shakespeare.PACKAGE, shakespeare.extract, 49, 6_460_373),
     Source(dictionaries.FOLDOC, dictionaries.extract, 12_014, 5_228_511),

@@ -8,10 +8,11 @@ import pytest
 
 from fsdp_lab.data import build
 from fsdp_lab.data.reading.documents import read_documents
-from fsdp_lab.data.sources import corpora, wiki_articles
+from fsdp_lab.data.sources import corpora
 from fsdp_lab.data.sources.corpora import Source
 from fsdp_lab.data.sources.embedded_files import GPT2_MERGES, WIKI_LEADS
 from fsdp_lab.data.sources.packages import Package
+from fsdp_lab.data.sources.wikipedia import articles
 from tests.fsdp_lab.data.sources.archives import extract_twice, wheel
 
 
@@ -20,7 +21,7 @@ def test_a_missing_client_is_one_message_and_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], registry: str, client: str
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    source = Source(Package(registry, "thing", "thing-*"), wiki_articles.extract, 0, 0)
+    source = Source(Package(registry, "thing", "thing-*"), articles.extract, 0, 0)
     monkeypatch.setitem(corpora.CORPORA, "prose", (source,))
     assert build.main(["prose", "--out", str(tmp_path), "--cache", str(tmp_path)]) == 2
     assert f"build: {client} is not installed" in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """What each operator of the model takes in training: naive, best, best without each, naive with each.
 
-    python -m experiments.bench.computation.operators --model llama-mini                          # minutes on two cores
-    python -m experiments.bench.computation.operators --model gpt2-62m --batch_size 2 --out results/reference/benchmarks
-    python -m experiments.bench.computation.operators --model z2all-1b --mixed_precision bf16     # needs a GPU
+    fsdp-lab bench operators --model llama-mini                          # minutes on two cores
+    fsdp-lab bench operators --model gpt2-62m --batch_size 2 --out results/reference/benchmarks
+    fsdp-lab bench operators --model z2all-1b --mixed_precision bf16     # needs a GPU
 
 Every variant is a value of the trainer's ``--operators`` (docs/trainer/operators.md). In each repeat all take a
 turn, in another order each time: a model is built anew by the trainer's own code, makes a few steps on the same random
@@ -31,10 +31,11 @@ from fsdp_lab.settings.user_errors import unix_endings, user_errors
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, and write it where asked; returns the exit code."""
     options = _parser().parse_args(argv)
+    # torch and models: not for --help
     from experiments.bench.computation.operators.preset import (
         check_memory,
         config_of,
-    )  # torch and models: not for --help
+    )
     from experiments.bench.computation.operators.report import markdown
     from experiments.bench.computation.operators.turns import arms_of, facts_of, measured
     from fsdp_lab.ranks.distributed import join

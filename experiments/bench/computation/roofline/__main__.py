@@ -29,10 +29,11 @@ _PRECISION = {"fp32": "no", "bf16": "bf16"}
 def main(argv: Sequence[str]) -> int:
     """Measure, print the page, and write it where asked; returns the exit code."""
     options = _parser().parse_args(argv)
+    # torch and models: not for --help
     from experiments.bench.computation.operators.preset import (
         check_memory,
         config_of,
-    )  # torch and models: not for --help
+    )
     from experiments.bench.computation.roofline import report
     from experiments.bench.computation.roofline.step import measured, setting
     from fsdp_lab.ranks.distributed import join

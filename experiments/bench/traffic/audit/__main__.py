@@ -1,6 +1,6 @@
 """Is what `cc.audit` counts what leaves the network interface, for every kind of parallel training?
 
-    sudo python -m experiments.bench.traffic.audit [--repeats 3] [--only NAME ...]
+    sudo fsdp-lab bench audit [--repeats 3] [--only NAME ...]
         [--out results/reference/links/audit.json]
 
 Each rank has a network namespace of its own, without a limit to its rate. Every job makes one step unobserved and then
@@ -126,7 +126,7 @@ def main() -> int:
         settings = {"repeats": options.repeats, "tolerance": TOLERANCE}
         kept = [{**result, "ranks": _short(result["ranks"])} for result in results]
         options.out.write_text(json.dumps({"settings": settings, "results": kept}, indent=1) + "\n")
-        command = f"sudo python -m experiments.bench.traffic.audit --repeats {options.repeats} --out {options.out}"
+        command = f"sudo fsdp-lab bench audit --repeats {options.repeats} --out {options.out}"
         options.out.with_suffix(".md").write_text(markdown(results, command))
     return int(any(abs(off) > TOLERANCE for result in results for off in off_by(result["ranks"])))
 

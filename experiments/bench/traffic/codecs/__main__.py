@@ -1,4 +1,4 @@
-"""``python -m experiments.bench.traffic.codecs``: see `experiments.bench.traffic.codecs.command`."""
+"""``fsdp-lab bench codecs``: see `experiments.bench.traffic.codecs.command`."""
 
 import sys
 

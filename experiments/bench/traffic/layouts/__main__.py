@@ -1,4 +1,4 @@
-"""``python -m experiments.bench.traffic.layouts``."""
+"""``fsdp-lab bench layouts``."""
 
 import sys
 

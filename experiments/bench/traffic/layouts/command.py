@@ -1,6 +1,6 @@
 """Step times and bytes of one model divided over ranks in every layout, behind a link, compressed or not.
 
-    sudo python -m experiments.bench.traffic.layouts [--model gpt2-mini] [--ranks 2] [--rate 200mbit] [--sequences 4]
+    sudo fsdp-lab bench layouts [--model gpt2-mini] [--ranks 2] [--rate 200mbit] [--sequences 4]
         [--length 128] [--layouts fsdp ddp tp sp galaxy galaxy2 gpipe 1f1b] [--methods none int8] [--gradients int8]
         [--quota 1.0 0.33] [--shares 3 1] [--blocks 3 1] [--micro_batches 2] [--steps 5] [--json FILE]
 
@@ -113,9 +113,10 @@ def main() -> int:
     """Build the network, run the ranks in it, print the table."""
     options = _parser().parse_args()
     if options.as_rank is not None:
+        # torch and models: the rank's, not of who starts it
         from experiments.bench.traffic.layouts.ranks import (
             rank_main,
-        )  # torch and models: the rank's, not of who starts it
+        )
 
         rank_main(options.as_rank)
     with user_errors("bench_layouts"):

@@ -1,6 +1,6 @@
 """Claimed bytes against the network interface's own counter, and how full each method keeps a slow link.
 
-    sudo python -m experiments.bench.traffic.link [--rate 200mbit] [--ranks 2] [--elements 16777216] [--repeats 5]
+    sudo fsdp-lab bench link [--rate 200mbit] [--ranks 2] [--elements 16777216] [--repeats 5]
         [--json FILE]
 
 One network namespace a rank, joined by veth pairs and shaped to the rate. Every method runs reduce-scatters (and

@@ -1,6 +1,6 @@
 """How fast rANS codes a stream of bytes on one core, beside the fastest coder of its kind and a plain copy.
 
-    python -m experiments.bench.traffic.rans [--mib 16] [--repeats 9] [--peer libhtscodecs.so] [--json FILE]
+    fsdp-lab bench rans [--mib 16] [--repeats 9] [--peer libhtscodecs.so] [--json FILE]
 
 ``--peer`` is a shared library of htscodecs (https://github.com/samtools/htscodecs, the coder of CRAM files): rANS with
 32 states of 16 bits as well, in AVX2 and in AVX-512. Without the flag the environment variable HTSCODECS_LIBRARY is

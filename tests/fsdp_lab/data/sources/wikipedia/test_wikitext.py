@@ -1,6 +1,6 @@
 """Wikipedia's markup as plain text."""
 
-from fsdp_lab.data.sources.wikitext import plain_text
+from fsdp_lab.data.sources.wikipedia.wikitext import plain_text
 
 
 def test_wikitext() -> None:

@@ -1,0 +1,1 @@
+"""English that is no encyclopedia: dictionaries, plays and poems, speeches."""
