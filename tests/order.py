@@ -1,7 +1,8 @@
 """In which order files of tests are begun where several run side by side: those that take longest first.
 
 A file that takes forty seconds and is begun last leaves all cores but one with nothing to do. `FILE` says how long each
-took. Only its order matters, so it may be old; ``pytest --write_seconds`` writes it anew, after all tests have run.
+took. Only its order matters, so it may be old; ``pytest --write_seconds`` writes what the tests of that run took beside
+what is known of the others: ``pytest --write_seconds tests/NEW_FILES`` adds new files.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).with_name("seconds.json")
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def longest_first(items: list[pytest.Item], seconds: dict[str, float]) -> None:
@@ -45,5 +47,6 @@ class Stopwatch:
         self._seconds[file_of(report.nodeid)] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
-        rounded = {path: round(seconds, 1) for path, seconds in sorted(self._seconds.items())}
-        FILE.write_text(json.dumps(rounded, indent=0) + "\n")
+        rounded = {path: round(seconds, 1) for path, seconds in self._seconds.items()}
+        known = {path: seconds for path, seconds in read().items() if (ROOT / path).is_file()}
+        FILE.write_text(json.dumps(dict(sorted({**known, **rounded}.items())), indent=0) + "\n")
