@@ -60,9 +60,9 @@ def hash_counter(counter: np.uint32, low: np.uint32, high: np.uint32) -> np.uint
 
 
 @compiled
-def uniform_number(counter: np.uint32, low: np.uint32, high: np.uint32) -> np.float32:
-    """That of `uniform` at a counter."""
-    return np.float32(hash_counter(counter, low, high) >> np.uint32(8)) * UNIT
+def unit_number(word: np.uint32) -> np.float32:
+    """32 random bits as a float32 in [0, 1), a multiple of 2^-24."""
+    return np.float32(np.int32(np.uint32(word >> np.uint32(8)))) * UNIT
 
 
 @compiled
@@ -73,7 +73,7 @@ def noise_piece(row_counter: np.uint32, first: int, low: np.uint32, high: np.uin
     """
     if first % TILE == 0 and words.size <= TILE:
         hashed = min(SHARED, words.size)
-        _hash_run(np.uint32(row_counter + np.uint32(first // 2)), low, high, words[:hashed])
+        hash_run(np.uint32(row_counter + np.uint32(first // 2)), low, high, words[:hashed])
         _turn_half(words[: words.size - hashed], words[hashed:])
         return
     for i in range(words.size):
@@ -101,7 +101,8 @@ def load_fractions(context: Any, words: Any, i: Any, end: Any) -> Any:
 
 
 @compiled
-def _hash_run(counter: np.uint32, low: np.uint32, high: np.uint32, words: Array) -> None:
+def hash_run(counter: np.uint32, low: np.uint32, high: np.uint32, words: Array) -> None:
+    """`hash_counter` of as many counters, from ``counter`` on, as ``words`` (uint32) holds."""
     for i in range(words.size):
         words[i] = hash_counter(np.uint32(counter + np.uint32(i)), low, high)
 
@@ -114,7 +115,7 @@ def _turn_half(source: Array, turned: Array) -> None:
 
 @compiled
 def _random(first: int, last: int, low: np.uint32, high: np.uint32, words: Array) -> None:
-    _hash_run(np.uint32(first), low, high, words[first:last])
+    hash_run(np.uint32(first), low, high, words[first:last])
 
 
 @compiled
@@ -126,4 +127,4 @@ def _noise(first: int, last: int, row_counter: np.uint32, low: np.uint32, high: 
 @compiled
 def _uniform(first: int, last: int, low: np.uint32, high: np.uint32, numbers: Array) -> None:
     for i in range(first, last):
-        numbers[i] = uniform_number(np.uint32(i), low, high)
+        numbers[i] = unit_number(hash_counter(np.uint32(i), low, high))

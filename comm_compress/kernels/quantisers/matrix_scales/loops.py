@@ -6,22 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from comm_compress.kernels.elements.random.cpu import uniform_number
+from comm_compress.kernels.elements.random.cpu import hash_run, unit_number
 from comm_compress.kernels.quantisers.matrix_scales.line_means import column_means, column_sums, row_mean_squares
 from comm_compress.kernels.quantisers.matrix_scales.reference import LARGEST
 from comm_compress.kernels.quantisers.matrix_scales.scale_codes import decode_scales, encode_scales, inverse, inverses
 from comm_compress.kernels.tools.compiled import Array, compiled, inlined
 from comm_compress.kernels.tools.vectors.vectors import LANES, doubles, load, splat, sum_of_pairs
 
+PIECE = 1024  # elements: 4 KB of random words
+
 
 @compiled
 def add_noise(first: int, last: int, x: Array, sizes: Array, low: np.uint32, high: np.uint32, rows: Array) -> None:
-    """Uniform noise of a width of its own for every row, drawn by the place of the element."""
+    """Uniform noise of a width of its own for every row, drawn by the place of the element.
+
+    Random words are drawn by the piece, to the cache: a loop that draws each where it is added takes twice as long.
+    """
+    words = np.empty(PIECE, np.uint32)
     for i in range(first, last):
         start, width, _ = rows[i]
-        if sizes[i] > 0:
-            for j in range(start, start + width):
-                x[j] += (uniform_number(np.uint32(j), low, high) - np.float32(0.5)) * sizes[i]
+        size = sizes[i]
+        if size > 0:
+            for place in range(start, start + width, PIECE):
+                row = x[place : min(place + PIECE, start + width)]
+                hash_run(np.uint32(place), low, high, words[: row.size])
+                for j in range(row.size):
+                    row[j] += (unit_number(words[j]) - np.float32(0.5)) * size
 
 
 @compiled

@@ -185,10 +185,10 @@ def _steps(x: Tensor, *arguments: Any) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_noise_is_of_each_rows_size(threads: int) -> None:
-    """Bit for bit that of the definition; rows of size 0 keep even the sign of a zero."""
-    matrices = Matrices((Shape(150, 33, columns=False), Shape(2, 700, columns=False)), CPU)
+    """Bit for bit that of the definition, also in rows of several pieces; rows of size 0 keep a zero's sign."""
+    matrices = Matrices((Shape(150, 33, columns=False), Shape(2, 2700, columns=False)), CPU)
     sizes = torch.arange(152.0) % 3
-    x = random(1, 150 * 33 + 1400)[0]
+    x = random(1, 150 * 33 + 5400)[0]
     x[0] = -0.0
     ours, theirs, zeros = x.clone(), x.clone(), torch.zeros_like(x)
     with mock.patch.object(matrix_scales_cpu, "shared_out", return_value=threads > 1):
@@ -196,7 +196,7 @@ def test_noise_is_of_each_rows_size(threads: int) -> None:
         matrix_scales_cpu.add_noise(zeros, sizes, (1, 1 << 31), matrices)
     matrix_scales_reference.add_noise(theirs, sizes, (1, 1 << 31), matrices)
     assert torch.equal(ours.view(torch.int32), theirs.view(torch.int32))
-    wide = zeros[150 * 33 :].view(2, 700)  # sizes 0 and 1
+    wide = zeros[150 * 33 :].view(2, 2700)  # sizes 0 and 1
     assert torch.equal(zeros[:33], torch.zeros(33))
     assert not wide[0].any()
     assert float(wide[1].abs().max()) == pytest.approx(0.5, abs=0.01)
