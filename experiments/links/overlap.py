@@ -1,13 +1,14 @@
 """What hides behind computation on a CPU: all-gathers ahead of it, reduce-scatters behind it, or not.
 
     sudo python -m experiments.links.overlap [--rates none 200mbit] [--methods none "int8 + int8"] [--prefetch 1]
-        [--overlap_reduce 0 2] [--model gpt2-mini] [--batch 4] [--length 128] [--steps 10] [--repeats 3]
-        [--json FILE]
+        [--overlap_reduce 0 2] [--model gpt2-mini] [--ranks 2] [--batch 4] [--length 128] [--steps 10] [--repeats 3]
+        [--warm_up 2] [--json FILE]
 
-Two ranks with one thread each, one network namespace each; a method is written as the trainer takes it, gradients +
-parameters. One start of the ranks measures all methods of a rate, each with one setting after the other, as often as
-``--repeats`` says. Columns, medians over all repetitions, in milliseconds a step (a file given with --json is added
-to):
+Ranks with as many threads as there are cores for each, one network namespace each; a method is written as the trainer
+takes it, gradients + parameters. One start of the ranks measures all methods of a rate, each with one setting after the
+other, as often as ``--repeats`` says; each time it is attached anew, so steps that follow the moves (``delta
+mode=grid moves=8``) round at random in the first eight, unless more are warm-up. Columns, medians over all repetitions,
+in milliseconds a step (a file given with --json is added to):
 
     step       forward, backward and update; quartiles of all steps after it
     backward   of these the backward
@@ -38,7 +39,6 @@ from fsdp_lab.settings.flag_values import new_file, whole
 from fsdp_lab.settings.flags import program
 from fsdp_lab.settings.user_errors import unix_endings, user_errors
 
-RANKS = 2
 METHODS = ("none", "identity + identity", "int8 + int8", "int4 hadamard + delta", "ecsq + delta mode=grid")
 Key = tuple[str, str, int, int]  # method, rate, prefetch, overlap_reduce
 
@@ -96,10 +96,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--prefetch", type=whole(0), nargs="+", default=[1], help="how many units ahead")
     parser.add_argument("--overlap_reduce", type=whole(0), nargs="+", default=[0, 2], help="how many units behind")
     parser.add_argument("--model", default="gpt2-mini", help="preset")
+    parser.add_argument("--ranks", type=whole(2), default=2)
     parser.add_argument("--batch", type=whole(1), default=4, help="sequences of a rank")
     parser.add_argument("--length", type=whole(2), default=128, help="tokens of a sequence")
     parser.add_argument("--steps", type=whole(2), default=10)
     parser.add_argument("--repeats", type=whole(1), default=3)
+    parser.add_argument("--warm_up", type=whole(1), default=2, help="steps that do not count")
     parser.add_argument("--json", type=new_file())
     options = parser.parse_args(argv)
     methods = options.methods or [an_arm(text) for text in METHODS]  # made only now: they need torch, --help does not
@@ -111,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
         for rate in options.rates:
             for line in measured(
                 Job(
-                    RANKS,
+                    options.ranks,
                     rate,
                     options.model,
                     methods,
@@ -121,6 +123,7 @@ def main(argv: Sequence[str]) -> int:
                     overlaps=[Overlap(*each) for each in product(options.prefetch, options.overlap_reduce)],
                     shape=[options.batch, options.length],
                     repeats=options.repeats,
+                    warm_up=options.warm_up,
                 )
             ):
                 lines.add(line)

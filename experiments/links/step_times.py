@@ -3,7 +3,8 @@
 
 One start of the ranks serves many methods, which saves a start of Python and torch for each. It is the trainer's own
 model, optimizer, hooks and prefetching; only data (random tokens), logging and results rows are left out. Each
-method is attached, runs two steps that do not count, then as many as fill a few seconds, and is detached again.
+method is attached, runs two steps that do not count (or more), then as many as fill a few seconds, and is detached
+again.
 The weights go on from one method to the next, which no time depends on. Steps are timed as the trainer times them:
 forward, backward and update, rank 0's clock.
 """
@@ -33,7 +34,6 @@ from fsdp_lab.settings.flags import program
 
 Line = dict[str, Any]
 PHASES = ("forward", "backward", "update")
-_WARMUP = 2
 
 
 class Overlap(NamedTuple):
@@ -48,7 +48,8 @@ class Job:
     """What one start of the ranks does: ``runs`` in turn on a ``model`` of `experiments.links.models`, or a preset.
 
     A method takes at least ``least`` and at most ``most`` steps, and ``seconds`` in between. Each run is measured in
-    all ``overlaps``, one after the other; all of it ``repeats`` times. ``shape``: sequences and tokens of a rank's
+    all ``overlaps``, one after the other, after ``warm_up`` steps that do not count; all of it ``repeats`` times.
+    ``shape``: sequences and tokens of a rank's
     batch; empty: the preset's. Unless ``overlaps`` say otherwise, backward waits for each reduce-scatter, as
     predictions assume it.
     """
@@ -64,6 +65,7 @@ class Job:
     overlaps: Sequence[Overlap] = (Overlap(prefetch=1, overlap_reduce=0),)
     shape: Sequence[int] = ()
     repeats: int = 1
+    warm_up: int = 2
 
     def steps(self, step_s: float) -> int:
         """How many steps are timed when one step takes ``step_s`` seconds."""
@@ -174,7 +176,7 @@ class Measurement:
         """Run the steps, detach the method, and return its line: times in ms a step, bytes a step of rank 0."""
         from fsdp_lab.measure.wire_check import interface_counters  # torch: the rank's, not of who starts it
 
-        for _ in range(_WARMUP):
+        for _ in range(job.warm_up):
             ranks.gather(None)
             start = time.perf_counter()
             self._step()
