@@ -41,9 +41,14 @@ def become_a_rank(module: str, arguments: Sequence[str]) -> None:
         os.execve(sys.executable, [sys.executable, "-m", module, *arguments], environment)
 
 
-def _allocator() -> dict[str, str]:
+def jemalloc() -> Path | None:
+    """The library that ranks take their memory from; None where it is not installed, or LD_PRELOAD says otherwise."""
     chosen = os.environ.get("LD_PRELOAD")  # by us, in the start before this one, or by the user
-    library = next((path for path in _places() if path.exists() and chosen in (None, str(path))), None)
+    return next((path for path in _places() if path.exists() and chosen in (None, str(path))), None)
+
+
+def _allocator() -> dict[str, str]:
+    library = jemalloc()
     return GLIBC if library is None else {**JEMALLOC, "LD_PRELOAD": str(library)}
 
 

@@ -318,7 +318,7 @@ ADVICE: Final[dict[str, str]] = {
     ),
     "try values beyond it": "请试更远的值",
     "run that one with all seeds": "请用全部种子运行该候选",
-    "compare times within one machine only": "只可在同一台机器内比较时间",
+    "compare times within one machine and one allocator only": "只可在同一台机器、同一内存分配器内比较时间",
     "run all arms with one commit and one environment": "请用同一提交和同一环境运行所有方法",
     "commit first, then run": "请先提交再运行",
     "give every arm, the baselines too, the same fsdp_prefetch, fsdp_reshard and fsdp_overlap_reduce": (

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fsdp_lab.commands.machine.finding import Finding, needed, useful
+from fsdp_lab.ranks.environment import jemalloc
 from fsdp_lab.run.environment import hardware
 
 GB = 1e9
@@ -23,6 +24,7 @@ def findings() -> Iterator[Finding]:
     yield _system()
     yield _processor()
     yield _memory()
+    yield _allocator()
     yield _shared_memory()
     yield _disk(Path.cwd())
     yield _gpus()
@@ -51,6 +53,15 @@ def _memory() -> Finding:
     total, free = (1024 * kib[name] / GB for name in ("MemTotal", "MemAvailable"))
     remedy = "the smallest preset takes about 1 GB a rank: end other programs"
     return useful("memory", free >= 2, f"{total:.1f} GB, {free:.1f} GB of it free", remedy)
+
+
+def _allocator() -> Finding:
+    library, preloaded = jemalloc(), os.environ.get("LD_PRELOAD")
+    if library is None and preloaded:
+        return useful("allocator", True, f"ranks take memory as LD_PRELOAD says: {preloaded}", "")
+    said = "ranks take memory from glibc" if library is None else f"ranks take memory from jemalloc, {library}"
+    remedy = "steps on a CPU took up to a quarter less with jemalloc: apt install libjemalloc2"
+    return useful("allocator", library is not None, said, remedy)
 
 
 def _shared_memory() -> Finding:

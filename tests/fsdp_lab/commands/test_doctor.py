@@ -12,6 +12,7 @@ import pytest
 from fsdp_lab.commands import doctor
 from fsdp_lab.commands.machine import hardware as machine, project as working
 from fsdp_lab.commands.machine.finding import Finding, needed, useful
+from fsdp_lab.ranks import environment
 
 
 def findings(*found: Finding) -> Callable[[], Iterator[Finding]]:
@@ -27,6 +28,28 @@ def test_what_can_be_said_at_once_of_this_machine(capsys: pytest.CaptureFixture[
     assert {"root", "iproute2", "namespaces", "training", "figures", "drafts", "links", "token cache"} <= found.keys()
     assert all(finding["ok"] or finding["remedy"] for finding in found.values()), "missing, with how to get it"
     assert not any(finding["ok"] and finding["remedy"] for finding in found.values())
+
+
+@pytest.mark.parametrize(
+    ("installed", "preloaded", "ok", "said"),
+    [
+        (True, None, True, "jemalloc"),
+        (False, None, False, "glibc"),
+        (True, "", False, "glibc"),
+        (False, "x", True, "x"),
+    ],
+)
+def test_it_says_where_ranks_take_memory_from(
+    installed: bool, preloaded: str | None, ok: bool, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    if preloaded is not None:
+        monkeypatch.setenv("LD_PRELOAD", preloaded)
+    if installed:
+        (tmp_path / "libjemalloc.so.2").touch()
+    monkeypatch.setattr(environment, "_places", lambda: [tmp_path / "libjemalloc.so.2"])
+    found = next(finding for finding in machine.findings() if finding.name == "allocator")
+    assert (found.ok, said in found.said, bool(found.remedy)) == (ok, True, not ok)
 
 
 def test_with_torch_it_tries_a_method() -> None:
