@@ -139,7 +139,6 @@ MOST_ROOMS = 13  # that one has to choose from on entering a package; its comman
 # shown of methods and of the machine), on top of all rooms and used by none. Who reads how a run works never enters it.
 FRONT_DOOR = "commands"
 MOST_THINGS = 14  # rooms and files in a room
-ALIKE = {"examples"}  # where the files are many of one kind, each for itself
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -190,7 +189,7 @@ def test_a_floor_has_few_rooms() -> None:
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_a_room_has_few_things(package: str) -> None:
-    for room in {path.parent for path in files(package)} - {ROOT / package} - {ROOT / name for name in ALIKE}:
+    for room in {path.parent for path in files(package)} - {ROOT / package}:
         things = [p.name for p in room.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
         things = sorted(set(things) - {"__init__.py", "__main__.py"})
         assert len(things) <= MOST_THINGS, f"{room.relative_to(ROOT)}: {len(things)} things: {things}"

@@ -22,25 +22,25 @@ from tests.distributed import free_port, preload, run_program, torchrun_environm
 # each example's optional package
 EXAMPLES = {
     "fsdp2": None,
-    "accelerate_loop": "accelerate",
-    "fabric_loop": "lightning_fabric",
-    "hf_trainer": "accelerate",
-    "lora": "peft",
-    "muon": None,
+    "trainers.accelerate_loop": "accelerate",
+    "trainers.fabric_loop": "lightning_fabric",
+    "trainers.hf_trainer": "accelerate",
+    "trainers.lora": "peft",
+    "optimizers.muon": None,
     "save_and_resume": None,
 }
-DATA_PARALLEL = ("ddp", "hsdp")  # replicas: their traffic is an all-reduce
-TENSOR_PARALLEL = "tensor_parallel"  # its traffic is that of activations
-KEEPS_FROZEN = {"lora"}  # what is not trained is sent once
-ALONE = {"accelerate_loop", "fabric_loop", "hf_trainer"}
+DATA_PARALLEL = ("parallel.ddp", "parallel.hsdp")  # replicas: their traffic is an all-reduce
+TENSOR_PARALLEL = "parallel.tensor_parallel"  # its traffic is that of activations
+KEEPS_FROZEN = {"trainers.lora"}  # what is not trained is sent once
+ALONE = {"trainers.accelerate_loop", "trainers.fabric_loop", "trainers.hf_trainer"}
 CHOICES = ("stock", "identity", "topk")
 BEGINS = "-- example "
 ALL = pytest.mark.parametrize("example", EXAMPLES)
 for name, package in {**EXAMPLES, **dict.fromkeys((*DATA_PARALLEL, TENSOR_PARALLEL))}.items():
     if package is None or importlib.util.find_spec(package):
         preload(f"examples.{name}")
-preload("examples.diloco")
-preload("examples.pipeline_parallel")
+preload("examples.optimizers.diloco")
+preload("examples.parallel.pipeline_parallel")
 preload("examples.byte_audit")  # not my_method: its method would be registered in every process
 
 
@@ -129,7 +129,7 @@ def test_compressed_it_trains_and_sends_what_the_methods_say(example: str) -> No
         assert least < whole.sent / traffic.sent < most, f"{op}: 1 percent with indices, and 1 byte of 4 with scales"
 
 
-@pytest.mark.parametrize("example", ["accelerate_loop", "fabric_loop"])
+@pytest.mark.parametrize("example", ["trainers.accelerate_loop", "trainers.fabric_loop"])
 @pytest.mark.parametrize("compress", ["stock", "topk"])
 def test_other_peoples_loops_do_what_the_plain_one_does(example: str, compress: str) -> None:
     """The same model, data and optimizer: so the same numbers, whoever calls `fully_shard` and the optimizer."""
@@ -152,7 +152,7 @@ def test_between_replicas_gradients_are_compressed_and_identity_is_stock(example
 
 
 def test_replicas_that_synchronise_now_and_then_send_little_and_identity_is_stock() -> None:
-    outs = _said_by_choice("diloco", *CHOICES)
+    outs = _said_by_choice("optimizers.diloco", *CHOICES)
     pattern = r"^(?:losses|loss|outer parameters): ?(.*)$"
     stock, identity, sparse = (re.findall(pattern, out.replace("losses ", "losses: "), re.M) for out in outs.values())
     assert stock == identity != sparse
@@ -184,7 +184,7 @@ def test_activations_are_compressed_and_identity_is_stock() -> None:
 
 
 def test_lora_reduces_the_adapters_gradients_alone() -> None:
-    plain, lora = printed("fsdp2", "identity").traffic, printed("lora", "identity").traffic
+    plain, lora = printed("fsdp2", "identity").traffic, printed("trainers.lora", "identity").traffic
     assert lora["reduce_scatter"].uncompressed < 0.15 * plain["reduce_scatter"].uncompressed
     assert lora["reduce_scatter"].calls == plain["reduce_scatter"].calls
 
@@ -200,7 +200,7 @@ def test_the_byte_audit_shows_what_the_optimizer_still_sends() -> None:
 
 
 def test_a_pipelines_identity_is_stock_and_a_method_sends_less() -> None:
-    said = _said_by_choice("pipeline_parallel", "stock", "identity", "tahquant tile_size=16")
+    said = _said_by_choice("parallel.pipeline_parallel", "stock", "identity", "tahquant tile_size=16")
     stock, identity, compressed = said.values()
     losses = [re.findall(r"^(?:losses|stage \d: weights) .*$", out, re.M) for out in (stock, identity, compressed)]
     assert losses[0] == losses[1] != losses[2]

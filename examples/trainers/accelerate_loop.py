@@ -1,6 +1,6 @@
 """A training loop under Hugging Face Accelerate with FSDP2, and compressed gradients and parameters.
 
-    torchrun --nproc_per_node 2 -m examples.accelerate_loop --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.trainers.accelerate_loop --compress topk        # or stock, or identity
 
 `comm_compress.attach` comes after `Accelerator.prepare`, which is where accelerate shards the model. Needs accelerate
 1.15 (``pip install -e .[examples]``).

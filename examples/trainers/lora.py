@@ -1,6 +1,6 @@
 """LoRA adapters (peft) under FSDP2, with compressed gradients and parameters.
 
-    torchrun --nproc_per_node 2 -m examples.lora --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.trainers.lora --compress topk        # or stock, or identity
 
 The order is: peft, then `fully_shard`, then `comm_compress.attach`. Gradients are those of the adapters alone, a tenth
 of this model; what FSDP2 gathers at every step is the whole model. With ``keep_frozen=True`` the frozen weights are

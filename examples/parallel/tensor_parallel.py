@@ -1,6 +1,6 @@
 """Tensor parallelism by torch's `parallelize_module`, with activations and their gradients compressed.
 
-    torchrun --nproc_per_node 2 -m examples.tensor_parallel --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.parallel.tensor_parallel --compress topk        # or stock, or identity
 
 `cc.parallel`'s styles take the place of torch's own. Activations cannot be sparse here, so "topk" stands for fp8
 activations and int8 gradients. All ranks train on the same batch: each holds a part of every matrix.

@@ -1,6 +1,6 @@
 """A training loop under Lightning Fabric with FSDP2, and compressed gradients and parameters.
 
-    torchrun --nproc_per_node 2 -m examples.fabric_loop --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.trainers.fabric_loop --compress topk        # or stock, or identity
 
 Fabric's strategy for FSDP2 is `ModelParallelStrategy`: it calls a function of ours in `Fabric.setup`, which shards the
 model. `comm_compress.attach` comes after `Fabric.setup`. Needs lightning-fabric 2.6 (``pip install -e .[examples]``).

@@ -1,6 +1,6 @@
 """HSDP: replicas of a sharded model, with another method between replicas than inside them.
 
-    torchrun --nproc_per_node 4 -m examples.hsdp --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 4 -m examples.parallel.hsdp --compress topk        # or stock, or identity
 
 The ranks are two replicas, as two machines would be; each shards the model among its own. Inside, where links are
 fast, gradients are reduced uncompressed; between replicas they go by the method. Every replica decodes the same bytes,

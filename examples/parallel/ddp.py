@@ -1,6 +1,6 @@
 """DistributedDataParallel: its gradients compressed in both halves of the all-reduce.
 
-    torchrun --nproc_per_node 2 -m examples.ddp --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.parallel.ddp --compress topk        # or stock, or identity
 
 DDP has no shards and gathers no parameters. Each bucket of gradients is reduce-scattered by the first method, averaged
 in float32, and brought back to all ranks exactly, or by `all_gather`. DDP changes its buckets after the first

@@ -1,6 +1,6 @@
 """Local steps (DiLoCo): two replicas that synchronise every five steps, where DDP exchanges every gradient.
 
-    torchrun --nproc_per_node 2 -m examples.diloco --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.optimizers.diloco --compress topk        # or stock, or identity
 
 Each rank trains a replica with an AdamW of its own. Every five steps replicas exchange pseudo-gradients (how far they
 have moved since the last time), and the outer optimizer (SGD with Nesterov momentum) moves all of them by the mean. In

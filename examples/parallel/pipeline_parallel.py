@@ -1,6 +1,8 @@
 """A pipeline of two stages by torch.distributed.pipelining: activations and their gradients compressed between them.
 
-    torchrun --nproc_per_node 2 -m examples.pipeline_parallel --compress "tahquant tile_size=16"  # or stock, identity
+    torchrun --nproc_per_node 2 -m examples.parallel.pipeline_parallel --compress "tahquant tile_size=16"
+
+Or with --compress stock or identity, which give the same numbers as one another.
 
 The first rank has the embedding and a block, the second the other block and the head. The method named carries
 activations to the second rank; their gradients come back in bfloat16 (with identity, as they are). Each rank has an

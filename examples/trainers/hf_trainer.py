@@ -1,6 +1,6 @@
 """Hugging Face's Trainer with FSDP2, and compressed gradients and parameters.
 
-    torchrun --nproc_per_node 2 -m examples.hf_trainer --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.trainers.hf_trainer --compress topk        # or stock, or identity
 
 `comm_compress.attach` is called in a callback when training begins: by then the model is sharded, whoever does it.
 Here transformers shards it while loading (`DistributedConfig`), on CPUs as on GPUs. With

@@ -1,6 +1,6 @@
 """Muon under FSDP2, with compressed gradients, parameters and updates.
 
-    torchrun --nproc_per_node 2 -m examples.muon --compress topk        # or stock, or identity
+    torchrun --nproc_per_node 2 -m examples.optimizers.muon --compress topk        # or stock, or identity
 
 Muon orthogonalises whole matrices, of which each rank has some rows. `cc.optim.Muon` gathers them by a collective of
 its own, which is counted and may be compressed. Otherwise it is `torch.optim.Muon`, whose products of distributed

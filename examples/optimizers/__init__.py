@@ -1,0 +1,1 @@
+"""Optimizers that send something themselves: Muon, and an outer optimizer between replicas."""

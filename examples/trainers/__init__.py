@@ -1,0 +1,1 @@
+"""Other people's trainers, with one line more: Accelerate, Hugging Face's Trainer, Lightning Fabric, peft."""
