@@ -49,9 +49,8 @@ class Job:
 
     A method takes at least ``least`` and at most ``most`` steps, and ``seconds`` in between. Each run is measured in
     all ``overlaps``, one after the other, after ``warm_up`` steps that do not count; all of it ``repeats`` times.
-    ``shape``: sequences and tokens of a rank's
-    batch; empty: the preset's. Unless ``overlaps`` say otherwise, backward waits for each reduce-scatter, as
-    predictions assume it.
+    ``shape``: sequences and tokens of a rank's batch; empty: the preset's. Unless ``overlaps`` say otherwise, backward
+    waits for each reduce-scatter, as predictions assume it.
     """
 
     ranks: int
