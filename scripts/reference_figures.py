@@ -85,7 +85,7 @@ def _chart(path: Path) -> None:
 
 
 def _chart_8(path: Path) -> None:
-    _draw_chart("chart_8", "chart.png", path, ["--select", "seed=1,2"])  # virtual ranks: no times
+    _draw_chart("chart_8", "chart.png", path)  # virtual ranks: no times
 
 
 def _draw_chart(rows: str, figure: str, path: Path, further: Sequence[str] = ()) -> None:
