@@ -26,6 +26,7 @@ ELSEWHERE = {
     f"{KERNELS}/quantisers/matrix_scales": "comm_compress/methods/quantisers/test_ecsq.py",
     f"{KERNELS}/coding/entropy": "comm_compress/wrappers/test_entropy.py",
     f"{KERNELS}/tools/triton": f"{KERNELS}/test_triton_kernels.py",
+    **{f"examples/{folder}": "examples/test_examples.py" for folder in ("trainers", "parallel", "optimizers")},
     "experiments/speedrun/checks": "experiments/speedrun/test_verify.py",
     "fsdp_lab/checkpoint/files": "fsdp_lab/checkpoint/test_checkpoints.py",
     "fsdp_lab/commands/machine": "fsdp_lab/commands/test_doctor.py",
