@@ -205,6 +205,7 @@ class Measurement:
             "method": label(self.run),
             "run": list(self.run),
             **self.overlap._asdict(),
+            "warm_up": job.warm_up,
             "steps": steps,
             "step_ms_p50": statistics.median(whole),
             "step_ms": whole,

@@ -76,7 +76,7 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "another GPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"gpus": ["one"]})),
     "another backend": ("error", "mixed_hardware", but("int8", backend="virtual")),
     "another machine": ("warning", "mixed_hardware", but("int8", hardware=CLEAN | {"host": "else"})),
-    "another allocator": ("error", "mixed_hardware", [
+    "another allocator": ("error", "mixed_allocators", [
         Row({**r, "versions": {**r["versions"], "malloc": f"{r['compress_method'] == 'int8'}"}}) for r in fair()]),
     "another commit": ("warning", "mixed_versions", but("int8", git_commit="b" * 40)),
     "another torch": ("warning", "mixed_versions", but("int8", versions={"python": "3.11.7", "torch": "2.12.0"})),

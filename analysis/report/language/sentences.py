@@ -47,6 +47,7 @@ CELLS: Final[dict[str, str]] = {
     **{"other candidates": "候选取值不同", "other tuning seeds": "调参种子不同"},
     **{"unequal tuning": "调参次数不等", "best at the edge": "最优值在边缘", "tuned otherwise": "另一取值更好"},
     **{"mixed hardware": "硬件不一", "mixed versions": "版本不一", "dirty checkout": "有未提交的修改"},
+    "mixed allocators": "内存分配器不一",
     **{"other schedule": "调度不同", "better than uncompressed": "优于未压缩", "overlapping runs": "运行重叠"},
     **{"too accurate": "精确得可疑", "untrusted bytes": "字节数不可信", "warm up counted": "计入了预热"},
 }
@@ -318,7 +319,8 @@ ADVICE: Final[dict[str, str]] = {
     ),
     "try values beyond it": "请试更远的值",
     "run that one with all seeds": "请用全部种子运行该候选",
-    "compare times within one machine and one allocator only": "只可在同一台机器、同一内存分配器内比较时间",
+    "compare times within one machine only": "只可在同一台机器内比较时间",
+    "compare times of one allocator": "只可比较同一内存分配器下的时间",
     "run all arms with one commit and one environment": "请用同一提交和同一环境运行所有方法",
     "commit first, then run": "请先提交再运行",
     "give every arm, the baselines too, the same fsdp_prefetch, fsdp_reshard and fsdp_overlap_reduce": (

@@ -46,7 +46,7 @@ def uniform(key: tuple[int, int], n: int, device: torch.device) -> Tensor:
 
 @compiled
 def mix(word: np.uint32) -> np.uint32:
-    """As `reference.mix`."""
+    """A permutation of all 32-bit words that looks random."""
     word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(16))) * np.uint32(0x21F0AAAD))
     word = np.uint32(np.uint32(word ^ np.uint32(word >> np.uint32(15))) * np.uint32(0xD35A2D97))
     return np.uint32(word ^ np.uint32(word >> np.uint32(15)))
