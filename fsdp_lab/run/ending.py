@@ -25,7 +25,7 @@ from fsdp_lab.settings.config import AnyTraining
 _ERROR_CHARACTERS = 1000
 _FIRST_SPEAKS_S = 6
 _NEWS_S = 5.0  # that the lifeline may take to say who broke a connection; more than a busy rank 0 takes
-_RECORDED, _LEFT = "recorded", "rank {} left as it was told to"
+_RECORDED, _SAID, _LEFT = "recorded", "who died was said", "rank {} left and did not die"
 _GLOO_ADVICE = " This is typically caused by"  # a guess at what we know
 
 
@@ -60,6 +60,7 @@ class Ending:
         self._append("failed", f"{lost}{type(error).__name__}: {text}")
         if lost and not self.stop.lifeline.is_on:
             self._let_another_speak()
+            self._board.put(_LEFT.format(self._ranks.rank), "yes")
         self._leave("left" if lost else "failed", f"{type(error).__name__}: {text}")
         return lost + self._what_to_do() if lost else None
 
@@ -73,13 +74,15 @@ class Ending:
         end = time.monotonic() + _FIRST_SPEAKS_S
         while first < own and first not in self._gone() and time.monotonic() < end:
             time.sleep(0.05)
-        self._is_said_by_another = first < own and first in self._gone()
+        self._is_said_by_another = (first < own and first in self._gone()) or bool(self._board.get([_SAID]))
+        self._board.put(_SAID, "yes")
 
     def _told_to_stop(self, how: str, is_agreed: bool) -> str | None:
         """Tell a run that was stopped from one that lost a rank, whose launcher sends the others the same signal."""
         # also where all agreed: a slow rank must not call it a stop when rank 0 has died over the row meanwhile
         if not (is_agreed and self._ranks.is_first) and (died := self._died_unsaid()):
             self._append("failed", died + how)
+            self._is_said_by_another = bool(self._board.get([_SAID]))
             self._leave("left")
             return died + self._what_to_do()
         for_another = is_agreed and not self._ranks.is_first
@@ -104,7 +107,7 @@ class Ending:
         self._append("preempted", how)
 
     def _died_unsaid(self) -> str:
-        """The ranks of this machine that have ended without saying that they were told to; none if nobody can tell."""
+        """The ranks of this machine that have ended without saying that they leave; none if nobody can tell."""
         if far := self.stop.lifeline.dead():
             return self._obituaries(far)
         dead = self.stop.dead_ranks()
@@ -138,7 +141,7 @@ class Ending:
         time.sleep(0.2)  # a rank that has just broken a connection needs a moment to be dead
         if not self.stop.dead_ranks():
             self.stop.lifeline.wait(_NEWS_S)
-        return self._dead()
+        return self._died_unsaid() or self._dead()
 
     def _dead(self) -> str:
         return self._obituaries(self.stop.dead_ranks())
