@@ -287,6 +287,18 @@ def test_of_the_ranks_that_are_left_one_says_which_died(tmp_path: Path, dead: in
     assert err.count(f"fsdp_lab.train: rank {dead} died; nothing was saved") == 1, err
 
 
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_hears_of_it_late_does_not_say_again_which_died(tmp_path: Path, dead: int) -> None:
+    """By then the rank that said it has left, and must not be taken for dead too."""
+    lab = Lab(tmp_path)
+    faults = f"kill:rank={dead},step=3; hang:rank=2,step=3,s=5"
+    process = lab.fork(3, fault=faults, save_model="false")
+    _, err = process.communicate(timeout=120)
+    (row,) = lab.rows()
+    assert (process.returncode, row["status"]) == (1, "failed")
+    assert err.count(" died") == err.count(f"fsdp_lab.train: rank {dead} died; nothing was saved") == 1, err
+
+
 def test_rank_0_killed_over_the_row_leaves_a_failed_one(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     process = lab.fork(fault="kill:rank=0,at=row", max_steps=2, save_model="false")
