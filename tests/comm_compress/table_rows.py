@@ -103,6 +103,11 @@ PROJECTIONS: Rows = [
     ("powersgd", {"rank": 1}),
     ("powersgd", {"rank": 2, "min_compression_rate": 0.1, "error_feedback": False}),
     ("powersgd", {"rank": 3, "min_compression_rate": 0.1, "warm_start": False, "error_feedback": {"dtype": "bf16"}}),
+    ("powersgd", {"rank": 3, "min_compression_rate": 0.1, "values": "int4", "rest": "int8"}),
+    (
+        "powersgd",
+        {"rank": 2, "min_compression_rate": 0.1, "values": {"method": "ecsq", "step": 0.3}, "error_feedback": False},
+    ),
     ("lowrank", {}),
     ("lowrank", {"rank": 1, "lines": 0.0, "line_scales": False, "values": "int4", "error_feedback": False}),
     (

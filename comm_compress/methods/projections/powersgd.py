@@ -7,7 +7,7 @@ NeurIPS 2019, arXiv 1905.13727.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ from comm_compress import kernels
 from comm_compress.core import nonfinite
 from comm_compress.core.compressor import Compressor
 from comm_compress.core.encoded import Encoded
-from comm_compress.core.rounds import AllReduce, Exchange, Reduced, ReduceScatterRounds, Request, Shared
+from comm_compress.core.rounds import Exchange, Reduced, ReduceScatterRounds, Request, Shared
 from comm_compress.core.segments import Ranges, Segment, put_columns, take_columns
 from comm_compress.core.state import State
 from comm_compress.core.traits import Traits
 from comm_compress.methods.identity import UNCOMPRESSED
+from comm_compress.methods.projections.factor_sums import FactorSums
 from comm_compress.methods.projections.thin_factors import orthonormal, times
+from comm_compress.methods.shared.value_codec import value_codec
 from comm_compress.registry import register, require
 
 
@@ -33,14 +35,20 @@ class PowerSGDConfig:
     """Settings of powersgd.
 
     ``rank``: how many columns each of the two factors has; a matrix's smaller side is the most.
-    ``min_compression_rate``: a matrix goes uncompressed unless a reduce-scatter of it takes at least so many times the
-    bytes of the two all-reduces.
+    ``min_compression_rate``: a matrix goes by ``rest`` unless a reduce-scatter of it takes at least so many times the
+    bytes of the two all-reduces, all in float32.
     ``warm_start``: begin each step from the last step's right factor; false: from a new random one.
+    ``values``: the method that carries the factors, to their sums' owners and back; one that encodes single rows and
+    remembers nothing. None: float32, which the network adds up.
+    ``rest``: the method that carries vectors, and matrices that are not worth factors; of the same kind, None: as they
+    are.
     """
 
     rank: int = 4
     min_compression_rate: float = 2.0
     warm_start: bool = True
+    values: str | Mapping[str, Any] | None = None
+    rest: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         require(self.rank > 0, "rank", self.rank, "positive")
@@ -90,6 +98,8 @@ class _Factors(NamedTuple):
 
 
 class _Sent(NamedTuple):
+    """What a rank gave: factors, and the other columns, encoded. ``shape``: of its rows."""
+
     shape: torch.Size
     device: torch.device
     factors: list[_Factors]
@@ -121,20 +131,26 @@ class PowerSGD(Compressor):
 
     Unlike in torch's DDP hook of the same name, the residual is this rank's own error, not its distance from the
     average (their sums over ranks are equal), and the compression rate counts what the wire carries.
+
+    With ``values`` each sum of factors is rounded twice, there and back (`factor_sums`). P is made orthonormal after
+    that, so that its rounding only turns the space; what Q loses is fed back, there by each rank, back by the owner.
+    Factors of 4 bits have eight times the rank of float32 ones in as many bytes.
     """
 
     traits = Traits(needs_segments=True)
 
     def __init__(self, config: PowerSGDConfig) -> None:
         self.config = config
+        self._sums = FactorSums(value_codec(config.values, "values"))
+        self._rest = value_codec(config.rest, "rest") or UNCOMPRESSED
 
     def reduce_scatter(self, rows: Tensor, state: State) -> ReduceScatterRounds:
-        """One exchange for what stays as it is; one all-reduce for the P of all matrices, one for their Q."""
+        """One exchange for what goes by ``rest``; one all-reduce for the P of all matrices, one for their Q."""
         arrangement = self._arranged(rows.shape[1], rows.shape[0], state.segments)
         total = state.result((rows.shape[1],), rows.device).zero_()
-        plain = UNCOMPRESSED.encode(take_columns(rows, arrangement.plain), state)
+        plain = self._rest.encode(take_columns(rows, arrangement.plain), state.child("rest"))
         if arrangement.plain:
-            put_columns(UNCOMPRESSED.decode_sum((yield Exchange(plain))), arrangement.plain, total)
+            put_columns(self._rest.decode_sum((yield Exchange(plain))), arrangement.plain, total)
         factors: list[_Factors] = []
         shared = None
         if arrangement.matrices:
@@ -155,24 +171,26 @@ class PowerSGD(Compressor):
         starts = self._starts(matrices, rows.device, state)
         lefts = [times(m.chunks(gradient), orthonormal(q)) for m, q in zip(matrices, starts, strict=True)]
         lefts = [left.flatten(0, 1)[: m.a] for m, left in zip(matrices, lefts, strict=True)]
-        joined = _joined(lefts)
-        joined[0] += _nan_unless_finite(rows)  # padding has no row in P, and a product may lose an infinity
-        summed = yield AllReduce(joined, "sum", "values")
+        # padding has no row in P, and a product may lose an infinity
+        summed = yield from self._sums.of(lefts, _nan_unless_finite(rows), state.child("lefts"))
         # All ranks see that a step is void, or none does: they must keep the same right factors.
-        finite = torch.isfinite(summed).all()
-        summed = torch.where(finite, summed, 0)
+        finite = torch.stack([torch.isfinite(p).all() for p in summed.totals]).all()
         factors = []
-        for m, p in zip(matrices, _split(summed, [(m.a, m.rank) for m in matrices]), strict=True):
-            left = m.spread(torch.where(finite, orthonormal(p), 0), world)
+        for m, p in zip(matrices, summed.totals, strict=True):
+            left = m.spread(torch.where(finite, orthonormal(torch.where(finite, p, 0)), 0), world)
             factors.append(_Factors(m, left, times(m.chunks(gradient).mT, left).sum(0)))
-        agreed = yield AllReduce(_joined([f.right for f in factors]), "sum", "values")
-        rights = _split(agreed, [(m.b, m.rank) for m in matrices])
-        for (m, left, _), right in zip(factors, rights, strict=True):
+        rights = yield from self._sums.of([f.right for f in factors], total.new_zeros(()), state.child("rights"))
+        for (m, left, _), right in zip(factors, rights.totals, strict=True):
             torch.mm(left[state.rank], right.T, out=total[m.start : m.stop].view(m.chunk, m.b))
         if self.config.warm_start:
+            agreed = _joined(rights.totals)
             usable = finite & torch.isfinite(agreed).all()
             state.propose("right_factors", torch.where(usable, agreed, _joined(starts)))
-        return factors, [f._replace(right=right) for f, right in zip(factors, rights, strict=True)], finite
+        given, agreed_on = (
+            [f._replace(right=right) for f, right in zip(factors, some, strict=True)]
+            for some in (rights.given, rights.totals)
+        )
+        return given, agreed_on, finite
 
     def _starts(self, matrices: list[_Matrix], device: torch.device, state: State) -> list[Tensor]:
         """Where the iteration starts, ``[b, r]`` for each matrix, the same on every rank."""
@@ -204,29 +222,20 @@ class PowerSGD(Compressor):
                 plain.append((s.start, s.stop))
         return _Arrangement(matrices, plain)
 
-    def traffic_of(self, segments: Sequence[Segment], world: int, dtype: torch.dtype = torch.float32) -> int:
-        """Bytes that one rank sends to others in a reduce-scatter of a unit of these parameters."""
-        n = max((s.stop for s in segments), default=0)
-        arrangement = self._arranged(n, world, segments)
-        lefts = sum(m.a * m.rank for m in arrangement.matrices)
-        rights = sum(m.b * m.rank for m in arrangement.matrices)
-        plain = dtype.itemsize * sum(b - a for a, b in arrangement.plain)
-        return (world - 1) * (plain + sum(ALL_REDUCE * math.ceil(4 * size / world) for size in (lefts, rights)))
-
     def contribution(self, sent: _Sent) -> Tensor:
         """This rank's part of the sum, float32: P Q_r^T for every matrix, and the plain columns."""
         out = torch.zeros(sent.shape, device=sent.device)
         for m, left, right in sent.factors:
             m.chunks(out).copy_(left @ right.T)
-        put_columns(UNCOMPRESSED.decode(sent.plain), sent.ranges, out)
+        put_columns(self._rest.decode(sent.plain).float(), sent.ranges, out)
         return out
 
     def subtract_contribution(self, target: Tensor, sent: _Sent) -> Tensor:
         """Subtract matrix by matrix, without a second copy of the gradient."""
         for m, left, right in sent.factors:
             m.chunks(target).baddbmm_(left, right.T.expand(left.shape[0], -1, -1), alpha=-1)
-        for a, b in sent.ranges:
-            target[:, a:b] = 0
+        left_out = take_columns(target, sent.ranges) - self._rest.decode(sent.plain)
+        put_columns(left_out, sent.ranges, target)
         return target
 
 

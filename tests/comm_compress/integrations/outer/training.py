@@ -34,6 +34,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "by gradient": {"every": 3, "method": "int8", "all_gather": "int8", "by_gradient": ["first", "scale"]},
     "by gradient, sparse": {"every": 4, "method": SPARSE, "by_gradient": ["last.weight"], "gradient_every": 2},
     "powersgd": {"every": 4, "method": {"method": "powersgd", "rank": 1}},
+    "powersgd by owners": {
+        "every": 2,
+        "method": {"method": "powersgd", "rank": 2, "min_compression_rate": 0.1, "values": "int8", "rest": "int4"},
+        "by_gradient": ["first"],
+    },
 }
 
 
