@@ -12,6 +12,7 @@ from typing import Any
 
 from analysis.checks.differences import by_seed, differing, differing_by_seed, distinct, finished
 from analysis.checks.finding import Concerns, Finding, Severity
+from analysis.checks.grids import candidates
 from analysis.checks.sixteen_bits import carries_16_bits, compresses_further, sixteen_bit_arm
 from analysis.rows.comparing.arms import Arm
 from analysis.rows.comparing.comparisons import ArmRuns, Comparison, failed, mean_loss
@@ -226,9 +227,10 @@ def repeated_runs(comparison: Comparison) -> Iterator[Finding]:
 
 
 def unequal_tuning(comparison: Comparison) -> Iterator[Finding]:
-    """Whoever may choose among more values wins more often."""
+    """Whoever may choose among more values wins more often; values beyond an edge may be no advantage (`grids`)."""
     counts, base = _distinct_counts(comparison), comparison.baseline
-    others = [] if base is None else [runs for runs in comparison.rivals if runs.candidates != base.candidates]
+    like_base = [] if base is None else next(arms for arms in counts.values() if base in arms)
+    others = [] if base is None else [runs for runs in comparison.rivals if runs not in like_base]
     advice = "try the same values for every arm, the baseline among them, and say how many"
     if len(counts) > 1:
         tried = "; ".join(f"{count}: {_labels(arms)}" for count, arms in sorted(counts.items()))
@@ -398,9 +400,9 @@ def overlapping_runs(comparison: Comparison, met: Mapping[int, Row]) -> Iterator
 
 
 def _distinct_counts(comparison: Comparison) -> dict[int, list[ArmRuns]]:
-    counts: dict[int, list[ArmRuns]] = {}
+    counts, tried = dict[int, list[ArmRuns]](), candidates(comparison)
     for runs in comparison.arms:
-        counts.setdefault(runs.candidates, []).append(runs)
+        counts.setdefault(max(len(tried[runs.arm]), 1), []).append(runs)
     return counts
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from analysis.checks.finding import Finding
+from analysis.checks.grids import candidates
 from analysis.rows.comparing.comparisons import ArmRuns, Comparison, Values
 
 Check = Callable[[Comparison], Iterator[Finding]]
@@ -17,11 +18,11 @@ _NAMED = 4  # arms in a text
 
 def other_candidates(comparison: Comparison) -> Iterator[Finding]:
     """As many candidates as the baseline, but others: one arm's may lie nearer to its best than another's do."""
-    base = comparison.baseline
+    base, tried = comparison.baseline, candidates(comparison)
     if base is None or base.candidates < 2:
         return
-    alike = [runs for runs in comparison.rivals if runs.candidates == base.candidates]
-    others = [runs for runs in alike if set(runs.trials) != set(base.trials)]
+    alike = [runs for runs in comparison.rivals if len(tried[runs.arm]) == len(tried[base.arm])]
+    others = [runs for runs in alike if tried[runs.arm] != tried[base.arm]]
     if others:
         what = f"arms tried other values than {base.arm.label} ({_values(base)}): {_told(others, _values)}"
         yield _finding(other_candidates, comparison, what, "try the same values for every arm", others)

@@ -119,6 +119,26 @@ def test_an_arm_with_fewer_rates_tried_is_named() -> None:
     assert statuses(untried)[short(DEMO)] == "unfair"
 
 
+def test_rates_beyond_the_edge_are_no_advantage_where_all_that_ended_there_tried_them() -> None:
+    at_edge = [one for one in tuned() if "demo" not in one["run_name"]]
+    at_edge += [row(DEMO, 11, rate, worse=-100 * rate) for rate in GRID]
+    beyond = row(DEMO, 11, worse=1.0, learning_rate=2 * max(GRID), run_name="beyond")
+    elsewhere = [one for one in judged() if "demo" not in one["run_name"]]
+    runs = [*elsewhere, *judged([DEMO], rate=max(GRID))]
+
+    def unequal(tried: list[Row]) -> list[str]:
+        found = [one for one in placed(runs, tried).findings if one.check in ("unequal_tuning", "other_candidates")]
+        return [arm.label for one in found for arm in one.arms]
+
+    assert unequal(at_edge) == []
+    assert unequal([*at_edge, beyond]) == []
+    muon = row("none, by muon", 11, worse=1.0, learning_rate=2 * max(GRID), run_name="muon's")
+    assert unequal([*at_edge, muon]) == ["muon"], "its best is inside"
+    assert set(unequal([*at_edge, beyond, muon])) == {short(DEMO), "muon"}
+    below = row(DEMO, 11, worse=1.0, learning_rate=min(GRID) / 2, run_name="below")
+    assert unequal([*at_edge, beyond, below]) == [short(DEMO)], "the other edge"
+
+
 def test_other_rates_and_other_tuning_seeds_are_named() -> None:
     moved = [row("none, by muon", 11, rate) for rate in GRID[1:]]
     moved.append(Row({**moved[0], "config": {**moved[0]["config"], "learning_rate": 0.02}}))
