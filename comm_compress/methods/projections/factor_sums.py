@@ -16,10 +16,11 @@ from comm_compress.core.state import State
 
 class Sums(NamedTuple):
     """``totals``: the sums, the same bits on every rank. ``given``: what this rank gave; over all ranks they add up to
-    ``totals``. Float32, in the shapes of the factors."""
+    ``totals``. Float32, in the shapes of the factors. ``finite``: are all totals (bool scalar)?"""
 
     totals: list[Tensor]
     given: list[Tensor]
+    finite: Tensor
 
 
 class FactorSums:
@@ -41,7 +42,7 @@ class FactorSums:
             total, given = (yield AllReduce(flat, "sum", "values")), flat
         else:
             total, given = yield from self._by_owners(self._codec, flat, state)
-        return Sums(_apart(total, factors), _apart(given, factors))
+        return Sums(_apart(total, factors), _apart(given, factors), torch.isfinite(total).all())
 
     def _by_owners(self, codec: Codec, flat: Tensor, state: State) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
         rows = flat.new_zeros(state.world, math.ceil(flat.numel() / state.world))

@@ -174,8 +174,7 @@ class PowerSGD(Compressor):
         # padding has no row in P, and a product may lose an infinity
         summed = yield from self._sums.of(lefts, _nan_unless_finite(rows), state.child("lefts"))
         # All ranks see that a step is void, or none does: they must keep the same right factors.
-        finite = torch.stack([torch.isfinite(p).all() for p in summed.totals]).all()
-        factors = []
+        finite, factors = summed.finite, []
         for m, p in zip(matrices, summed.totals, strict=True):
             left = m.spread(torch.where(finite, orthonormal(torch.where(finite, p, 0)), 0), world)
             factors.append(_Factors(m, left, times(m.chunks(gradient).mT, left).sum(0)))
@@ -183,9 +182,8 @@ class PowerSGD(Compressor):
         for (m, left, _), right in zip(factors, rights.totals, strict=True):
             torch.mm(left[state.rank], right.T, out=total[m.start : m.stop].view(m.chunk, m.b))
         if self.config.warm_start:
-            agreed = _joined(rights.totals)
-            usable = finite & torch.isfinite(agreed).all()
-            state.propose("right_factors", torch.where(usable, agreed, _joined(starts)))
+            kept = torch.where(finite & rights.finite, _joined(rights.totals), _joined(starts))
+            state.propose("right_factors", kept)
         given, agreed_on = (
             [f._replace(right=right) for f, right in zip(factors, some, strict=True)]
             for some in (rights.given, rights.totals)
