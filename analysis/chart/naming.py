@@ -3,6 +3,7 @@
     none, optimizer dct, by demo, 2 replicas                  demo dct
     none, every 30 diloco topk ratio=0.02, 2 replicas         every 30 diloco topk ratio=0.02
     none, every 30 diloco, outer_by_gradient=embeddings       every 30 diloco, embeddings by gradient
+    none, every 30 local_sgd int8, outer_by_gradient=all, outer_gradient_every=5       gradients of 5 steps int8
     int4 hadamard + delta, optimizer int4, by muon            muon int4, int4 hadamard + delta
     powersgd rank=4, 2 replicas                               powersgd rank=4, 2 replicas
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from analysis.rows.comparing.arms import PLAIN, Arm
@@ -24,6 +25,8 @@ from analysis.statistics import names
 from comm_compress.labels import label, parse_label
 
 LONGEST = 36  # letters
+_Kept = frozenset[str] | None
+_NO_SETTINGS: _Kept = frozenset()
 _GATHER, _BY_GRADIENT, _GRADIENT_EVERY = "optimizer_gather", "outer_by_gradient", "outer_gradient_every"
 
 
@@ -32,18 +35,32 @@ def named(comparison: Comparison, longest: int = LONGEST) -> Comparison:
     keep several copies of the weights.
 
     It is the first of these that no other arm may have and that has at most ``longest`` letters: with all settings of
-    the methods, or with their names alone. Where there is none, the shortest one, numbered from the second arm on."""
+    the methods, or with their names alone. Where there is none, the names with those settings in which such arms
+    differ, however long; where that is none, the shortest one, numbered from the second arm on."""
     arms = sorted({runs.arm for runs in comparison.arms}, key=lambda arm: arm.label)
-    candidates = {arm: list(dict.fromkeys((_brief(arm, True), _brief(arm, False)))) for arm in arms if _is_told(arm)}
+    told = [arm for arm in arms if _is_told(arm)]
+    candidates = {arm: list(dict.fromkeys((_brief(arm, None), _brief(arm, _NO_SETTINGS)))) for arm in told}
     said = Counter(itertools.chain.from_iterable(candidates.values()))
     said.update(arm.label for arm in arms if arm not in candidates)
     chosen: dict[Arm, str] = {}
     for arm, texts in candidates.items():
         alone = (text for text in texts if said[text] == 1 and len(text) <= longest)
+        differing = _brief(arm, _differing([one for one in told if candidates[one][-1] == texts[-1]]))
         numbered = (f"{texts[-1]} no. {number}" for number in itertools.count(2))
-        others = (text for text in itertools.chain(texts[-1:], numbered) if text not in _taken(arms, chosen))
-        chosen[arm] = next(itertools.chain(alone, others))
+        rest = itertools.chain([differing] if differing != texts[0] else [], texts[-1:], numbered)
+        chosen[arm] = next(itertools.chain(alone, (text for text in rest if text not in _taken(arms, chosen))))
     return names.renamed(comparison, chosen)
+
+
+def _differing(arms: Sequence[Arm]) -> frozenset[str]:
+    """The settings of methods in which these arms differ."""
+    said: list[dict[tuple[int, str], str]] = []
+    for arm in arms:
+        back = json.loads(dict(arm.further).get(_GATHER, '"none"'))
+        methods = [parse_label(text) for text in (arm.outer_method, arm.outer_gather, arm.optimizer, back)]
+        said.append({(i, name): repr(value) for i, one in enumerate(methods) for name, value in one.settings.items()})
+    keys = {key for one in said for key in one}
+    return frozenset(key[1] for key in keys if len({one.get(key) for one in said}) > 1)
 
 
 def _taken(arms: list[Arm], chosen: Mapping[Arm, str]) -> set[str]:
@@ -54,29 +71,29 @@ def _is_told(arm: Arm) -> bool:
     return bool(arm.training) or arm.takes_local_steps or arm.compresses_optimizer
 
 
-def _brief(arm: Arm, is_whole: bool) -> str:
-    """The arm's short name. ``is_whole``: with the settings of its methods."""
-    moved, sent = _moved(arm, is_whole), _sent(arm, is_whole)
+def _brief(arm: Arm, kept: _Kept) -> str:
+    """The arm's short name. ``kept``: the settings of its methods that it has; None: all."""
+    moved, sent = _moved(arm, kept), _sent(arm, kept)
     parts = [*([moved] if moved else []), *([sent] if sent != "none" or not moved else [])]
     copies = json.loads(dict(arm.training).get("dp_replicas", "1"))
     needs_replicas = arm.takes_local_steps or arm.moved_by not in ("adamw", "muon")
     return ", ".join([*parts, *([f"{copies} replicas"] if copies != 1 and not needs_replicas else [])])
 
 
-def _moved(arm: Arm, is_whole: bool) -> str:
+def _moved(arm: Arm, kept: _Kept) -> str:
     """Which optimizer, by which methods what it exchanges goes there and back, and what else is said of that; empty:
     AdamW, which exchanges nothing."""
     own = {name: json.loads(text) for name, text in arm.training if name not in ("optimizer", "dp_replicas")}
     text = label(arm.moved_by, own) if own or arm.moved_by != "adamw" else ""
     if arm.optimizer not in PLAIN:
-        text = f"{text} {_method(arm.optimizer, is_whole)}"
+        text = f"{text} {_method(arm.optimizer, kept)}"
     further = {name: str(json.loads(value)) for name, value in arm.further if name.startswith("optimizer_")}
     back = further.pop(_GATHER, "none")
-    text = " ".join([text, *(["+", _method(back, is_whole)] if back not in PLAIN else []), *further.values()])
+    text = " ".join([text, *(["+", _method(back, kept)] if back not in PLAIN else []), *further.values()])
     return text.strip()
 
 
-def _sent(arm: Arm, is_whole: bool) -> str:
+def _sent(arm: Arm, kept: _Kept) -> str:
     """The arm's label without its optimizer, and without gradients that nobody speaks of."""
     kind = json.loads(dict(arm.further).get(_BY_GRADIENT, '"none"'))
     rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_") and pair[0] != _BY_GRADIENT)
@@ -84,12 +101,18 @@ def _sent(arm: Arm, is_whole: bool) -> str:
     steps = json.loads(dict(rest).get(_GRADIENT_EVERY, "null"))
     if kind == "all" and steps:  # nothing takes local steps: what is exchanged is gradients, so often
         others = replace(others, outer_every=steps, further=tuple(pair for pair in rest if pair[0] != _GRADIENT_EVERY))
-    if not is_whole:
-        there, back = _method(arm.outer_method, False), _method(arm.outer_gather, False)
+    if kept is not None:
+        there, back = _method(arm.outer_method, kept), _method(arm.outer_gather, kept)
         others = replace(others, gradient_settings="{}", parameter_settings="{}", further=())
         others = replace(others, outer_method=there, outer_gather=back)
-    return others.label.removeprefix("none, ") + (f", {kind} by gradient" if kind != "none" else "")
+    text = others.label.removeprefix("none, ")
+    if kind == "all":
+        return text.replace(f"every {others.outer_every} {arm.outer}", f"gradients of {others.outer_every} steps", 1)
+    return text + (f", {kind} by gradient" if kind != "none" else "")
 
 
-def _method(text: str, is_whole: bool) -> str:
-    return text if is_whole else parse_label(text).name
+def _method(text: str, kept: _Kept) -> str:
+    if kept is None or text in PLAIN:
+        return text
+    said = parse_label(text)
+    return label(said.name, {name: value for name, value in said.settings.items() if name in kept})

@@ -39,7 +39,7 @@ ARMS: dict[str, Mapping[str, Any]] = {
         **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3},
     },
-    "every 5 local_sgd, all by gradient": {
+    "gradients of 5 steps": {
         **{"outer": "local_sgd", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "all", "outer_gradient_every": 5},
     },
@@ -73,7 +73,7 @@ def test_names_differ_however_short_they_must_be(longest: int) -> None:
     assert len(set(called(ARMS, longest))) == len(ARMS)
 
 
-def test_arms_that_differ_in_settings_alone_keep_them_or_are_numbered() -> None:
+def test_arms_that_differ_in_settings_alone_keep_those() -> None:
     other = {**TOPK, "outer_compress": "topk ratio=0.05 values=int2 chunked"}
     both = {"none": {}, "a": TOPK, "b": other}
     assert set(called(both, 80)) == {
@@ -81,4 +81,7 @@ def test_arms_that_differ_in_settings_alone_keep_them_or_are_numbered() -> None:
         "every 30 diloco topk ratio=0.02 values=int2 chunked",
         "every 30 diloco topk ratio=0.05 values=int2 chunked",
     }
-    assert set(called(both, 40)) == {"none", "every 30 diloco topk", "every 30 diloco topk no. 2"}
+    assert set(called(both, 40)) == {"none", "every 30 diloco topk ratio=0.02", "every 30 diloco topk ratio=0.05"}
+    nested = {**TOPK, "outer_compress": "topk ratio=0.02 values(int8 block_size=64) chunked"}
+    with_values = {"every 30 diloco topk values=int2", "every 30 diloco topk values(int8 block_size=64)"}
+    assert set(called({"none": {}, "a": TOPK, "b": nested}, 30)) == {"none", *with_values}
