@@ -88,7 +88,7 @@ def short_bits(recipe: Recipe) -> str:
     """A recipe's bits in a few letters: ``4.25 + 8.12``."""
     if (by_step := _by_step(recipe)) is not None:
         return f"{by_step:.3g} a step"
-    if "optimizer_compress" in recipe.settings:
+    if _is_between_replicas(recipe):
         return "varies, a step"
     gradients, parameters = _methods(recipe)
     return f"{_bits(gradients, recipe.gradient_bits)} + {_bits(parameters, recipe.parameter_bits)}"
@@ -99,8 +99,15 @@ def _by_step(recipe: Recipe) -> float | None:
     return recipe.outer_bits if recipe.optimizer_bits is None else recipe.optimizer_bits
 
 
+def _is_between_replicas(recipe: Recipe) -> bool:
+    """Does all of it travel between replicas, or for an optimizer, so that bits are those of a step?"""
+    return "optimizer_compress" in recipe.settings or "outer_compress" in recipe.settings
+
+
 def compresses(recipe: Recipe) -> str:
     """Which traffic a recipe compresses, in words."""
+    if recipe.settings.get("outer_by_gradient") == "all":
+        return "gradients that replicas have added up"
     if recipe.outer_bits is not None:
         return "what replicas have learnt"
     if "optimizer_compress" in recipe.settings:
@@ -116,7 +123,7 @@ def long_bits(recipe: Recipe) -> str:
         return text.format(recipe.outer_bits)
     if recipe.optimizer_bits is not None:
         return f"{recipe.optimizer_bits:.3g} a parameter and optimizer step between two replicas"
-    if "optimizer_compress" in recipe.settings:
+    if _is_between_replicas(recipe):
         return "varying with shapes"
     gradients, parameters = _methods(recipe)
     names = {"-": "not compressed", "varies": "varying with shapes or values"}
