@@ -120,23 +120,32 @@ def test_an_arm_with_fewer_rates_tried_is_named() -> None:
 
 
 def test_rates_beyond_the_edge_are_no_advantage_where_all_that_ended_there_tried_them() -> None:
-    at_edge = [one for one in tuned() if "demo" not in one["run_name"]]
-    at_edge += [row(DEMO, 11, rate, worse=-100 * rate) for rate in GRID]
-    beyond = row(DEMO, 11, worse=1.0, learning_rate=2 * max(GRID), run_name="beyond")
-    elsewhere = [one for one in judged() if "demo" not in one["run_name"]]
-    runs = [*elsewhere, *judged([DEMO], rate=max(GRID))]
+    above, below = 2 * max(GRID), min(GRID) / 2
 
-    def unequal(tried: list[Row]) -> list[str]:
-        found = [one for one in placed(runs, tried).findings if one.check in ("unequal_tuning", "other_candidates")]
-        return [arm.label for one in found for arm in one.arms]
+    def further(arm: str, rate: float, worse: float) -> Row:
+        return row(arm, 11, worse=worse, learning_rate=rate, run_name=f"{arm}-{rate}-11")
 
-    assert unequal(at_edge) == []
-    assert unequal([*at_edge, beyond]) == []
-    muon = row("none, by muon", 11, worse=1.0, learning_rate=2 * max(GRID), run_name="muon's")
-    assert unequal([*at_edge, muon]) == ["muon"], "its best is inside"
-    assert set(unequal([*at_edge, beyond, muon])) == {short(DEMO), "muon"}
-    below = row(DEMO, 11, worse=1.0, learning_rate=min(GRID) / 2, run_name="below")
-    assert unequal([*at_edge, beyond, below]) == [short(DEMO)], "the other edge"
+    def unequal(*more: Row, demo: float = max(GRID), muon: float = BEST) -> set[str]:
+        """Arms that are said to have been tuned unequally, where demo's best of the common rates is the last one."""
+        tried = [one for one in tuned() if "demo" not in one["run_name"]]
+        tried += [row(DEMO, 11, rate, worse=-100 * rate) for rate in GRID]
+        at = {"demo": demo, "muon": muon}
+        runs = [
+            Row({**one, "config": {**one["config"], "learning_rate": at.get(one["config"].get("optimizer", ""), BEST)}})
+            for one in judged()
+        ]
+        found = placed(runs, [*tried, *more]).findings
+        checks = ("unequal_tuning", "other_candidates")
+        return {arm.label for one in found if one.check in checks for arm in one.arms}
+
+    assert unequal() == set()
+    assert unequal(further(DEMO, above, 1.0)) == set()
+    assert unequal(further("none, by muon", above, 1.0)) == {"muon"}, "demo, which ended there, tried none"
+    both = further(DEMO, above, 1.0), further("none, by muon", above, 1.0)
+    assert unequal(*both) == set(), "muon gains nothing by it"
+    gains = further(DEMO, above, 1.0), further("none, by muon", above, -1.0)
+    assert unequal(*gains, muon=above) == {short(DEMO), "muon"}
+    assert unequal(further(DEMO, above, 1.0), further(DEMO, below, -2.0), demo=below) == {short(DEMO)}
 
 
 def test_other_rates_and_other_tuning_seeds_are_named() -> None:
