@@ -209,14 +209,14 @@ FEW_BITS = (
             "too large, so are its costs.",
         ),
         measured=(
-            "0.327 bits on eight replicas, perplexity -1.6 % [-5.8, +2.8] against AdamW uncompressed, under Muon "
-            "(`gpt2-mini`, 400 steps of 1,024 tokens of prose; docs/findings/one-chart.md)",
+            "0.327 bits on eight replicas, perplexity -1.9 % [-3.0, -0.6] against AdamW uncompressed, six pairs, under "
+            "Muon (`gpt2-mini`, 400 steps of 1,024 tokens of prose; docs/findings/one-chart.md)",
             "factors of rank 16: 0.171 bits, +12.0 % [+10.4, +13.6]; of rank 8: 0.093, +29.4 % [+25.5, +33.5]",
         ),
         recipes=(
             Recipe(
                 "third-bit",
-                "three pairs of seeds, eight replicas (experiments/recipes/chart/chart_8.yaml)",
+                "six pairs of seeds, eight replicas (experiments/recipes/chart/third_bit.yaml)",
                 {
                     "outer": "local_sgd",
                     "outer_by_gradient": "all",
