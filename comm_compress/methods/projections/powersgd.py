@@ -120,9 +120,9 @@ class PowerSGD(Compressor):
     where M has rank r or less; biased, so error feedback is on by default.
 
     64 r (a + b) / (a b) bits an element of an a x b matrix: a ring all-reduce sends twice the bytes of a
-    reduce-scatter of the same tensor. A parameter counts as a matrix of shape[0] rows; vectors, and matrices
-    for which this saves too little, go as they are. Q is orthonormalised before it is used: that changes no
-    P P^T, keeps P at the gradient's own scale, and gives columns that a zero gradient wiped out a new direction.
+    reduce-scatter of the same tensor; of factors in float32. A parameter counts as a matrix of shape[0] rows; vectors,
+    and matrices for which this saves too little, go by ``rest``. Q is orthonormalised before it is used: that changes
+    no P P^T, keeps P at the gradient's own scale, and gives columns that a zero gradient wiped out a new direction.
     One element that is not finite in a unit with matrices makes every rank's total NaN.
 
     An all-reduce of gradients (DDP, HSDP's replicas) sends no more of a matrix: every rank then knows P and Q. An

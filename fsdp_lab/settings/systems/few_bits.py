@@ -194,7 +194,7 @@ FEW_BITS = (
         ),
     ),
     System(
-        name="third-bit",
+        name="third-of-a-bit",
         about="replicas add up gradients over five steps and exchange two thin factors of them in 4 bits",
         paper=None,
         does=(
@@ -215,7 +215,7 @@ FEW_BITS = (
         ),
         recipes=(
             Recipe(
-                "third-bit",
+                "third-of-a-bit",
                 "six pairs of seeds, eight replicas (experiments/recipes/chart/third_bit.yaml)",
                 {
                     "outer": "local_sgd",

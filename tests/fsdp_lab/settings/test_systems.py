@@ -145,7 +145,7 @@ def test_only_sizes_that_the_data_decide_are_not_said() -> None:
         "two-bits-misfit",
         "two-bits-ranks",
         "muon-four-bits",
-        "third-bit",
+        "third-of-a-bit",
         *ours,
     }
 
