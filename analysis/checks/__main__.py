@@ -3,7 +3,7 @@
     python -m analysis.checks results/results.jsonl [--json FILE] [--select COLUMN=VALUE ...] [--baseline ARM]
 
 prints one finding a line, what it rests on and what to do about it; exit code 1 when there is an error among them. A
-check is a function from one row (`row_checks`) or one comparison (`comparison_checks`) to its findings.
+check is a function from one row (`row_checks`) or one comparison (`comparing`) to its findings.
 """
 
 from __future__ import annotations

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analysis.checks import comparison_checks, row_checks, tuning_checks
+from analysis.checks import row_checks
+from analysis.checks.comparing.baselines import alone
+from analysis.checks.comparing.machines import overlapping_runs
+from analysis.checks.comparing.table import CHECKS
 from analysis.checks.finding import QUALITY_AND_BYTES, Concerns, Finding
 from analysis.checks.overlaps import meetings
 from analysis.checks.sixteen_bits import baselines_of, compresses_further, sixteen_bit_arm
@@ -48,9 +51,8 @@ class Judge:
         if len(comparison.arms) < 2:
             return []
         if id(comparison) not in self._own:
-            checks = (*comparison_checks.CHECKS, *tuning_checks.CHECKS)
-            findings = [finding for check in checks for finding in check(comparison)]
-            findings += comparison_checks.overlapping_runs(comparison, self._met)
+            findings = [finding for check in CHECKS for finding in check(comparison)]
+            findings += overlapping_runs(comparison, self._met)
             self._own[id(comparison)] = comparison, findings
         return self._own[id(comparison)][1]
 
@@ -59,7 +61,7 @@ class Judge:
         findings = of_rows(self._rows)
         for comparison in compared:
             findings += self.of_comparison(comparison)
-        return _errors_first([*findings, *comparison_checks.alone(compared)])
+        return _errors_first([*findings, *alone(compared)])
 
 
 def findings(rows: Sequence[Row], baseline: str = "none", tuned: Sequence[str] = TUNED) -> list[Finding]:

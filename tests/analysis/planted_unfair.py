@@ -66,6 +66,8 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "until it was good": ("warning", "repeated_runs", [row("int8", 1, 0.9, **BEFORE), *fair()]),
     "tuned alone": ("error", "unequal_tuning", [*tried("int8", 0.003, 0.004, 0.005), *without("int8")]),
     "tuned in secret": ("error", "unequal_tuning", but("int8", learning_rate=0.002)),
+    "tuned with other values": ("error", "other_candidates", [
+        *[r for r in TUNED if r["compress_method"] != "int8"], *tried("int8", 0.003, 0.004, 0.008)]),
     "best at the edge": ("warning", "best_at_the_edge", [
         r for method in ALL for r in tried(method, 0.004, 0.008)]),
     "a better one with fewer seeds": ("warning", "tuned_otherwise", [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.checks.comparison_checks import CHECKS
+from analysis.checks.comparing.table import CHECKS
 from analysis.checks.fairness import findings, findings_of, overall, verdict
 from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row, read
@@ -36,7 +36,8 @@ def test_what_was_planted_is_found_and_nothing_else(what: str) -> None:
 
 
 def test_every_check_has_been_planted() -> None:
-    assert {check.__name__ for check in CHECKS} <= {check for _, check, _ in PLANTED.values()}
+    of_a_chart = {"other_tuning_seeds"}  # needs rows of tuning beside those that judge: tests/analysis/chart
+    assert {check.__name__ for check in CHECKS} - of_a_chart <= {check for _, check, _ in PLANTED.values()}
 
 
 def test_what_is_fair_is_not_accused() -> None:
