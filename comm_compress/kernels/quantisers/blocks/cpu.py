@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from comm_compress.kernels.quantisers.blocks.block_code import BlockCode
 from comm_compress.kernels.quantisers.blocks.float8 import from_float8, to_float8
 from comm_compress.kernels.quantisers.blocks.hadamard import rotated
 from comm_compress.kernels.quantisers.blocks.reference import HUGE, SHORT_HUGE, TILE
-from comm_compress.kernels.tools.compiled import ROUND, TINY, Array, compiled
+from comm_compress.kernels.tools.compiled import ROUND, TINY, Array, compiled, inlined
 from comm_compress.kernels.tools.threads import over_blocks
 from comm_compress.kernels.tools.vectors.nontemporal import FAR, NEAR, fence, stream
 from comm_compress.kernels.tools.vectors.packing import load_codes, store_codes
@@ -141,7 +142,7 @@ def _sum(add: bool, codes: Tensor, scales: Tensor, code: BlockCode, out: Tensor)
 
 @functools.cache
 def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -> Kernel:
-    mantissa = MANTISSA.get(rounding, 0)
+    norm_of, code = _norm_of(size, clipped, rotate), _coder(rounding, bits)
 
     @compiled
     def encode(
@@ -166,43 +167,16 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
     ) -> None:
         spans, counters = (n + span - 1) // span, (n + TILE - 1) // TILE * SHARED
         ahead = span if span <= NEAR else 0
-        noise, share, zeros, ones = np.empty(PIECE, np.uint32), splat(decay), splat(ZERO), splat(ONE)
+        noise, share = np.empty(PIECE, np.uint32), splat(decay)
         keeps = rotate and span <= NEAR
         kept = np.empty(span if keeps else 0, np.float32)
-        highest, lowest, magic, half = splat(levels), splat(-levels), splat(ROUND), splat(HALF)
+        highest, lowest = splat(levels), splat(-levels)
         for item in range(first, last):
             row, from_ = item // spans, item % spans * span
             base, to, code_base, scale_base = row * n, min(from_ + span, n), row * code_stride, row * scale_stride
             for start in range(from_, to, block_size):
                 end = min(start + block_size, to)
-                largest, sum_, squares = zeros, 0.0, 0.0
-                for tile in range(start, end, TILE):
-                    lanes, square_lanes = doubles(zeros), doubles(zeros)
-                    for i in range(tile, min(tile + TILE, end), LANES):
-                        x = load_target(rows, old, share, base + i, base + end)
-                        if rotate and i + LANES <= end:
-                            x = rotated(x)
-                        if rotate and keeps:
-                            store(kept, i - from_, end - from_, x)
-                        if size == "max":
-                            largest = larger(largest, x)
-                        if size == "mean":
-                            lanes = lanes + doubles(magnitudes(x))
-                        if size == "l2" or clipped:
-                            wide = doubles(x)
-                            square_lanes = square_lanes + wide * wide
-                    if size == "mean":
-                        sum_ += sum_of_pairs(lanes)
-                    if size == "l2" or clipped:
-                        squares += sum_of_pairs(square_lanes)
-                if size == "max":
-                    norm = float(np.int32(largest_bits(largest)).view(np.float32))
-                elif size == "l2":
-                    norm = np.sqrt(squares)
-                else:
-                    norm = sum_ / (end - start)
-                if clipped:
-                    norm = min(norm, clip_sigmas * np.sqrt(squares / (end - start)))
+                norm = norm_of(rows, old, share, base, start, end, clip_sigmas, kept, from_, keeps)
                 scales[scale_base + start // block_size] = _scale(norm, levels, short_scales)
             for piece in range(from_, to, PIECE):
                 start, stop = piece, min(piece + PIECE, to)
@@ -211,8 +185,8 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                 while start < stop:
                     block = start // block_size
                     end, scale = min((block + 1) * block_size, stop), scales[scale_base + block]
-                    usable, inverse = (ALL, splat(ONE / scale)) if scale > 0 else (NONE, zeros)
-                    factor, opposite = splat(scale), splat(-scale)
+                    usable, inverse = (ALL, splat(ONE / scale)) if scale > 0 else (NONE, splat(ZERO))
+                    factor, code_end = splat(scale), code_base + (end * bits + 7) // 8
                     for i in range(start, end, LANES):
                         target = load_target(rows, old, share, base + i, base + end)
                         prefetch_target(rows, old, base + i + ahead)
@@ -221,33 +195,21 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
                             x = load(kept, i - from_, end - from_)
                         elif rotate and i + LANES <= end:
                             x = rotated(target)
-                        place, code_end = code_base + i * bits // 8, code_base + (end * bits + 7) // 8
-                        if bits == 1:
-                            if rounding == "sign":
-                                mask = at_least(x, ZERO)
-                            else:
-                                t = x * inverse * half + half
-                                whole = floor(t)
-                                up = smaller(load_fractions(noise, i - piece, end - piece), t - whole)
-                                mask = at_least(whole + where(up, ones, zeros), ONE)
-                            mask = np.uint32(mask & usable)
-                            store_mask(codes, place, end - i, mask)
-                            decoded = where(mask, factor, opposite)
-                        elif mantissa:
-                            tiny = to_float8(where(usable, x, zeros) * inverse, mantissa)
-                            store_codes(codes, place, code_end, bits, tiny)
-                            decoded = from_float8(tiny, mantissa) * factor
-                        else:
-                            t = where(usable, x, zeros) * inverse
-                            if rounding == "nearest":
-                                t = (t + magic) - magic
-                            else:
-                                whole = floor(t)
-                                up = smaller(load_fractions(noise, i - piece, end - piece), t - whole)
-                                t = whole + where(up, ones, zeros)
-                            t = clamped(t, lowest, highest)
-                            store_codes(codes, place, code_end, bits, whole_bytes(t))
-                            decoded = t * factor
+                        place = code_base + i * bits // 8
+                        decoded = code(
+                            x,
+                            usable,
+                            inverse,
+                            factor,
+                            lowest,
+                            highest,
+                            noise,
+                            i - piece,
+                            end - piece,
+                            codes,
+                            place,
+                            code_end,
+                        )
                         if new.size:
                             if rotate and i + LANES <= end:
                                 decoded = rotated(decoded)
@@ -256,6 +218,107 @@ def _encoder(rounding: str, bits: int, size: str, clipped: bool, rotate: bool) -
         fence()
 
     return encode
+
+
+@functools.cache
+def _norm_of(size: str, clipped: bool, rotate: bool) -> Callable[..., float]:
+    """What a block's scale is calculated from, of the row at ``base``; its rotated target is kept where asked for."""
+
+    @inlined
+    def norm_of(
+        rows: Array,
+        old: Array,
+        share: Any,
+        base: int,
+        start: int,
+        end: int,
+        clip_sigmas: float,
+        kept: Array,
+        from_: int,
+        keeps: bool,
+    ) -> float:
+        zeros = splat(ZERO)
+        largest, sum_, squares = zeros, 0.0, 0.0
+        for tile in range(start, end, TILE):
+            lanes, square_lanes = doubles(zeros), doubles(zeros)
+            for i in range(tile, min(tile + TILE, end), LANES):
+                x = load_target(rows, old, share, base + i, base + end)
+                if rotate and i + LANES <= end:
+                    x = rotated(x)
+                if rotate and keeps:
+                    store(kept, i - from_, end - from_, x)
+                if size == "max":
+                    largest = larger(largest, x)
+                if size == "mean":
+                    lanes = lanes + doubles(magnitudes(x))
+                if size == "l2" or clipped:
+                    wide = doubles(x)
+                    square_lanes = square_lanes + wide * wide
+            if size == "mean":
+                sum_ += sum_of_pairs(lanes)
+            if size == "l2" or clipped:
+                squares += sum_of_pairs(square_lanes)
+        if size == "max":
+            norm = float(np.int32(largest_bits(largest)).view(np.float32))
+        elif size == "l2":
+            norm = np.sqrt(squares)
+        else:
+            norm = sum_ / (end - start)
+        if clipped:
+            norm = min(norm, clip_sigmas * np.sqrt(squares / (end - start)))
+        return norm
+
+    return norm_of
+
+
+@functools.cache
+def _coder(rounding: str, bits: int) -> Callable[..., Any]:
+    """Writes the codes of 32 elements x and returns what they decode to; ``noise`` is for them from ``at`` on."""
+    mantissa = MANTISSA.get(rounding, 0)
+
+    @inlined
+    def code(
+        x: Any,
+        usable: np.uint32,
+        inverse: Any,
+        factor: Any,
+        lowest: Any,
+        highest: Any,
+        noise: Array,
+        at: int,
+        until: int,
+        codes: Array,
+        place: int,
+        code_end: int,
+    ) -> Any:
+        zeros, ones = splat(ZERO), splat(ONE)
+        if bits == 1:
+            if rounding == "sign":
+                mask = at_least(x, ZERO)
+            else:
+                t = x * inverse * splat(HALF) + splat(HALF)
+                whole = floor(t)
+                up = smaller(load_fractions(noise, at, until), t - whole)
+                mask = at_least(whole + where(up, ones, zeros), ONE)
+            mask = np.uint32(mask & usable)
+            store_mask(codes, place, until - at, mask)
+            return where(mask, factor, zeros - factor)
+        if mantissa:
+            tiny = to_float8(where(usable, x, zeros) * inverse, mantissa)
+            store_codes(codes, place, code_end, bits, tiny)
+            return from_float8(tiny, mantissa) * factor
+        t = where(usable, x, zeros) * inverse
+        if rounding == "nearest":
+            t = (t + splat(ROUND)) - splat(ROUND)
+        else:
+            whole = floor(t)
+            up = smaller(load_fractions(noise, at, until), t - whole)
+            t = whole + where(up, ones, zeros)
+        t = clamped(t, lowest, highest)
+        store_codes(codes, place, code_end, bits, whole_bytes(t))
+        return t * factor
+
+    return code
 
 
 @functools.cache
