@@ -84,8 +84,8 @@ def _chart(path: Path) -> None:
     )
 
 
-def _chart_8(path: Path) -> None:
-    _draw_chart("chart_8", "chart.png", path)  # virtual ranks: no times
+def _chart_of_bits(path: Path) -> None:
+    _draw_chart(path.stem, "chart.png", path)  # without times
 
 
 def _draw_chart(rows: str, figure: str, path: Path, further: Sequence[str] = ()) -> None:
@@ -107,7 +107,9 @@ OTHERS = {
     "going_on/elsewhere.png": _elsewhere,
     "chart/chart.png": _chart,
     "chart/chart_times.png": _chart,
-    "chart/chart_8.png": _chart_8,
+    "chart/chart_8.png": _chart_of_bits,
+    "chart/chart_llama.png": _chart_of_bits,
+    "chart/combinations.png": _chart_of_bits,
     "links/step_against_bandwidth.png": _steps,
     "links/bottleneck.png": _bottleneck,
     "benchmarks/codecs_cpu.png": _codecs,

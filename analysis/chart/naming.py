@@ -107,7 +107,9 @@ def _sent(arm: Arm, kept: _Kept) -> str:
         others = replace(others, outer_method=there, outer_gather=back)
     text = others.label.removeprefix("none, ")
     if kind == "all":
-        return text.replace(f"every {others.outer_every} {arm.outer}", f"gradients of {others.outer_every} steps", 1)
+        every = others.outer_every
+        of = f"gradients of {every} steps" if every > 1 else "gradients of each step"
+        return text.replace(f"every {every} {arm.outer}", of, 1)
     return text + (f", {kind} by gradient" if kind != "none" else "")
 
 

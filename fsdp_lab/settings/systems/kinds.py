@@ -29,8 +29,8 @@ class Recipe:
 
     ``settings``: those of `CommConfig`, by flag, as they would be typed; a label says what it says anywhere else.
     ``about``: which part or reading of the system this is, in one sentence. ``needs``: flags that are no settings of
-    communication, with the least value that the recipe can run with, or the word that it has to be. ``ranks``: the
-    fewest ranks that it can run on.
+    communication, with the least value that the recipe can run with, or the word that it has to be. ``measured_with``:
+    such flags that it could do without, as it was measured. ``ranks``: the fewest ranks that it can run on.
 
     Bits of one element, in float32, of methods whose messages have a fixed size (None: shapes or values decide, or the
     recipe does not say this direction): ``gradient_bits`` of one reduce-scatter, after any warm-up; ``parameter_bits``
@@ -43,6 +43,7 @@ class Recipe:
     about: str
     settings: Mapping[str, Any]
     needs: Mapping[str, int | str] = field(default_factory=dict)
+    measured_with: Mapping[str, str] = field(default_factory=dict)
     gradient_bits: float | None = None
     parameter_bits: float | None = None
     outer_bits: float | None = None

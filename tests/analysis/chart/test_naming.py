@@ -43,6 +43,10 @@ ARMS: dict[str, Mapping[str, Any]] = {
         **{"outer": "local_sgd", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "all", "outer_gradient_every": 5},
     },
+    "gradients of each step": {
+        **{"outer": "local_sgd", "outer_every": 30, "dp_replicas": 2},
+        **{"outer_by_gradient": "all", "outer_gradient_every": 1},
+    },
     "muon, every 30 diloco": {"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "optimizer": "muon"},
 }
 

@@ -145,6 +145,8 @@ def test_only_sizes_that_the_data_decide_are_not_said() -> None:
         "two-bits-misfit",
         "two-bits-ranks",
         "muon-four-bits",
+        "muon-powersgd",
+        "muon-powersgd-2",
         "third-of-a-bit",
         *ours,
     }
