@@ -30,9 +30,9 @@ SHARED = (
 )
 # what experiments that judge runs may have of analysis: statistics over seeds, which need no torch
 STATISTICS = "analysis.statistics."
-# The floors of each package, lowest first: a file imports files of its own room and of lower floors. Rooms of one floor
-# know nothing of each other. `__main__.py` is a command: it may import all of its package.
-FLOORS = {
+# The layers of each package, lowest first: a file imports files of its own folder and of lower layers. Folders of one
+# layer know nothing of each other. `__main__.py` is a command: it may import all of its package.
+LAYERS = {
     "comm_compress": [
         {"labels", "description", "kernels"},
         {"core"},
@@ -134,11 +134,11 @@ FLOORS = {
         {"making"},
     ],
 }
-MOST_ROOMS = 13  # that one has to choose from on entering a package; its commands stand beside them
+MOST_FOLDERS = 13  # that one has to choose from on entering a package; its commands stand beside them
 # fsdp_lab has one more: the command `fsdp-lab` is several files that belong together (which word runs what, what is
-# shown of methods and of the machine), on top of all rooms and used by none. Who reads how a run works never enters it.
+# shown of methods and of the machine), on top of all and used by none. Who reads how a run works never enters it.
 FRONT_DOOR = "commands"
-MOST_THINGS = 14  # rooms and files in a room
+MOST_THINGS = 14  # files and folders in a folder
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -163,36 +163,36 @@ def test_packages_import_downwards_only() -> None:
             assert ours <= allowed, f"{path.relative_to(ROOT)} imports {sorted(ours - allowed)}"
 
 
-@pytest.mark.parametrize("place", FLOORS)
-def test_rooms_import_lower_floors_only(place: str) -> None:
-    floors = {room: number for number, rooms in enumerate(FLOORS[place]) for room in rooms}
+@pytest.mark.parametrize("place", LAYERS)
+def test_folders_import_lower_layers_only(place: str) -> None:
+    layers = {folder: number for number, folders in enumerate(LAYERS[place]) for folder in folders}
     package = place.replace("/", ".") + "."
     for path in files(place):
         own = path.relative_to(ROOT / place).parts[0].removesuffix(".py")
         if path.name == "__main__.py":
             continue
-        assert own in floors, f"{path.relative_to(ROOT)}: say in FLOORS which floor it is on"
+        assert own in layers, f"{path.relative_to(ROOT)}: say in LAYERS which layer it is on"
         for name in imported(path):
             other = name.removeprefix(package).split(".")[0] if name.startswith(package) else own
-            if other in floors:  # else a name of the package's own face
-                lower = other == own or floors[other] < floors[own]
-                assert lower, f"{path.relative_to(ROOT)} imports {name}, which is not on a lower floor"
+            if other in layers:  # else a name of the package's own face
+                lower = other == own or layers[other] < layers[own]
+                assert lower, f"{path.relative_to(ROOT)} imports {name}, which is not on a lower layer"
 
 
-def test_a_floor_has_few_rooms() -> None:
+def test_a_layer_has_few_folders() -> None:
     for place in ("comm_compress", "fsdp_lab", "experiments", "analysis"):
-        rooms = sorted(
+        folders = sorted(
             p.name for p in (ROOT / place).iterdir() if (p / "__init__.py").exists() and p.name != FRONT_DOOR
         )
-        assert len(rooms) <= MOST_ROOMS, f"{place}: {len(rooms)} rooms: {rooms}"
+        assert len(folders) <= MOST_FOLDERS, f"{place}: {len(folders)} folders: {folders}"
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_a_room_has_few_things(package: str) -> None:
-    for room in {path.parent for path in files(package)} - {ROOT / package}:
-        things = [p.name for p in room.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    for folder in {path.parent for path in files(package)} - {ROOT / package}:
+        things = [p.name for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
         things = sorted(set(things) - {"__init__.py", "__main__.py"})
-        assert len(things) <= MOST_THINGS, f"{room.relative_to(ROOT)}: {len(things)} things: {things}"
+        assert len(things) <= MOST_THINGS, f"{folder.relative_to(ROOT)}: {len(things)} things: {things}"
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -203,8 +203,8 @@ def test_no_file_imports_itself_over_others(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_no_two_rooms_import_each_other(package: str) -> None:
-    """In every folder, of the rooms and files in it; a room's command may import what it shows from anywhere."""
+def test_no_two_folders_import_each_other(package: str) -> None:
+    """In every folder, of the files and folders in it; a folder's command may import what it shows from anywhere."""
     modules = modules_of(package)
     needs: dict[str, set[str]] = {module: set() for module in modules}
     for module, path in modules.items():
@@ -230,7 +230,7 @@ def needed_by(path: Path, modules: Collection[str]) -> set[str]:
 
 
 def beside_each_other(module: str, other: str) -> tuple[str, str]:
-    """The two in the folder that both are in, each a file or the room that leads to it; empty: the folder itself."""
+    """The two in the folder that both are in, each a file or the folder that leads to it; empty: the folder itself."""
     mine, its = module.split("."), other.split(".")
     depth = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), min(len(mine), len(its)))
     return tuple(".".join(parts[: depth + 1]) if len(parts) > depth else "" for parts in (mine, its))  # type: ignore[return-value]

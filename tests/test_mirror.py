@@ -1,8 +1,8 @@
 """Tests lie where the code does: whoever changes a module finds what tests it by name.
 
-The tests of ``package/room/module.py`` are ``tests/package/room/test_module.py``. Where modules of a room work together
-only, they are tested together, in ``tests/package/test_room.py`` or in a file of ``tests/package/room/`` that says what
-it is about. `ELSEWHERE` has the rooms of which neither is so.
+The tests of ``package/folder/module.py`` are ``tests/package/folder/test_module.py``. Where modules of a folder work
+together only, they are tested together, in ``tests/package/test_folder.py`` or in a file of ``tests/package/folder/``
+that says what it is about. `ELSEWHERE` has the folders of which neither is so.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ ELSEWHERE = {
     "fsdp_lab/parallel/division": "fsdp_lab/parallel/models/test_divided.py",
     "fsdp_lab/settings/groups": "fsdp_lab/settings/test_config.py",
 }
-"""Where in ``tests`` a room is tested that has no tests of its own name."""
+"""Where in ``tests`` a folder is tested that has no tests of its own name."""
 
 
-def rooms(package: str) -> set[str]:
+def folders(package: str) -> set[str]:
     """Every folder of a package that holds code."""
     return {str(path.parent.relative_to(ROOT)) for path in files(package) if path.name != "__init__.py"}
 
@@ -49,30 +49,30 @@ def files_of_tests(package: str) -> Iterator[Path]:
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_every_room_has_tests_of_its_name(package: str) -> None:
-    for room in rooms(package):
-        inside = any((ROOT / "tests" / room).glob("test_*.py"))
-        beside = (ROOT / "tests" / room).parent / f"test_{Path(room).name}.py"
+    for folder in folders(package):
+        inside = any((ROOT / "tests" / folder).glob("test_*.py"))
+        beside = (ROOT / "tests" / folder).parent / f"test_{Path(folder).name}.py"
         if inside or beside.exists():
-            assert room not in ELSEWHERE, f"{room} has tests: not in ELSEWHERE"
+            assert folder not in ELSEWHERE, f"{folder} has tests: not in ELSEWHERE"
         else:
-            assert room in ELSEWHERE, f"no tests/{room}/test_*.py: write one, or say in ELSEWHERE what tests it"
-            assert (ROOT / "tests" / ELSEWHERE[room]).exists(), ELSEWHERE[room]
+            assert folder in ELSEWHERE, f"no tests/{folder}/test_*.py: write one, or say in ELSEWHERE what tests it"
+            assert (ROOT / "tests" / ELSEWHERE[folder]).exists(), ELSEWHERE[folder]
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_tests_lie_in_rooms_that_there_are(package: str) -> None:
     for path in files_of_tests(package):
-        room = ROOT / path.parent.relative_to("tests")
-        assert room.is_dir(), f"{path}: there is no {room.relative_to(ROOT)}"
+        folder = ROOT / path.parent.relative_to("tests")
+        assert folder.is_dir(), f"{path}: there is no {folder.relative_to(ROOT)}"
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_a_test_that_is_named_after_a_module_lies_beside_it(package: str) -> None:
-    """One that is named after none is about several: it lies in the room that has them all."""
+    """One that is named after none is about several: it lies in the folder that has them all."""
     modules = {str(path.relative_to(ROOT)) for path in files(package)}
     for path in files_of_tests(package):
-        room, name = path.parent.relative_to("tests"), path.stem.removeprefix("test_")
-        here = f"{room / name}.py" in modules or (ROOT / room / name).is_dir() or room.name == name
+        folder, name = path.parent.relative_to("tests"), path.stem.removeprefix("test_")
+        here = f"{folder / name}.py" in modules or (ROOT / folder / name).is_dir() or folder.name == name
         of_that_name = [module for module in modules if Path(module).stem == name]
         tested = [module for module in of_that_name if (ROOT / "tests" / module).with_name(path.name).exists()]
         assert here or tested == of_that_name, f"{path} lies elsewhere than {of_that_name}"

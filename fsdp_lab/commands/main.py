@@ -67,7 +67,7 @@ def found(words: Sequence[str]) -> tuple[Command | None, list[str]]:
 
 
 def _of_a_flat_package(module: str) -> str:
-    """The name of a module that lay in no room, by which it was known; else the whole name."""
+    """The name of a module that lay in no folder, by which it was known; else the whole name."""
     return module.rpartition(".")[2] if module.count(".") == 1 else module
 
 

@@ -1,4 +1,4 @@
-"""Errors that several rooms share: unusable data, and a disk that refuses."""
+"""Errors that several folders share: unusable data, and a disk that refuses."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""What several rooms of tests use."""
+"""What several folders of tests use."""
 
 from __future__ import annotations
 
