@@ -222,7 +222,7 @@ FEW_BITS = (
             "No replica takes a step alone. The mean gradient of all replicas, of one step or added up over two or "
             "five, makes one step of Muon. Of it PowerSGD's two factors of rank 32 are sent, entropy coded there and "
             "back, with error feedback; all replicas know the result, so nothing else is gathered. With five steps it "
-            "is what local steps have to be better than (docs/library/local-steps.md). Under AdamW it was not tried."
+            "is what local steps have to be better than (docs/library/local-steps.md)."
         ),
         here="All of it: these are the arms that were measured.",
         differs=(
@@ -230,8 +230,9 @@ FEW_BITS = (
             "too large, so are their costs.",
         ),
         measured=(
-            "each step, two replicas: 1.62 bits, perplexity -33.9 % [-35.0, -32.8] against AdamW uncompressed (Muon "
-            f"uncompressed: 129 bits, -35.6 %); every second step: 0.81 bits, -27.2 % [-28.3, -26.0] ({_CHART})",
+            "each step, two replicas: 1.62 bits, perplexity -33.8 % [-34.2, -33.4] against AdamW uncompressed (Muon "
+            "uncompressed: 129 bits, -35.6 %); every second step: 0.81 bits, -27.1 % [-29.0, -25.2]; every fifth: "
+            f"0.324 bits, -2.1 % [-6.3, +2.2]; each step under AdamW: +9.7 % [-1.2, +21.8] ({_CHART})",
             "on `llama-mini`, whose matrices are narrower, each step: 2.28 bits, -28.8 % [-35.2, -21.8] (Muon "
             "uncompressed: -30.5 %); every fifth step: 0.453 bits, +7.9 % [+3.3, +12.7]",
             f"every fifth step, eight replicas: 0.327 bits, -1.9 % [-3.0, -0.6], six pairs ({_CHART})",
@@ -239,13 +240,11 @@ FEW_BITS = (
             "[+25.5, +33.5]",
         ),
         recipes=(
-            _factors(
-                "muon-powersgd", 1, "three pairs of seeds, two replicas (experiments/recipes/chart/combinations.yaml)"
-            ),
+            _factors("muon-powersgd", 1, "three pairs of seeds, two replicas (experiments/recipes/chart/chart.yaml)"),
             _factors(
                 "muon-powersgd-2",
                 2,
-                "gradients of two steps, the same seeds (experiments/recipes/chart/combinations.yaml)",
+                "gradients of two steps, the same seeds (experiments/recipes/chart/chart.yaml)",
             ),
             _factors(
                 "third-of-a-bit",
