@@ -27,6 +27,7 @@ from comm_compress.labels import label, parse_label
 LONGEST = 36  # letters
 _Kept = frozenset[str] | None
 _NO_SETTINGS: _Kept = frozenset()
+_OUTER_STEP = {"outer_learning_rate": "rate", "outer_momentum": "momentum"}
 _GATHER, _BY_GRADIENT, _GRADIENT_EVERY = "optimizer_gather", "outer_by_gradient", "outer_gradient_every"
 
 
@@ -96,7 +97,8 @@ def _moved(arm: Arm, kept: _Kept) -> str:
 def _sent(arm: Arm, kept: _Kept) -> str:
     """The arm's label without its optimizer, and without gradients that nobody speaks of."""
     kind = json.loads(dict(arm.further).get(_BY_GRADIENT, '"none"'))
-    rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_") and pair[0] != _BY_GRADIENT)
+    apart = {_BY_GRADIENT, *_OUTER_STEP}
+    rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_") and pair[0] not in apart)
     others = replace(arm, optimizer="none", training=(), further=rest, name=None)
     steps = json.loads(dict(rest).get(_GRADIENT_EVERY, "null"))
     if kind == "all" and steps:  # nothing takes local steps: what is exchanged is gradients, so often
@@ -107,10 +109,18 @@ def _sent(arm: Arm, kept: _Kept) -> str:
         others = replace(others, outer_method=there, outer_gather=back)
     text = others.label.removeprefix("none, ")
     if kind == "all":
-        every = others.outer_every
-        of = f"gradients of {every} steps" if every > 1 else "gradients of each step"
-        return text.replace(f"every {every} {arm.outer}", of, 1)
+        of = "gradients of each step" if others.outer_every == 1 else f"gradients of {others.outer_every} steps"
+        return text.replace(f"every {others.outer_every} {arm.outer}", of, 1)
+    text = text.replace(f" {arm.outer}", f" {arm.outer}{_outer_step(arm)}", 1)
     return text + (f", {kind} by gradient" if kind != "none" else "")
+
+
+def _outer_step(arm: Arm) -> str:
+    """What the outer step has instead of its kind's rate and momentum: ``(1, 0.3)``, or ``(momentum 0.6)``."""
+    values = dict(arm.further)
+    said = {word: f"{json.loads(values[name]):g}" for name, word in _OUTER_STEP.items() if name in values}
+    numbers = list(said.values()) if len(said) == len(_OUTER_STEP) else [f"{word} {said[word]}" for word in said]
+    return f"({', '.join(numbers)})" if said else ""
 
 
 def _method(text: str, kept: _Kept) -> str:

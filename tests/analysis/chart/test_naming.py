@@ -47,6 +47,13 @@ ARMS: dict[str, Mapping[str, Any]] = {
         **{"outer": "local_sgd", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "all", "outer_gradient_every": 1},
     },
+    "every 30 diloco(1, 0.3)": {
+        **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
+        **{"outer_learning_rate": 1.0, "outer_momentum": 0.3},
+    },
+    "every 30 diloco(momentum 0.6)": {
+        **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "outer_momentum": 0.6},
+    },
     "muon, every 30 diloco": {"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "optimizer": "muon"},
 }
 
@@ -55,6 +62,7 @@ def rows(arms: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     (base,) = judged(["none"], [1])
     defaults = (base.get("arm_settings") or {}) | {"optimizer_gather": "none", "optimizer_until_freeze": "moves"}
     defaults |= {"outer_by_gradient": "none", "outer_gradient_every": None}
+    defaults |= {"outer_learning_rate": None, "outer_momentum": None}
     said = [{**base["config"], **defaults, **settings} for settings in arms.values()]
     return [Row({**base, "arm_settings": defaults, "config": config}) for config in said]
 
