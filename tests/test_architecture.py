@@ -188,7 +188,7 @@ def test_a_layer_has_few_folders() -> None:
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_a_room_has_few_things(package: str) -> None:
+def test_a_folder_has_few_things(package: str) -> None:
     for folder in {path.parent for path in files(package)} - {ROOT / package}:
         things = [p.name for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
         things = sorted(set(things) - {"__init__.py", "__main__.py"})

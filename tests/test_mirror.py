@@ -48,7 +48,7 @@ def files_of_tests(package: str) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_every_room_has_tests_of_its_name(package: str) -> None:
+def test_every_folder_has_tests_of_its_name(package: str) -> None:
     for folder in folders(package):
         inside = any((ROOT / "tests" / folder).glob("test_*.py"))
         beside = (ROOT / "tests" / folder).parent / f"test_{Path(folder).name}.py"
@@ -60,7 +60,7 @@ def test_every_room_has_tests_of_its_name(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_tests_lie_in_rooms_that_there_are(package: str) -> None:
+def test_tests_lie_in_folders_that_there_are(package: str) -> None:
     for path in files_of_tests(package):
         folder = ROOT / path.parent.relative_to("tests")
         assert folder.is_dir(), f"{path}: there is no {folder.relative_to(ROOT)}"

@@ -70,8 +70,8 @@ def _wrapped(head: str, text: str, width: int) -> list[str]:
 def command(recipe: Recipe) -> str:
     """The shell line that runs a recipe on as few ranks as it takes."""
     ranks = max(recipe.ranks, *(least for least in recipe.needs.values() if isinstance(least, int)), 2)
-    others = "".join(f" --{flag} {value}" for flag, value in {**recipe.measured_with, **recipe.needs}.items())
-    return f"fsdp-lab train --nproc-per-node {ranks}{others} --system {recipe.name}"
+    flags = "".join(f" --{flag} {value}" for flag, value in {**recipe.measured_with, **recipe.needs}.items())
+    return f"fsdp-lab train --nproc-per-node {ranks}{flags} --system {recipe.name}"
 
 
 def same(recipe: Recipe) -> str:

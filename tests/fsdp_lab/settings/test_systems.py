@@ -14,6 +14,7 @@ import torch
 import comm_compress as cc
 from comm_compress.labels import arm_label, label
 from experiments.sweeps.recipe.recipe import read
+from fsdp_lab.commands.reference.system_pages import command
 from fsdp_lab.settings.__main__ import main as settings_command
 from fsdp_lab.settings.config import TrainConfig, parse
 from fsdp_lab.settings.groups import CommConfig
@@ -71,6 +72,15 @@ def test_a_recipe_builds_its_compressors_and_can_run(recipe: Recipe) -> None:
     for flag in recipe.needs:
         without = parse(["--system", recipe.name]).conflicts()
         assert any(f"give {flag}" in complaint for complaint in without), "what it needs is asked for"
+
+
+@every_recipe
+def test_the_line_that_runs_it_has_what_it_was_measured_with(recipe: Recipe) -> None:
+    program, subcommand, ranks, _, *flags = command(recipe).split()
+    assert (program, subcommand, ranks) == ("fsdp-lab", "train", "--nproc-per-node")
+    row = parse(flags).row()
+    assert parse(flags).conflicts() == []
+    assert {flag: row[flag] for flag in recipe.measured_with} == recipe.measured_with
 
 
 @every_recipe
