@@ -28,6 +28,18 @@ def tried(method: str, *rates: float, worse: float = 0.0) -> list[Row]:
     return [r for rate in rates for r in arm(method, worse + abs(rate - 0.004), learning_rate=rate)]
 
 
+def local(day: int, kind: str, **step: float) -> list[Row]:
+    """All seeds of local steps of that kind, by an outer ``step`` of its own; ``day``: of the year, when they ran."""
+    said = {"outer": kind, "outer_every": 30, "outer_compress": "int8", "outer_gather": "none"}
+    defaults = {"outer": "none", "outer_learning_rate": None, "outer_momentum": None}
+    runs = []
+    for r in arm("none", 0.02):
+        when, name = f"2026-02-{day:02d}{r['time_utc'][10:]}", f"{kind}-{day}-{r['seed']}"
+        config = r["config"] | {"outer_learning_rate": None, "outer_momentum": None} | said | step
+        runs.append(Row({**r, "time_utc": when, "run_name": name, "arm_settings": defaults, "config": config}))
+    return runs
+
+
 ALL = ("none", "identity", "bf16", "int8")
 TUNED = [r for method in ALL for r in tried(method, 0.002, 0.004, 0.008)]
 BEFORE: dict[str, Any] = {"run_name": "before", "wall_time_s": 1.0}
@@ -73,6 +85,8 @@ PLANTED: dict[str, tuple[str, str, list[Row]]] = {  # what is wrong -> (severity
     "a better one with fewer seeds": ("warning", "tuned_otherwise", [
         *[r for r in TUNED if r["compress_method"] != "int8"], *tried("int8", 0.004, 0.008),
         row("int8", 1, -0.2, learning_rate=0.002)]),
+    "an outer rate for one": ("warning", "unequal_outer_rates", [
+        *fair(), *local(1, "diloco"), *local(2, "diloco", outer_learning_rate=1.0), *local(3, "local_sgd")]),
     "another CPU": ("error", "mixed_hardware", [
         Row({**r, "hardware": CLEAN | {"cpu": "another"}}) if r["seed"] == 3 else r for r in fair()]),
     "another GPU": ("error", "mixed_hardware", but("int8", hardware=CLEAN | {"gpus": ["one"]})),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.checks.comparing import baselines, data, machines, seeds, tuning
+from analysis.checks.comparing import baselines, data, machines, outer_rates, seeds, tuning
 from analysis.checks.comparing.wording import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     tuning.unequal_tuning,
     tuning.best_at_the_edge,
     tuning.tuned_otherwise,
+    outer_rates.unequal_outer_rates,
     machines.mixed_hardware,
     machines.mixed_allocators,
     machines.mixed_versions,

@@ -45,6 +45,7 @@ CELLS: Final[dict[str, str]] = {
     **{"other start": "起始权重不同", "pairs of two processors": "成对的运行用了两种处理器"},
     **{"seeds not shared": "种子不共有", "missing runs": "缺少运行", "repeated runs": "重复运行"},
     **{"other candidates": "候选取值不同", "other tuning seeds": "调参种子不同"},
+    **{"unequal outer rates": "外层学习率的尝试次数不等"},
     **{"unequal tuning": "调参次数不等", "best at the edge": "最优值在边缘", "tuned otherwise": "另一取值更好"},
     **{"mixed hardware": "硬件不一", "mixed versions": "版本不一", "dirty checkout": "有未提交的修改"},
     "mixed allocators": "内存分配器不一",
@@ -273,6 +274,9 @@ _FINDINGS: Final[dict[str, str]] = {
     ),
     "the same seed again with another {quality}: {arms}": "同一种子再次运行，{quality} 不同：{arms}",
     "arms had unequal numbers of candidates ({tried})": "各方法的候选数不等（{tried}）",
+    "arms had unequal numbers of outer rates and momenta ({tried}); those without an outer step have none": (
+        "各方法的外层学习率与动量的尝试数不等（{tried}）；没有外层步的方法没有这两项"
+    ),
     "arms differ in what was tuned, and nothing else was tried: {chosen}": "各方法所调的值不同，而没有试过别的：{chosen}",
     "the best value lies on the edge of those tried: {arms}": "最优值在所试范围的边缘：{arms}",
     "another candidate did better on the seeds that it was tried with: {arms}": "另一候选在它试过的种子上更好：{arms}",
@@ -282,6 +286,7 @@ _FINDINGS: Final[dict[str, str]] = {
     "its step times leave no warm-up step out": "步时没有排除预热步",
 }
 ADVICE: Final[dict[str, str]] = {
+    "try the same for every arm that has an outer step, and say how many": "请为每个有外层步的方法试同样的取值，并说明试了多少",
     "run {count} seeds or more": "请运行至少 {count} 个种子",
     "run none with the same settings, or give --baseline": "请以同样设置运行 none，或给出 --baseline",
     "find out why and run it again": "请查明原因后重新运行",

@@ -59,11 +59,14 @@ class ArmRuns:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The arms that were run in one setting. ``baseline`` is one of them; None: the setting has no such arm."""
+    """The arms that were run in one setting. ``baseline`` is one of them; None: the setting has no such arm.
+
+    ``tried_elsewhere`` are further arms of which there are only runs that tuned something, on other seeds."""
 
     setting: Setting
     arms: list[ArmRuns]
     baseline: ArmRuns | None
+    tried_elsewhere: tuple[Arm, ...] = ()
 
     @property
     def rows(self) -> list[Row]:

@@ -19,7 +19,7 @@ from analysis.predict.predictor import CALIBRATION
 from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row
 from analysis.statistics import tuning
-from tests.analysis.chart.planted import ARMS, BEST, RATES as GRID, judged, row, short, tuned, write
+from tests.analysis.chart.planted import ARMS, BEST, RATES as GRID, SEEDS, judged, row, short, tuned, write
 
 DEMO = "none, optimizer dct, by demo, 2 replicas"
 DOMINATED = "topk + int8"
@@ -157,6 +157,23 @@ def test_other_rates_and_other_tuning_seeds_are_named() -> None:
     later = [*tuned(), *(row("none, by muon", 12, rate) for rate in GRID)]
     (finding,) = [one for one in placed(judged(), later).findings if one.check == "other_tuning_seeds"]
     assert "muon (11, 12)" in finding.what
+
+
+def test_outer_momenta_that_only_tuning_rows_have_are_counted() -> None:
+    local = "none, every 30 diloco, 2 replicas"
+    worse, bits, settings = ARMS[local]
+    both = {**ARMS, "averaged": (worse, bits, {**settings, "outer": "local_sgd"})}
+    others = {f"momentum {m}": (worse, bits, {**settings, "outer_momentum": m}) for m in (0.3, 0.6)}
+    runs = [*judged(), *(row("averaged", seed, arms=both) for seed in SEEDS)]
+    tried = [*tuned(), *(row("averaged", 11, rate, arms=both) for rate in GRID)]
+    assert not [one for one in placed(runs, tried).findings if one.check == "unequal_outer_rates"]
+    known = {"outer": "none", "outer_every": 30, "outer_momentum": None}
+    more = [row(name, 11, arms=others, arm_settings=known) for name in others]
+    found = placed(runs, [*tried, *more])
+    (finding,) = [one for one in found.findings if one.check == "unequal_outer_rates"]
+    assert "(1: every 30 local_sgd; 3: every 30 diloco)" in finding.what
+    assert [arm.label for arm in finding.arms] == [short(local)]
+    assert statuses(found)[short(local)] != "unfair"
 
 
 def test_a_rate_that_failed_is_not_chosen_and_ties_go_to_the_smaller() -> None:

@@ -14,7 +14,7 @@ from analysis.rows.comparing.comparisons import comparisons
 from analysis.rows.reading import Row, read
 from analysis.tables.comparison import answer_table, comparison_table
 from tests.analysis.planted_rows import SEEDS, arm, died, diverged, divided, fair, row, write
-from tests.analysis.planted_unfair import ALSO, BEFORE, CLEAN, NAN, PLANTED, TUNED, but, without
+from tests.analysis.planted_unfair import ALSO, BEFORE, CLEAN, NAN, PLANTED, TUNED, but, local, without
 
 
 def test_activations_are_compared_with_activations_in_16_bits() -> None:
@@ -49,6 +49,9 @@ def test_what_is_fair_is_not_accused() -> None:
     on_gpus = [Row({**r, "backend": "nccl"}) for r in without("identity")]
     assert findings(on_gpus) == []  # stock collectives are as good as ours there
     assert findings([*fair(), *fair()]) == []  # a file read twice
+    both = [*local(1, "diloco"), *local(2, "diloco", outer_momentum=0.3), *local(3, "local_sgd")]
+    outer = [*both, *local(4, "local_sgd", outer_momentum=0.3)]
+    assert findings([*fair(), *outer]) == []  # two outer momenta for both
     assert findings(arm("int8", seeds=(1,))) == []  # one arm is no comparison
     assert findings([died("int8", 1, **BEFORE, status="preempted"), *fair()]) == []  # stopped, and run again
     together = [Row({**r, "wall_time_s": 1e5, "step_time_ms_p50": None}) for r in fair()]
