@@ -3,6 +3,8 @@
     none, optimizer dct, by demo, 2 replicas                  demo dct
     none, every 30 diloco topk ratio=0.02, 2 replicas         every 30 diloco topk ratio=0.02
     none, every 30 diloco, outer_by_gradient=embeddings       every 30 diloco, embeddings by gradient
+    none, every 30 diloco int8 layers(*wte*="powersgd rank=9"), outer_by_gradient=embeddings
+                                                              every 30 diloco int8, embeddings by powersgd
     none, every 30 local_sgd int8, outer_by_gradient=all, outer_gradient_every=5       gradients of 5 steps int8
     int4 hadamard + delta, optimizer int4, by muon            muon int4, int4 hadamard + delta
     powersgd rank=4, 2 replicas                               powersgd rank=4, 2 replicas
@@ -18,11 +20,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from analysis.rows.comparing.arms import PLAIN, Arm
 from analysis.rows.comparing.comparisons import Comparison
 from analysis.statistics import names
-from comm_compress.labels import label, parse_label
+from comm_compress.labels import Method, label, parse_label
 
 LONGEST = 36  # letters
 _Kept = frozenset[str] | None
@@ -112,7 +115,20 @@ def _sent(arm: Arm, kept: _Kept) -> str:
         of = "gradients of each step" if others.outer_every == 1 else f"gradients of {others.outer_every} steps"
         return text.replace(f"every {others.outer_every} {arm.outer}", of, 1)
     text = text.replace(f" {arm.outer}", f" {arm.outer}{_outer_step(arm)}", 1)
-    return text + (f", {kind} by gradient" if kind != "none" else "")
+    return text + (f", {kind} by {_apart(arm, kept)}" if kind != "none" else "")
+
+
+def _apart(arm: Arm, kept: _Kept) -> str:
+    """How gradients of what does not go by local steps are sent: the one method that the outer one has for some layers,
+    where the name does not have its settings. Else the word for what it is."""
+    layers = parse_label(arm.outer_method).settings.get("layers") or {}
+    own = {label(said.name, {}) for said in map(_parsed, layers.values())}
+    return own.pop() if len(own) == 1 and kept is not None and "layers" not in kept else "gradient"
+
+
+def _parsed(method: Any) -> Method:
+    """A method of ``layers``, as a label or spelled out."""
+    return parse_label(method) if isinstance(method, str) else Method(method["method"], {})
 
 
 def _outer_step(arm: Arm) -> str:

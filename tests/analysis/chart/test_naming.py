@@ -39,6 +39,10 @@ ARMS: dict[str, Mapping[str, Any]] = {
         **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3},
     },
+    "every 30 diloco int8, embeddings by powersgd": {
+        **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "outer_by_gradient": "embeddings"},
+        **{"outer_compress": 'int8 layers(*wte*="powersgd rank=9")', "outer_gradient_every": 3},
+    },
     "gradients of 5 steps": {
         **{"outer": "local_sgd", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "all", "outer_gradient_every": 5},
@@ -67,7 +71,7 @@ def rows(arms: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     return [Row({**base, "arm_settings": defaults, "config": config}) for config in said]
 
 
-def called(arms: Mapping[str, Mapping[str, Any]], longest: int = 40) -> list[str]:
+def called(arms: Mapping[str, Mapping[str, Any]], longest: int = 44) -> list[str]:
     (comparison,) = comparisons(rows(arms), across_training=True)
     renamed = named(comparison, longest)
     assert [names.full(runs.arm) for runs in renamed.arms] == [runs.arm.label for runs in comparison.arms]
