@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
+from comm_compress.core.compressor import Compressor
 from comm_compress.core.segments import segments_of
 from comm_compress.core.state import State
 from comm_compress.drive import stock
@@ -19,7 +20,7 @@ from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.allreduce import AllReduceUnderWay, GradientAllReduce
 from comm_compress.integrations.handle import BaseHandle, load
 from comm_compress.integrations.outer.bits import bits
-from comm_compress.integrations.outer.methods import How, Methods
+from comm_compress.integrations.outer.methods import How, Methods, by_part
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.synchroniser import GRADIENTS, OUTER, Arrived, Exchange, Means, Synchroniser
@@ -57,32 +58,34 @@ class Handle(Synchroniser, BaseHandle):
         seed: int,
         count_stock: bool = False,
         by_gradient: Fragment | None = None,
+        of_gradients: Methods | None = None,
     ) -> None:
         BaseHandle.__init__(self)
-        of_gradients = [] if by_gradient is None else [by_gradient]
-        Synchroniser.__init__(self, [fragments], schedule, optimizer, of_gradients)
+        by_gradients = [] if by_gradient is None else [by_gradient]
+        Synchroniser.__init__(self, [fragments], schedule, optimizer, by_gradients)
         self.method = methods.reduce
         self._group, self._rank, self._world = group, dist.get_rank(group), dist.get_world_size(group)
         self._sharded = (
             [m for m in model.modules() if isinstance(m, FSDPModule)] if isinstance(model, nn.Module) else []
         )
-        self._reductions: list[GradientAllReduce] = []
-        self._counts: list[StockCounts | None] = [None] * len(self._parts)
-        if methods.reduce is None:
-            self.ledger.uncounted = () if count_stock else (OUTER,)
-            if count_stock:
-                place = self._rank, self._world
-                self._counts = [StockCounts(self.ledger, OUTER, part.name, *place) for part in self._parts]
-            return
-        for fragment in self._parts:
-            holders = {name: held(p) for name, p in fragment.parameters.items()}
-            state = State(fragment.name, self._rank, self._world, seed, _segments(fragment, self._world), lasting=False)
-            back = None if methods.gather is None else apart(methods.gather, holders)
-            reduce = apart(methods.reduce, holders)
-            methods.check(reduce)
-            self._reductions.append(
-                GradientAllReduce(state, reduce, back, self.ledger, self.workspaces, op=OUTER, rounds=methods.rounds)
-            )
+        self._reductions: dict[int, GradientAllReduce] = {}  # by the part's number
+        self._counts: dict[int, StockCounts] = {}
+        hows = [*(methods for _ in fragments), *((of_gradients or methods) for _ in by_gradients)]
+        for number, (part, how) in enumerate(zip(self._parts, hows, strict=True)):
+            if how.reduce is not None:
+                self._reductions[number] = self._reduction(part, how, how.reduce, seed)
+            elif count_stock:
+                self._counts[number] = StockCounts(self.ledger, OUTER, part.name, self._rank, self._world)
+            else:
+                self.ledger.uncounted = (OUTER,)
+
+    def _reduction(self, part: Fragment, how: Methods, reduce: Compressor, seed: int) -> GradientAllReduce:
+        """What exchanges ``part``, whose parameters may be sharded."""
+        holders = {name: held(p) for name, p in part.parameters.items()}
+        state = State(part.name, self._rank, self._world, seed, _segments(part, self._world), lasting=False)
+        back, there = None if how.gather is None else apart(how.gather, holders), apart(reduce, holders)
+        how.check(there)
+        return GradientAllReduce(state, there, back, self.ledger, self.workspaces, op=OUTER, rounds=how.rounds)
 
     @property
     def state_bytes(self) -> int:
@@ -99,8 +102,7 @@ class Handle(Synchroniser, BaseHandle):
         """Do nothing: an inner step that is skipped has left no trace here; a synchronisation takes itself back."""
 
     def _states(self) -> dict[str, State]:
-        named = zip(self._parts, self._reductions, strict=False)
-        return {f"{OUTER}/{part.name}": reduction.state for part, reduction in named}
+        return {f"{OUTER}/{self._parts[n].name}": reduction.state for n, reduction in self._reductions.items()}
 
     def _state_dict(self) -> dict[str, dict[str, Any]]:
         mine = self._saved(self._rank, self._world)  # first: it ends what is under way
@@ -121,12 +123,12 @@ class Handle(Synchroniser, BaseHandle):
         (mine,) = by_replica
         if self._world == 1:
             return Arrived(mine)
-        if not self._reductions:
-            return Arrived(_mean(mine, self._group, self._counts[number]))
+        if number not in self._reductions:
+            return Arrived(_mean(mine, self._group, self._counts.get(number)))
         return _Sent(mine, self._reductions[number].begin(mine, self._parts[number].name, self._group, self._world))
 
     def _void(self, number: int) -> None:
-        if self._reductions:
+        if number in self._reductions:
             self._reductions[number].state.rollback()
 
     def _written(self) -> None:
@@ -175,6 +177,7 @@ def attach(
     mixing: float = 0.0,
     by_gradient: Sequence[str] = (),
     gradient_every: int | None = None,
+    gradient_method: AnyMethod | None = None,
     seed: int = 0,
     count_stock: bool = False,
 ) -> Handle:
@@ -203,8 +206,9 @@ def attach(
     ``by_gradient``: names of parameters and modules that a replica does not move by itself: every ``gradient_every``
     steps (None: ``every``) its inner optimizer gets the mean of all replicas' gradients of them instead
     (`Handle.reduce_gradients`, to be called before each of its steps). For embeddings, which make most of what local
-    steps of AdamW cost (docs/findings/local-steps.md). They are exchanged by the same methods, at once; ``fragments``,
-    ``overlap`` and the outer optimizer are for all others. Where every parameter is named, nobody takes a step alone:
+    steps of AdamW cost (docs/findings/local-steps.md). They are exchanged at once; ``fragments``, ``overlap`` and the
+    outer optimizer are for all others. ``gradient_method``: how such gradients are sent, always by way of owners, and
+    back by ``all_gather``; None: as pseudo-gradients are. Where every parameter is named, nobody takes a step alone:
     gradients are added up for ``gradient_every`` steps, as large batches are, and the replicas stay equal.
     ``seed``: of the methods' own random numbers.
     ``count_stock``: torch's own all-reduce is entered in the ledger as well, with bytes computed from its shape.
@@ -222,9 +226,9 @@ def attach(
     schedule = Schedule(every, len(parts), overlap, mixing, gradient_every)
     elements = sum(local(p).numel() for p in parameters.values())
     methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas), elements)
-    methods.check_names(list(parameters))
+    of_gradients = by_part(methods, gradient_method, moving, others, dist.get_world_size(replicas))
     require_no_reduction(model, parameters, replicas)
     require_equal(parameters, replicas)
     gradients = Fragment(GRADIENTS, others) if others else None
     optimizer = outer_optimizer or averaging()
-    return Handle(model, parts, replicas, methods, schedule, optimizer, seed, count_stock, gradients)
+    return Handle(model, parts, replicas, methods, schedule, optimizer, seed, count_stock, gradients, of_gradients)

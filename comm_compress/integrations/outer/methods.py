@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import Literal, get_args
 
@@ -15,19 +15,27 @@ from comm_compress.registry import AnyMethod, chosen
 
 How = Literal["reduce_scatter", "all_gather", "auto"]
 """By way of each part's owner, or from everyone to everyone; "auto": as fewer bytes are sent."""
+GRADIENT_METHOD = "gradient_method"
 _FLOAT32 = 4  # bytes of an element of the means
 
 
 class Methods:
-    """How pseudo-gradients are exchanged: both halves' methods, and the rounds. ValueErrors name the argument.
+    """How pseudo-gradients, or gradients, are exchanged: both halves' methods, and the rounds. ValueErrors name the
+    argument, the first one as ``name``.
 
     ``elements``: how many a rank exchanges with its ``world - 1`` likes, for "auto".
     """
 
     def __init__(
-        self, method: AnyMethod | None, all_gather: AnyMethod | None, exchange: How, world: int, elements: int = 0
+        self,
+        method: AnyMethod | None,
+        all_gather: AnyMethod | None,
+        exchange: How,
+        world: int,
+        elements: int = 0,
+        name: str = "method",
     ) -> None:
-        self.reduce, self.gather = chosen("method", method), chosen("all_gather", all_gather)
+        self.reduce, self.gather = chosen(name, method), chosen("all_gather", all_gather)
         if exchange not in get_args(How):
             raise ValueError(f'exchange = {exchange!r}: must be "reduce_scatter", "all_gather" or "auto"')
         is_less = exchange == "auto" and self._everywhere_is_less(world, elements)
@@ -38,7 +46,7 @@ class Methods:
                 + ("messages that go to everyone have none" if self.reduce is not None else "method is not given")
             )
         if self.reduce is not None:
-            allreduce.check("method", self.reduce, self.gather, world)
+            allreduce.check(name, self.reduce, self.gather, world)
             self.check(self.reduce)
 
     def _everywhere_is_less(self, world: int, elements: int) -> bool:
@@ -67,15 +75,42 @@ class Methods:
         if self._everywhere:
             codec_of(reduce)
 
-    def check_names(self, names: Sequence[str]) -> None:
-        """ValueError when a method's ``layers`` fit none of these names."""
-        for method in (self.reduce, self.gather):
-            if method is not None:
-                method.check_names(names)
+    def of_gradients(self, method: AnyMethod | None, world: int) -> Methods:
+        """What exchanges the gradients of what goes by them: ``method`` by way of owners, back as pseudo-gradients come
+        back; None: as pseudo-gradients are."""
+        if method is None:
+            return self
+        there = chosen(GRADIENT_METHOD, method)
+        return Methods(there, there and self.gather, "reduce_scatter", world, name=GRADIENT_METHOD)
+
+
+def by_part(
+    methods: Methods, gradient_method: AnyMethod | None, moving: Collection[str], others: Collection[str], world: int
+) -> Methods:
+    """What exchanges gradients of ``others``, where ``methods`` exchange pseudo-gradients of ``moving``, both by name.
+
+    ValueError for a ``gradient_method`` where nothing goes by its gradients, and for ``layers`` that fit no name."""
+    if gradient_method is not None and not others:
+        raise ValueError(f"{GRADIENT_METHOD}: nothing goes by its gradients; name it in by_gradient")
+    of_gradients, everything = methods.of_gradients(gradient_method, world), [*moving, *others]
+    is_one = of_gradients is methods
+    for method, names in (
+        (methods.reduce, everything if is_one else moving),
+        (of_gradients.reduce, everything if is_one else others),
+        (methods.gather, everything),
+    ):
+        if method is not None:
+            method.check_names(names)
+    return of_gradients
 
 
 def check(
-    method: AnyMethod | None, all_gather: AnyMethod | None = None, exchange: How = "reduce_scatter", ranks: int = 2
+    method: AnyMethod | None,
+    all_gather: AnyMethod | None = None,
+    exchange: How = "reduce_scatter",
+    ranks: int = 2,
+    gradient_method: AnyMethod | None = None,
 ) -> None:
-    """ValueError, which names the argument of `attach`, when these methods cannot carry pseudo-gradients."""
-    Methods(method, all_gather, exchange, ranks)
+    """ValueError, which names the argument of `attach`, when these methods cannot carry pseudo-gradients, or gradients
+    of what goes by them."""
+    Methods(method, all_gather, exchange, ranks).of_gradients(gradient_method, ranks)

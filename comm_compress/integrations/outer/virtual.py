@@ -18,7 +18,7 @@ from comm_compress.drive import simulate
 from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.handle import load, save
 from comm_compress.integrations.outer.bits import bits
-from comm_compress.integrations.outer.methods import How, Methods
+from comm_compress.integrations.outer.methods import How, Methods, by_part
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.synchroniser import GRADIENTS, OUTER, Arrived, Exchange, Means, Synchroniser
@@ -65,17 +65,20 @@ class VirtualReplicas(Synchroniser):
         mixing: float = 0.0,
         by_gradient: Sequence[str] = (),
         gradient_every: int | None = None,
+        gradient_method: AnyMethod | None = None,
         seed: int = 0,
         count_stock: bool = False,
     ) -> None:
         if world < 1:
             raise ValueError(f"world = {world}: must be 1 or more")
         parameters = trainable(model)
-        num_fragments = len(divide(set_apart(parameters, by_gradient)[0], fragments))
+        moving, others = set_apart(parameters, by_gradient)
+        num_fragments = len(divide(moving, fragments))
         schedule = Schedule(every, num_fragments, overlap, mixing, gradient_every)
         elements = sum(p.numel() for p in parameters.values())
-        self._methods = Methods(method, all_gather, exchange, world, elements)
-        self._methods.check_names(list(parameters))
+        methods = Methods(method, all_gather, exchange, world, elements)
+        of_gradients = by_part(methods, gradient_method, moving, others, world)
+        self._method = methods.reduce
         self.world = world
         self.models = [copy.deepcopy(model) for _ in range(world)]
         """Each replica's module; the one that was given is left alone. Nothing in a copy may refer to it (as what
@@ -90,7 +93,8 @@ class VirtualReplicas(Synchroniser):
             outer_optimizer or averaging(),
             [Fragment(GRADIENTS, others) for _, others in apart if others],
         )
-        is_uncounted = self._methods.reduce is None and not count_stock
+        self._hows = [*(methods for _ in range(num_fragments)), *(of_gradients for _ in self._gradients[:1])]
+        is_uncounted = not count_stock and any(how.reduce is None for how in self._hows)
         self.ledgers = [Ledger((OUTER,) if is_uncounted else ()) for _ in range(world)]
         """Each replica's ledger."""
         self._counts_stock = count_stock
@@ -117,7 +121,7 @@ class VirtualReplicas(Synchroniser):
     @property
     def method(self) -> Compressor | None:
         """What carries pseudo-gradients; None: torch's own all-reduce."""
-        return self._methods.reduce
+        return self._method
 
     @property
     def state_bytes(self) -> int:
@@ -142,7 +146,7 @@ class VirtualReplicas(Synchroniser):
             return Arrived(by_replica[0])
         names = [name for name, _ in by_replica[0]]
         shapes = [tensor.shape for _, tensor in by_replica[0]]
-        if self._methods.reduce is None:
+        if self._hows[number].reduce is None:
             means = [(name, _mean([m[i][1] for m in by_replica])) for i, name in enumerate(names)]
             self._count_stock(number, means)
             return Arrived(means)
@@ -156,12 +160,13 @@ class VirtualReplicas(Synchroniser):
 
     def _exchanged(self, number: int, inputs: list[Tensor]) -> Tensor:
         """Return the means ``[W, n]`` of ``inputs``, which every replica gets, and enter what each has sent."""
-        reduce, gather = self._methods.reduce, self._methods.gather or UNCOMPRESSED
+        how = self._hows[number]
+        reduce, gather = how.reduce, how.gather or UNCOMPRESSED
         assert reduce is not None
         states = self._states[number]
         for rows, state in zip(inputs, states, strict=True):
             state.begin(reduce.mark(rows))
-        start = [self._methods.rounds, *[self._methods.rounds_unheard] * (self.world - 1)]
+        start = [how.rounds, *[how.rounds_unheard] * (self.world - 1)]
         rounds = [
             begin(rows, reduce, gather, state, self.world)
             for begin, rows, state in zip(start, inputs, states, strict=True)
@@ -206,10 +211,8 @@ class VirtualReplicas(Synchroniser):
         self._load([saved[OUTER] for saved in states])
 
     def _by_key(self, rank: int) -> dict[str, State]:
-        if self._methods.reduce is None:
-            return {}
-        named = zip(self._parts, self._states, strict=True)
-        return {f"{OUTER}/{part.name}": states[rank] for part, states in named}
+        named = zip(self._parts, self._states, self._hows, strict=True)
+        return {f"{OUTER}/{part.name}": states[rank] for part, states, how in named if how.reduce is not None}
 
 
 class _RandomState:

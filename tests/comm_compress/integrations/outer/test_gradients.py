@@ -82,9 +82,9 @@ def _average(models: Sequence[nn.Module], names: Sequence[str]) -> None:
             dict(model.named_parameters())[name].copy_(mean)
 
 
-def far_from_by_hand(world: int, method: str | None = "identity") -> float:
+def far_from_by_hand(world: int, method: str | None = "identity", **settings: Any) -> float:
     """How far the last weights are from those of `by_hand`."""
-    workers, expected = replicas(world, method=method), by_hand(world)
+    workers, expected = replicas(world, method=method, **settings), by_hand(world)
     train(workers)
     return farthest(workers.models, expected)
 
@@ -94,6 +94,24 @@ def test_some_go_by_their_gradients_and_all_others_by_local_steps(world: int) ->
     assert far_from_by_hand(world) < 1e-5
     assert far_from_by_hand(world, None) < 1e-5
     assert world == 1 or far_from_by_hand(world, "int4") > 1e-4, "the distance can be seen"
+
+
+def test_gradients_go_by_a_method_of_their_own() -> None:
+    def trained(**settings: Any) -> cc.outer.VirtualReplicas:
+        workers = replicas(3, **settings)
+        train(workers)
+        return workers
+
+    alike = trained(method="int8"), trained(method="int8", gradient_method="int8")
+    assert digest(alike[0].models[0].parameters()) == digest(alike[1].models[0].parameters())
+    assert far_from_by_hand(3, "identity", gradient_method="int4") > 1e-4
+    assert far_from_by_hand(3, "int4", gradient_method="identity") > 1e-4
+    ways: list[dict[str, Any]] = [{}, {"gradient_method": "int8"}]
+    ledgers = [trained(exchange="all_gather", method="binned", **way).ledger for way in ways]
+    local = [ledger.totals("outer", "fragment0").sent_bytes for ledger in ledgers]
+    apart = [ledger.totals("outer", "gradients").sent_bytes for ledger in ledgers]
+    assert local[0] == local[1] > 0
+    assert apart[1] > 2 * apart[0], "by way of owners, 8 bits there and 32 back, instead of 2 bits to everyone"
 
 
 def _only_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +267,13 @@ def test_an_optimizer_step_without_the_exchange_is_an_error_and_a_skipped_one_is
         ({"gradient_every": 0}, "gradient_every = 0: must be 1 step or more"),
         ({"gradient_every": "3"}, "gradient_every = '3': must be a whole number"),
         ({"by_gradient": ()}, "gradient_every = 3: nothing goes by its gradients"),
+        (
+            {"by_gradient": (), "gradient_every": None, "gradient_method": "int8"},
+            "gradient_method: nothing goes by its gradients; name it in by_gradient",
+        ),
+        ({"gradient_method": "delta"}, "gradient_method: delta is for parameters"),
+        ({"gradient_method": "no such"}, "gradient_method: "),
+        ({"gradient_method": {"method": "int8", "layers": {"last.*": "int4"}}}, "last"),  # goes by local steps
     ],
 )
 def test_what_cannot_go_by_gradients_is_refused(settings: dict[str, Any], words: str) -> None:

@@ -33,6 +33,11 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "by gradient": {"every": 3, "method": "int8", "all_gather": "int8", "by_gradient": ["first", "scale"]},
     "by gradient, sparse": {"every": 4, "method": SPARSE, "by_gradient": ["last.weight"], "gradient_every": 2},
+    "gradients apart": {
+        **{"every": 3, "method": "binned", "exchange": "all_gather", "by_gradient": ["first", "scale"]},
+        **{"gradient_every": 2, "gradient_method": "topk ratio=0.5"},
+    },
+    "gradients apart from stock": {"every": 3, "by_gradient": ["first"], "gradient_method": "int8"},
     "powersgd": {"every": 4, "method": {"method": "powersgd", "rank": 1}},
     "powersgd by owners": {
         "every": 2,
