@@ -31,6 +31,7 @@ LONGEST = 36  # letters
 _Kept = frozenset[str] | None
 _NO_SETTINGS: _Kept = frozenset()
 _OUTER_STEP = {"outer_learning_rate": "rate", "outer_momentum": "momentum"}
+_GRADIENT_METHOD = "outer_gradient_compress"
 _GATHER, _BY_GRADIENT, _GRADIENT_EVERY = "optimizer_gather", "outer_by_gradient", "outer_gradient_every"
 
 
@@ -100,7 +101,7 @@ def _moved(arm: Arm, kept: _Kept) -> str:
 def _sent(arm: Arm, kept: _Kept) -> str:
     """The arm's label without its optimizer, and without gradients that nobody speaks of."""
     kind = json.loads(dict(arm.further).get(_BY_GRADIENT, '"none"'))
-    apart = {_BY_GRADIENT, *_OUTER_STEP}
+    apart = {_BY_GRADIENT, _GRADIENT_METHOD, *_OUTER_STEP}
     rest = tuple(pair for pair in arm.further if not pair[0].startswith("optimizer_") and pair[0] not in apart)
     others = replace(arm, optimizer="none", training=(), further=rest, name=None)
     steps = json.loads(dict(rest).get(_GRADIENT_EVERY, "null"))
@@ -119,11 +120,13 @@ def _sent(arm: Arm, kept: _Kept) -> str:
 
 
 def _apart(arm: Arm, kept: _Kept) -> str:
-    """How gradients of what does not go by local steps are sent: the one method that the outer one has for some layers,
-    where the name does not have its settings. Else the word for what it is."""
+    """How gradients of what does not go by local steps are sent: by a method of their own, or the one that the outer
+    method has for some layers, where the name does not have its settings. Else the word for what they are."""
+    if own := json.loads(dict(arm.further).get(_GRADIENT_METHOD, "null")):
+        return _method(own, kept)
     layers = parse_label(arm.outer_method).settings.get("layers") or {}
-    own = {label(said.name, {}) for said in map(_parsed, layers.values())}
-    return own.pop() if len(own) == 1 and kept is not None and "layers" not in kept else "gradient"
+    of_layers = {_parsed(method).name for method in layers.values()}
+    return of_layers.pop() if len(of_layers) == 1 and kept is not None and "layers" not in kept else "gradient"
 
 
 def _parsed(method: Any) -> Method:

@@ -209,6 +209,8 @@ def _local_steps(row: Mapping[str, Any]) -> list[str]:
     how = f"{row['outer']}, synchronised every {every} by {method}"
     if (apart := config.get("outer_by_gradient", "none")) != "none":
         by_gradient = f"by their gradients every {_count(_gradient_every(config), 'step')}"
+        if (own := config.get("outer_gradient_compress", "none")) != "none":
+            by_gradient += f" by {own}"
         how = f"none, all {by_gradient} by {method}" if apart == "all" else f"{how}, {apart} {by_gradient}"
     return [
         f"local steps  {how}: {row['outer_bits']:.3g} bits a "

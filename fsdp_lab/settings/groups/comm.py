@@ -121,6 +121,11 @@ class CommConfig(Settings):
     outer_gradient_every: int | None = setting(
         None, "outer_by_gradient: optimiser steps between two such means; none: outer_every", at_least=1
     )
+    outer_gradient_compress: str = setting(
+        "none",
+        "outer_by_gradient embeddings: compression method of these gradients, by way of owners (none: outer_compress)",
+        method=True,
+    )
     outer_gradient_rate: float | None = setting(
         None,
         "outer_by_gradient: their learning rate, in multiples of learning_rate; none: the square root of those steps",

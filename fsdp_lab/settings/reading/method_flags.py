@@ -37,7 +37,7 @@ FURTHER = {
 """The other fields of a label (`comm_compress.labels.Arm`), and the flag of each."""
 LABELS = (
     *("activation", "activation_grad", "outer_compress", "outer_gather", "optimizer_compress", "optimizer_gather"),
-    "replica_compress",
+    *("replica_compress", "outer_gradient_compress"),
 )
 """Flags whose value stays one label, settings of the method included."""
 

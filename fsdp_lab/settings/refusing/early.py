@@ -109,6 +109,7 @@ def _about_methods(comm: CommConfig, optimizer: str | None) -> list[str]:
         "activation_grad",
         "outer_compress",
         "outer_gather",
+        "outer_gradient_compress",
         "optimizer_compress",
         "optimizer_gather",
         "optimizer_exchange",

@@ -34,6 +34,41 @@ def _factors(name: str, every: int, about: str) -> Recipe:
     )
 
 
+_MULOCO_POWERSGD = System(
+    name="muloco-powersgd",
+    about="MuLoCo for short trainings, whose embeddings go by their mean gradient as two thin factors",
+    paper=None,
+    does=(
+        "Replicas train by Muon and synchronise every 15 or 30 steps in 2 bits each way, with feedback, by an outer "
+        "rate of 1 and a momentum of 0.3. Embeddings take no step alone: their gradients are added up over three "
+        "steps, and the mean of all replicas is sent as PowerSGD's two factors of rank 16 in 4 bits. Everything goes "
+        "by way of owners, so bits do not grow with the replicas."
+    ),
+    here="All of it: these are the arms that were measured, their embeddings' method said as `layers` there.",
+    differs=(
+        "The outer rate and momentum are for tens of synchronisations; with thousands, papers' are 0.7 and 0.9.",
+        "Known of one small model from fresh weights.",
+    ),
+    recipes=(
+        Recipe(
+            "muloco-powersgd",
+            "every 30 steps (experiments/recipes/chart/muloco_8.yaml)",
+            {
+                "outer": "diloco",
+                "outer_compress": "binned feedback",
+                "outer_gather": "binned feedback",
+                "outer_learning_rate": 1.0,
+                "outer_momentum": 0.3,
+                "outer_by_gradient": "embeddings",
+                "outer_gradient_every": 3,
+                "outer_gradient_compress": "powersgd rank=16 min_compression_rate=1 values(ecsq step=0.3 no columns)",
+                "optimizer_compress": "identity",
+            },
+            {"dp_replicas": 2, "optimizer": "muon"},
+        ),
+    ),
+)
+
 FEW_BITS = (
     System(
         name="eight-bits",
@@ -253,4 +288,5 @@ FEW_BITS = (
             ),
         ),
     ),
+    _MULOCO_POWERSGD,
 )

@@ -43,6 +43,10 @@ ARMS: dict[str, Mapping[str, Any]] = {
         **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "outer_by_gradient": "embeddings"},
         **{"outer_compress": 'int8 layers(*wte*="powersgd rank=9")', "outer_gradient_every": 3},
     },
+    "every 30 diloco int4, embeddings by powersgd": {
+        **{"outer": "diloco", "outer_every": 30, "dp_replicas": 2, "outer_by_gradient": "embeddings"},
+        **{"outer_compress": "int4", "outer_gradient_compress": "powersgd rank=9", "outer_gradient_every": 3},
+    },
     "gradients of 5 steps": {
         **{"outer": "local_sgd", "outer_every": 30, "dp_replicas": 2},
         **{"outer_by_gradient": "all", "outer_gradient_every": 5},
@@ -65,7 +69,7 @@ ARMS: dict[str, Mapping[str, Any]] = {
 def rows(arms: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     (base,) = judged(["none"], [1])
     defaults = (base.get("arm_settings") or {}) | {"optimizer_gather": "none", "optimizer_until_freeze": "moves"}
-    defaults |= {"outer_by_gradient": "none", "outer_gradient_every": None}
+    defaults |= {"outer_by_gradient": "none", "outer_gradient_every": None, "outer_gradient_compress": "none"}
     defaults |= {"outer_learning_rate": None, "outer_momentum": None}
     said = [{**base["config"], **defaults, **settings} for settings in arms.values()]
     return [Row({**base, "arm_settings": defaults, "config": config}) for config in said]

@@ -33,11 +33,12 @@ from tests.fsdp_lab.training_ranks import Training, make_nano_tiny, train_all
 preload("fsdp_lab.train")
 STEPS, EVERY, SAVED = 10, 4, 5  # saved between two synchronisations; the last one comes after the last step
 DILOCO = {"outer": "diloco", "outer_every": EVERY, "outer_compress": "int8 rounding=stochastic"}
-# saved with one of two parts under way, and two steps' gradients added up; a message to everyone, with feedback
-STREAMING = {
+# saved with one of two parts under way, and two steps' gradients added up, which go by a method of their own; all else
+# in a message to everyone, with feedback
+STREAMING: dict[str, Any] = {
     **{"outer": "diloco", "outer_every": EVERY, "outer_compress": "topk ratio=0.1 error_feedback"},
     **{"outer_fragments": 2, "outer_overlap": 2, "outer_mixing": 0.5},
-    **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3},
+    **{"outer_by_gradient": "embeddings", "outer_gradient_every": 3, "outer_gradient_compress": "powersgd rank=2"},
 }
 MULOCO = {**DILOCO, "outer_compress": "binned", "optimizer": "muon"}
 BY_NAME: dict[str, dict[str, Any]] = {"diloco": DILOCO, "muloco": MULOCO}  # those that are simulated, too
@@ -380,6 +381,13 @@ WRONG = {
     "--outer diloco --outer_compress delta": "outer_compress: delta is for parameters (all_gather) only",
     "--outer diloco --outer_compress int4 --outer_gather powersgd": "powersgd with error feedback does not send",
     "--outer local_sgd --outer_gradient_every 3": "outer_gradient_every: nothing goes by its gradients",
+    "--outer diloco --outer_gradient_compress int8": "outer_gradient_compress: nothing goes by its gradients",
+    "--outer local_sgd --outer_by_gradient all --outer_gradient_compress int8": (
+        "outer_gradient_compress: with outer_by_gradient all everything goes by outer_compress"
+    ),
+    "--outer diloco --outer_by_gradient embeddings --outer_gradient_compress delta": (
+        "outer_gradient_compress: delta is for parameters (all_gather) only"
+    ),
     "--outer diloco --outer_by_gradient all": "outer: with outer_by_gradient all no replica takes a step of its own",
     "--outer local_sgd --outer_by_gradient all --outer_fragments 2": "outer_fragments: with outer_by_gradient all",
 }

@@ -158,6 +158,7 @@ def test_only_sizes_that_the_data_decide_are_not_said() -> None:
         "muon-powersgd",
         "muon-powersgd-2",
         "third-of-a-bit",
+        "muloco-powersgd",
         *ours,
     }
 

@@ -56,7 +56,9 @@ def test_local_steps_are_one_line() -> None:
     assert ", embeddings by their gradients every 30 steps: 2.13 bits" in summary(row | {"config": config}, {})
     config["outer_gradient_every"] = 1
     assert ", embeddings by their gradients every 1 step: 2.13 bits" in summary(row | {"config": config}, {})
-    config["outer_by_gradient"] = "all"
+    config["outer_gradient_compress"] = "powersgd rank=4"
+    assert "gradients every 1 step by powersgd rank=4: 2.13 bits" in summary(row | {"config": config}, {})
+    config |= {"outer_by_gradient": "all", "outer_gradient_compress": "none"}
     assert "none, all by their gradients every 1 step by torch's all-reduce: 2.13" in summary(
         row | {"config": config}, {}
     )
