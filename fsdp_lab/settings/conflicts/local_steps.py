@@ -87,8 +87,8 @@ def _of_exchange(comm: CommConfig) -> list[str]:
 
 def _of_gradients(comm: CommConfig) -> list[str]:
     """Complaints about steps, rates and methods of nothing."""
-    names = ("outer_gradient_every", "outer_gradient_rate", "outer_gradient_compress")
-    alone = ", ".join(name for name in names if getattr(comm, name) not in (None, "none"))
+    names = ("outer_gradient_every", "outer_gradient_rate")
+    alone = ", ".join(name for name in names if getattr(comm, name) is not None)
     idle = ", ".join(
         name
         for name, is_given in {
@@ -105,8 +105,14 @@ def _of_gradients(comm: CommConfig) -> list[str]:
         ),
         f"{idle}: with outer_by_gradient all no replica takes a step of its own, so there is no outer step; give outer "
         "local_sgd, and leave the others out": comm.outer_by_gradient == "all" and bool(idle),
-        "outer_gradient_compress: with outer_by_gradient all everything goes by outer_compress; leave it out": (
-            comm.outer_by_gradient == "all" and comm.outer_gradient_compress != "none"
-        ),
     }
+    if comm.outer_gradient_compress != "none":
+        wrong |= {
+            "outer_gradient_compress: nothing goes by its gradients; give outer_by_gradient embeddings": (
+                comm.outer_by_gradient == "none"
+            ),
+            "outer_gradient_compress: with outer_by_gradient all everything goes by outer_compress; leave it out": (
+                comm.outer_by_gradient == "all"
+            ),
+        }
     return [complaint for complaint, is_so in wrong.items() if is_so]
