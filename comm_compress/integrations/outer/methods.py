@@ -81,7 +81,8 @@ class Methods:
         if method is None:
             return self
         there = chosen(GRADIENT_METHOD, method)
-        return Methods(there, there and self.gather, "reduce_scatter", world, name=GRADIENT_METHOD)
+        back = None if there is None else self.gather
+        return Methods(there, back, "reduce_scatter", world, name=GRADIENT_METHOD)
 
 
 def by_part(
