@@ -30,7 +30,7 @@ from analysis.statistics.tuning import in_order
 
 RATES: Mapping[str, float] = {"10 Gbit/s": 10e9, "1 Gbit/s": 1e9, "200 Mbit/s": 200e6, "20 Mbit/s": 20e6}
 """Links behind which times are told, in bit/s."""
-LONGEST = 68  # letters of an arm's name
+LONGEST = 72  # letters of an arm's name
 
 
 @dataclass(frozen=True)
