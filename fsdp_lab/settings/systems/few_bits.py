@@ -49,6 +49,10 @@ _MULOCO_POWERSGD = System(
         "The outer rate and momentum are for tens of synchronisations; with thousands, papers' are 0.7 and 0.9.",
         "Known of one small model from fresh weights.",
     ),
+    measured=(
+        "eight replicas, every 15 steps: 0.259 bits, perplexity -10.2 % [-12.6, -7.8] against AdamW uncompressed; "
+        f"every 30 steps: 0.167 bits, +2.2 % [+0.3, +4.1], three pairs ({_CHART})",
+    ),
     recipes=(
         Recipe(
             "muloco-powersgd",
