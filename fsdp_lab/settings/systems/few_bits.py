@@ -47,7 +47,7 @@ _MULOCO_POWERSGD = System(
     here="All of it: these are the arms that were measured, their embeddings' method said as `layers` there.",
     differs=(
         "The outer rate and momentum are for tens of synchronisations; with thousands, papers' are 0.7 and 0.9.",
-        "Known of one small model from fresh weights. With sixteen replicas one run ended 5 % above AdamW (0.262 bits).",
+        "Known of one small model from fresh weights; one run of sixteen replicas ended 5 % above AdamW (0.262 bits).",
     ),
     measured=(
         "eight replicas, every 15 steps: 0.259 bits, perplexity -10.2 % [-12.6, -7.8] against AdamW uncompressed; "
