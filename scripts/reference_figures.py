@@ -30,6 +30,8 @@ from experiments.links import bottleneck_chart
 FOLDER = Path(__file__).resolve().parents[1] / "results/reference"
 CALIBRATION = FOLDER / "links" / "calibration.json"
 _RUN = "gpt2-mini-2-ranks-400-steps"
+OUTER_RATES = {"chart": "outer_rates", "chart_8": "outer_rates_8"}
+"""Rows that tried outer rates and momenta for a chart's arms, beside those that tried its learning rates."""
 REPORTS: dict[str, tuple[str, str]] = {
     "fresh_weights/bar.png": ("fresh_weights/bar.jsonl", f"{_RUN}-quality_against_compression.png"),
     "fresh_weights/system.png": ("fresh_weights/bar.jsonl", "all-system.png"),
@@ -89,9 +91,10 @@ def _chart_of_bits(path: Path) -> None:
 
 
 def _draw_chart(rows: str, figure: str, path: Path, further: Sequence[str] = ()) -> None:
-    judged, tuning = (str(FOLDER / "chart" / f"{rows}{part}.jsonl") for part in ("", "_rates"))
+    names = [rows, f"{rows}_rates", *([OUTER_RATES[rows]] if rows in OUTER_RATES else [])]
+    judged, *tuning = (str(FOLDER / "chart" / f"{name}.jsonl") for name in names)
     with tempfile.TemporaryDirectory() as folder:
-        words = [judged, "--tuning", tuning, *further, "--out", folder, "--formats", "png"]
+        words = [judged, "--tuning", *tuning, *further, "--out", folder, "--formats", "png"]
         _run(systems_chart.main(words), path)
         shutil.copyfile(Path(folder) / figure, path)
 

@@ -100,8 +100,8 @@ def judged(
         raise ValueError("\n".join(complaints))
     arms = [_with_trials(runs, chosen) for runs in compared.arms]
     place = next(number for number, runs in enumerate(compared.arms) if runs is compared.baseline)
-    only_tried = () if chosen is None else tuple(arm for arm in chosen.choices if arm not in compared.by_arm)
-    return replace(compared, arms=arms, baseline=arms[place], tried_elsewhere=only_tried)
+    only_tuned = () if chosen is None else tuple(arm for arm in chosen.choices if arm not in compared.by_arm)
+    return replace(compared, arms=arms, baseline=arms[place], only_tuned=only_tuned)
 
 
 def one_setting(compared: Sequence[Comparison], which: str) -> Comparison:

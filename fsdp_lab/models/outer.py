@@ -25,7 +25,7 @@ def how_replicas_synchronise(module: nn.Module, config: CommConfig, seed: int) -
         "mixing": config.outer_mixing,
         "by_gradient": _by_gradient(module, config.outer_by_gradient),
         "gradient_every": config.outer_gradient_every,
-        "gradient_method": None if config.outer_gradient_compress == "none" else config.outer_gradient_compress,
+        "gradient_method": config.gradient_method,
         "seed": seed,
         "count_stock": True,
     }

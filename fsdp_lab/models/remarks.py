@@ -9,8 +9,8 @@ from fsdp_lab.models.model import Model
 from fsdp_lab.ranks.distributed import Ranks
 from fsdp_lab.settings.config import TrainConfig
 
-_SHORT = 0.3  # a momentum that 13 synchronisations bore well
-_SPANS = 5  # of a momentum, 1 / (1 - momentum) synchronisations each, that a training should have
+_SMALL_MOMENTUM = 0.3  # 13 synchronisations bore it well
+_TIME_CONSTANTS = 5  # of the momentum, 1 / (1 - momentum) synchronisations each: a training with fewer is short for it
 
 
 def remarks(model: Model, config: TrainConfig, ranks: Ranks) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _on_few_synchronisations(config: TrainConfig) -> Iterator[str]:
     comm, (_, momentum) = config.comm, config.comm.outer_step
     count = (config.optim.max_steps or 0) // comm.outer_every
     has_outer_step = comm.outer != "none" and comm.outer_by_gradient != "all"
-    if not has_outer_step or momentum <= _SHORT or not 0 < count * (1 - momentum) < _SPANS:
+    if not has_outer_step or momentum <= _SMALL_MOMENTUM or not 0 < count * (1 - momentum) < _TIME_CONSTANTS:
         return
     yield (
         f"outer_momentum {momentum:g}: {count} synchronisations are few for it, papers' trainings have thousands; of "

@@ -76,18 +76,20 @@ def of_activations(config: CommConfig) -> cc.parallel.Activations | None:
 
 def check_outer(config: CommConfig) -> None:
     """Raises ValueError, which begins with the flag's name, when a method cannot carry what replicas have learnt."""
-    gradients = None if config.outer_gradient_compress == "none" else config.outer_gradient_compress
+    is_everywhere = config.outer_exchange == "all_gather"
+    has_no_way_back = is_everywhere or config.outer_compress == "none"
+    gather = None if has_no_way_back else config.outer_gather
     try:
-        if config.outer_exchange == "all_gather":
-            cc.outer.check(config.outer_compress, exchange="all_gather", gradient_method=gradients)
-        elif config.outer_compress != "none":
-            cc.outer.check(config.outer_compress, config.outer_gather, gradient_method=gradients)
-        else:
-            cc.outer.check(None, gradient_method=gradients)
+        cc.outer.check(
+            config.outer_compress,
+            gather,
+            "all_gather" if is_everywhere else "reduce_scatter",
+            gradient_method=config.gradient_method,
+        )
     except ValueError as error:
         argument, mark, why = str(error).partition(": ")
-        flags = {"method": "outer_compress", "all_gather": "outer_gather", "exchange": "outer_exchange"}
-        flags["gradient_method"] = "outer_gradient_compress"
+        flags = {"method": "outer_compress", "gradient_method": "outer_gradient_compress"}
+        flags |= {"all_gather": "outer_gather", "exchange": "outer_exchange"}
         flag = flags.get(argument.split()[0]) if mark else None
         raise ValueError(f"outer_compress: {error}" if flag is None else f"{flag}: {why}") from None
 

@@ -15,13 +15,13 @@ _STEP = ("outer_learning_rate", "outer_momentum")
 
 
 def unequal_outer_rates(comparison: Comparison) -> Iterator[Finding]:
-    """Outer rates and momenta make arms of their own: of a method that ran with more of them the best one wins more.
+    """Whoever may choose among more outer rates and momenta wins more often; each of them makes an arm of its own.
 
-    Those that only tuning rows have count, too. A warning, not an error: each is shown as what it is, and which arms
-    have an outer step at all is a part of what is compared.
+    Arms that only tuning rows have are counted, too. A warning, not an error: every judged one is shown with its own
+    rate and momentum, and arms without an outer step have nothing of the kind to choose.
     """
     tried = dict[Arm, set[Arm]]()
-    for arm in (*(runs.arm for runs in comparison.arms), *comparison.tried_elsewhere):
+    for arm in (*(runs.arm for runs in comparison.arms), *comparison.only_tuned):
         if _has_outer_step(arm):
             tried.setdefault(_without_step(arm), set()).add(arm)
     judged = dict[int, list[ArmRuns]]()

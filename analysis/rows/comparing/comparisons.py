@@ -61,12 +61,12 @@ class ArmRuns:
 class Comparison:
     """The arms that were run in one setting. ``baseline`` is one of them; None: the setting has no such arm.
 
-    ``tried_elsewhere`` are further arms of which there are only runs that tuned something, on other seeds."""
+    ``only_tuned`` are further arms, of which there are tuning runs and none that judge."""
 
     setting: Setting
     arms: list[ArmRuns]
     baseline: ArmRuns | None
-    tried_elsewhere: tuple[Arm, ...] = ()
+    only_tuned: tuple[Arm, ...] = ()
 
     @property
     def rows(self) -> list[Row]:

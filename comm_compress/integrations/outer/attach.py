@@ -20,7 +20,7 @@ from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.allreduce import AllReduceUnderWay, GradientAllReduce
 from comm_compress.integrations.handle import BaseHandle, load
 from comm_compress.integrations.outer.bits import bits
-from comm_compress.integrations.outer.methods import How, Methods, by_part
+from comm_compress.integrations.outer.methods import How, Methods, gradient_methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.synchroniser import GRADIENTS, OUTER, Arrived, Exchange, Means, Synchroniser
@@ -70,8 +70,8 @@ class Handle(Synchroniser, BaseHandle):
         )
         self._reductions: dict[int, GradientAllReduce] = {}  # by the part's number
         self._counts: dict[int, StockCounts] = {}
-        hows = [*(methods for _ in fragments), *((of_gradients or methods) for _ in by_gradients)]
-        for number, (part, how) in enumerate(zip(self._parts, hows, strict=True)):
+        by_part = [*(methods for _ in fragments), *((of_gradients or methods) for _ in by_gradients)]
+        for number, (part, how) in enumerate(zip(self._parts, by_part, strict=True)):
             if how.reduce is not None:
                 self._reductions[number] = self._reduction(part, how, how.reduce, seed)
             elif count_stock:
@@ -226,7 +226,7 @@ def attach(
     schedule = Schedule(every, len(parts), overlap, mixing, gradient_every)
     elements = sum(local(p).numel() for p in parameters.values())
     methods = Methods(method, all_gather, exchange, dist.get_world_size(replicas), elements)
-    of_gradients = by_part(methods, gradient_method, moving, others, dist.get_world_size(replicas))
+    of_gradients = gradient_methods(methods, gradient_method, moving, others, dist.get_world_size(replicas))
     require_no_reduction(model, parameters, replicas)
     require_equal(parameters, replicas)
     gradients = Fragment(GRADIENTS, others) if others else None

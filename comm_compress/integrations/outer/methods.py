@@ -85,7 +85,7 @@ class Methods:
         return Methods(there, back, "reduce_scatter", world, name=GRADIENT_METHOD)
 
 
-def by_part(
+def gradient_methods(
     methods: Methods, gradient_method: AnyMethod | None, moving: Collection[str], others: Collection[str], world: int
 ) -> Methods:
     """What exchanges gradients of ``others``, where ``methods`` exchange pseudo-gradients of ``moving``, both by name.

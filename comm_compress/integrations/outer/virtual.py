@@ -18,7 +18,7 @@ from comm_compress.drive import simulate
 from comm_compress.drive.stock_counts import StockCounts
 from comm_compress.integrations.handle import load, save
 from comm_compress.integrations.outer.bits import bits
-from comm_compress.integrations.outer.methods import How, Methods, by_part
+from comm_compress.integrations.outer.methods import How, Methods, gradient_methods
 from comm_compress.integrations.outer.optimizers import OptimizerFactory, averaging
 from comm_compress.integrations.outer.schedule import Schedule
 from comm_compress.integrations.outer.synchroniser import GRADIENTS, OUTER, Arrived, Exchange, Means, Synchroniser
@@ -77,7 +77,7 @@ class VirtualReplicas(Synchroniser):
         schedule = Schedule(every, num_fragments, overlap, mixing, gradient_every)
         elements = sum(p.numel() for p in parameters.values())
         methods = Methods(method, all_gather, exchange, world, elements)
-        of_gradients = by_part(methods, gradient_method, moving, others, world)
+        of_gradients = gradient_methods(methods, gradient_method, moving, others, world)
         self._method = methods.reduce
         self.world = world
         self.models = [copy.deepcopy(model) for _ in range(world)]
@@ -93,8 +93,8 @@ class VirtualReplicas(Synchroniser):
             outer_optimizer or averaging(),
             [Fragment(GRADIENTS, others) for _, others in apart if others],
         )
-        self._hows = [*(methods for _ in range(num_fragments)), *(of_gradients for _ in self._gradients[:1])]
-        is_uncounted = not count_stock and any(how.reduce is None for how in self._hows)
+        self._by_part = [*(methods for _ in range(num_fragments)), *(of_gradients for _ in self._gradients[:1])]
+        is_uncounted = not count_stock and any(how.reduce is None for how in self._by_part)
         self.ledgers = [Ledger((OUTER,) if is_uncounted else ()) for _ in range(world)]
         """Each replica's ledger."""
         self._counts_stock = count_stock
@@ -146,7 +146,7 @@ class VirtualReplicas(Synchroniser):
             return Arrived(by_replica[0])
         names = [name for name, _ in by_replica[0]]
         shapes = [tensor.shape for _, tensor in by_replica[0]]
-        if self._hows[number].reduce is None:
+        if self._by_part[number].reduce is None:
             means = [(name, _mean([m[i][1] for m in by_replica])) for i, name in enumerate(names)]
             self._count_stock(number, means)
             return Arrived(means)
@@ -160,7 +160,7 @@ class VirtualReplicas(Synchroniser):
 
     def _exchanged(self, number: int, inputs: list[Tensor]) -> Tensor:
         """Return the means ``[W, n]`` of ``inputs``, which every replica gets, and enter what each has sent."""
-        how = self._hows[number]
+        how = self._by_part[number]
         reduce, gather = how.reduce, how.gather or UNCOMPRESSED
         assert reduce is not None
         states = self._states[number]
@@ -211,7 +211,7 @@ class VirtualReplicas(Synchroniser):
         self._load([saved[OUTER] for saved in states])
 
     def _by_key(self, rank: int) -> dict[str, State]:
-        named = zip(self._parts, self._states, self._hows, strict=True)
+        named = zip(self._parts, self._states, self._by_part, strict=True)
         return {f"{OUTER}/{part.name}": states[rank] for part, states, how in named if how.reduce is not None}
 
 

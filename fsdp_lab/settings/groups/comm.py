@@ -150,6 +150,11 @@ class CommConfig(Settings):
         )
 
     @property
+    def gradient_method(self) -> str | None:
+        """What carries the gradients of what goes by them; None: what carries all else between replicas."""
+        return None if self.outer_gradient_compress == "none" else self.outer_gradient_compress
+
+    @property
     def rate_by_gradient(self) -> float:
         """What goes by its gradients learns so many times as fast: Adam's rate grows with the root of the batch."""
         steps = self.outer_gradient_every or self.outer_every

@@ -34,46 +34,6 @@ def _factors(name: str, every: int, about: str) -> Recipe:
     )
 
 
-_MULOCO_POWERSGD = System(
-    name="muloco-powersgd",
-    about="MuLoCo for short trainings, whose embeddings go by their mean gradient as two thin factors",
-    paper=None,
-    does=(
-        "Replicas train by Muon and synchronise every 15 or 30 steps in 2 bits each way, with feedback, by an outer "
-        "rate of 1 and a momentum of 0.3. Embeddings take no step alone: their gradients are added up over three "
-        "steps, and the mean of all replicas is sent as PowerSGD's two factors of rank 16 in 4 bits. Everything goes "
-        "by way of owners, so bits do not grow with the replicas."
-    ),
-    here="All of it: these are the arms that were measured, their embeddings' method said as `layers` there.",
-    differs=(
-        "The outer rate and momentum are for tens of synchronisations; with thousands, papers' are 0.7 and 0.9.",
-        "Known of one small model from fresh weights; one run of sixteen replicas ended 5 % above AdamW (0.262 bits).",
-    ),
-    measured=(
-        "eight replicas, every 15 steps: 0.259 bits, perplexity -10.2 % [-12.6, -7.8] against AdamW uncompressed; "
-        "every 30 steps: 0.167 bits, +2.2 % [+0.3, +4.1]; two replicas, every 30 steps: 0.162 bits, -21.4 % [-22.8, "
-        f"-20.0], three pairs each ({_CHART})",
-    ),
-    recipes=(
-        Recipe(
-            "muloco-powersgd",
-            "every 30 steps (experiments/recipes/chart/muloco_8.yaml)",
-            {
-                "outer": "diloco",
-                "outer_compress": "binned feedback",
-                "outer_gather": "binned feedback",
-                "outer_learning_rate": 1.0,
-                "outer_momentum": 0.3,
-                "outer_by_gradient": "embeddings",
-                "outer_gradient_every": 3,
-                "outer_gradient_compress": "powersgd rank=16 min_compression_rate=1 values(ecsq step=0.3 no columns)",
-                "optimizer_compress": "identity",
-            },
-            {"dp_replicas": 2, "optimizer": "muon"},
-        ),
-    ),
-)
-
 FEW_BITS = (
     System(
         name="eight-bits",
@@ -128,7 +88,7 @@ FEW_BITS = (
     ),
     System(
         name="three-bits",
-        about="gradients as two thin factors, moves of parameters on a grid",
+        about="gradients as two low-rank factors, moves of parameters on a grid",
         paper=None,
         does=(
             "Each rank's gradients as two factors of rank 20 in int8, with the largest lines as they are and error "
@@ -163,7 +123,7 @@ FEW_BITS = (
     ),
     System(
         name="two-bits",
-        about="gradients as two thin factors and the lines that stand out, entropy coded; steps that follow the moves",
+        about="gradients as low-rank factors and the lines that stand out, entropy coded; steps that follow the moves",
         paper=None,
         does=(
             "Each rank's gradients as two factors of rank 28, the long one in steps of a quarter of a standard "
@@ -256,7 +216,7 @@ FEW_BITS = (
     ),
     System(
         name="muon-powersgd",
-        about="under Muon replicas exchange two thin factors of their mean gradient in 4 bits, each step or every few",
+        about="under Muon replicas exchange low-rank factors of their mean gradient in 4 bits, each step or every few",
         paper=None,
         does=(
             "No replica takes a step alone. The mean gradient of all replicas, of one step or added up over two or "
@@ -293,5 +253,45 @@ FEW_BITS = (
             ),
         ),
     ),
-    _MULOCO_POWERSGD,
+    System(
+        name="muloco-powersgd",
+        about="MuLoCo for short trainings, whose embeddings go by their mean gradient as two low-rank factors",
+        paper=None,
+        does=(
+            "Replicas train by Muon and synchronise every 15 or 30 steps in 2 bits each way, with feedback, by an "
+            "outer rate of 1 and a momentum of 0.3. Embeddings take no step alone: their gradients are added up over "
+            "three steps, and the mean of all replicas is sent as PowerSGD's two factors of rank 16 in 4 bits. "
+            "Everything goes by way of owners, so bits do not grow with the replicas."
+        ),
+        here="All of it: the arm that was measured (with eight replicas its embeddings' method was given as `layers`).",
+        differs=(
+            "The outer rate and momentum are for tens of synchronisations; with thousands, papers' are 0.7 and 0.9.",
+            "Known of one small model from fresh weights; one run of sixteen replicas ended 5 % above AdamW.",
+        ),
+        measured=(
+            "eight replicas, every 15 steps: 0.259 bits, perplexity -10.2 % [-12.6, -7.8] against AdamW uncompressed; "
+            "every 30 steps: 0.167 bits, +2.2 % [+0.3, +4.1]; two replicas, every 30 steps: 0.162 bits, -21.4 % "
+            f"[-22.8, -20.0], three pairs each ({_CHART})",
+        ),
+        recipes=(
+            Recipe(
+                "muloco-powersgd",
+                "every 30 steps, three pairs of seeds (experiments/recipes/chart/chart.yaml and muloco_8.yaml)",
+                {
+                    "outer": "diloco",
+                    "outer_compress": "binned feedback",
+                    "outer_gather": "binned feedback",
+                    "outer_learning_rate": 1.0,
+                    "outer_momentum": 0.3,
+                    "outer_by_gradient": "embeddings",
+                    "outer_gradient_every": 3,
+                    "outer_gradient_compress": (
+                        "powersgd rank=16 min_compression_rate=1 values(ecsq step=0.3 no columns)"
+                    ),
+                    "optimizer_compress": "identity",
+                },
+                {"dp_replicas": 2, "optimizer": "muon"},
+            ),
+        ),
+    ),
 )

@@ -6,7 +6,7 @@ from fsdp_lab.settings.systems.kinds import Paper, Recipe, System
 
 _POWERSGD = System(
     name="powersgd",
-    about="two thin factors of each matrix, by one step of subspace iteration, with error feedback",
+    about="two low-rank factors of each matrix, by one step of subspace iteration, with error feedback",
     paper=Paper(
         "Vogels, Karimireddy and Jaggi",
         2019,

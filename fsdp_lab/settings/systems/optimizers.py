@@ -122,7 +122,7 @@ _DION = System(
         "2504.05295",
     ),
     does=(
-        "One step of subspace iteration on each matrix's momentum gives two thin factors, one of them made orthonormal "
+        "One step of subspace iteration on each matrix's momentum gives low-rank factors, one of them made orthonormal "
         "by QR, of the other the columns are normalised; their product moves the weights. Replicas sum the factors in "
         "place of gradients, and each keeps in its momentum what the factors do not hold."
     ),
